@@ -1,0 +1,47 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# With a CPU-only build on the index or in pip's find-links, pip prefers it.
+TORCH := torch==2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs traces bench lock clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/.ready: requirements.lock pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH) -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(VENV)/.ready ## Record a workload on four local ranks and analyse it
+	$(BIN)/commtrace record decomposed_all_reduce -n 4 -o out/demo/$$(date +%Y%m%d-%H%M%S)
+	$(BIN)/commtrace analyze out/demo/$$(ls -t out/demo | head -1)
+
+check: $(VENV)/.ready ## Lint, types and floors, without the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## Everything that must hold before a change lands
+	$(BIN)/pytest -n auto --cov --cov-report=term
+
+docs: $(VENV)/.ready ## Write the generated pages of docs/
+	$(BIN)/python docs/generate.py
+
+traces: $(VENV)/.ready ## Record the traces of traces/ again
+	$(BIN)/python traces/make.py
+
+bench: $(VENV)/.ready ## Measure speed and memory against the peers
+	$(BIN)/python -m benchmarks
+
+lock: $(VENV)/.ready ## Resolve requirements.in again
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --universal --python-version 3.10 --quiet --upgrade \
+	  --no-annotate --custom-compile-command "make lock" requirements.in -o requirements.lock
+
+clean: ## Remove what make made
+	rm -rf $(VENV) out .coverage*

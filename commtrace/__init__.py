@@ -1,0 +1,53 @@
+"""Why communication between GPUs is slow, and what to change, from profiler traces.
+
+>>> import commtrace as ct
+>>> run = ct.load("traces/decomposed_all_reduce/gloo-4")  # doctest: +SKIP
+>>> run.collectives  # a DataFrame  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commtrace.errors import CommtraceError, RecordError, TraceError, UsageError
+    from commtrace.run import Run, load
+    from commtrace.schema import Diagnosis, Evidence, Finding, Note
+    from commtrace.trace import Trace
+
+__all__ = [
+    "CommtraceError",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Note",
+    "RecordError",
+    "Run",
+    "Trace",
+    "TraceError",
+    "UsageError",
+    "__version__",
+    "load",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "errors": ("CommtraceError", "RecordError", "TraceError", "UsageError"),
+    "run": ("Run", "load"),
+    "schema": ("Diagnosis", "Evidence", "Finding", "Note"),
+    "trace": ("Trace",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Names are found on first use: importing the package loads none of its libraries.
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"commtrace.{module}"), name)
+    raise AttributeError(f"module 'commtrace' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,43 @@
+"""What a report shows: a summary of the run, the measures, the findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.schema import Diagnosis, Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Analysis", "Summary"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What ran. ``world_size`` is None where no trace tells it."""
+
+    name: str
+    world_size: int | None
+    ranks: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
+    backends: tuple[str, ...]
+    devices: tuple[str, ...]
+    hosts: tuple[str, ...]
+    span_ns: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One run's analysis: the input of every report. Tables as in ``metrics``."""
+
+    run: Summary
+    notes: tuple[Note, ...]
+    devices: pd.DataFrame
+    streams: pd.DataFrame
+    stream_overlap: pd.DataFrame
+    collectives: pd.DataFrame
+    copies: pd.DataFrame
+    ranks: pd.DataFrame
+    diagnosis: Diagnosis

@@ -1,0 +1,190 @@
+"""How communication is spelled, and what each operation moves.
+
+The only module that knows the names that PyTorch's layers, NCCL, RCCL and gloo
+give to operations and types, and the factors of bus bandwidth.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+__all__ = [
+    "OPERATIONS",
+    "POINT_TO_POINT",
+    "bus_factor",
+    "canonical_dtype",
+    "canonical_operation",
+    "element_bytes",
+    "full_size_bytes",
+    "is_communication_call",
+    "is_communication_kernel",
+    "kernel_dtype",
+    "kernel_operation",
+]
+
+OPERATIONS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "send",
+    "recv",
+    "barrier",
+)
+POINT_TO_POINT = ("send", "recv")
+
+_BY_LETTERS = {name.replace("_", ""): name for name in OPERATIONS}
+_BY_LETTERS["alltoallv"] = "all_to_all"
+_PREFIX = re.compile(r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|c10d|_?c10d_functional)::?")
+_SUFFIX = re.compile(
+    r"_?(?:oop|base|coalesced|into_tensor|tensor|single|out|inplace|sparse|any_source)$"
+)
+
+_TYPES = {
+    "float64": ("double", "f64", "Double"),
+    "float32": ("float", "f32", "Float"),
+    "float16": ("half", "f16", "Half", "c10::Half", "__half"),
+    "bfloat16": ("bf16", "BFloat16", "c10::BFloat16", "__nv_bfloat16", "hip_bfloat16"),
+    "float8_e4m3fn": ("f8e4m3", "Float8_e4m3fn", "c10::Float8_e4m3fn"),
+    "float8_e5m2": ("f8e5m2", "Float8_e5m2", "c10::Float8_e5m2"),
+    "float8_e4m3fnuz": ("Float8_e4m3fnuz", "c10::Float8_e4m3fnuz"),
+    "float8_e5m2fnuz": ("Float8_e5m2fnuz", "c10::Float8_e5m2fnuz"),
+    "int64": ("long", "long int", "i64", "int64_t", "Long"),
+    "int32": ("int", "i32", "int32_t", "Int"),
+    "int16": ("short", "short int", "Short"),
+    "int8": ("signed char", "i8", "int8_t", "Char"),
+    "uint64": ("u64", "uint64_t", "unsigned long", "UInt64"),
+    "uint32": ("u32", "uint32_t", "unsigned int", "UInt32"),
+    "uint16": ("u16", "uint16_t", "unsigned short", "UInt16"),
+    "uint8": ("unsigned char", "u8", "uint8_t", "Byte"),
+    "bool": ("Bool",),
+    "complex64": ("c10::complex<float>", "ComplexFloat"),
+    "complex128": ("c10::complex<double>", "ComplexDouble"),
+}
+_DTYPES = {name: dtype for dtype, names in _TYPES.items() for name in (dtype, *names)}
+_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+}
+
+_NCCL_KERNEL = re.compile(r"^(?:void )?(?:nccl|rccl)(?:Dev)?Kernel\w*")
+_NCCL_OPERATION = re.compile(
+    r"(?:nccl|rccl)(?:Dev)?Kernel_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?![A-Za-z])"
+)
+_NCCL_DTYPE = re.compile(r"_(?:Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)_(\w+?)(?:_|\(|$)")
+_CALL = re.compile(r"^(?:c10d::|_?c10d_functional::|record_param_comms$)")
+
+
+@lru_cache(maxsize=4096)
+def canonical_operation(name: str) -> str | None:
+    """The operation behind any layer's name for it, or None if it is none.
+
+    >>> canonical_operation("c10d::_allgather_base_"), canonical_operation("nccl:all_to_all")
+    ('all_gather', 'all_to_all')
+    >>> canonical_operation("reduce_scatter_tensor_coalesced"), canonical_operation("wait")
+    ('reduce_scatter', None)
+    """
+    bare = _PREFIX.sub("", name.strip()).partition(" ")[0].strip("_").lower()
+    while (shorter := _SUFFIX.sub("", bare).strip("_")) != bare:
+        bare = shorter
+    return _BY_LETTERS.get(bare.replace("_", ""))
+
+
+def canonical_dtype(name: str) -> str | None:
+    """Torch's name for a type as c10, C++ or NCCL spell it; None if unknown.
+
+    >>> canonical_dtype("BFloat16"), canonical_dtype("long int"), canonical_dtype("f32")
+    ('bfloat16', 'int64', 'float32')
+    """
+    return _DTYPES.get(name.strip())
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element of a canonical dtype. KeyError for any other name."""
+    return _BYTES[dtype]
+
+
+@lru_cache(maxsize=65536)
+def is_communication_kernel(name: str) -> bool:
+    """Whether a GPU kernel communicates, by its name."""
+    return _NCCL_KERNEL.match(name) is not None
+
+
+@lru_cache(maxsize=65536)
+def is_communication_call(name: str) -> bool:
+    """Whether a CPU operator enqueues communication or waits for it."""
+    return _CALL.match(name) is not None
+
+
+def kernel_operation(name: str) -> str | None:
+    """The operation that a kernel's name states; None where it states none.
+
+    ``SendRecv`` and RCCL's ``Generic`` run several operations, so they state none.
+
+    >>> kernel_operation("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)")
+    'all_reduce'
+    >>> kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgs)") is None
+    True
+    """
+    match = _NCCL_OPERATION.match(name)
+    return canonical_operation(match.group(1)) if match else None
+
+
+def kernel_dtype(name: str) -> str | None:
+    """The element type that a kernel's name states; None where it states none."""
+    match = _NCCL_DTYPE.search(name)
+    return canonical_dtype(match.group(1)) if match else None
+
+
+def full_size_bytes(
+    op: str, in_bytes: int | None, out_bytes: int | None, group_size: int | None
+) -> int | None:
+    """S, the size by which nccl-tests measures an operation, from one rank's in and out.
+
+    The larger of input and output; for gather and scatter the group's size times the
+    per-rank part. None where it cannot be told. barrier has no size.
+    """
+    if op == "barrier":
+        return None
+    if op in ("gather", "scatter"):
+        part = in_bytes if op == "gather" else out_bytes
+        return part * group_size if part is not None and group_size is not None else None
+    known = [size for size in (in_bytes, out_bytes) if size is not None]
+    return max(known) if known else None
+
+
+def bus_factor(op: str, group_size: int) -> float | None:
+    """Busbw / algbw as nccl-tests defines it (its PERFORMANCE.md); None for barrier.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    if op == "barrier" or op not in OPERATIONS:
+        return None
+    if op == "all_reduce":
+        return 2 * (group_size - 1) / group_size
+    if op in ("broadcast", "reduce", "send", "recv"):
+        return 1.0
+    return (group_size - 1) / group_size

@@ -1,0 +1,83 @@
+"""Unions, intersections and differences of time intervals.
+
+An interval set is a pair of ``int64`` arrays ``(starts, ends)`` in nanoseconds,
+half-open ``[start, end)``. A *merged* set is sorted and disjoint: what ``union``
+returns, and what every other function here expects and returns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Intervals", "covered", "intersect", "subtract", "total", "union"]
+
+Int64 = npt.NDArray[np.int64]
+Intervals = tuple[Int64, Int64]
+
+
+def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+    """Merge any intervals, overlapping or not, into a merged set.
+
+    Touching intervals become one; empty ones vanish.
+    """
+    first = np.asarray(starts, dtype=np.int64)
+    last = np.asarray(ends, dtype=np.int64)
+    real = last > first
+    first, last = first[real], last[real]
+    if first.size == 0:
+        return first, last
+    order = np.argsort(first, kind="stable")
+    first = first[order]
+    reach = np.maximum.accumulate(last[order])
+    opens = np.concatenate(([True], first[1:] > reach[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    return first[opens], reach[closes]
+
+
+def total(merged: Intervals) -> int:
+    """Length in nanoseconds of a merged set."""
+    starts, ends = merged
+    return int((ends - starts).sum())
+
+
+def covered(starts: npt.ArrayLike, ends: npt.ArrayLike, merged: Intervals) -> Int64:
+    """For each interval, the nanoseconds of it that a merged set covers."""
+    first = np.asarray(starts, dtype=np.int64)
+    last = np.asarray(ends, dtype=np.int64)
+    inside: Int64 = _covered_before(last, merged) - _covered_before(first, merged)
+    return inside.clip(min=0)
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """What two merged sets have in common, merged."""
+    times = np.concatenate((a[0], b[0], a[1], b[1]))
+    change = np.ones(times.size, dtype=np.int64)
+    change[a[0].size + b[0].size :] = -1
+    order = np.lexsort((change, times))
+    times, depth = times[order], np.cumsum(change[order])
+    both = np.flatnonzero(depth[:-1] == 2)
+    return union(times[both], times[both + 1])
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """What merged set ``a`` holds and merged set ``b`` does not, merged."""
+    if a[0].size == 0 or b[0].size == 0:
+        return a
+    low = min(int(a[0][0]), int(b[0][0]))
+    high = max(int(a[1][-1]), int(b[1][-1]))
+    outside_starts = np.concatenate(([low], b[1]))
+    outside_ends = np.concatenate((b[0], [high]))
+    real = outside_ends > outside_starts
+    return intersect(a, (outside_starts[real], outside_ends[real]))
+
+
+def _covered_before(times: Int64, merged: Intervals) -> Int64:
+    starts, ends = merged
+    if starts.size == 0:
+        return np.zeros(times.shape, dtype=np.int64)
+    lengths = np.concatenate(([0], np.cumsum(ends - starts)))
+    opened = np.searchsorted(starts, times, side="right")
+    last = np.maximum(opened - 1, 0)
+    overshoot = np.where(opened > 0, np.maximum(ends[last] - times, 0), 0)
+    return np.asarray(lengths[opened] - overshoot, dtype=np.int64)

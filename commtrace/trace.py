@@ -1,0 +1,34 @@
+"""One recording as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commtrace.schema import Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Trace"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recording: the traces of its ranks as tables, described in ``schema``.
+
+    Tables are shared, never copied: do not change them in place. ``manifest`` is what
+    ``commtrace record`` wrote beside the traces, or None for anybody else's. ``notes``
+    says what was wrong with the files, and what had to be assumed.
+    """
+
+    kernels: pd.DataFrame
+    copies: pd.DataFrame
+    collectives: pd.DataFrame
+    ops: pd.DataFrame
+    steps: pd.DataFrame
+    groups: pd.DataFrame
+    ranks: pd.DataFrame
+    notes: tuple[Note, ...] = ()
+    manifest: Mapping[str, Any] | None = None
