@@ -1,0 +1,55 @@
+"""Interval sets obey the laws of sets, nanosecond by nanosecond."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commtrace.intervals import Intervals, covered, intersect, subtract, total, union
+
+pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 20)), max_size=12)
+
+
+def points(intervals: list[tuple[int, int]]) -> set[int]:
+    return {t for start, length in intervals for t in range(start, start + length)}
+
+
+def merged(intervals: list[tuple[int, int]]) -> Intervals:
+    return union([s for s, _ in intervals], [s + length for s, length in intervals])
+
+
+def points_of(intervals: Intervals) -> set[int]:
+    starts, ends = intervals
+    assert (starts[1:] > ends[:-1]).all(), "sorted and disjoint, touching ones joined"
+    assert (ends > starts).all()
+    return {t for s, e in zip(starts.tolist(), ends.tolist(), strict=True) for t in range(s, e)}
+
+
+@given(pairs)
+def test_union_holds_every_point_once(a: list[tuple[int, int]]) -> None:
+    assert points_of(merged(a)) == points(a)
+    assert total(merged(a)) == len(points(a))
+
+
+@given(pairs, pairs)
+def test_intersection_and_difference_are_those_of_sets(
+    a: list[tuple[int, int]], b: list[tuple[int, int]]
+) -> None:
+    assert points_of(intersect(merged(a), merged(b))) == points(a) & points(b)
+    assert points_of(subtract(merged(a), merged(b))) == points(a) - points(b)
+
+
+@given(pairs, pairs)
+def test_covered_counts_the_points_of_each_interval(
+    a: list[tuple[int, int]], b: list[tuple[int, int]]
+) -> None:
+    inside = covered([s for s, _ in a], [s + length for s, length in a], merged(b))
+    assert inside.tolist() == [len(points([one]) & points(b)) for one in a]
+
+
+def test_unix_nanoseconds_stay_exact() -> None:
+    now = 1_795_173_453_478_587_894
+    joined = union([now, now + 5], [now + 5, now + 9])
+    assert (joined[0].tolist(), joined[1].tolist()) == ([now], [now + 9])
+    assert joined[0].dtype == np.int64
