@@ -1,0 +1,1 @@
+"""Speed, memory and accuracy, measured side by side with the peers."""

@@ -1,0 +1,151 @@
+"""``python -m benchmarks``: build the set, measure everybody in turn, print one table.
+
+Every peer runs in a process of its own, all of them in turn in each round, so that a
+machine that grows slower slows everybody. The median counts; the spread is beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.generate import write_run
+from benchmarks.peers import PEERS
+
+ROOT = Path(__file__).parent.parent
+NEEDS = {"hta": "hta", "tracelens": "TraceLens", "orjson_pandas": "orjson"}
+
+
+@dataclass
+class Case:
+    """One input and what each peer took for it."""
+
+    name: str
+    paths: list[Path]
+    without: frozenset[str] = frozenset()
+    work_s: dict[str, list[float]] = field(default_factory=dict)
+    process_s: dict[str, list[float]] = field(default_factory=dict)
+    peak_mb: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def measure(self, peer: str, timeout_s: float) -> None:
+        """Run one peer once in a process of its own."""
+        command = [sys.executable, "-m", "benchmarks.peers", peer, *map(str, self.paths)]
+        start = time.perf_counter()
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
+            try:
+                out, err = child.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                self.failed[peer] = f"more than {timeout_s:.0f} s"
+                return
+        took = time.perf_counter() - start
+        if child.returncode:
+            self.failed[peer] = (err.strip().splitlines() or ["died"])[-1][:100]
+            return
+        self.work_s.setdefault(peer, []).append(float(out.strip().splitlines()[-1]))
+        self.process_s.setdefault(peer, []).append(took)
+
+    def weigh(self, peer: str) -> None:
+        """The peak memory of its largest process, as the operating system counts it."""
+        command = [sys.executable, "-m", "benchmarks.peers", peer, *map(str, self.paths)]
+        code = (
+            "import resource, subprocess, sys;"
+            "subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL);"
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.peak_mb[peer] = int(done.stdout) * 1024 / 1e6
+
+
+def json_bytes(paths: list[Path]) -> int:
+    """Size of the JSON, decompressed."""
+    from isal import igzip
+
+    total = 0
+    for path in paths:
+        with igzip.open(path, "rb") as stream:
+            while block := stream.read(1 << 20):
+                total += len(block)
+    return total
+
+
+def table(case: Case) -> str:
+    """One case as Markdown."""
+    size = json_bytes(case.paths) / 1e6
+    lines = [
+        f"### {case.name}: {len(case.paths)} file(s), {size:,.0f} MB of JSON",
+        "",
+        "| | work, s (min–max) | MB/s | × decompress | whole process, s | × analyze | peak MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    floor = statistics.median(case.work_s["decompress"])
+    ours = statistics.median(case.process_s["commtrace_analyze"])
+    for peer in PEERS:
+        if peer in case.failed:
+            lines.append(f"| {peer} | {case.failed[peer]} | | | | | |")
+        elif peer in case.work_s:
+            work = statistics.median(case.work_s[peer])
+            whole = statistics.median(case.process_s[peer])
+            low, high = min(case.work_s[peer]), max(case.work_s[peer])
+            lines.append(
+                f"| {peer} | {work:.3f} ({low:.3f}–{high:.3f}) | {size / work:,.0f} "
+                f"| {work / floor:.1f} | {whole:.2f} | {whole / ours:.1f} "
+                f"| {case.peak_mb[peer]:,.0f} |"
+            )
+    return "\n".join(lines)
+
+
+def cases(scratch: Path, quick: bool) -> list[Case]:
+    """The inputs: real traces where present, generated ones always."""
+    found: list[Case] = []
+    real = Path(os.environ.get("COMMTRACE_REAL_TRACES", ROOT.parent / "shared" / "traces"))
+    if real.is_dir():
+        biggest = max(real.glob("*.json.gz"), key=lambda path: path.stat().st_size)
+        found.append(Case("a real trace", [biggest]))
+    found.append(Case("generated, 100 MB", write_run(scratch / "100mb", 1, 100)))
+    if not quick:
+        slow = frozenset({"json_pandas", "orjson_pandas"})
+        found.append(Case("generated, 1 GB", write_run(scratch / "1gb", 1, 1000), slow))
+        found.append(Case("generated, 8 × 100 MB", write_run(scratch / "8x100mb", 8, 100), slow))
+    return found
+
+
+def main() -> None:
+    """Measure and print; ``--quick`` leaves the large ones out."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
+    parser.add_argument("--quick", action="store_true", help="only the inputs up to 100 MB")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scratch", type=Path, default=ROOT / "out" / "benchmarks")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one run")
+    options = parser.parse_args()
+    present = [p for p in PEERS if importlib.util.find_spec(NEEDS.get(p, "commtrace"))]
+    for case in cases(options.scratch, options.quick):
+        peers = [peer for peer in present if peer not in case.without]
+        for _ in range(options.rounds):
+            for peer in peers:
+                if peer not in case.failed:
+                    case.measure(peer, options.timeout)
+        for peer in set(peers) - set(case.failed):
+            case.weigh(peer)
+        print(table(case), flush=True)
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()
