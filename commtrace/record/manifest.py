@@ -1,0 +1,126 @@
+"""``manifest.json``: what ran where, beside the traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from commtrace import __version__
+from commtrace.record.job import Job
+
+__all__ = ["NAME", "describe", "write"]
+
+NAME = "manifest.json"
+SCHEMA_VERSION = 1
+
+_TOLD = re.compile(r"(?:NCCL|TORCH|CUDA|GLOO)_\w+|OMP_NUM_THREADS")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY")
+_RANK = re.compile(r"rank(\d+)\.json(?:\.gz)?")
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def describe(job: Job, question: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What is known before the ranks start. ``environment`` is theirs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "workload": {"name": job.workload, "question": question, "settings": dict(job.settings)},
+        "iterations": job.iterations,
+        "warmup": job.warmup,
+        "backend": job.backend,
+        "world_size": job.world_size,
+        "hosts": [socket.gethostname()],
+        "cpu": {"count": os.cpu_count(), "model": _cpu_model()},
+        "devices": _devices(),
+        "topology": _topology(_nvidia_smi("topo", "-m")),
+        "versions": _versions(),
+        "environment": {
+            name: value
+            for name, value in sorted(environment.items())
+            if _TOLD.fullmatch(name) and not _SECRET.search(name)
+        },
+        "started": _now(),
+    }
+
+
+def write(folder: Path, facts: Mapping[str, Any], error: str | None) -> None:
+    """Finish the manifest: when and how it ended, and which ranks' traces are there."""
+    matches = [match for path in folder.iterdir() if (match := _RANK.fullmatch(path.name))]
+    files = sorted((int(match[1]), match[0]) for match in matches)
+    manifest = {
+        **facts,
+        "finished": _now(),
+        "status": "failed" if error else "complete",
+        "error": error,
+        "files": [{"rank": rank, "file": file} for rank, file in files],
+    }
+    (folder / NAME).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _versions() -> dict[str, str | None]:
+    import torch
+
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None
+    return {
+        "commtrace": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, nccl)) if nccl else None,
+    }
+
+
+def _cpu_model() -> str | None:
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1] if match else platform.processor() or None
+
+
+def _nvidia_smi(*arguments: str) -> str | None:
+    try:
+        command = ["nvidia-smi", *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _devices() -> list[dict[str, Any]] | None:
+    """The host's NVIDIA GPUs, also those that the ranks do not see; None if nobody says."""
+    fields = ("index", "name", "memory.total", "driver_version", "pci.bus_id")
+    text = _nvidia_smi(f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    if text is None:
+        return None
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return [dict(zip(fields, row, strict=False)) for row in rows]
+
+
+def _topology(text: str | None) -> dict[str, Any] | None:
+    r"""The matrix of ``nvidia-smi topo -m``: names, and ``links[i][j]`` between i and j.
+
+    >>> _topology("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-63\nGPU1\tNV12\t X \t0-63\n")
+    {'names': ['GPU0', 'GPU1'], 'links': [['X', 'NV12'], ['NV12', 'X']]}
+    """
+    rows = [
+        [cell.strip() for cell in _ESCAPE.sub("", line).split("\t")]
+        for line in (text or "").splitlines()
+    ]
+    names = [row[0] for row in rows if re.fullmatch(r"(?:GPU|NIC|mlx\w*?)\d+", row[0])]
+    header = next((row for row in rows if row[0] == "" and row[1:2] == names[:1]), None)
+    if header is None:
+        return None
+    links = {row[0]: row[1 : len(names) + 1] for row in rows if row[0] in names}
+    return {"names": names, "links": [links[name] for name in names]}

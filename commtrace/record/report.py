@@ -1,0 +1,87 @@
+"""How a rank tells the launcher that it ended well, or what went wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Literal
+
+from commtrace.errors import UsageError
+
+__all__ = ["LAUNCHER", "REPORT_FD", "Report", "Word"]
+
+LAUNCHER = "COMMTRACE_LAUNCHER_PID"
+"""The environment variable with the process that a rank must not outlive."""
+REPORT_FD = "COMMTRACE_REPORT_FD"
+"""The environment variable with the file descriptor that a rank reports to."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """The one thing that a rank says. A rank that ends without a word has died."""
+
+    outcome: Literal["done", "usage", "error"]
+    message: str = ""
+    time_ns: int = 0
+
+    def to_bytes(self) -> bytes:
+        """As it goes through the pipe."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Word:
+        """From what :meth:`to_bytes` made."""
+        return cls(**json.loads(data))
+
+
+class Report:
+    """A context that reports the first exception that passes through it, and lets it pass.
+
+    It can be entered again inside itself, so that an error is told before a long clean-up.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._pipe = Connection(descriptor, readable=False)
+        self._told = False
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, UsageError):
+            self._tell(Word("usage", str(error)))
+        elif error is not None:
+            self._tell(Word("error", _one_line(error), time.monotonic_ns()))
+
+    def done(self) -> None:
+        """The rank has done all that it had to do."""
+        self._tell(Word("done"))
+
+    def _tell(self, word: Word) -> None:
+        if not self._told:
+            self._told = True
+            self._pipe.send_bytes(word.to_bytes())
+
+
+def _one_line(error: BaseException) -> str:
+    r"""``ValueError: the message``; where there is no message, the line that raised.
+
+    >>> _one_line(ValueError("two\nlines"))
+    'ValueError: two lines'
+    """
+    message = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    if not message and frames:
+        message = f"{frames[-1].line} (line {frames[-1].lineno})"
+    if len(message) > 500:
+        message = message[:500] + " …"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,0 +1,122 @@
+"""One rank of a recording: ``python -m commtrace.record.worker JOB``, started by ``launch``.
+
+The environment is torchrun's, and says besides to whom the rank reports.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commtrace import __version__
+from commtrace.record import profile, workloads
+from commtrace.record.context import Context
+from commtrace.record.job import Job
+from commtrace.record.report import LAUNCHER, REPORT_FD, Report
+
+__all__ = ["main"]
+
+TIMEOUT = timedelta(seconds=60)
+"""After this long in one operation a rank gives up: some other never came."""
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Record this rank, report how it went, and end."""
+    report = Report(int(os.environ[REPORT_FD]))
+    _end_with(int(os.environ[LAUNCHER]))
+    signal.signal(signal.SIGTERM, _leave)
+    with report:
+        _record(Job.from_json(sys.argv[1]), report)
+        report.done()
+
+
+def _record(job: Job, report: Report) -> None:
+    context = _context(job)
+    dist.init_process_group(job.backend, timeout=TIMEOUT)
+    workload = _load(Path(job.path))
+    state = workload.setup(context, **_arguments(job))
+    profile.record_steps(
+        lambda: workload.step(state),
+        Path(job.folder, f"rank{context.rank}.json.gz"),
+        warmup=job.warmup,
+        iterations=job.iterations,
+        facts=_facts(job, context),
+        report=report,
+    )
+    workload.check(state)
+    dist.barrier()  # nobody leaves while another still needs it
+    dist.destroy_process_group()
+
+
+def _context(job: Job) -> Context:
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank) if job.backend == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return Context(
+        rank=int(os.environ["RANK"]),
+        local_rank=local_rank,
+        world_size=job.world_size,
+        backend=job.backend,
+        device=device,
+    )
+
+
+def _load(path: Path) -> ModuleType:
+    sys.path.append(str(path.parent))  # a workload may import what lies beside it
+    spec = importlib.util.spec_from_file_location(f"workload_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _arguments(job: Job) -> dict[str, Any]:
+    types = {s.name: s.type for s in workloads.parse(Path(job.path)).parameters}
+    return {
+        name: getattr(torch, str(value)) if types[name] == "torch.dtype" else value
+        for name, value in job.settings.items()
+    }
+
+
+def _facts(job: Job, context: Context) -> Mapping[str, Any]:
+    return {
+        "version": __version__,
+        "rank": context.rank,
+        "world_size": context.world_size,
+        "backend": context.backend,
+        "host": socket.gethostname(),
+        "workload": job.workload,
+        "settings": {**job.settings, "iterations": job.iterations, "warmup": job.warmup},
+    }
+
+
+def _end_with(launcher: int) -> None:
+    """Have the kernel end this process with the launcher, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:
+        sys.exit("the launcher is gone")
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    # As an exception, so that what was recorded is still saved.
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()
