@@ -90,16 +90,11 @@ def _run(job: Job, environment: Mapping[str, str]) -> Failure | None:
 
 def _where(backend: str | None, world_size: int | None) -> tuple[Backend, int]:
     """The backend and the number of ranks, where not told as the machine suggests."""
-    if find_spec("torch") is None:
-        raise UsageError("recording needs PyTorch: pip install 'commtrace[record]'")
-    import torch
-
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size: at least 1, not {world_size}")
     if backend not in (None, "gloo", "nccl"):
         raise UsageError(f"no backend {backend!r}; there are gloo and nccl")
-    has_nccl = torch.cuda.is_available() and torch.distributed.is_nccl_available()
-    devices = torch.cuda.device_count() if has_nccl else 0
+    devices = _cuda_devices()
     if backend == "gloo" or (backend is None and devices < (world_size or 2)):
         return "gloo", world_size or 4
     if devices < (world_size or 1):
@@ -108,6 +103,16 @@ def _where(backend: str | None, world_size: int | None) -> tuple[Backend, int]:
             "use --backend gloo, or fewer ranks with -n"
         )
     return "nccl", world_size or devices
+
+
+def _cuda_devices() -> int:
+    """How many CUDA devices NCCL could use."""
+    if find_spec("torch") is None:
+        raise UsageError("recording needs PyTorch: pip install 'commtrace[record]'")
+    import torch
+
+    usable = torch.cuda.is_available() and torch.distributed.is_nccl_available()
+    return torch.cuda.device_count() if usable else 0
 
 
 def _new_folder(out: Path | None, default: Path) -> Path:

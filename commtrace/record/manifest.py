@@ -114,13 +114,10 @@ def _topology(text: str | None) -> dict[str, Any] | None:
     >>> _topology("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-63\nGPU1\tNV12\t X \t0-63\n")
     {'names': ['GPU0', 'GPU1'], 'links': [['X', 'NV12'], ['NV12', 'X']]}
     """
-    rows = [
-        [cell.strip() for cell in _ESCAPE.sub("", line).split("\t")]
-        for line in (text or "").splitlines()
-    ]
-    names = [row[0] for row in rows if re.fullmatch(r"(?:GPU|NIC|mlx\w*?)\d+", row[0])]
-    header = next((row for row in rows if row[0] == "" and row[1:2] == names[:1]), None)
-    if header is None:
+    lines = _ESCAPE.sub("", text or "").splitlines()
+    rows = [[cell.strip() for cell in line.split("\t")] for line in lines]
+    # One row per column, in the columns' order; older versions name a NIC by its device.
+    links = {row[0]: row[1:] for row in rows if re.fullmatch(r"(?:GPU|NIC|mlx\d_)\d+", row[0])}
+    if not links:
         return None
-    links = {row[0]: row[1 : len(names) + 1] for row in rows if row[0] in names}
-    return {"names": names, "links": [links[name] for name in names]}
+    return {"names": list(links), "links": [row[: len(links)] for row in links.values()]}

@@ -127,6 +127,8 @@ def _failure(rank: _Rank, word: Word | None) -> Failure:
     if word:
         return Failure(rank.number, word.message, usage=word.outcome == "usage")
     _wait([rank], GRACE_S)
+    # What it had started may hold its sockets open, and so keep the others waiting for it.
+    _signal(rank, signal.SIGKILL)
     status = rank.process.returncode
     if status is None:
         return Failure(rank.number, "closed the pipe to its launcher")

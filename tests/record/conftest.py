@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+FAULTY = '''
+"""Does one rank's fault end
+the recording?
+
+A second paragraph.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+
+
+def setup(ctx, fault: str = "none", elements: int = 8, dtype: torch.dtype = torch.float32):
+    ctx.require(fault != "refuse", "this machine will not do")
+    return SimpleNamespace(ctx=ctx, fault=fault, ones=torch.ones(elements, dtype=dtype), steps=0)
+
+
+def step(state):
+    state.steps += 1
+    state.tensor = state.ones.clone()
+    with state.ctx.label("sum"):
+        dist.all_reduce(state.tensor)
+    if state.fault == "hello":
+        print("hello from", state.ctx.rank)
+    if state.ctx.rank != state.ctx.world_size - 1 or state.steps < 4:
+        return
+    if state.fault == "raise":
+        raise ValueError("two\\nlines")
+    if state.fault == "exit":
+        os._exit(3)
+    if state.fault == "kill":
+        # With a process of its own that holds whatever a fork inherits.
+        if os.fork() == 0:
+            time.sleep(600)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if state.fault == "sleep":
+        print("asleep", flush=True)
+        time.sleep(600)
+
+
+def check(state):
+    assert state.fault != "check" or state.ctx.rank == 0, "the sum is wrong"
+    assert torch.all(state.tensor == state.ctx.world_size)
+'''
+
+
+@pytest.fixture(scope="session")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workload that fails as its setting ``fault`` says, in the fourth step of the last rank."""
+    path = tmp_path_factory.mktemp("workloads") / "faulty.py"
+    path.write_text(FAULTY.lstrip())
+    return path
