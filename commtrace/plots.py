@@ -42,12 +42,14 @@ _COLOURS = {
     "barrier": "#EE7733",
     "communication": "#000000",  # of an operation that the trace does not tell
 }
+_UNTOLD = "communication, the rest untold"
 _SHARES = {
     "compute": "#BBBBBB",
     "compute and communication": "#88CCEE",
     "exposed communication": "#882255",
     "copy": "#555555",
     "idle": "#EEEEEE",
+    _UNTOLD: "#CC6677",
 }
 _MARKERS = "osDPXvp*h<>"
 _DASHES = ("-", "--", ":", "-.")
@@ -62,16 +64,18 @@ def breakdown(devices: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     ``devices`` has the columns of the metric of that name. The parts of a bar are disjoint
     and add up to the span, so *copy* is only what neither compute nor communication hides.
+    Where only the communication is known, its length is all there is of the bar.
     """
     if devices.empty:
         return _nothing(ax, "no device did any work")
     ax = ax or _figure(9, len(devices))
-    span_ms = devices["span_ns"].to_numpy(dtype=float) / 1e6
+    shares = _shares_ms(devices)
+    span_ms = np.sum(list(shares.values()), axis=0)
     bars = np.arange(len(devices))
     left = np.zeros(len(devices))
-    for name, length_ms in _shares_ms(devices).items():
+    for name, length_ms in shares.items():
         ax.barh(bars, length_ms, left=left, height=0.8, color=_SHARES[name], label=name)
-        if len(devices) <= _MAX_TICKS:
+        if len(devices) <= _MAX_TICKS and name != _UNTOLD:
             _percentages(ax, left, length_ms, span_ms, light=name.startswith(("exposed", "copy")))
         left += length_ms
     names = zip(devices["rank"], devices["device"], strict=True)
@@ -177,12 +181,16 @@ def _nothing(ax: Axes | None, why: str) -> Axes:
 def _shares_ms(devices: pd.DataFrame) -> dict[str, Float64]:
     """The disjoint parts of the span, in the order of ``_SHARES``."""
     names = ("span", "compute", "overlapped_communication", "exposed_communication", "idle")
-    span, compute, overlapped, exposed, idle = (
-        devices[f"{name}_ns"].to_numpy(dtype=float) / 1e6 for name in names
-    )
+    told = devices["compute_ns"].notna().to_numpy()
+    span, compute, overlapped, exposed, idle = (_ms(devices[f"{n}_ns"]) * told for n in names)
     copy = span - idle - compute - exposed
     lengths = (compute - overlapped, overlapped, exposed, copy, idle)
-    return dict(zip(_SHARES, lengths, strict=True))
+    shares = dict(zip(_SHARES, lengths, strict=False))
+    return shares if told.all() else {**shares, _UNTOLD: _ms(devices["communication_ns"]) * ~told}
+
+
+def _ms(time_ns: pd.Series[Any]) -> Float64:
+    return time_ns.fillna(0).to_numpy(dtype=float) / 1e6
 
 
 def _percentages(

@@ -98,6 +98,17 @@ def test_the_parts_of_a_bar_are_disjoint_and_fill_the_span(ax: Axes) -> None:
     assert ax.get_xlabel() == "time [ms]"
 
 
+def test_a_bar_of_communication_where_nothing_else_is_known(ax: Axes) -> None:
+    told = devices(
+        span=10, compute=5, overlapped_communication=2, exposed_communication=2, idle=2
+    ).assign(communication_ns=4 * MS)
+    host = pd.DataFrame([{"rank": 0, "device": "cpu", "communication_ns": 3 * MS}])
+    table = pd.concat([told, host], ignore_index=True).convert_dtypes()
+    plots.breakdown(table, ax=ax)
+    lengths = [[bar.get_width() for bar in bars] for bars in ax.containers]  # type: ignore[union-attr]
+    assert lengths == [[3, 0], [2, 0], [2, 0], [1, 0], [2, 0], [0, 3]]
+
+
 def test_a_lane_for_each_stream_of_each_rank(ax: Axes) -> None:
     kernels = rows(
         KERNELS,
