@@ -32,6 +32,7 @@ __all__ = [
     "Finding",
     "Note",
     "Table",
+    "rows",
 ]
 
 NULL = np.iinfo(np.int64).min
@@ -94,7 +95,23 @@ class Table:
 
     def from_rows(self, rows: list[dict[str, Any]]) -> pd.DataFrame:
         """One DataFrame from plain dicts; None is null. For small tables."""
-        return self.frame({c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns})
+        return self.frame(self.arrays(rows))
+
+    def arrays(self, rows: list[dict[str, Any]]) -> Columns:
+        """The columns of plain dicts, before pandas; None is null. For small tables."""
+        return {c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns}
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table's rows as plain dicts, the inverse of ``Table.from_rows``: null is None."""
+    columns = {
+        str(name): [
+            None if null else value
+            for value, null in zip(column.tolist(), column.isna(), strict=True)
+        ]
+        for name, column in frame.items()
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _column(column: Column, values: list[Any]) -> np.ndarray[Any, Any] | Coded:

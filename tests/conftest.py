@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from commtrace import schema
+from commtrace.trace import Trace
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,3 +28,30 @@ def real_traces() -> Path:
 def recorded() -> Path:
     """The recordings that the project ships."""
     return ROOT / "traces"
+
+
+@pytest.fixture(scope="session")
+def make_trace() -> Callable[..., Trace]:
+    """Builds a Trace from rows that name only the columns that matter; see ``_make_trace``."""
+    return _make_trace
+
+
+_ORDINARY = {"rank": 0, "device": "cuda:0", "stream": 7, "thread": 1, "name": "name", "events": 1}
+
+
+def _make_trace(*, notes: tuple[schema.Note, ...] = (), **tables: list[dict[str, Any]]) -> Trace:
+    """``make_trace(kernels=[{...}], ...)``: other columns are ordinary, or null."""
+    frames = {
+        table.name: table.from_rows(
+            [
+                {
+                    column.name: row.get(column.name, _ORDINARY.get(column.name))
+                    for column in table.columns
+                }
+                for row in tables.pop(table.name, [])
+            ]
+        )
+        for table in schema.TABLES
+    }
+    assert not tables, "no such table"
+    return Trace(**frames, notes=notes)
