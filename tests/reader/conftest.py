@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from commtrace import comms
+from commtrace import comms, schema
+from commtrace.reader import kineto
 from commtrace.reader.events import Arguments, Call, Gpu, Hosted, Launches, Scan
 from commtrace.schema import NULL, Coded
 
@@ -80,7 +82,7 @@ def _is_call(event: Event) -> bool:
         return comms.is_communication_kernel(name) or "Collective name" in event.get("args", {})
     if category in OPERATORS:
         return comms.is_communication_call(name)
-    return category == "user_annotation" and name.startswith(("nccl:", "gloo:"))
+    return category == "user_annotation" and comms.is_communication_annotation(name)
 
 
 def _call(event: Event, base: int, gpu_row: int) -> Call:
@@ -142,3 +144,91 @@ def _argument(events: list[Event], name: str) -> Any:
 
 def _ints(values: list[Any]) -> Any:
     return np.asarray(values, dtype=np.int64)
+
+
+class Events:
+    """Writes the events of a tiny trace; times in microseconds."""
+
+    @staticmethod
+    def kernel(
+        name: str, ts: float, dur: float, correlation: int | None = None, **args: Any
+    ) -> Event:
+        at = {"device": 0, "stream": 7, **({"correlation": correlation} if correlation else {})}
+        return _event("kernel", name, ts, dur, 7, {**at, **args})
+
+    @staticmethod
+    def launch(ts: float, correlation: int, tid: int = 1) -> Event:
+        return _event("cuda_runtime", "cudaLaunchKernel", ts, 1, tid, {"correlation": correlation})
+
+    @staticmethod
+    def copy(name: str, ts: float, dur: float, category: str = "gpu_memcpy", **args: Any) -> Event:
+        return _event(category, name, ts, dur, 7, {"device": 0, "stream": 7, **args})
+
+    @staticmethod
+    def op(name: str, ts: float, dur: float, tid: int = 1, **args: Any) -> Event:
+        return _event("cpu_op", name, ts, dur, tid, args)
+
+    @staticmethod
+    def note(name: str, ts: float, dur: float, tid: int = 1, **args: Any) -> Event:
+        return _event("user_annotation", name, ts, dur, tid, args)
+
+    @staticmethod
+    def shaped(dims: list[Any], types: list[str], inputs: list[str] | None = None) -> Event:
+        """The arguments that ``record_shapes`` adds."""
+        args: Event = {"Input Dims": dims, "Input type": types}
+        return args if inputs is None else {**args, "Concrete Inputs": inputs}
+
+
+def _event(category: str, name: str, ts: float, dur: float, tid: int, args: Event) -> Event:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 0,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+    }
+
+
+@pytest.fixture(scope="session")
+def events() -> type[Events]:
+    return Events
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Tables as lists of dicts, None for null, and the notes' codes."""
+
+    tables: dict[str, list[dict[str, Any]]]
+    notes: dict[str, str]
+
+    def __getattr__(self, name: str) -> list[dict[str, Any]]:
+        return self.tables[name]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Plain]:
+    """Tables of a trace written from events and metadata."""
+
+    def tables(events: list[Event], file: str = "rank0.json", **metadata: Any) -> Plain:
+        path = tmp_path / file
+        path.write_text(json.dumps({**metadata, "traceEvents": events}))
+        return _plain(_scan(path))
+
+    return tables
+
+
+@pytest.fixture(scope="session")
+def plain_tables() -> Callable[[Scan], Plain]:
+    return _plain
+
+
+def _plain(scan: Scan) -> Plain:
+    result = kineto.tables(scan, kineto.identify(scan)[0])
+    rows = {}
+    for table in schema.TABLES:
+        frame = table.frame(result.columns[table.name]).astype(object)
+        rows[table.name] = frame.where(frame.notna(), None).to_dict("records")
+    return Plain(rows, {note.code: note.message for note in result.notes})

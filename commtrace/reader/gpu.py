@@ -1,0 +1,212 @@
+"""GPU events -> the tables of kernels and copies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace import comms
+from commtrace.reader.events import Gpu, Int64, Launches, Scan
+from commtrace.reader.host import Steps
+from commtrace.schema import NULL, Coded, Columns
+
+__all__ = ["Launched", "copies", "device_names", "kernels", "launched", "unknown"]
+
+Bool = npt.NDArray[np.bool_]
+
+_EARLY_NS = 10_000
+_HOST = -1
+
+_CUDA_NAME = re.compile(r"(?<![A-Za-z])([HDAP])to([HDAP])(?![A-Za-z])")
+_ROCM_NAME = re.compile(r"Copy(Host|Device)To(Host|Device)")
+_MEMORY = re.compile(r"\((\w+) -> (\w+)\)")
+
+
+class _Side(Enum):
+    """Where one end of a copy lies."""
+
+    HOST = "host"
+    DEVICE = "the device that the event is on"
+    PEER = "the device that the event names"
+    UNKNOWN = "untold"
+
+
+_SIDES = {"H": _Side.HOST, "D": _Side.DEVICE, "P": _Side.PEER}
+
+
+class _Route(NamedTuple):
+    """Kind, ends and host memory of a copy."""
+
+    kind: str | None
+    source: _Side
+    destination: _Side
+    memory: str | None = None
+
+
+_FILL = _Route("Memset", _Side.UNKNOWN, _Side.DEVICE)
+_NO_ROUTE = _Route(None, _Side.UNKNOWN, _Side.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """For each GPU event the host's launch (NULL where there is none), and its step."""
+
+    launch_ns: Int64
+    thread: Int64
+    step: Int64
+    orphans: int
+    premature: int
+
+
+def launched(scan: Scan, steps: Steps) -> Launched:
+    """Join GPU events to their launches by correlation."""
+    gpu, launches = scan.gpu, scan.launches
+    found, at = _joined(gpu, launches)
+    launch_ns = np.where(found, _taken(launches.start_ns, at), NULL)
+    thread = np.where(found, _taken(launches.thread, at), NULL)
+    lost = ~found & (gpu.correlation > 0) & _is(gpu.category, "kernel")
+    return Launched(
+        launch_ns,
+        thread,
+        steps.containing(np.where(found, launch_ns, gpu.start_ns)),
+        orphans=int(lost.sum()) if launches.correlation.size else 0,
+        premature=int((found & (gpu.start_ns < launch_ns - _EARLY_NS)).sum()),
+    )
+
+
+def kernels(scan: Scan, join: Launched, rank: int) -> Columns:
+    """The table of kernels."""
+    gpu = scan.gpu
+    rows = np.flatnonzero(_is(gpu.category, "kernel"))
+    communicates = _has(gpu.name, comms.is_communication_kernel)
+    told = [call.gpu_row for call in scan.calls if call.gpu_row >= 0]
+    communicates[np.asarray(told, dtype=np.int64)] = True
+    return {
+        "rank": np.full(rows.size, rank),
+        "device": device_names(gpu.device[rows]),
+        "stream": gpu.stream[rows],
+        "name": _selected(gpu.name, rows),
+        "kind": Coded(communicates[rows].astype(np.int32), ("compute", "communication")),
+        "start_ns": gpu.start_ns[rows],
+        "duration_ns": gpu.duration_ns[rows],
+        "launch_ns": join.launch_ns[rows],
+        "thread": join.thread[rows],
+        "step": join.step[rows],
+    }
+
+
+def copies(scan: Scan, join: Launched, rank: int) -> Columns:
+    """The table of copies and fills; kind is null for a name that tells no direction."""
+    gpu = scan.gpu
+    filled = _is(gpu.category, "gpu_memset")
+    rows = np.flatnonzero(filled | _is(gpu.category, "gpu_memcpy"))
+    names = _selected(gpu.name, rows)
+    rocm = any("hip" in key or "roctracer" in key for key in scan.metadata)
+    routes = [*(_route(name, rocm) for name in names.names), _FILL, _NO_ROUTE]
+    at = np.where(filled[rows], len(names.names), names.codes)  # -1, null, is the last
+    device = gpu.device[rows]
+    from_device = np.where(gpu.from_device[rows] == NULL, device, gpu.from_device[rows])
+    return {
+        "rank": np.full(rows.size, rank),
+        "device": device_names(device),
+        "stream": gpu.stream[rows],
+        "kind": _picked([route.kind for route in routes], at),
+        "source": _ends([route.source for route in routes], at, device, from_device),
+        "destination": _ends(
+            [route.destination for route in routes], at, device, gpu.to_device[rows]
+        ),
+        "memory": _picked([route.memory for route in routes], at),
+        "size_bytes": gpu.size_bytes[rows],
+        "start_ns": gpu.start_ns[rows],
+        "duration_ns": gpu.duration_ns[rows],
+        "launch_ns": join.launch_ns[rows],
+        "step": join.step[rows],
+    }
+
+
+def unknown(table: Columns) -> int:
+    """How many copies of the table have no known direction."""
+    kind = table["kind"]
+    return int((kind.codes < 0).sum()) if isinstance(kind, Coded) else 0
+
+
+def device_names(devices: Int64) -> Coded:
+    """Torch's names of device numbers: -1 is the host, NULL is null."""
+    numbers, codes = np.unique(devices, return_inverse=True)
+    names = ["host" if n == _HOST else f"cuda:{n}" for n in numbers.tolist()]
+    found = np.asarray(codes.reshape(-1), dtype=np.int32)
+    if numbers.size and numbers[0] == NULL:
+        return Coded(found - np.int32(1), tuple(names[1:]))
+    return Coded(found, tuple(names))
+
+
+def _joined(gpu: Gpu, launches: Launches) -> tuple[Bool, Int64]:
+    """Whether each GPU event has a launch, and the launch's row; the first of several."""
+    order = np.lexsort((launches.start_ns, launches.correlation))
+    keys = launches.correlation[order]
+    at = np.searchsorted(keys, gpu.correlation)
+    at = np.minimum(at, max(keys.size - 1, 0))
+    found = (gpu.correlation > 0) & (_taken(keys, at) == gpu.correlation)
+    return found, _taken(order, at)
+
+
+def _taken(values: Int64, at: Int64) -> Int64:
+    """``values[at]``, or NULLs where there are no values at all."""
+    return values[at] if values.size else np.full(at.shape, NULL)
+
+
+def _picked(values: list[str | None], at: Int64) -> Coded:
+    distinct = Coded.of(values)
+    return Coded(distinct.codes[at], distinct.names)
+
+
+def _ends(sides: list[_Side], at: Int64, device: Int64, peer: Int64) -> Coded:
+    """Names of one end of each copy, given which side of it that is."""
+    side = np.asarray([list(_Side).index(s) for s in sides])[at]
+    host, unknown = np.full_like(device, _HOST), np.full_like(device, NULL)
+    return device_names(np.choose(side, (host, device, peer, unknown)))
+
+
+def _route(name: str, rocm: bool) -> _Route:
+    """What a copy's name tells. CUDA arrays (A) lie on the device."""
+    if match := _CUDA_NAME.search(name):
+        source, destination = match[1].replace("A", "D"), match[2].replace("A", "D")
+    elif match := _ROCM_NAME.search(name):
+        source, destination = match[1][0], match[2][0]
+    else:
+        return _NO_ROUTE
+    if rocm and source == destination == "D":
+        # A copy between two GPUs is recorded as DtoD too.
+        return _Route("DtoD", _Side.UNKNOWN, _Side.UNKNOWN)
+    return _Route(f"{source}to{destination}", _SIDES[source], _SIDES[destination], _memory(name))
+
+
+def _memory(name: str) -> str | None:
+    ends = _MEMORY.search(name)
+    known = {end.lower() for end in ends.groups()} & {"pageable", "pinned"} if ends else set()
+    return known.pop() if len(known) == 1 else None
+
+
+def _is(category: Coded, name: str) -> Bool:
+    return _has(category, lambda other: other == name)
+
+
+def _has(names: Coded, test: Callable[[str], bool]) -> Bool:
+    """Which rows' name passes a test, run once for each distinct name; null passes none."""
+    passes = np.asarray([*map(test, names.names), False], dtype=np.bool_)
+    selected: Bool = passes[names.codes]
+    return selected
+
+
+def _selected(names: Coded, rows: Int64) -> Coded:
+    """Some rows of a column of names, without the names that none of them has."""
+    used, codes = np.unique(names.codes[rows], return_inverse=True)
+    kept = tuple(names.names[code] for code in used.tolist() if code >= 0)
+    shift = 1 if used.size and used[0] < 0 else 0
+    return Coded((codes.reshape(-1) - shift).astype(np.int32), kept)

@@ -1,0 +1,94 @@
+"""Host events -> the tables of steps and operators."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from commtrace import comms
+from commtrace.reader.events import Call, Hosted, Int64, Scan
+from commtrace.reader.nesting import outermost
+from commtrace.schema import NULL, Coded, Columns
+
+__all__ = ["Steps", "operators", "step_ranges"]
+
+_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
+
+
+class Steps:
+    """The ranges ``ProfilerStep#n`` of one rank's host."""
+
+    def __init__(self, annotations: Hosted) -> None:
+        matches = [_STEP.match(name) for name in annotations.name.names]
+        numbers = [int(match[1]) if match else NULL for match in matches]
+        number = np.asarray([*numbers, NULL], dtype=np.int64)[annotations.name.codes]
+        rows = np.flatnonzero(number != NULL)
+        rows = rows[np.argsort(annotations.start_ns[rows], kind="stable")]
+        self.number = number
+        self._numbers = number[rows]
+        self._starts = annotations.start_ns[rows]
+        self._ends = self._starts + annotations.duration_ns[rows]
+
+    def containing(self, times: Int64) -> Int64:
+        """The number of the step that each time lies in; NULL outside any."""
+        if self._starts.size == 0:
+            return np.full(times.shape, NULL)
+        at = np.maximum(np.searchsorted(self._starts, times, side="right") - 1, 0)
+        inside = (self._starts[at] <= times) & (times < self._ends[at])
+        return np.where(inside, self._numbers[at], NULL)
+
+
+def step_ranges(scan: Scan, steps: Steps, rank: int) -> Columns:
+    """The table of steps: profiler steps, and the program's own labelled ranges."""
+    ranges = scan.annotations
+    is_label = [not comms.is_communication_annotation(name) for name in ranges.name.names]
+    rows = np.flatnonzero(np.asarray([*is_label, False], dtype=np.bool_)[ranges.name.codes])
+    number, start_ns = steps.number[rows], ranges.start_ns[rows]
+    is_step = number != NULL
+    names = [ranges.name.names[code] for code in ranges.name.codes[rows].tolist()]
+    return {
+        "rank": np.full(rows.size, rank),
+        "step": np.where(is_step, number, steps.containing(start_ns)),
+        "label": Coded.of(
+            [None if step else name for name, step in zip(names, is_step.tolist(), strict=True)]
+        ),
+        "thread": ranges.thread[rows],
+        "start_ns": start_ns,
+        "duration_ns": ranges.duration_ns[rows],
+    }
+
+
+def operators(scan: Scan, steps: Steps, rank: int) -> Columns:
+    """The table of operators.
+
+    Compute operators that no other encloses, where the scan holds operators; and the
+    communication calls that no other communication call encloses, wherever they are.
+    """
+    every = scan.operators if scan.operators.thread.size else _hosted(scan.calls)
+    is_call = [comms.is_communication_call(name) for name in every.name.names]
+    communicates = np.asarray([*is_call, False], dtype=np.bool_)[every.name.codes]
+    calls = np.flatnonzero(communicates)
+    calls = calls[outermost(every.thread[calls], every.start_ns[calls], every.duration_ns[calls])]
+    top = np.flatnonzero(outermost(every.thread, every.start_ns, every.duration_ns))
+    rows = np.sort(np.concatenate((calls, top[~communicates[top]])))
+    start_ns = every.start_ns[rows]
+    return {
+        "rank": np.full(rows.size, rank),
+        "thread": every.thread[rows],
+        "name": Coded(every.name.codes[rows], every.name.names),
+        "kind": Coded(communicates[rows].astype(np.int32), ("compute", "communication")),
+        "start_ns": start_ns,
+        "duration_ns": every.duration_ns[rows],
+        "step": steps.containing(start_ns),
+    }
+
+
+def _hosted(calls: tuple[Call, ...]) -> Hosted:
+    rows = [call for call in calls if call.category == "cpu_op"]
+    return Hosted(
+        Coded.of([call.name for call in rows]),
+        np.asarray([call.thread for call in rows], dtype=np.int64),
+        np.asarray([call.start_ns for call in rows], dtype=np.int64),
+        np.asarray([call.duration_ns for call in rows], dtype=np.int64),
+    )

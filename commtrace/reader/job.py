@@ -1,0 +1,77 @@
+"""What a trace's top level tells of the job: rank, world, groups, flight recorder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commtrace.reader.events import Scan
+from commtrace.reader.flight import FlightRecorder
+from commtrace.reader.groups import Groups
+
+__all__ = ["Job"]
+
+_RANK_IN_NAME = re.compile(r"(?<!local)(?<!local[-_.])(?:rank|worker)[-_.=]?(\d{1,9})", re.I)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job as one file knows it; None where untold.
+
+    ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's.
+    """
+
+    file: str
+    rank: int | None
+    world_size: int | None
+    backend: str | None
+    host: str | None
+    group_list: Any
+    flight_dump: Any
+
+    @classmethod
+    def of(cls, scan: Scan) -> Job:
+        """Read a file's metadata, trusting no type in it."""
+        torch, ours = (_section(scan.metadata, key) for key in ("distributedInfo", "commtrace"))
+        return cls(
+            file=scan.file,
+            rank=_count(torch.get("rank"), ours.get("rank")),
+            world_size=_count(torch.get("world_size"), ours.get("world_size")),
+            backend=_text(torch.get("backend"), ours.get("backend")),
+            host=_text(scan.metadata.get("host_name"), ours.get("host")),
+            # The recorder's list also has the groups made while it recorded.
+            group_list=ours.get("groups") or torch.get("pg_config"),
+            flight_dump=ours.get("flight_recorder") or scan.metadata.get("flight_recorder"),
+        )
+
+    def identity(self) -> tuple[int, str]:
+        """The rank, and where it is known from: `metadata`, `file-name` or `assumed`."""
+        if self.rank is not None:
+            return self.rank, "metadata"
+        if match := _RANK_IN_NAME.search(Path(self.file).name):
+            return int(match[1]), "file-name"
+        return 0, "assumed"
+
+    def groups(self, rank: int) -> Groups:
+        """The groups that the metadata lists."""
+        return Groups(self.group_list, self.world_size, rank)
+
+    def flight(self) -> FlightRecorder:
+        """The operations that the flight recorder noted."""
+        return FlightRecorder(self.flight_dump)
+
+
+def _section(metadata: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = metadata.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(*values: Any) -> int | None:
+    return next((v for v in values if type(v) is int and 0 <= v < 2**31), None)
+
+
+def _text(*values: Any) -> str | None:
+    return next((v for v in values if isinstance(v, str) and v), None)

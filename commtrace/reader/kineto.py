@@ -1,0 +1,156 @@
+"""Scan -> tables: one trace file's events as the columns that ``schema`` describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from commtrace.comms import canonical_dtype
+from commtrace.reader import gpu, host
+from commtrace.reader.events import Call, Int64, Scan
+from commtrace.reader.gloo import gloo_rows
+from commtrace.reader.groups import Groups
+from commtrace.reader.host import Steps
+from commtrace.reader.job import Job
+from commtrace.reader.ladder import kernel_rows
+from commtrace.reader.operations import Setting
+from commtrace.schema import COLLECTIVES, GROUPS, NULL, RANKS, Columns, Note
+
+__all__ = ["Tables", "identify", "tables"]
+
+_COUNTED = {
+    "orphaned-kernels": "{} kernels have no launch in the trace: their step and, unless the "
+    "kernel tells, their operation are unknown",
+    "negative-launch-latency": "{} GPU events start over 10 us before their launch: the clocks "
+    "of host and GPU disagree",
+    "unfinished-operations": "{} communication calls have no work in the trace: it ended first, "
+    "or they failed",
+    "untold-operations": "{} communication kernels tell no operation",
+    "unknown-dtype": "{} communication events have an element type unknown here: no sizes",
+    "unknown-copies": "{} copies have a name that tells no direction",
+    "unreadable-groups": "{} entries of the list of process groups cannot be read",
+    "unreadable-flight-recorder": "{} entries of the flight recorder cannot be read",
+}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """One file's tables by their names in ``schema``, and what had to be assumed."""
+
+    columns: dict[str, Columns]
+    notes: tuple[Note, ...]
+
+
+def identify(scan: Scan) -> tuple[int, str]:
+    """The rank that a file is of, and where that is known from.
+
+    ``metadata`` (PyTorch's or the recorder's), ``file-name`` (``rank3``, ``rank-3``,
+    ``worker_3``, ...), or ``assumed``: 0.
+    """
+    return Job.of(scan).identity()
+
+
+def tables(scan: Scan, rank: int) -> Tables:
+    """All tables of one file, for the rank that it is taken to be of.
+
+    The notes are those of this step; the scan's own are not repeated.
+    """
+    job = Job.of(scan)
+    setting = Setting(rank, job.groups(rank), job.flight())
+    setting.learn(scan.calls)
+    steps = Steps(scan.annotations)
+    join = gpu.launched(scan, steps)
+    gloo = gloo_rows(scan, setting)
+    rows = sorted(kernel_rows(scan, join, setting) + gloo.rows, key=lambda row: row["start_ns"])
+    copies = gpu.copies(scan, join, rank)
+    counts = {
+        "orphaned-kernels": join.orphans,
+        "negative-launch-latency": join.premature,
+        "unfinished-operations": gloo.unfinished,
+        "untold-operations": sum(row["op"] is None and row["executed"] is None for row in rows),
+        "unknown-dtype": _unknown_types(scan.calls),
+        "unknown-copies": gpu.unknown(copies),
+        "unreadable-groups": setting.groups.unreadable,
+        "unreadable-flight-recorder": setting.flight.unreadable,
+    }
+    columns: dict[str, Columns] = {
+        "kernels": gpu.kernels(scan, join, rank),
+        "copies": copies,
+        "collectives": _collectives(rows, steps),
+        "ops": host.operators(scan, steps, rank),
+        "steps": host.step_ranges(scan, steps, rank),
+        "groups": _groups(setting.groups, rank),
+        "ranks": _ranks(scan, job, rank),
+    }
+    return Tables(columns, _notes(job, rank, counts))
+
+
+def _collectives(rows: list[dict[str, Any]], steps: Steps) -> Columns:
+    moments = [row["start_ns"] if row["launch_ns"] is None else row["launch_ns"] for row in rows]
+    numbers = steps.containing(np.asarray(moments, dtype=np.int64)).tolist()
+    for row, number in zip(rows, numbers, strict=True):
+        row["step"] = None if number == NULL else number
+    return COLLECTIVES.arrays(rows)
+
+
+def _groups(groups: Groups, rank: int) -> Columns:
+    return GROUPS.arrays(
+        [
+            {
+                "rank": rank,
+                "group": group.name,
+                "description": group.description,
+                "backend": group.backend,
+                "size": group.size,
+                "ranks": group.ranks and ",".join(map(str, sorted(group.ranks))),
+            }
+            for group in groups.known
+            if group.size is not None
+        ]
+    )
+
+
+def _ranks(scan: Scan, job: Job, rank: int) -> Columns:
+    kept = (scan.gpu, scan.launches, scan.operators, scan.annotations)
+    starts: list[Int64] = [part.start_ns for part in kept]
+    ends = [part.start_ns + part.duration_ns for part in kept]
+    starts.append(np.asarray([call.start_ns for call in scan.calls], dtype=np.int64))
+    ends.append(
+        np.asarray([call.start_ns + call.duration_ns for call in scan.calls], dtype=np.int64)
+    )
+    return RANKS.arrays(
+        [
+            {
+                "rank": rank,
+                "file": scan.file,
+                "host": job.host,
+                "world_size": job.world_size,
+                "backend": job.backend,
+                "rank_provenance": job.identity()[1],
+                "start_ns": min((int(part.min()) for part in starts if part.size), default=None),
+                "end_ns": max((int(part.max()) for part in ends if part.size), default=None),
+                "events": scan.events,
+            }
+        ]
+    )
+
+
+def _unknown_types(calls: tuple[Call, ...]) -> int:
+    told = (call.args.dtype for call in calls)
+    return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in told)
+
+
+def _notes(job: Job, rank: int, counts: dict[str, int]) -> tuple[Note, ...]:
+    found = [(code, _COUNTED[code].format(count)) for code, count in counts.items() if count]
+    provenance = job.identity()[1]
+    if provenance == "file-name":
+        found.append(("rank-from-filename", f"the trace tells no rank: {rank} is from its name"))
+    elif provenance == "assumed":
+        found.append(("rank-assumed", f"neither the trace nor its name tells a rank: took {rank}"))
+    if job.rank is not None and job.world_size is not None and job.rank >= job.world_size:
+        found.append(
+            ("inconsistent-metadata", f"rank {job.rank} in a world of {job.world_size} ranks")
+        )
+    return tuple(Note(code, message, rank, job.file) for code, message in found)
