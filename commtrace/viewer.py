@@ -282,9 +282,11 @@ def _renamed(rank: _Rank, name: str, base_ns: int, ids: Iterator[int]) -> Iterat
     for (pid, tid, lane), track in tracks.items():
         process = rank.names.get(("process_labels", pid, ""), str(pid))
         thread = rank.names.get(("thread_name", pid, tid), str(tid))
-        yield _name("process_name", track, f"{name} {process}".strip())
+        yield _metadata("process_name", track, name=f"{name} {process}".strip())
+        yield _metadata("process_sort_index", track, sort_index=rank.number)
         if thread:
-            yield _name("thread_name", track, f"{thread} (lane {lane + 1})" if lane else thread)
+            label = f"{thread} (lane {lane + 1})" if lane else thread
+            yield _metadata("thread_name", track, name=label)
 
 
 def _lane(lanes: list[list[int]], start: int, end: int) -> int:
@@ -299,6 +301,6 @@ def _lane(lanes: list[list[int]], start: int, end: int) -> int:
     return len(lanes) - 1
 
 
-def _name(what: str, track: tuple[int, int], name: str) -> _Event:
-    args = msgspec.Raw(msgspec.json.encode({"name": name}))
-    return _Event("M", what, pid=track[0], tid=track[1], args=args)
+def _metadata(what: str, track: tuple[int, int], **args: str | int) -> _Event:
+    pid, tid = track
+    return _Event("M", what, pid=pid, tid=tid, args=msgspec.Raw(msgspec.json.encode(args)))

@@ -83,6 +83,8 @@ def test_processes_are_named_after_their_rank_and_never_shared(tmp_path: Path) -
     events = merged(*(write(tmp_path, rank, slice_(str(rank), 1, 1)) for rank in (10, 2, 0)))
     assert names(events, "process_name") == ["rank 00 CPU", "rank 02 CPU", "rank 10 CPU"]
     assert len({event["pid"] for event in slices(events).values()}) == 3
+    order = [e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"]
+    assert order == [0, 2, 10]
 
 
 def test_an_arrow_stays_within_its_rank(tmp_path: Path) -> None:
