@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 
 __all__ = [
+    "CALL_PREFIX",
     "OPERATIONS",
     "POINT_TO_POINT",
     "bus_factor",
@@ -17,6 +18,7 @@ __all__ = [
     "canonical_operation",
     "element_bytes",
     "full_size_bytes",
+    "is_communication_annotation",
     "is_communication_call",
     "is_communication_kernel",
     "kernel_dtype",
@@ -39,7 +41,11 @@ OPERATIONS = (
 POINT_TO_POINT = ("send", "recv")
 
 _BY_LETTERS = {name.replace("_", ""): name for name in OPERATIONS}
-_BY_LETTERS["alltoallv"] = "all_to_all"
+_BY_LETTERS |= {
+    "alltoallv": "all_to_all",
+    "sparseallreduce": "all_reduce",
+    "recvanysource": "recv",
+}
 _PREFIX = re.compile(r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|c10d|_?c10d_functional)::?")
 _SUFFIX = re.compile(
     r"_?(?:oop|base|coalesced|into_tensor|tensor|single|out|inplace|sparse|any_source)$"
@@ -94,7 +100,11 @@ _NCCL_OPERATION = re.compile(
     r"(?:nccl|rccl)(?:Dev)?Kernel_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?![A-Za-z])"
 )
 _NCCL_DTYPE = re.compile(r"_(?:Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)_(\w+?)(?:_|\(|$)")
+CALL_PREFIX = r"(?:c10d::|_?c10d_functional::|record_param_comms)"
+"""How the names of all communication calls begin, as a regular expression."""
+
 _CALL = re.compile(r"^(?:c10d::|_?c10d_functional::|record_param_comms$)")
+_ANNOTATION = re.compile(r"^(?:nccl|rccl|gloo|xccl|hccl):")
 
 
 @lru_cache(maxsize=4096)
@@ -138,6 +148,11 @@ def is_communication_call(name: str) -> bool:
     return _CALL.match(name) is not None
 
 
+def is_communication_annotation(name: str) -> bool:
+    """Whether a ``user_annotation`` is a backend's own, around an operation it runs."""
+    return _ANNOTATION.match(name) is not None
+
+
 def kernel_operation(name: str) -> str | None:
     """The operation that a kernel's name states; None where it states none.
 
@@ -163,14 +178,19 @@ def full_size_bytes(
 ) -> int | None:
     """S, the size by which nccl-tests measures an operation, from one rank's in and out.
 
-    The larger of input and output; for gather and scatter the group's size times the
-    per-rank part. None where it cannot be told. barrier has no size.
+    The larger of input and output (all_gather: output; reduce_scatter: input); for gather
+    and scatter the group's size times the per-rank part. None where it cannot be told.
+    barrier has no size.
     """
     if op == "barrier":
         return None
     if op in ("gather", "scatter"):
         part = in_bytes if op == "gather" else out_bytes
         return part * group_size if part is not None and group_size is not None else None
+    if op == "all_gather":
+        return out_bytes
+    if op == "reduce_scatter":
+        return in_bytes
     known = [size for size in (in_bytes, out_bytes) if size is not None]
     return max(known) if known else None
 
