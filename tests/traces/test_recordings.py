@@ -1,0 +1,104 @@
+"""The analysis finds in each shipped recording what the workload's code called."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from expected import expected
+
+from commtrace.reader import read
+
+TRACES = Path(__file__).parents[2] / "traces"
+FOLDERS = sorted(path.parent for path in TRACES.glob("*/gloo-*/expected.json"))
+CASES = [pytest.param(folder, id=f"{folder.parent.name}/{folder.name}") for folder in FOLDERS]
+
+Json = dict[str, Any]
+
+
+def _json(path: Path) -> Json:
+    data: Json = json.loads(path.read_text("utf-8"))
+    return data
+
+
+def test_all_recordings_are_there() -> None:
+    from make import RECORDINGS
+
+    assert {recording.folder for recording in RECORDINGS} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", CASES)
+def test_expected_is_what_the_code_calls(folder: Path) -> None:
+    truth = json.loads(json.dumps(expected(_json(folder / "manifest.json"))))
+    assert _json(folder / "expected.json") == truth
+
+
+@pytest.mark.parametrize("folder", CASES)
+def test_every_call_is_found_once_per_rank_and_step(folder: Path) -> None:
+    truth = _json(folder / "expected.json")
+    trace = read([folder])
+    ranks_of = {
+        (row.rank, row.group): [int(rank) for rank in row.ranks.split(",")]
+        for row in trace.groups.itertuples()
+        if isinstance(row.ranks, str)
+    }
+    calls = trace.collectives.sort_values("launch_ns")
+    assert set(calls["step"].dropna()) == set(truth["steps"])
+    assert calls["step"].notna().all()
+    for rank, wanted in truth["calls_per_step"].items():
+        for step in truth["steps"]:
+            found = calls[(calls["rank"] == int(rank)) & (calls["step"] == step)]
+            rows = [_plain(row) for row in found.to_dict("records")]
+            assert [row["op"] for row in rows] == [call["op"] for call in wanted]
+            for row, call in zip(rows, wanted, strict=True):
+                _compare(row, call, ranks_of.get((int(rank), row["group"])))
+
+
+def _plain(row: Json) -> Json:
+    return {key: None if pd.isna(value) else value for key, value in row.items()}
+
+
+def _compare(row: Json, call: Json, ranks: list[int] | None) -> None:
+    for key in ("dtype", "size_bytes"):
+        assert row[key] == call[key], key
+    # A trace does not tell everything, but what it tells is right.
+    for key in ("in_bytes", "out_bytes", "root", "peer"):
+        assert row[key] in (None, call[key]), key
+    assert ranks in (None, call["group"])
+    if call["op"] not in ("send", "recv"):
+        assert ranks == call["group"]
+
+
+def test_bandwidth_of_the_reconstructed_copies() -> None:
+    folder = TRACES / "p2p_copies" / "hypercube-reconstructed"
+    trace = read([folder])
+    labels = trace.steps[trace.steps["label"].notna()]
+    for pair in _json(folder / "expected.json")["pairs"]:
+        copies = trace.copies[trace.copies["destination"] == pair["destination"]]
+        assert (copies["kind"] == pair["kind"]).all()
+        assert (copies["source"] == pair["source"]).all()
+        assert len(copies) == pair["count"]
+        assert copies["size_bytes"].sum() == pair["bytes"]
+        for label in labels.itertuples():
+            end_ns = label.start_ns + label.duration_ns
+            within = copies[copies["launch_ns"].between(label.start_ns, end_ns)]
+            if len(within):
+                kind = "together" if label.label == "together" else "alone"
+                gb_s = within["size_bytes"].sum() / within["duration_ns"].sum()
+                assert gb_s == pytest.approx(pair["gb_s"][kind], rel=1e-3)
+
+
+def test_recordings_are_small_and_name_no_machine() -> None:
+    files = [path for path in TRACES.rglob("*") if path.suffix in (".gz", ".json")]
+    assert sum(path.stat().st_size for path in files) < 2_000_000
+    for path in files:
+        text = (
+            gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        ).decode()
+        assert not [where for where in ("/home/", "/root", "/tmp", "/work") if where in text], path
+        if path.suffix == ".gz":
+            assert json.loads(text)["host_name"] == "host"
