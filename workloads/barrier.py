@@ -16,7 +16,10 @@ def setup(ctx, delay_ms: float = 2.0) -> SimpleNamespace:
     two = dist.new_group(sorted({0, ctx.world_size - 1}))
     groups = {"default_group": dist.group.WORLD, "subgroup": two}
     groups = {label: group for label, group in groups.items() if dist.get_rank(group) >= 0}
-    return SimpleNamespace(ctx=ctx, delay_s=delay_ms / 1e3, groups=groups, came={}, left={})
+    devices = [ctx.device.index] if ctx.device.type == "cuda" else None
+    state = SimpleNamespace(ctx=ctx, groups=groups, devices=devices, came={}, left={})
+    state.delay_s = delay_ms / 1e3
+    return state
 
 
 def step(state: SimpleNamespace) -> None:
@@ -25,7 +28,7 @@ def step(state: SimpleNamespace) -> None:
         time.sleep(state.ctx.rank * state.delay_s)
         with state.ctx.label(label):
             state.came[label] = time.monotonic_ns()
-            dist.barrier(group)
+            dist.barrier(group, device_ids=state.devices)
             state.left[label] = time.monotonic_ns()
 
 

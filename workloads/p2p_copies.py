@@ -24,7 +24,7 @@ def setup(
         for gpu in range(1, min(gpus, 4))
     }
     streams = {gpu: torch.cuda.Stream("cuda:0") for gpu in copies}
-    for gpu in range(gpus):
+    for gpu in (0, *copies):
         torch.cuda.synchronize(gpu)
     return SimpleNamespace(ctx=ctx, source=source, copies=copies, streams=streams)
 
