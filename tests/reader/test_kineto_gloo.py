@@ -1,0 +1,258 @@
+"""Collectives on the CPU: which of gloo's work belongs to which call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+WORLD = [{"pg_name": "0", "pg_size": 4, "ranks": [0, 1, 2, 3]}]
+TWO = [*WORLD, {"pg_name": "1", "pg_size": 2, "ranks": [0, 2]}]
+
+
+def info(groups: list[Any], rank: int = 0) -> dict[str, Any]:
+    return {"rank": rank, "world_size": 4, "backend": "gloo", "pg_config": groups}
+
+
+@pytest.fixture
+def gloo(events: Any) -> Any:
+    """Builders of one call and of its work."""
+
+    class Gloo:
+        @staticmethod
+        def call(name: str, ts: float, dims: list[Any], inputs: list[str] | None = None) -> Any:
+            types = ["TensorList" if d and isinstance(d[0], list) else "" for d in dims]
+            return events.op(f"c10d::{name}", ts, 5, **events.shaped(dims, types, inputs))
+
+        @staticmethod
+        def base(name: str, ts: float, out: list[int], source: list[int]) -> Any:
+            shaped = events.shaped([out, source, []], ["float", "float", ""])
+            return events.op(f"c10d::{name}", ts, 5, **shaped)
+
+        @staticmethod
+        def work(name: str, ts: float, dur: float, *dims: list[int], tid: int = 50) -> Any:
+            shaped = events.shaped(list(dims), ["float"] * len(dims)) if dims else {}
+            return events.note(f"gloo:{name}", ts, dur, tid, **shaped)
+
+    return Gloo
+
+
+def test_a_call_and_its_work_are_one_row(read: Any, gloo: Any, events: Any) -> None:
+    found = read(
+        [
+            events.note("ProfilerStep#3", 0, 8),
+            gloo.call("allreduce_", 1, [[[10, 5]], []]),
+            gloo.work("all_reduce", 9, 20, [10, 5]),
+        ],
+        distributedInfo=info(WORLD),
+    )
+    (row,) = found.collectives
+    assert row == {
+        "step": 3,
+        "group": "0",
+        "seq": None,
+        "rank": 0,
+        "op": "all_reduce",
+        "executed": "all_reduce",
+        "call": "c10d::allreduce_",
+        "dtype": "float32",
+        "size_bytes": 200,
+        "in_bytes": 200,
+        "out_bytes": 200,
+        "group_size": 4,
+        "device": "cpu",
+        "stream": 50,
+        "peer": None,
+        "root": None,
+        "launch_ns": 1_000,
+        "start_ns": 9_000,
+        "duration_ns": 20_000,
+        "name": "gloo:all_reduce",
+        "provenance": "operator",
+        "group_provenance": "only-group",
+        "comms_id": None,
+    }
+    assert found.notes == {}
+
+
+def test_each_operation_has_its_bytes(read: Any, gloo: Any) -> None:
+    """(in, out, S) on rank 0 of 4, which is the root of the gather and not of the scatter."""
+    rooted = ["", "", "", "0"]
+    away = ["", "", "", "1"]
+    cases = [
+        (gloo.call("broadcast_", 0, [[[5]]]), gloo.work("broadcast", 1, 1, [5]), (20, 20, 20)),
+        (gloo.call("reduce_", 0, [[[5]]]), gloo.work("reduce", 1, 1, [5]), (20, 20, 20)),
+        (gloo.call("allgather_", 0, [[], [[7]]]), gloo.work("all_gather", 1, 1, [7]),
+         (28, 112, 112)),
+        (gloo.base("_allgather_base_", 0, [28], [7]), gloo.work("all_gather", 1, 1, [7]),
+         (28, 112, 112)),
+        (gloo.base("alltoall_base_", 0, [10], [4]), gloo.work("all_to_all", 1, 1, [4]),
+         (16, 40, 40)),
+        (gloo.call("alltoall_", 0, [[[3], [3]], [[3], [3]]]),
+         gloo.work("all_to_all", 1, 1, [3], [3]), (24, 24, 24)),
+        (gloo.call("gather_", 0, [[], [[13]], [], []], rooted), gloo.work("gather", 1, 1, [13]),
+         (52, 208, 208)),
+        (gloo.call("gather_", 0, [[], [[13]], [], []], away), gloo.work("gather", 1, 1, [13]),
+         (52, 0, 208)),
+        (gloo.call("send", 0, [[[6]], [], [], []], ["", "", "2"]), gloo.work("send", 1, 1, [6]),
+         (24, 0, 24)),
+        (gloo.call("recv_", 0, [[[6]], [], [], []], ["", "", "2"]), gloo.work("recv", 1, 1, [6]),
+         (0, 24, 24)),
+        (gloo.call("allreduce_coalesced_", 0, [[[3], [4]]]),
+         gloo.work("all_reduce", 1, 1, [3], [4]), (28, 28, 28)),
+        (gloo.call("allreduce_", 0, [[[]]]), gloo.work("all_reduce", 1, 1, []), (4, 4, 4)),
+    ]  # fmt: skip
+    for call, work, sizes in cases:
+        (row,) = read([call, work], distributedInfo=info(WORLD)).collectives
+        assert (row["in_bytes"], row["out_bytes"], row["size_bytes"]) == sizes, call["name"]
+        assert (row["group_size"], row["dtype"]) == (4, "float32"), call["name"]
+
+
+def test_a_barrier_has_no_size_and_a_scatters_work_no_shape(read: Any, gloo: Any) -> None:
+    found = read(
+        [
+            gloo.base("barrier", 0, [1], []),
+            gloo.work("barrier", 1, 1),
+            gloo.call("scatter_", 10, [[[15]], [], [], []], ["", "", "", "1"]),
+            gloo.work("scatter", 11, 1),
+        ],
+        distributedInfo=info(WORLD),
+    )
+    barrier, scatter = found.collectives
+    assert (barrier["op"], barrier["size_bytes"], barrier["dtype"]) == ("barrier", None, None)
+    assert (scatter["op"], scatter["root"]) == ("scatter", 1)
+    assert scatter["dtype"] is None  # only the flight recorder knows it
+
+
+def test_reduce_scatter_runs_as_all_reduce(read: Any, gloo: Any) -> None:
+    found = read(
+        [
+            gloo.base("_reduce_scatter_base_", 0, [9], [36]),
+            gloo.work("all_reduce", 1, 1, [36]),
+            gloo.call("reduce_scatter_", 10, [[[9]], []]),
+            *(gloo.work("all_reduce", 11 + i, 3, [9], tid=50 + i % 2) for i in range(4)),
+            gloo.call("reduce_scatter_tensor_coalesced_", 30, [[[5], [6]], [[20], [24]]]),
+            gloo.work("all_reduce", 31, 1, [24]),
+            gloo.work("all_reduce", 32, 9, [20]),
+        ],
+        distributedInfo=info(WORLD),
+    )
+    rows = [
+        (r["in_bytes"], r["out_bytes"], r["start_ns"], r["duration_ns"]) for r in found.collectives
+    ]
+    assert rows == [(144, 36, 1_000, 1_000), (144, 36, 11_000, 6_000), (176, 44, 31_000, 10_000)]
+    assert {(r["op"], r["executed"]) for r in found.collectives} == {
+        ("reduce_scatter", "all_reduce")
+    }
+
+
+def test_shards_are_counted_where_the_group_is_unknown(read: Any, gloo: Any) -> None:
+    trace = []
+    for ts in (0, 100):
+        trace.append(gloo.call("reduce_scatter_", ts, [[[9]], []]))
+        trace += [gloo.work("all_reduce", ts + 1 + i, 1, [9]) for i in range(2)]
+    found = read(trace, distributedInfo=info(TWO))
+    assert [(r["group_size"], r["size_bytes"]) for r in found.collectives] == [(2, 72), (2, 72)]
+    assert [r["group"] for r in found.collectives] == [None, None]
+
+
+def test_work_goes_to_the_earliest_call_that_asked_for_it(read: Any, gloo: Any) -> None:
+    found = read(
+        [
+            gloo.call("allreduce_", 0, [[[10]]]),
+            gloo.call("allreduce_", 10, [[[20]]]),
+            gloo.call("allreduce_", 20, [[[10]]]),
+            gloo.work("all_reduce", 30, 100, [20], tid=51),
+            gloo.work("all_reduce", 40, 5, [10], tid=50),
+            gloo.work("all_reduce", 60, 5, [10], tid=50),
+        ],
+        distributedInfo=info(WORLD),
+    )
+    pairs = {r["launch_ns"]: (r["start_ns"], r["size_bytes"]) for r in found.collectives}
+    assert pairs == {0: (40_000, 40), 10_000: (30_000, 80), 20_000: (60_000, 40)}
+
+
+def test_calls_without_work_are_noted_and_work_without_call_kept(read: Any, gloo: Any) -> None:
+    found = read(
+        [
+            gloo.work("all_reduce", 0, 5, [10]),
+            gloo.call("allreduce_", 20, [[[10]]]),
+        ],
+        distributedInfo=info(WORLD),
+    )
+    (row,) = found.collectives
+    assert (row["provenance"], row["call"]) == ("annotation", "gloo:all_reduce")
+    assert (row["launch_ns"], row["size_bytes"], row["op"]) == (None, 40, "all_reduce")
+    assert found.notes["unfinished-operations"].startswith("1 ")
+
+
+def test_without_recorded_shapes_calls_still_find_their_work(read: Any, events: Any) -> None:
+    found = read(
+        [
+            events.op("c10d::allreduce_", 0, 5),
+            events.note("gloo:all_reduce", 1, 5, 50),
+            events.op("c10d::_reduce_scatter_base_", 10, 5),
+            events.note("gloo:all_reduce", 11, 5, 50),
+        ],
+        distributedInfo=info(WORLD),
+    )
+    assert [(r["op"], r["size_bytes"]) for r in found.collectives] == [
+        ("all_reduce", None),
+        ("reduce_scatter", None),
+    ]
+    assert found.notes == {}
+
+
+def test_the_flight_recorder_tells_group_and_number(read: Any, gloo: Any) -> None:
+    def entry(ns: int, seq: int, group: str, name: str = "gloo:all_reduce") -> dict[str, Any]:
+        return {
+            "profiling_name": name,
+            "process_group": [group, "x"],
+            "time_created_ns": ns,
+            "collective_seq_id": seq,
+            "p2p_seq_id": 99,
+            "is_p2p": False,
+            "input_dtypes": ["Long"],
+        }
+
+    entries = [entry(2_000, 7, "1"), entry(12_000, 4, "0"), entry(22_000, 5, "0", "gloo:scatter")]
+    found = read(
+        [
+            gloo.call("allreduce_", 1, [[[10]]]),
+            gloo.work("all_reduce", 8, 1, [10]),
+            gloo.call("allreduce_", 10, [[[10]]]),
+            gloo.work("all_reduce", 18, 1, [10]),
+            gloo.call("scatter_", 20, [[[15]], []]),
+            gloo.work("scatter", 28, 1),
+        ],
+        distributedInfo=info(TWO),
+        commtrace={"flight_recorder": {"entries": entries}},
+    )
+    rows = [(r["group"], r["seq"], r["group_size"], r["dtype"]) for r in found.collectives]
+    assert rows == [("1", 7, 2, "float32"), ("0", 4, 4, "float32"), ("0", 5, 4, "int64")]
+    assert {r["group_provenance"] for r in found.collectives} == {"flight-recorder"}
+
+
+def test_a_peer_is_told_where_only_one_group_fits(read: Any, gloo: Any) -> None:
+    """Of the groups (0, 1, 2, 3) and (0, 2) only the first has a rank 3; both have a rank 1."""
+    trace = []
+    for ts, peer in ((0, "3"), (10, "1")):
+        trace.append(gloo.call("send", ts, [[[6]], [], [], []], ["", "", peer, "0"]))
+        trace.append(gloo.work("send", ts + 1, 1, [6]))
+    rows = read(trace, distributedInfo=info(TWO)).collectives
+    assert [(r["group"], r["peer"]) for r in rows] == [("0", 3), (None, None)]
+
+
+def test_calls_that_nccl_ran_are_not_gloos(read: Any, gloo: Any, events: Any) -> None:
+    found = read(
+        [
+            gloo.call("allreduce_", 0, [[[10]]]),
+            events.op("record_param_comms", 1, 3),
+            events.note("nccl:all_reduce", 2, 1),
+            gloo.call("allreduce_", 10, [[[10]]]),
+            gloo.work("all_reduce", 16, 1, [10]),
+        ],
+        distributedInfo=info(WORLD),
+    )
+    assert [r["launch_ns"] for r in found.collectives] == [10_000]
+    assert found.notes == {}

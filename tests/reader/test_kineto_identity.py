@@ -1,0 +1,99 @@
+"""Whose trace it is, what job it is of, which groups there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+PAIRS = [
+    {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo,cuda:gloo",
+     "pg_size": 4, "ranks": [0, 1, 2, 3]},
+    {"pg_name": "7", "pg_desc": "tp", "backend_config": "cpu:gloo,cuda:nccl",
+     "pg_size": 2, "ranks": [2, 0]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "rank", "provenance"),
+    [
+        ("rank3.json", 3, "file-name"),
+        ("trace_8_rank_1.json", 1, "file-name"),
+        ("sampled_rank-12.json", 12, "file-name"),
+        ("worker3.1700000000.pt.trace.json", 3, "file-name"),
+        ("Rank5_step7.json", 5, "file-name"),
+        ("host_4711.1700000000.pt.trace.json", 0, "assumed"),
+        ("local_rank3.json", 0, "assumed"),
+        ("nranks8.json", 0, "assumed"),
+    ],
+)
+def test_rank_from_a_file_name(read: Any, file: str, rank: int, provenance: str) -> None:
+    found = read([], file)
+    assert found.ranks[0]["rank"] == rank
+    assert found.ranks[0]["rank_provenance"] == provenance
+    assert set(found.notes) == {
+        "rank-from-filename" if provenance == "file-name" else "rank-assumed"
+    }
+
+
+@pytest.mark.parametrize("info", [{"rank": 5}, {"rank": 5, "world_size": 8, "backend": "nccl"}])
+def test_metadata_outranks_the_file_name(read: Any, info: dict[str, Any]) -> None:
+    found = read([], "rank3.json", distributedInfo=info)
+    row = found.ranks[0]
+    assert (row["rank"], row["rank_provenance"]) == (5, "metadata")
+    assert (row["world_size"], row["backend"]) == (info.get("world_size"), info.get("backend"))
+    assert found.notes == {}
+
+
+@pytest.mark.parametrize("info", [None, [], "nccl", {"rank": "1"}, {"rank": -1}, {"rank": True}])
+def test_unusable_metadata_is_as_good_as_none(read: Any, info: Any) -> None:
+    row = read([], "rank3.json", distributedInfo=info).ranks[0]
+    assert (row["rank"], row["rank_provenance"], row["world_size"]) == (3, "file-name", None)
+
+
+def test_a_rank_outside_its_world_is_noted(read: Any) -> None:
+    found = read([], distributedInfo={"rank": 9, "world_size": 8})
+    assert found.notes == {"inconsistent-metadata": "rank 9 in a world of 8 ranks"}
+
+
+def test_what_the_recorder_adds_fills_the_gaps(read: Any) -> None:
+    ours = {"rank": 2, "world_size": 4, "backend": "gloo", "host": "alpha", "groups": PAIRS}
+    found = read([], commtrace=ours)
+    row = found.ranks[0]
+    assert (row["rank"], row["world_size"], row["backend"], row["host"]) == (2, 4, "gloo", "alpha")
+    assert [group["group"] for group in found.groups] == ["0", "7"]
+
+
+def test_groups_are_listed_with_ascending_ranks(read: Any) -> None:
+    found = read([], distributedInfo={"rank": 0, "world_size": 4, "pg_config": PAIRS})
+    assert found.groups == [
+        {"rank": 0, "group": "0", "description": "default_pg", "backend": "gloo", "size": 4,
+         "ranks": "0,1,2,3"},
+        {"rank": 0, "group": "7", "description": "tp", "backend": "cpu:gloo,cuda:nccl", "size": 2,
+         "ranks": "0,2"},
+    ]  # fmt: skip
+
+
+def test_an_empty_list_of_ranks_means_everyone(read: Any) -> None:
+    config = [{"pg_name": "0", "pg_size": 3, "ranks": []}]
+    found = read([], distributedInfo={"rank": 0, "world_size": 3, "pg_config": config})
+    assert found.groups[0]["ranks"] == "0,1,2"
+
+
+def test_unreadable_groups_are_counted(read: Any) -> None:
+    config = [None, {"pg_name": "0", "pg_size": "x"}, {"pg_name": "1", "ranks": [0]}]
+    found = read([], distributedInfo={"rank": 0, "pg_config": config})
+    assert [group["group"] for group in found.groups] == ["1"]
+    assert found.notes["unreadable-groups"].startswith("2 ")
+
+
+def test_the_extent_is_that_of_the_events_kept(read: Any, events: Any) -> None:
+    found = read(
+        [events.kernel("gemm", 10, 5), events.note("forward", 4, 2)],
+        baseTimeNanoseconds=1_000_000,
+        host_name="beta",
+    )
+    row = found.ranks[0]
+    assert (row["start_ns"], row["end_ns"]) == (1_004_000, 1_015_000)
+    assert (row["events"], row["host"]) == (2, "beta")
+    assert read([]).ranks[0]["start_ns"] is None
