@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from commtrace.errors import RecordError, UsageError
 from commtrace.record import manifest, workloads
@@ -64,17 +65,17 @@ def record(
     )
     environment = _environment()
     facts = manifest.describe(job, plan.question, environment)
-    error: str | None = "interrupted"
     try:
         failure = _run(job, environment)
-        error = f"rank {failure.rank}: {failure.message}" if failure else None
-    finally:
-        _tidy_logs(folder)
-        manifest.write(folder, facts, error)
+    except BaseException as stop:
+        _finish(folder, facts, str(stop) or "interrupted")
+        raise
     if failure and failure.usage:
         shutil.rmtree(folder)
         raise UsageError(failure.message)
-    if failure:
+    error = f"rank {failure.rank}: {failure.message}" if failure else None
+    _finish(folder, facts, error)
+    if error:
         raise RecordError(f"{error}; what was recorded is in {folder}")
     return folder
 
@@ -156,6 +157,7 @@ def _rendezvous() -> Iterator[int]:
             is_master=True,
             wait_for_workers=False,
             master_listen_fd=listener.detach(),
+            use_libuv=False,  # which before torch 2.8 never answers on a socket it was given
         )
     yield port
     del store
@@ -185,8 +187,8 @@ def _environments(
         }
 
 
-def _tidy_logs(folder: Path) -> None:
-    """Keep the logs that say something; Kineto's probe points do not."""
+def _finish(folder: Path, facts: Mapping[str, Any], error: str | None) -> None:
+    """Write the manifest, and keep the logs that say something; Kineto's probe points do not."""
     for log in folder.glob("rank*.log"):
         lines = log.read_bytes().splitlines(keepends=True)
         said = [line for line in lines if not line.startswith(b"USDT:")]
@@ -194,3 +196,4 @@ def _tidy_logs(folder: Path) -> None:
             log.write_bytes(b"".join(said))
         else:
             log.unlink()
+    manifest.write(folder, facts, error)

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from types import TracebackType
 
+from commtrace.errors import RecordError
 from commtrace.record.report import REPORT_FD, Word
 
 __all__ = ["Failure", "Ranks"]
@@ -55,6 +56,12 @@ class Ranks:
             for number, environment in enumerate(environments):
                 log = folder / f"rank{number}.log"
                 self._ranks.append(_start(number, command, environment, log))
+        except OSError as error:
+            self._end(grace_s=0)
+            raise RecordError(
+                f"rank {len(self._ranks)} could not be started: {error.strerror}; "
+                "record fewer ranks with -n"
+            ) from None
         except BaseException:
             self._end(grace_s=0)
             raise

@@ -19,14 +19,16 @@ LAUNCHER = "COMMTRACE_LAUNCHER_PID"
 REPORT_FD = "COMMTRACE_REPORT_FD"
 """The environment variable with the file descriptor that a rank reports to."""
 
+Outcome = Literal["done", "usage", "error"]
+
 
 @dataclass(frozen=True)
 class Word:
-    """The one thing that a rank says. A rank that ends without a word has died."""
+    """The one thing that a rank says, and when on the host's clock. Without a word it has died."""
 
-    outcome: Literal["done", "usage", "error"]
-    message: str = ""
-    time_ns: int = 0
+    outcome: Outcome
+    message: str
+    time_ns: int
 
     def to_bytes(self) -> bytes:
         """As it goes through the pipe."""
@@ -58,18 +60,18 @@ class Report:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, UsageError):
-            self._tell(Word("usage", str(error)))
+            self._tell("usage", str(error))
         elif error is not None:
-            self._tell(Word("error", _one_line(error), time.monotonic_ns()))
+            self._tell("error", _one_line(error))
 
     def done(self) -> None:
         """The rank has done all that it had to do."""
-        self._tell(Word("done"))
+        self._tell("done")
 
-    def _tell(self, word: Word) -> None:
+    def _tell(self, outcome: Outcome, message: str = "") -> None:
         if not self._told:
             self._told = True
-            self._pipe.send_bytes(word.to_bytes())
+            self._pipe.send_bytes(Word(outcome, message, time.monotonic_ns()).to_bytes())
 
 
 def _one_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commtrace.errors import RecordError, UsageError
-from commtrace.record import launch, record
+from commtrace.record import launch, processes, record
 
 torch = pytest.importorskip("torch")
 
@@ -273,3 +273,22 @@ def test_nccl_records_kernels_of_the_device(tmp_path: Path) -> None:
     events = trace(folder, 0)["traceEvents"]
     assert any(event.get("cat") == "kernel" for event in events)
     assert manifest(folder)["versions"]["nccl"]
+
+
+def test_a_rank_that_cannot_be_started_ends_those_that_were(
+    faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(real(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(processes.subprocess, "Popen", start)
+    with pytest.raises(RecordError, match="rank 1 could not be started: Resource temporarily"):
+        record(str(faulty), world_size=2, out=tmp_path)
+    assert started[0].returncode == -signal.SIGTERM
+    assert manifest(tmp_path)["status"] == "failed"
