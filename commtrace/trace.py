@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Trace"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """One recording: the traces of its ranks as tables, described in ``schema``.
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,10 @@ __all__ = ["Device", "Stream", "Work", "by_device", "device_order", "joined", "w
 Rows = npt.NDArray[np.intp]
 
 _NONE: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+# Most measures start from the same work; a trace's tables never change.
+_KNOWN: WeakKeyDictionary[Trace, dict[Stream, Work]] = WeakKeyDictionary()
 
 
 class Stream(NamedTuple):
@@ -72,21 +77,11 @@ def work(trace: Trace, *, by_step: bool = False) -> dict[Stream, Work]:
     time they spend enqueueing or awaiting communication. With ``by_step``, the work that
     each step launched; what no step launched is left out.
     """
-    gpu_ranks = {*trace.kernels["rank"].unique(), *trace.copies["rank"].unique()}
-    found: dict[Stream, dict[str, _Part]] = {}
-    for events in _tables(trace, gpu_ranks):
-        start = events["start_ns"].to_numpy()
-        end = start + events["duration_ns"].to_numpy()
-        for stream, kind, rows in _groups(events, by_step):
-            first, last = start[rows], end[rows]
-            found.setdefault(stream, {})[kind] = _Part(
-                len(rows), int(first.min()), int(last.max()), union(first, last)
-            )
-    return {
-        stream: _work(parts, told=stream.device != "cpu" or stream.rank not in gpu_ranks)
-        for stream, parts in sorted(found.items(), key=_order)
-        if parts.keys() != {"call"}
-    }
+    if by_step:
+        return _work_of(trace, by_step=True)
+    if trace not in _KNOWN:
+        _KNOWN[trace] = _work_of(trace, by_step=False)
+    return _KNOWN[trace]
 
 
 def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream, Work]]]:
@@ -117,6 +112,24 @@ def device_order(device: str) -> tuple[str, int, str]:
     return kind, len(number), number
 
 
+def _work_of(trace: Trace, *, by_step: bool) -> dict[Stream, Work]:
+    gpu_ranks = {*trace.kernels["rank"].unique(), *trace.copies["rank"].unique()}
+    found: dict[Stream, dict[str, _Part]] = {}
+    for events in _tables(trace, gpu_ranks):
+        start = events["start_ns"].to_numpy()
+        end = start + events["duration_ns"].to_numpy()
+        for stream, kind, rows in _groups(events, by_step):
+            first, last = start[rows], end[rows]
+            found.setdefault(stream, {})[kind] = _Part(
+                len(rows), int(first.min()), int(last.max()), union(first, last)
+            )
+    return {
+        stream: _merged(parts, told=stream.device != "cpu" or stream.rank not in gpu_ranks)
+        for stream, parts in sorted(found.items(), key=_order)
+        if parts.keys() != {"call"}
+    }
+
+
 def _joined(sets: list[Intervals]) -> Intervals:
     filled = [one for one in sets if one[0].size]
     if len(filled) == 1:
@@ -134,7 +147,7 @@ class _Part:
     when: Intervals
 
 
-def _work(parts: dict[str, _Part], *, told: bool) -> Work:
+def _merged(parts: dict[str, _Part], *, told: bool) -> Work:
     calls = parts.pop("call", None)
     when = {kind: part.when for kind, part in parts.items()}
     compute = when.get("compute", _NONE)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""One file, one format: ``render(analysis) -> str``."""

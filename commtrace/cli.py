@@ -1,0 +1,235 @@
+"""The command line: one function per command, no logic.
+
+Exit status: 0 done, 2 bad input or usage, with one line on stderr. Whatever is heavy is
+imported within the commands, so that ``--help`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from io import TextIOWrapper
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commtrace import __version__
+from commtrace.errors import CommtraceError, UsageError
+from commtrace.reports.text import clean
+
+if TYPE_CHECKING:
+    from commtrace.analysis import Analysis
+
+__all__ = ["app", "main"]
+
+_WIDTH = 100  # of a text that goes to no terminal
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
+# The base of typer's usage errors, in whichever click it uses.
+_TyperError: Any = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Format(str, Enum):
+    """How a report is written."""
+
+    text = "text"
+    json = "json"
+    markdown = "markdown"
+
+
+class Backend(str, Enum):
+    """What communicates."""
+
+    gloo = "gloo"
+    nccl = "nccl"
+
+
+_SUFFIXES = {".txt": Format.text, ".json": Format.json, ".md": Format.markdown}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"commtrace {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale without the glyphs is no error
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        return app(given or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
+    except CommtraceError as error:
+        return _fail(str(error))
+    except _TyperError as error:
+        return _fail(error.format_message())
+    except typer.Abort:
+        return _INTERRUPTED
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+    ] = False,
+) -> None:
+    """Why communication between GPUs is slow, from PyTorch profiler traces."""
+
+
+@app.command()
+def analyze(
+    paths: Annotated[list[Path], typer.Argument(help="Trace files, folders or globs.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write there; .txt, .json or .md says the format."),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        Format | None, typer.Option(help="By default as the output's name says, else text.")
+    ] = None,
+) -> None:
+    """Where the time of a run went, and what its communication cost."""
+    chosen = format or _format_of(output)
+    from commtrace.run import load
+
+    with _progress() as progress:
+        analysis = load(paths, progress=progress).analysis()
+    if output is None:
+        _print(_rendered(analysis, chosen))
+    else:
+        _write(output, _rendered(analysis, chosen, to_terminal=False))
+
+
+@app.command()
+def record(
+    workload: Annotated[str, typer.Argument(help="A workload's name, or a Python file.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One of the workload's settings."),
+    ] = None,
+    world_size: Annotated[
+        int | None, typer.Option("-n", "--world-size", min=1, help="How many ranks.")
+    ] = None,
+    backend: Annotated[
+        Backend | None, typer.Option(help="By default nccl with a GPU for each rank, else gloo.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The folder; default traces/WORKLOAD/BACKEND-N."),
+    ] = None,
+) -> None:
+    """Run a workload on this host and record it: a trace per rank, and a manifest."""
+    chosen = dict(map(_setting, settings or ()))
+    from commtrace.record.launch import record
+
+    folder = record(
+        workload,
+        settings=chosen,
+        world_size=world_size,
+        backend=backend and backend.value,
+        out=output,
+    )
+    _print(f"{folder}\n")
+    typer.echo(f"Now: commtrace analyze {shlex.quote(str(folder))}", err=True)
+
+
+@app.command()
+def workloads() -> None:
+    """The workloads that come with commtrace, and the question that each answers."""
+    from commtrace.record.workloads import available
+
+    for workload in available():
+        settings = " ".join(f"{name}={default}" for name, default in workload.settings.items())
+        _print(f"{workload.name}\n{_indented(workload.question)}\n{_indented(settings)}\n\n")
+
+
+@app.command()
+def open(paths: Annotated[list[Path], typer.Argument(help="Trace files or folders.")]) -> None:  # noqa: A001 - the command's name
+    """Show a recording in Perfetto, all ranks on one time axis."""
+    from commtrace.viewer import open_in_perfetto
+
+    open_in_perfetto(paths, tell=lambda line: typer.echo(line, err=True))
+
+
+def _format_of(output: Path | None) -> Format:
+    if output is None:
+        return Format.text
+    if output.suffix not in _SUFFIXES:
+        known = ", ".join(_SUFFIXES)
+        raise UsageError(f"{output}: its name must end in one of {known}, or choose --format")
+    return _SUFFIXES[output.suffix]
+
+
+def _rendered(analysis: Analysis, format: Format, *, to_terminal: bool = True) -> str:  # noqa: A002
+    if format is Format.json:
+        from commtrace.reports import json
+
+        return json.render(analysis)
+    if format is Format.markdown:
+        from commtrace.reports import markdown
+
+        return markdown.render(analysis)
+    from commtrace.reports import terminal
+
+    color = to_terminal and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    width = get_terminal_size((_WIDTH, 24)).columns if to_terminal else _WIDTH
+    return terminal.render(analysis, color=color, width=width)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise UsageError(f"--set {text}: write it as KEY=VALUE")
+    return key, value
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], object] | None]:
+    """Shows on stderr how many files are read; only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, files: bar.update(task, completed=done, total=files)
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone; Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(_BROKEN_PIPE) from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _fail(message: str) -> int:
+    typer.echo(f"commtrace: {clean(' '.join(message.split()), limit=2000)}", err=True)
+    return 2
+
+
+def _indented(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")

@@ -1,0 +1,168 @@
+"""The report for machines: the contract, and the JSON Schema that describes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from commtrace import __version__
+from commtrace.comms import OPERATIONS
+from commtrace.metrics.collectives import COLLECTIVES
+from commtrace.metrics.copies import COPIES
+from commtrace.metrics.devices import DEVICES
+from commtrace.metrics.ranks import RANKS
+from commtrace.metrics.streams import STREAM_OVERLAP, STREAMS
+from commtrace.schema import Column, Table, rows
+
+if TYPE_CHECKING:
+    from commtrace.analysis import Analysis
+
+__all__ = ["SCHEMA_VERSION", "render", "schema"]
+
+SCHEMA_VERSION = 1
+
+_TABLES = {
+    table.name: table for table in (DEVICES, STREAMS, STREAM_OVERLAP, COLLECTIVES, COPIES, RANKS)
+}
+_NEVER_NULL = ("device", "kind", "source", "destination", "file")
+_VALUES = {
+    (STREAMS.name, "kind"): ("compute", "communication", "copy", "mixed"),
+    (COPIES.name, "kind"): ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH"),
+    (COLLECTIVES.name, "op"): (*OPERATIONS, None),
+    (COLLECTIVES.name, "bound"): ("exact", "lower", None),
+}
+_Json = dict[str, Any]
+
+
+def render(analysis: Analysis) -> str:
+    """The analysis as one JSON object, as ``schema`` describes it. Text is ASCII."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "commtrace_version": __version__,
+        "run": {key: value for key, value in asdict(analysis.run).items() if key != "name"},
+        "notes": [asdict(note) for note in analysis.notes],
+        "devices": rows(analysis.devices),
+        "streams": rows(analysis.streams),
+        "stream_overlap": rows(analysis.stream_overlap),
+        "collectives": rows(analysis.collectives),
+        "copies": rows(analysis.copies),
+        "clock": [],
+        "ranks": rows(analysis.ranks),
+        "findings": [asdict(finding) for finding in analysis.diagnosis.findings],
+        "skipped": dict(analysis.diagnosis.skipped),
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def schema() -> _Json:
+    """The JSON Schema of what ``render`` returns; ``analysis.schema.json`` holds it as text."""
+    tables = {name: _rows(table.row, _columns(table)) for name, table in _TABLES.items()}
+    texts = {"type": "string", "description": "Why the rule could not look."}
+    properties = {
+        "schema_version": {
+            "const": SCHEMA_VERSION,
+            "description": "Raised when a field changes its meaning or goes away.",
+        },
+        "commtrace_version": _field("string", "The version that made this."),
+        "run": {"description": "What ran.", **_object(_RUN)},
+        "notes": _rows("something wrong with a file, or assumed about it", _NOTE),
+        **{name: tables[name] for name in ("devices", "streams", "stream_overlap")},
+        **{name: tables[name] for name in ("collectives", "copies")},
+        "clock": _rows("one rank's clock against rank 0's", _CLOCK),
+        "ranks": tables["ranks"],
+        "findings": _rows("one fault, costliest first", _FINDING),
+        "skipped": {
+            "type": "object",
+            "description": "Rules that could not look.",
+            "additionalProperties": texts,
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "commtrace analyze --format json",
+        "description": "Times are integer nanoseconds, sizes bytes, bandwidths GB/s of 1e9 "
+        "bytes; null is what cannot be told. `unit` names the unit of each number.",
+        **_object(properties),
+    }
+
+
+def _columns(table: Table) -> _Json:
+    return {column.name: _column(table.name, column) for column in table.columns}
+
+
+def _column(table: str, column: Column) -> _Json:
+    kinds = {"int64": "integer", "Int64": "integer", "float64": "number", "category": "string"}
+    kind = kinds[column.dtype]
+    if (table, column.name) in _VALUES:
+        values = list(_VALUES[table, column.name])
+        return {"enum": values, "description": column.about}
+    null = column.dtype != "int64" and column.name not in _NEVER_NULL
+    return _field([kind, "null"] if null else kind, column.about, column.unit)
+
+
+def _field(kind: str | list[str], about: str, unit: str | None = None) -> _Json:
+    return {"type": kind, "description": about, **({"unit": unit} if unit else {})}
+
+
+def _list(kind: str, about: str, what: str) -> _Json:
+    return {"type": "array", "description": about, "items": _field(kind, what)}
+
+
+def _object(properties: _Json) -> _Json:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _rows(row: str, properties: _Json) -> _Json:
+    about = f"One entry: {row}."
+    return {"type": "array", "description": about, "items": _object(properties)}
+
+
+_RUN = {
+    "world_size": _field(
+        ["integer", "null"], "Ranks in the job; null where no trace tells.", "ranks"
+    ),
+    "ranks": _list("integer", "The ranks whose traces are here, ascending.", "A rank."),
+    "missing_ranks": _list("integer", "The ranks of the job whose traces are not.", "A rank."),
+    "backends": _list("string", "What communicates.", "gloo, nccl, …"),
+    "devices": _list("string", "The devices that did any work.", "torch's name: `cuda:0`, `cpu`."),
+    "hosts": _list("string", "The hosts that the traces name.", "A host's name."),
+    "span_ns": _field("integer", "First start to last end in the longest trace.", "ns"),
+    "steps": _field("integer", "Different profiler steps.", "steps"),
+}
+_NOTE = {
+    "code": _field("string", "What it is, as in `truncated` or `missing-rank`."),
+    "message": _field("string", "One line that says it."),
+    "rank": _field(["integer", "null"], "The rank that it is about; null if none alone."),
+    "file": _field(["string", "null"], "The file that it is about; null if none alone."),
+}
+_CLOCK = {
+    "rank": _field("integer", "The rank."),
+    "offset_ns": _field("integer", "To be subtracted from its times at mid-run.", "ns"),
+    "drift_ppm": _field("number", "How much faster its clock runs.", "ppm"),
+    "error_ns": _field("integer", "How far off the offset may be.", "ns"),
+}
+_EVIDENCE = {
+    "name": _field("string", "What was measured."),
+    "value": _field("number", "The measurement, in `unit`."),
+    "unit": _field("string", "The unit of value and threshold."),
+    "threshold": _field(["number", "null"], "What it was held against, in `unit`."),
+}
+_FINDING = {
+    "rule": _field("string", "The rule's name, in kebab-case."),
+    "summary": _field("string", "One line that says it."),
+    "ranks": _list("integer", "The culprits, not everyone affected.", "A rank."),
+    "streams": _list("integer", "The streams concerned, where that matters.", "A stream."),
+    "start_ns": _field("integer", "Where it starts, in Unix time.", "ns"),
+    "end_ns": _field("integer", "Where it ends, in Unix time.", "ns"),
+    "cost_ns": _field("integer", "Time recoverable at most.", "ns"),
+    "evidence": _rows("one measured number behind the finding", _EVIDENCE),
+    "ruled_out": _list("string", "What else it could have been, and is not.", "A confounder."),
+    "advice": _field("string", "What to do."),
+    "confidence": {"enum": ["high", "medium", "low"], "description": "How sure it is."},
+}

@@ -1,0 +1,236 @@
+"""Run: what a notebook holds. A thin facade over what is below."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from commtrace.analysis import Analysis, Summary
+from commtrace.errors import UsageError
+from commtrace.schema import Diagnosis, Note
+from commtrace.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["Plot", "Run", "load"]
+
+# pandas, the measures and the pictures are imported where they are used: the processes
+# that read the files start before, and matplotlib is for who wants a picture.
+
+
+def load(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Run:
+    """Read traces of torch.profiler: files, folders or glob patterns, as one run.
+
+    ``workers`` is the number of processes that read, by default one per core;
+    ``progress`` is called with the files read and the files there are.
+
+    Raises TraceError, which names the file, where nothing can be analysed. What could be
+    read in part is, and ``Run.notes`` says what could not.
+    """
+    from commtrace.reader import read
+
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    trace = read([Path(path) for path in given], workers=workers, progress=progress)
+    return Run(trace, name=", ".join(os.fspath(path) for path in given))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run: its tables, described in ``commtrace.schema``, and what they tell.
+
+    Times are integer nanoseconds, sizes bytes, bandwidth GB/s (1e9 bytes). Do not change
+    the tables in place.
+    """
+
+    trace: Trace
+    name: str
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """One row per GPU kernel: ``schema.KERNELS``."""
+        return self.trace.kernels
+
+    @property
+    def copies(self) -> pd.DataFrame:
+        """One row per copy or memory fill: ``schema.COPIES``."""
+        return self.trace.copies
+
+    @property
+    def collectives(self) -> pd.DataFrame:
+        """One row per operation and rank: ``schema.COLLECTIVES``."""
+        return self.trace.collectives
+
+    @property
+    def ops(self) -> pd.DataFrame:
+        """One row per outermost CPU operator: ``schema.OPS``."""
+        return self.trace.ops
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per profiler step and labelled range: ``schema.STEPS``."""
+        return self.trace.steps
+
+    @property
+    def groups(self) -> pd.DataFrame:
+        """One row per process group and rank: ``schema.GROUPS``."""
+        return self.trace.groups
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        """One row per trace file: ``schema.RANKS``."""
+        return self.trace.ranks
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What was wrong with the files, and what had to be assumed."""
+        return self.trace.notes
+
+    @property
+    def manifest(self) -> Mapping[str, Any] | None:
+        """What ``commtrace record`` wrote beside the traces; None for anybody else's."""
+        return self.trace.manifest
+
+    @property
+    def plot(self) -> Plot:
+        """Pictures: ``run.plot.breakdown()``, ``.timeline()``, ``.bandwidth()``."""
+        return Plot(self)
+
+    def overlap(self, by: Literal["device", "stream", "step"] = "device") -> pd.DataFrame:
+        """What ran at the same time.
+
+        By ``device`` or ``step``: compute, communication (overlapped and exposed), copies
+        and idle time of each device, in all (``metrics.devices.DEVICES``) or in each step
+        (``DEVICE_STEPS``). By ``stream``: the time that both streams of a pair were busy
+        (``metrics.streams.STREAM_OVERLAP``).
+        """
+        from commtrace.metrics.devices import devices
+        from commtrace.metrics.streams import stream_overlap
+
+        measures: dict[str, Callable[[Trace], pd.DataFrame]] = {
+            "device": devices,
+            "stream": stream_overlap,
+            "step": partial(devices, by_step=True),
+        }
+        if by not in measures:
+            raise UsageError(f"overlap(by={by!r}): choose one of {', '.join(map(repr, measures))}")
+        return measures[by](self.trace)
+
+    def bandwidth(self) -> pd.DataFrame:
+        """Cost, algbw and busbw per operation, group, type and size.
+
+        The columns are those of ``metrics.collectives.COLLECTIVES``, costliest first.
+        """
+        from commtrace.metrics.collectives import collectives
+
+        return collectives(self.trace)
+
+    def streams(self) -> pd.DataFrame:
+        """What each stream did: ``metrics.streams.STREAMS``."""
+        from commtrace.metrics.streams import streams
+
+        return streams(self.trace)
+
+    def analysis(self) -> Analysis:
+        """Every measure at once: what a report shows."""
+        return self._analysis
+
+    @cached_property
+    def _analysis(self) -> Analysis:
+        from commtrace.metrics.copies import copies
+        from commtrace.metrics.ranks import ranks
+
+        devices = self.overlap()
+        return Analysis(
+            run=_summary(self.trace, self.name, devices),
+            notes=self.notes,
+            devices=devices,
+            streams=self.streams(),
+            stream_overlap=self.overlap(by="stream"),
+            collectives=self.bandwidth(),
+            copies=copies(self.trace),
+            ranks=ranks(self.trace),
+            diagnosis=Diagnosis(),
+        )
+
+    def hta(self) -> Any:
+        """Holistic Trace Analysis on the same files: its ``TraceAnalysis``.
+
+        Its rounding of times to microseconds is turned off. Raises UsageError without HTA.
+        """
+        os.environ.setdefault("HTA_DISABLE_NS_ROUNDING", "1")
+        if find_spec("hta") is None:
+            raise UsageError("HTA is not installed: pip install commtrace[hta]")
+        from hta.trace_analysis import TraceAnalysis
+
+        files = zip(self.ranks["rank"], self.ranks["file"], strict=True)
+        return TraceAnalysis({int(rank): str(Path(file).resolve()) for rank, file in files})
+
+    def _repr_html_(self) -> str:
+        from commtrace.reports import notebook
+
+        return notebook.render(self.analysis())
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Pictures of a run. Each takes ``ax=`` and returns the matplotlib Axes it drew on."""
+
+    run: Run
+
+    def breakdown(self, *, ax: Axes | None = None) -> Axes:
+        """Where each device's time went, in ms."""
+        from commtrace import plots
+
+        return plots.breakdown(self.run.overlap(), ax=ax)
+
+    def timeline(
+        self, *, start_ns: int | None = None, end_ns: int | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """What ran when on each stream, in ms from the start, or within a window."""
+        from commtrace import plots
+
+        t = self.run.trace
+        return plots.timeline(
+            t.kernels, t.copies, t.collectives, t.ops, start_ns=start_ns, end_ns=end_ns, ax=ax
+        )
+
+    def bandwidth(self, *, ax: Axes | None = None) -> Axes:
+        """Bus bandwidth against size, both logarithmic."""
+        from commtrace import plots
+
+        return plots.bandwidth(self.run.bandwidth(), ax=ax)
+
+
+def _summary(trace: Trace, name: str, devices: pd.DataFrame) -> Summary:
+    ranks = trace.ranks
+    told = ranks["world_size"].dropna()
+    world_size = int(told.max()) if len(told) else None
+    present = sorted({int(rank) for rank in ranks["rank"]})
+    spans = (ranks["end_ns"] - ranks["start_ns"]).dropna()
+    return Summary(
+        name=name,
+        world_size=world_size,
+        ranks=tuple(present),
+        missing_ranks=tuple(sorted({*range(world_size or 0)}.difference(present))),
+        backends=_names(trace.groups["backend"]) or _names(ranks["backend"]),
+        devices=tuple(dict.fromkeys(devices["device"].astype(str))),
+        hosts=_names(ranks["host"]),
+        span_ns=int(spans.max()) if len(spans) else 0,
+        steps=int(trace.steps["step"].nunique()),
+    )
+
+
+def _names(column: pd.Series[Any]) -> tuple[str, ...]:
+    return tuple(sorted({str(name) for name in column.dropna()}))
