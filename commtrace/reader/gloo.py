@@ -27,18 +27,22 @@ _LIST_OF_SHARDS = "c10d::reduce_scatter_"
 
 @dataclass
 class _Asked:
-    """A call, the work it still lacks (None: as much as comes), the work it got."""
+    """A call, the work it still lacks, and the work it got.
+
+    ``endless`` is a call of which nobody says how often it asks for its work: it takes as
+    much as comes, until the next such call.
+    """
 
     call: Call
     told: Described
     place: Place
-    wanted: tuple[_Work, ...]
-    lacking: Counter[_Work] | None
+    lacking: Counter[_Work]
+    endless: bool = False
     works: list[Call] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
-        return bool(self.works) and (self.lacking is None or not self.lacking.total())
+        return bool(self.works) and (self.endless or not self.lacking.total())
 
 
 @dataclass(frozen=True)
@@ -94,19 +98,17 @@ def _ask(call: Call, setting: Setting) -> _Asked:
     told = operator(call.name, call.args)
     ran = "all_reduce" if told.op == "reduce_scatter" else told.op
     place = setting.place(told, None, call, (ran, told.op))
-    if told.op in ("scatter", "barrier"):
-        wanted: tuple[_Work, ...] = ((ran, None),)
-    elif told.op == "recv":
-        wanted = ((ran, told.out_elements),)
-    elif call.name == _LIST_OF_SHARDS:
+    if call.name == _LIST_OF_SHARDS:
         n = _shards(call, place, setting)
-        wanted = ((ran, told.out_elements),) * (n or 1)
-        return _Asked(call, told, place, wanted, Counter(wanted) if n else None)
+        lacking: Counter[_Work] = Counter({(ran, told.out_elements): n or 1})
+        return _Asked(call, told, place, lacking, endless=n is None)
+    if told.op in ("scatter", "barrier"):
+        sizes: list[int | None] = [None]
     elif told.op == "reduce_scatter":
-        wanted = tuple((ran, n) for n in argument_sizes(call.args, 1)) or ((ran, None),)
+        sizes = [*argument_sizes(call.args, 1)] or [None]
     else:
-        wanted = ((ran, told.in_elements),)
-    return _Asked(call, told, place, wanted, Counter(wanted))
+        sizes = [told.out_elements if told.op == "recv" else told.in_elements]
+    return _Asked(call, told, place, Counter((ran, size) for size in sizes))
 
 
 def _shards(call: Call, place: Place, setting: Setting) -> int | None:
@@ -134,17 +136,17 @@ def _matched(asked: list[_Asked], works: list[Call]) -> tuple[list[_Asked], list
 
 
 def _wait(waiting: dict[_Work, deque[_Asked]], asked: _Asked) -> None:
-    for kind in dict.fromkeys(asked.wanted):
+    for kind in asked.lacking:
         queue = waiting[kind]
-        if queue and queue[-1].lacking is None and queue[-1].works:
-            queue.pop()  # takes as much as comes, until the next such call
+        if queue and queue[-1].endless and queue[-1].works:
+            queue.pop()
         queue.append(asked)
 
 
 def _give(queue: deque[_Asked], kind: _Work, work: Call) -> None:
     asked = queue[0]
     asked.works.append(work)
-    if asked.lacking is not None:
+    if not asked.endless:
         asked.lacking[kind] -= 1
         if not asked.lacking[kind]:
             queue.popleft()

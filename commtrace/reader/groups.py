@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -27,7 +27,8 @@ class Group:
 
     def member(self, index: int) -> int | None:
         """The global rank of a rank of the group; None if untold."""
-        return self.ranks[index] if self.ranks is not None and index < len(self.ranks) else None
+        ranks = self.ranks or ()
+        return ranks[index] if 0 <= index < len(ranks) else None
 
 
 class Groups:
@@ -76,22 +77,27 @@ class Groups:
 
     def _identified(self, name: str, args: Arguments) -> Group:
         listed, cut = _listed(args.group_ranks)
+        size = args.group_size
+        if size is None or not 0 < size <= _LARGEST_GROUP:
+            size = None if cut else len(listed) or None
         for group in self.known:
-            if group.name == name and _agree(group, listed, cut, args.group_size):
+            if group.name == name and _agree(group, listed, cut, size):
                 return group
-        ranks = _spaced(args, listed) if cut else tuple(listed)
-        size = args.group_size if args.group_size is not None else len(ranks or ()) or None
+        ranks = _spaced(args, size, listed) if cut else tuple(listed)
         group = Group(name, size, ranks or None, args.group_description)
         self.known.append(group)
         return group
+
+
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class _Config(msgspec.Struct):
     pg_name: str | int
     pg_desc: str | None = None
     backend_config: str | None = None
-    pg_size: int | None = None
-    ranks: list[int] | dict[int, int] | None = None
+    pg_size: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_GROUP)] | None = None
+    ranks: list[_Rank] | dict[_Rank, int] | None = None
 
 
 def _configured(item: Any, world_size: int | None) -> Group | None:
@@ -101,7 +107,7 @@ def _configured(item: Any, world_size: int | None) -> Group | None:
         return None
     ranks = tuple(config.ranks or ())
     size = len(ranks) or config.pg_size
-    if not ranks and size is not None and size == world_size and size <= _LARGEST_GROUP:
+    if not ranks and size is not None and size == world_size:
         ranks = tuple(range(size))
     return Group(
         str(config.pg_name), size, ranks or None, config.pg_desc, _backends(config.backend_config)
@@ -130,11 +136,9 @@ def _agree(group: Group, listed: list[int], cut: bool, size: int | None) -> bool
     return list(group.ranks[: len(listed)] if cut else group.ranks) == listed
 
 
-def _spaced(args: Arguments, listed: list[int]) -> tuple[int, ...] | None:
-    start, stride, size = args.rank_start, args.rank_stride, args.group_size
-    if start is None or stride is None or size is None:
-        return None
-    if start < 0 or stride <= 0 or size > _LARGEST_GROUP:
+def _spaced(args: Arguments, size: int | None, listed: list[int]) -> tuple[int, ...] | None:
+    start, stride = args.rank_start, args.rank_stride
+    if start is None or stride is None or size is None or start < 0 or stride <= 0:
         return None
     ranks = tuple(range(start, start + stride * size, stride))
     return ranks if list(ranks[: len(listed)]) == listed else None
