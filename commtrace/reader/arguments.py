@@ -1,0 +1,70 @@
+"""The arguments of events, decoded by the kind of event that carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from commtrace.reader.events import Arguments
+from commtrace.reader.salvage import BROKEN
+
+__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "NAME", "GpuArguments"]
+
+T = TypeVar("T")
+
+
+class GpuArguments(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "size_bytes": "bytes",
+        "from_device": "fromDevice",
+        "to_device": "toDevice",
+        "collective": "Collective name",
+    },
+):
+    """What a kernel, a copy or a fill tells."""
+
+    device: int | None = None
+    stream: int | None = None
+    correlation: int | None = None
+    size_bytes: int | None = None
+    from_device: int | None = None
+    to_device: int | None = None
+    collective: Any = None
+
+
+class _LaunchArguments(msgspec.Struct, gc=False):
+    correlation: int | None = None
+
+
+class _NameArguments(msgspec.Struct, gc=False):
+    name: str | None = None
+
+
+class _Decoder(Generic[T]):
+    def __init__(self, kind: type[T]) -> None:
+        self._one = msgspec.json.Decoder(kind)
+        self._list: Any = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+
+    def many(self, texts: Sequence[msgspec.Raw]) -> list[T | None]:
+        """Decode all at once; None stands for arguments of the wrong types."""
+        try:
+            found: list[T | None] = self._list.decode(b"[" + b",".join(texts) + b"]")
+        except BROKEN:
+            return [self.one(text) for text in texts]
+        return found
+
+    def one(self, text: msgspec.Raw) -> T | None:
+        try:
+            return self._one.decode(text)
+        except BROKEN:
+            return None
+
+
+GPU = _Decoder(GpuArguments)
+LAUNCH = _Decoder(_LaunchArguments)
+NAME = _Decoder(_NameArguments)
+COMMUNICATION = _Decoder(Arguments)

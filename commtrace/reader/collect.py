@@ -1,0 +1,306 @@
+"""Events as columns: the many as arrays, the few that communicate with their arguments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace import comms
+from commtrace.reader import arguments
+from commtrace.reader.arguments import GpuArguments
+from commtrace.reader.columns import Names, Numbers, integers
+from commtrace.reader.document import Event
+from commtrace.reader.events import Arguments, Call, Gpu, Hosted, Int64, Launches
+from commtrace.reader.times import nanoseconds
+from commtrace.schema import NULL
+
+__all__ = ["Collector"]
+
+# As Kineto names them now, and as it did before 2022.
+_GPU: dict[str | None, str] = {
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "gpu_memcpy": "gpu_memcpy",
+    "Memcpy": "gpu_memcpy",
+    "gpu_memset": "gpu_memset",
+    "Memset": "gpu_memset",
+}
+_KINDS: dict[str | None, str] = {
+    **dict.fromkeys(_GPU, "gpu"),
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "Runtime": "launch",
+    "cpu_op": "cpu_op",
+    "Operator": "cpu_op",
+    "user_annotation": "user_annotation",
+}
+_TIMES = ("start_ns", "duration_ns")
+_ON_GPU = ("device", "stream", "correlation", "size_bytes", "from_device", "to_device")
+_YEAR_NS = 366 * 86_400 * 10**9
+_BATCH = 4096  # fewer would waste numpy's time, more the cache's
+_WRONG_ARGUMENTS = "whose arguments have the wrong types"
+
+Mask = npt.NDArray[np.bool_]
+
+
+class _Batch(NamedTuple):
+    """Events of one kind, with their times."""
+
+    events: list[Event]
+    start_ns: Int64
+    duration_ns: Int64
+    thread: Int64
+
+    def only(self, rows: Mask) -> _Batch:
+        events = [event for event, keep in zip(self.events, rows.tolist(), strict=True) if keep]
+        return _Batch(events, self.start_ns[rows], self.duration_ns[rows], self.thread[rows])
+
+
+class _Found(NamedTuple):
+    """A call to be, without the trace's base time; ``place`` orders a flush's calls."""
+
+    place: int
+    category: str
+    name: str
+    thread: int
+    start_ns: int
+    duration_ns: int
+    args: Arguments
+    gpu_row: int
+
+    def call(self, base_ns: int) -> Call:
+        return Call(
+            category=self.category,
+            name=self.name,
+            thread=self.thread,
+            start_ns=self.start_ns + base_ns,
+            duration_ns=self.duration_ns,
+            args=self.args,
+            gpu_row=self.gpu_row,
+        )
+
+
+class _Hosts:
+    """What becomes a ``Hosted``."""
+
+    def __init__(self) -> None:
+        self.names, self.numbers = Names(), Numbers(("thread", *_TIMES))
+
+    def extend(self, batch: _Batch) -> None:
+        self.names.extend([event.name for event in batch.events])
+        self.numbers.extend(batch.start_ns, duration_ns=batch.duration_ns, thread=batch.thread)
+
+    def hosted(self, base_ns: int) -> Hosted:
+        return Hosted(name=self.names.coded(), **self.numbers.joined(base_ns))
+
+
+class Collector:
+    """Takes a file's events and makes the columns of a ``Scan``.
+
+    ``bad`` counts the events that were left out, or lost their arguments, for what is
+    wrong with them; ``reason`` tells the first. ``seen``: anything with a phase at all.
+    """
+
+    def __init__(self) -> None:
+        self.bad = 0
+        self.reason: str | None = None
+        self.seen = False
+        self.threads: dict[int, str] = {}
+        self._pending: list[Event] = []
+        self._keep_operators = True
+        self._operators, self._annotations = _Hosts(), _Hosts()
+        self._gpu, self._launches = Numbers((*_ON_GPU, *_TIMES)), Numbers(Launches.__annotations__)
+        self._gpu_categories, self._gpu_names = Names(), Names()
+        self._calls: list[_Found] = []
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether any event so far was on a GPU."""
+        return self._gpu.rows > 0
+
+    def drop_operators(self) -> None:
+        """Keep no CPU operators but those that communicate."""
+        self._keep_operators = False
+        self._operators = _Hosts()
+
+    def take(self, events: list[Event]) -> None:
+        """Add some events, in the file's order."""
+        self._pending += events
+        if len(self._pending) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Have all events so far in the columns."""
+        events, self._pending = self._pending, []
+        self.seen = self.seen or any(event.ph for event in events)
+        kinds: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            kind = _KINDS.get(event.cat)
+            if kind is not None and event.ph == "X":
+                kinds[kind].append(event)
+            elif event.ph == "M":
+                self._name_thread(event)
+            elif kind is not None and not event.ph:
+                self._fault(1, "without a phase")
+        place = {id(event): row for row, event in enumerate(events)}
+        self._take_launches(kinds["launch"])
+        self._calls += sorted(
+            [
+                *self._take_gpu(kinds["gpu"], place),
+                *self._take_operators(kinds["cpu_op"], place),
+                *self._take_annotations(kinds["user_annotation"], place),
+            ]
+        )
+
+    def gpu(self, base_ns: int) -> Gpu:
+        """The GPU events; ``base_ns`` is added to every start."""
+        return Gpu(
+            category=self._gpu_categories.coded(),
+            name=self._gpu_names.coded(),
+            **self._gpu.joined(base_ns),
+        )
+
+    def launches(self, base_ns: int) -> Launches:
+        """The runtime and driver calls that carry a correlation."""
+        return Launches(**self._launches.joined(base_ns))
+
+    def operators(self, base_ns: int) -> Hosted:
+        """The CPU operators, unless they were dropped."""
+        return self._operators.hosted(base_ns)
+
+    def annotations(self, base_ns: int) -> Hosted:
+        """The annotations on the host."""
+        return self._annotations.hosted(base_ns)
+
+    def calls(self, base_ns: int) -> tuple[Call, ...]:
+        """The communication, in the file's order."""
+        return tuple(found.call(base_ns) for found in self._calls)
+
+    def _name_thread(self, event: Event) -> None:
+        if event.name == "thread_name" and type(event.tid) is int:
+            told = arguments.NAME.one(event.args)
+            if told is not None and told.name is not None:
+                self.threads[event.tid] = told.name
+
+    def _fault(self, count: int, reason: str) -> None:
+        self.bad += count
+        self.reason = self.reason or reason
+
+    def _sound(self, events: list[Event], on_host: bool) -> _Batch:
+        """The events with their times, but for those that lack something."""
+        batch = _Batch(
+            events,
+            nanoseconds([event.ts for event in events]),
+            nanoseconds([event.dur for event in events]),
+            integers([event.tid for event in events]),
+        )
+        fits = (batch.start_ns != NULL) & (batch.duration_ns >= 0)
+        fits &= batch.duration_ns <= _YEAR_NS
+        if on_host:
+            fits &= batch.thread != NULL
+        if None in [event.name for event in events]:
+            fits &= np.array([event.name is not None for event in events], dtype=np.bool_)
+        if fits.all():
+            return batch
+        self._fault(int((~fits).sum()), _lack(batch, int(fits.argmin())))
+        return batch.only(fits)
+
+    def _take_launches(self, events: list[Event]) -> None:
+        batch = self._sound(events, on_host=True)
+        told = arguments.LAUNCH.many([event.args for event in batch.events])
+        if None in told:
+            self._fault(told.count(None), _WRONG_ARGUMENTS)
+        correlation = integers([None if args is None else args.correlation for args in told])
+        joined = correlation != NULL
+        self._launches.extend(
+            batch.start_ns[joined],
+            duration_ns=batch.duration_ns[joined],
+            thread=batch.thread[joined],
+            correlation=correlation[joined],
+        )
+
+    def _take_gpu(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+        batch = self._sound(events, on_host=False)
+        decoded = arguments.GPU.many([event.args for event in batch.events])
+        told = [args for args in decoded if args is not None]
+        if len(told) < len(decoded):
+            self._fault(len(decoded) - len(told), _WRONG_ARGUMENTS)
+            batch = batch.only(np.array([args is not None for args in decoded], dtype=np.bool_))
+        first = self._gpu.rows
+        pairs = list(zip(told, batch.events, strict=True))
+        self._gpu_categories.extend([_GPU[event.cat] for event in batch.events])
+        self._gpu_names.extend([event.name for event in batch.events])
+        self._gpu.extend(
+            batch.start_ns,
+            duration_ns=batch.duration_ns,
+            device=integers([_device(args, event) for args, event in pairs]),
+            stream=integers([e.tid if args.stream is None else args.stream for args, e in pairs]),
+            correlation=integers([args.correlation for args in told]),
+            size_bytes=integers([args.size_bytes for args in told]),
+            from_device=integers([args.from_device for args in told]),
+            to_device=integers([args.to_device for args in told]),
+        )
+        for row, (args, event) in enumerate(pairs):
+            if _GPU[event.cat] == "kernel" and (
+                args.collective is not None or comms.is_communication_kernel(str(event.name))
+            ):
+                yield self._found(batch, row, "kernel", place, first + row)
+
+    def _take_operators(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+        if not self._keep_operators:
+            events = [e for e in events if comms.is_communication_call(e.name or "")]
+        batch = self._sound(events, on_host=True)
+        if self._keep_operators:
+            self._operators.extend(batch)
+        for row, event in enumerate(batch.events):
+            if comms.is_communication_call(str(event.name)):
+                yield self._found(batch, row, "cpu_op", place)
+
+    def _take_annotations(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+        batch = self._sound(events, on_host=True)
+        self._annotations.extend(batch)
+        for row, event in enumerate(batch.events):
+            if comms.is_communication_annotation(str(event.name)):
+                yield self._found(batch, row, "user_annotation", place)
+
+    def _found(
+        self, batch: _Batch, row: int, category: str, place: dict[int, int], gpu_row: int = -1
+    ) -> _Found:
+        event = batch.events[row]
+        args = arguments.COMMUNICATION.one(event.args)
+        if args is None:
+            self._fault(1, _WRONG_ARGUMENTS)
+        return _Found(
+            place[id(event)],
+            category,
+            str(event.name),
+            int(batch.thread[row]),
+            int(batch.start_ns[row]),
+            int(batch.duration_ns[row]),
+            args or Arguments(),
+            gpu_row,
+        )
+
+
+def _lack(batch: _Batch, row: int) -> str:
+    if batch.events[row].name is None:
+        return "without a name"
+    if batch.start_ns[row] == NULL:
+        return "whose ts is not a number"
+    if batch.duration_ns[row] == NULL:
+        return "whose dur is not a number"
+    if batch.duration_ns[row] < 0:
+        return "of negative duration"
+    if batch.duration_ns[row] > _YEAR_NS:
+        return "that lasts over a year"
+    return "whose tid is not an integer"
+
+
+def _device(args: GpuArguments, event: Event) -> Any:
+    if args.device is not None:
+        return args.device
+    return event.pid if args.from_device is None else args.from_device

@@ -1,0 +1,260 @@
+"""A stream of bytes, cut into a file's metadata and its events.
+
+Whatever is cut is decoded, and only what decodes as a list of whole events is believed:
+where a piece of text is valid JSON between ``[`` and ``]``, it ends outside of every event.
+So a separator that turns up within a string costs time, but nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from commtrace.errors import TraceError
+from commtrace.reader.layout import Layout, learn
+from commtrace.reader.salvage import BROKEN, Salvaged, salvage
+
+__all__ = ["Document", "Event"]
+
+LONGEST = 1 << 26
+"""Bytes that one event, or the metadata on one side of the events, may take."""
+
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_KNOWN = re.compile(rb'"(baseTimeNanoseconds|distributedInfo|deviceProperties|host_name)"\s*:\s*')
+_BLANK = b" \t\r\n,"
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event. Times stay text, for exactness; arguments, until they are wanted."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: Any = None
+    tid: Any = None
+    ts: msgspec.Raw = msgspec.Raw(b"null")
+    dur: msgspec.Raw = msgspec.Raw(b"null")
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_event = msgspec.json.Decoder(Event)
+_list = msgspec.json.Decoder(list[Event])
+
+
+class Document:
+    """Feed it a file's blocks, then ``finish``; it hands events to ``take``.
+
+    ``metadata`` is known before the first event as far as it stands there, and
+    completed at the end. ``events`` counts all events, ``unfit`` those without an event's
+    types, ``reason`` the first of these; ``damaged`` the places that are not JSON and
+    ``lost`` their bytes; ``complete`` says whether the end of the list was seen, ``bare``
+    whether the file is nothing but the list, ``unfinished`` the bytes at the end of the
+    file that may be the beginning of one more event; ``partly_told`` says whether there
+    are metadata that could not be read.
+    """
+
+    def __init__(
+        self, path: Path, take: Callable[[list[Event]], None], *, fast: bool = True
+    ) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.events = self.unfit = self.damaged = self.lost = self.unfinished = 0
+        self.reason: str | None = None
+        self.complete = self.bare = self.partly_told = False
+        self._path = path
+        self._take = take
+        self._operators = True
+        self._fast = fast
+        self._layout: Layout | None = None
+        self._dropper: re.Pattern[bytes] | None = None
+        self._text = b""  # read, and not yet understood
+        self._seen = 0  # of it, already searched
+        self._go = self._head
+
+    def feed(self, block: bytes) -> None:
+        """Take the next block. Raises TraceError where the file is not a trace."""
+        self._text += block
+        self._go()
+
+    def finish(self) -> None:
+        """The file is at its end. Raises TraceError where it was not a trace."""
+        if self._go == self._head:
+            self._damaged_head()
+        if self._go != self._tail:
+            self._salvage(b"", final=True)
+            self.unfinished = 0 if self.complete else len(self._text)
+        if self._go == self._tail:
+            self._read_tail()
+
+    def drop_operators(self) -> None:
+        """From now on, CPU operators that do not communicate may be left out."""
+        self._operators = False
+        self._learn_dropper()
+
+    def _head(self) -> None:
+        if self._start()[:1] == b"[":
+            self.bare = True
+            self._begin(self._text.index(b"[") + 1)
+            return
+        for match in _LIST.finditer(self._text, self._seen):
+            head = _object(self._text[: match.end()].removeprefix(b"\xef\xbb\xbf") + b"]}")
+            if head is not None and head.pop("traceEvents", None) == []:
+                self.metadata = head
+                self._begin(match.end())
+                return
+        self._seen = max(0, len(self._text) - 256)
+        if len(self._text) > LONGEST:
+            self._damaged_head()
+
+    def _damaged_head(self) -> None:
+        match = _LIST.search(self._text)
+        if match is None:
+            raise TraceError(f"{self._path}: {self._complaint()}")
+        self.metadata = _known(self._text[: match.start()])
+        self.partly_told = True
+        self._begin(match.end())
+
+    def _start(self) -> bytes:
+        return self._text[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+
+    def _complaint(self) -> str:
+        start = self._start()
+        if not start:
+            return "is empty: the profiler wrote nothing; record it again"
+        if start[:1] not in b"{[":
+            return "is not JSON: give a trace that torch.profiler exported"
+        return "has no list of traceEvents: give a trace that torch.profiler exported"
+
+    def _begin(self, at: int) -> None:
+        self._text = self._text[at:]
+        self._seen = 0
+        self._go = self._between
+        self._between()
+
+    def _between(self) -> None:
+        """At a place where an event, or the end of the list, should be."""
+        text = self._text.lstrip(_BLANK)
+        if text[:1] == b"{":
+            if self._layout is None and not self._learn(text):
+                return
+            self._text = text[1:]
+            self._go = self._body
+            self._body()
+        elif text:
+            self._salvage(b"", final=False)
+
+    def _learn(self, text: bytes) -> bool:
+        if len(text) < 2 * self._seen:
+            return False
+        self._seen = len(text)
+        self._layout = learn(text)
+        if self._layout is None:
+            self._check_length()
+            return False
+        self._seen = 0
+        self._learn_dropper()
+        return True
+
+    def _learn_dropper(self) -> None:
+        if self._fast and self._layout is not None:
+            self._dropper = self._layout.dropper(operators=not self._operators)
+
+    def _body(self) -> None:
+        """Just after an event's opening brace."""
+        assert self._layout is not None
+        separator = self._layout.separator
+        cut = self._text.rfind(separator, max(0, self._seen - len(separator)))
+        if cut < 0:
+            self._seen = len(self._text)
+            self._check_length()
+            return
+        chunk, self._text = self._text[:cut], self._text[cut + len(separator) :]
+        self._seen = 0
+        if not self._decode(chunk):
+            self._salvage(b"{" + chunk + separator, final=False)
+
+    def _decode(self, chunk: bytes) -> bool:
+        if self._dropper is not None:
+            # The last event has no separator behind it and so is never dropped: a cut in
+            # the wrong place cannot go unnoticed.
+            kept, dropped = self._dropper.subn(b"", chunk)
+            if dropped and self._decode_all(kept, dropped):
+                return True
+        return self._decode_all(chunk, 0)
+
+    def _decode_all(self, text: bytes, dropped: int) -> bool:
+        try:
+            events = _list.decode(b"[{" + text + b"}]")
+        except BROKEN:
+            return False
+        self.events += dropped + len(events)
+        self._take(events)
+        return True
+
+    def _salvage(self, before: bytes, final: bool) -> None:
+        if self._go == self._body and not before:
+            before = b"{"
+        found: Salvaged[Event] = salvage(before + self._text, _event, final)
+        self.events += len(found.events) + found.unfit
+        self.unfit += found.unfit
+        self.reason = self.reason or found.reason
+        self.damaged += found.damaged
+        self.lost += found.lost
+        self._take(found.events)
+        self._text, self._seen = found.rest, 0
+        if found.ended:
+            self.complete = True
+            self._go = self._tail
+        else:
+            self._go = self._between
+
+    def _tail(self) -> None:
+        if len(self._text) > LONGEST:
+            self._text = self._text[:LONGEST]
+
+    def _read_tail(self) -> None:
+        tail = self._text.strip(_BLANK)
+        if not tail or tail == b"}":
+            return
+        found = _object(b"{" + tail)
+        if found is None:
+            self.partly_told = True
+            found = _known(tail)
+        elif found.pop("traceEvents", None) is not None:
+            self.partly_told = True
+        self.metadata |= found
+
+    def _check_length(self) -> None:
+        # No event is as long as that: give up on whatever this is, and look for the next.
+        if len(self._text) > LONGEST:
+            self._salvage(b"", final=True)
+            if not self.complete:
+                self.damaged += 1
+                self.lost += len(self._text)
+                self._text = b""
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    """A JSON object, also with NaN and broken characters in it; None if it is none."""
+    try:
+        value = json.loads(text.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _known(text: bytes) -> dict[str, Any]:
+    """The metadata that matter most, from text that is not JSON as a whole."""
+    string = text.decode("utf-8", "replace")
+    found = {}
+    for match in _KNOWN.finditer(text):
+        at = len(text[: match.end()].decode("utf-8", "replace"))
+        try:
+            found[match.group(1).decode()] = json.JSONDecoder().raw_decode(string, at)[0]
+        except (ValueError, RecursionError):
+            continue
+    return found

@@ -1,0 +1,162 @@
+"""One trace file, bytes -> Scan."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+from commtrace.errors import TraceError
+from commtrace.reader.collect import Collector
+from commtrace.reader.document import Document, Event
+from commtrace.reader.events import Scan
+from commtrace.reader.source import Source
+from commtrace.schema import Note
+
+__all__ = ["scan"]
+
+_BASE_LIMIT_NS = 2**61
+
+
+def scan(path: Path, *, max_bytes: int | None = None, fast: bool = True) -> Scan:
+    """Read one trace file, gzip or plain, whatever its layout, also when damaged.
+
+    Memory is bounded by what is kept. ``max_bytes`` is how large the file may become
+    decompressed (by default see ``source.allowed_bytes``); without ``fast``, every event
+    is parsed: the same result, slower. What was skipped is in the notes.
+
+    Raises TraceError where the file cannot be read, is not a trace, or becomes too large.
+    """
+    reading = _Reading(path, max_bytes, fast)
+    reading.run(operators=False)
+    if reading.lacks_operators:
+        # The process saw GPUs, but nothing ran there: its work is on the CPU.
+        reading = _Reading(path, max_bytes, fast)
+        reading.run(operators=True)
+    return reading.scan()
+
+
+class _Reading:
+    """One pass over a file."""
+
+    def __init__(self, path: Path, max_bytes: int | None, fast: bool) -> None:
+        self._path = path
+        self._source = Source(path, max_bytes)
+        self._collector = Collector()
+        self._document = Document(path, self._take, fast=fast)
+        self._notes: list[Note] = []
+        self._operators = True
+
+    def run(self, operators: bool) -> None:
+        """Read the file; all its ``operators``, or only until it shows that it has a GPU."""
+        self._keep_all = operators
+        for block in self._source:
+            self._document.feed(block)
+        self._document.finish()
+        self._collector.flush()
+        if self._collector.has_gpu:
+            self._collector.drop_operators()
+        if self._document.bare and not self._collector.seen:
+            raise TraceError(
+                f"{self._path}: is a list, but not of trace events: "
+                "give a trace that torch.profiler exported"
+            )
+
+    @property
+    def lacks_operators(self) -> bool:
+        """Whether operators were left out that turned out to be all there is."""
+        return not self._operators and not self._collector.has_gpu
+
+    def scan(self) -> Scan:
+        """What was read."""
+        collector, document = self._collector, self._document
+        metadata = document.metadata
+        base = self._base(metadata)
+        self._read_distributed(metadata)
+        self._note_faults()
+        return Scan(
+            file=str(self._path),
+            metadata=metadata,
+            gpu=collector.gpu(base),
+            launches=collector.launches(base),
+            operators=collector.operators(base),
+            annotations=collector.annotations(base),
+            calls=collector.calls(base),
+            threads=collector.threads,
+            events=document.events,
+            notes=tuple(self._notes),
+        )
+
+    def _take(self, events: list[Event]) -> None:
+        self._collector.take(events)
+        if (
+            self._operators
+            and not self._keep_all
+            and (self._collector.has_gpu or self._document.metadata.get("deviceProperties"))
+        ):
+            self._operators = False
+            self._collector.drop_operators()
+            self._document.drop_operators()
+
+    def _note(self, code: str, message: str) -> None:
+        self._notes.append(Note(code, message, file=str(self._path)))
+
+    def _base(self, metadata: dict[str, Any]) -> int:
+        base = metadata.get("baseTimeNanoseconds", 0)
+        if type(base) is int and 0 <= base < _BASE_LIMIT_NS:
+            return base
+        self._note("bad-metadata", f"baseTimeNanoseconds is {str(base)[:40]!r}: taken as 0")
+        return 0
+
+    def _read_distributed(self, metadata: dict[str, Any]) -> None:
+        told = metadata.get("distributedInfo")
+        if told is None or isinstance(told, dict):
+            return
+        parsed = _parsed(told)
+        if isinstance(parsed, dict):
+            metadata["distributedInfo"] = parsed
+            return
+        del metadata["distributedInfo"]
+        self._note("bad-metadata", f"distributedInfo is {str(told)[:40]!r}: not used")
+
+    def _note_faults(self) -> None:
+        source, document, collector = self._source, self._document, self._collector
+        if not document.complete:
+            problem = source.problem or "the JSON breaks off"
+            tail = f", its last {document.unfinished:,} unfinished" if document.unfinished else ""
+            self._note(
+                "truncated",
+                f"{problem}: analysed is what came before, {source.read:,} bytes of JSON{tail}",
+            )
+        elif source.problem:
+            self._note("damaged", f"{source.problem}; every event could be read")
+        if document.partly_told:
+            self._note(
+                "damaged", f"the metadata are not JSON: known are {sorted(document.metadata)}"
+            )
+        if document.damaged:
+            share = 100 * document.lost / source.read
+            self._note(
+                "damaged",
+                f"not JSON in {document.damaged:,} place(s): {document.lost:,} bytes were skipped, "
+                f"{share:.2g} % of the file",
+            )
+        if document.unfit:
+            self._note("bad-events", f"{document.unfit:,} skipped: {document.reason}")
+        if collector.bad:
+            self._note(
+                "bad-events", f"{collector.bad:,} skipped; the first is one {collector.reason}"
+            )
+
+
+def _parsed(text: Any) -> Any:
+    """What a string stands for that some tools write in place of the object."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
