@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from commtrace.trace import Trace
 
-__all__ = ["Device", "Stream", "Work", "by_device", "device_order", "joined", "work"]
+__all__ = ["Device", "Stream", "Work", "by_device", "joined", "work"]
 
 Rows = npt.NDArray[np.intp]
 
@@ -70,7 +70,7 @@ class Work:
 
 
 def work(trace: Trace, *, by_step: bool = False) -> dict[Stream, Work]:
-    """Every stream that did any work, by rank, device and stream.
+    """Every stream that did any work, in the order of rank, device, step and stream.
 
     On a GPU: communication kernels, all other kernels, copies and fills. On a CPU, per
     thread: the collectives that run there, and the operators that no other calls, less the
@@ -106,8 +106,8 @@ def joined(parts: Sequence[Work]) -> Work:
     )
 
 
-def device_order(device: str) -> tuple[str, int, str]:
-    """Sorts ``cuda:10`` behind ``cuda:9``."""
+def _device_order(device: str) -> tuple[str, int, str]:
+    # cuda:10 behind cuda:9
     kind, _, number = device.partition(":")
     return kind, len(number), number
 
@@ -179,5 +179,5 @@ def _groups(events: pd.DataFrame, by_step: bool) -> Iterator[tuple[Stream, str, 
 
 
 def _order(item: tuple[Stream, object]) -> tuple[int, tuple[str, int, str], int, int]:
-    stream = item[0]
-    return stream.rank, device_order(stream.device), stream.stream, stream.step or 0
+    rank, device, stream, step = item[0]
+    return rank, _device_order(device), step or 0, stream

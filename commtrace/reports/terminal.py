@@ -50,14 +50,10 @@ def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
 def _print(console: Console, section: content.Section) -> None:
     console.print(Text(f"\n{section.title}", style="bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    height = max(name.count("\n") for name, _ in section.columns)
     for name, align in section.columns:
-        table.add_column(
-            Text(name),
-            vertical="bottom",
-            justify=_JUSTIFY[align],
-            overflow="ellipsis",
-            no_wrap=True,
-        )
+        head = Text("\n" * (height - name.count("\n")) + name)
+        table.add_column(head, justify=_JUSTIFY[align], overflow="ellipsis", no_wrap=True)
     for row in section.cells:
         table.add_row(*map(_cell, row))
     console.print(table)
