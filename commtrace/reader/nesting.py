@@ -22,7 +22,7 @@ class Nest:
         self._outer: list[int] = []
         is_open: list[int] = []
         for i, call in enumerate(self.calls):
-            while is_open and _end(self.calls[is_open[-1]]) <= call.start_ns:
+            while is_open and not _is_open(self.calls[is_open[-1]], call.start_ns):
                 is_open.pop()
             self._outer.append(is_open[-1] if is_open else -1)
             is_open.append(i)
@@ -32,9 +32,8 @@ class Nest:
         found = []
         i = bisect_right(self._starts, time_ns) - 1
         while i >= 0:
-            call = self.calls[i]
-            if _end(call) > time_ns or call.start_ns == time_ns:
-                found.append(call)
+            if _is_open(self.calls[i], time_ns):
+                found.append(self.calls[i])
             i = self._outer[i]
         return found
 
@@ -65,5 +64,6 @@ def outermost(
     return result
 
 
-def _end(call: Call) -> int:
-    return call.start_ns + call.duration_ns
+def _is_open(call: Call, time_ns: int) -> bool:
+    """Whether a call that has started runs at a time; one without duration does when it starts."""
+    return call.start_ns + call.duration_ns > time_ns or call.start_ns == time_ns
