@@ -63,13 +63,10 @@ def _plain(row: Json) -> Json:
 
 
 def _compare(row: Json, call: Json, ranks: list[int] | None) -> None:
-    for key in ("dtype", "size_bytes"):
+    for key in ("dtype", "size_bytes", "in_bytes", "out_bytes", "root", "peer"):
         assert row[key] == call[key], key
-    # A trace does not tell everything, but what it tells is right.
-    for key in ("in_bytes", "out_bytes", "root", "peer"):
-        assert row[key] in (None, call[key]), key
-    assert ranks in (None, call["group"])
-    if call["op"] not in ("send", "recv"):
+    # gloo's send and recv do not tell their group where there are several.
+    if row["group"] is not None or call["op"] not in ("send", "recv"):
         assert ranks == call["group"]
 
 
