@@ -17,10 +17,11 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import PolyCollection
 from matplotlib.legend import Legend
 from matplotlib.patches import Patch
-from matplotlib.ticker import EngFormatter, StrMethodFormatter
+from matplotlib.ticker import EngFormatter, Formatter, NullFormatter, StrMethodFormatter
 
 from commtrace import intervals
 
@@ -155,8 +156,8 @@ def bandwidth(collectives: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ax.plot([], [], "^", color="#555555", label="lower bound")
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.xaxis.set_major_formatter(EngFormatter(unit="B"))
-    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    _label_log(ax.xaxis, EngFormatter(unit="B"))
+    _label_log(ax.yaxis, StrMethodFormatter("{x:g}"))
     ax.set_xlabel("size of the full array [bytes]")
     ax.set_ylabel("bus bandwidth [GB/s]")
     ax.grid(color="#E5E5E5")
@@ -252,6 +253,14 @@ def _lane_axis(ax: Axes, labels: list[str]) -> None:
     ax.set_ylim(len(labels) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _label_log(axis: Axis, formatter: Formatter) -> None:
+    """Powers of ten are labelled; within a single one, what lies between them, too."""
+    low, high = axis.get_view_interval()
+    axis.set_major_formatter(formatter)
+    axis.set_minor_formatter(formatter if high < 10 * low else NullFormatter())
+    axis.set_tick_params(which="both", labelsize="small")
 
 
 def _assigned(values: pd.Series[Any], looks: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,82 @@
+"""Write the pages that code knows better: columns.md and workloads.md, beside this file."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+from commtrace import metrics
+from commtrace.record import workloads
+from commtrace.schema import TABLES, Table
+
+_NOTE = "<!-- Written by docs/generate.py (`make docs`); change the code, not this page. -->"
+
+
+def pages() -> dict[str, str]:
+    """Each generated page's file name and text."""
+    return {"columns.md": _columns(), "workloads.md": _workloads()}
+
+
+def _columns() -> str:
+    return _page(
+        "# Columns",
+        "Times are integer nanoseconds, GB is 1e9 bytes. `int64` is never null, `Int64` can be; "
+        "a `category` is a string, and can be null.",
+        "## What a trace holds",
+        *_tables(TABLES),
+        "## What is measured",
+        *_tables(_measured()),
+    )
+
+
+def _measured() -> Iterator[Table]:
+    """The tables that the modules of ``metrics`` define, each where it is defined."""
+    seen = set(TABLES)
+    for module in pkgutil.iter_modules(metrics.__path__):
+        for value in vars(import_module(f"{metrics.__name__}.{module.name}")).values():
+            if isinstance(value, Table) and value not in seen:
+                seen.add(value)
+                yield value
+
+
+def _tables(tables: Iterable[Table]) -> Iterator[str]:
+    for table in tables:
+        yield f"### {table.name}"
+        yield f"One row is {table.row}."
+        yield _grid(
+            ("column", "type", "unit", "meaning"),
+            ((f"`{c.name}`", c.dtype, c.unit or "", c.about) for c in table.columns),
+        )
+
+
+def _workloads() -> str:
+    return _page(
+        "# Workloads",
+        "`commtrace record NAME` runs one and records it; `--set KEY=VALUE` changes a setting.",
+        *_each_workload(),
+    )
+
+
+def _each_workload() -> Iterator[str]:
+    for workload in workloads.available():
+        yield f"## {workload.name}"
+        yield workload.question
+        yield _grid(("setting", "default"), ((f"`{k}`", v) for k, v in workload.settings.items()))
+
+
+def _grid(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = (head, ("---",) * len(head), *rows)
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines
+    )
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join((title, _NOTE, *parts)) + "\n"
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (Path(__file__).parent / name).write_text(text, encoding="utf-8")
