@@ -102,7 +102,7 @@ def timeline(
     The tables are those of a ``Trace``; communication is drawn from ``collectives``, not
     a second time from kernels or operators. ``start_ns`` and ``end_ns`` cut out a window
     of the tables' time. What is shorter than a pixel is drawn a pixel wide, and becomes
-    one with what it then touches.
+    one with what it then touches; where kinds meet, the one that took most time is on top.
     """
     events = _events(kernels, copies, collectives, ops)
     start = int(events["start_ns"].min()) if start_ns is None and len(events) else start_ns or 0
@@ -116,9 +116,11 @@ def timeline(
     ax = ax or _figure(11, len(labels))
     pixel_ns = int((end - start) / ax.get_window_extent().width) + 1
     drawn = [name for name in _COLOURS if (events["what"] == name).any()]
+    busy = events.groupby("what")["duration_ns"].sum()
     for name in drawn:
         boxes = _boxes(events[events["what"] == name], start, end, pixel_ns)
-        ax.add_collection(PolyCollection(list(boxes), facecolors=_COLOURS[name], linewidths=0))
+        colour, on_top = _COLOURS[name], 1 + busy[name] / (busy.sum() or 1)
+        ax.add_collection(PolyCollection(list(boxes), fc=colour, linewidths=0, zorder=on_top))
     _lane_axis(ax, labels)
     ax.set_xlim(0, (end - start) / 1e6 or 1)
     ax.set_xlabel("time from the start [ms]")
@@ -156,6 +158,8 @@ def bandwidth(collectives: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ax.plot([], [], "^", color="#555555", label="lower bound")
     ax.set_xscale("log")
     ax.set_yscale("log")
+    ax.set_xlim(shown["size_bytes"].min() / 2, shown["size_bytes"].max() * 2)
+    ax.set_ylim(shown["busbw_gb_s"].min() / 2, shown["busbw_gb_s"].max() * 2)
     _label_log(ax.xaxis, EngFormatter(unit="B"))
     _label_log(ax.yaxis, StrMethodFormatter("{x:g}"))
     ax.set_xlabel("size of the full array [bytes]")

@@ -166,6 +166,13 @@ def test_many_events_become_no_more_boxes_than_pixels(ax: Axes) -> None:
     assert len(drawn(ax)["compute"]) <= ax.get_window_extent().width
 
 
+def test_what_is_shorter_than_a_pixel_does_not_hide_what_takes_the_time(ax: Axes) -> None:
+    copy = rows(COPIES, at(500, 0.001, kind="DtoD"))
+    plots.timeline(rows(KERNELS, at(0, 1000, kind="compute")), copy, rows(COLLECTIVES), ax=ax)
+    compute, copied = ax.collections
+    assert compute.get_zorder() > copied.get_zorder()
+
+
 def test_bandwidth_has_a_line_per_operation_type_and_group(ax: Axes) -> None:
     table = measured(
         op=["all_reduce", "all_reduce", "broadcast", "barrier"],
