@@ -116,10 +116,13 @@ def _exposed_per_rank(events: pd.DataFrame) -> pd.Series[Any]:
 
 def _members(trace: Trace) -> Int64:
     """A number for each row's group and its members: one name can stand for several groups."""
-    known = trace.groups[["rank", "group", "ranks"]].drop_duplicates(["rank", "group"])
-    told = trace.collectives[["rank", "group"]].merge(known, "left", ["rank", "group"])
-    numbers = told.groupby(["group", "ranks"], dropna=False, observed=True).ngroup()
-    return np.asarray(numbers, dtype=np.int64)
+    members = {(row["rank"], row["group"]): row["ranks"] for row in rows(trace.groups)}
+    numbers: dict[tuple[str | None, str | None], int] = {}
+    of_rows = [
+        numbers.setdefault((row["group"], members.get((row["rank"], row["group"]))), len(numbers))
+        for row in rows(trace.collectives[["rank", "group"]])
+    ]
+    return np.asarray(of_rows, dtype=np.int64)
 
 
 def _counts(events: pd.DataFrame) -> pd.Series[Any]:

@@ -23,8 +23,8 @@ COPIES = Table(
     (
         Column("rank", "int64", "The rank."),
         Column("kind", "category", "`HtoD`, `DtoH`, `DtoD`, `PtoP` (between GPUs) or `HtoH`."),
-        Column("source", "category", "`host` or a device."),
-        Column("destination", "category", "`host` or a device."),
+        Column("source", "category", "`host` or a device; null if untold."),
+        Column("destination", "category", "`host` or a device; null if untold."),
         Column("memory", "category", "The host's side: `pageable`, `pinned`; null without one."),
         Column("count", "int64", "How many.", "copies"),
         Column("bytes", "Int64", "Their sizes' sum; null if any is untold.", "bytes"),

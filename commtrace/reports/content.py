@@ -13,7 +13,7 @@ from commtrace.schema import rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.analysis import Analysis, Summary
+    from commtrace.analysis import Analysis
     from commtrace.schema import Note
 
 __all__ = ["BAR", "Section", "headline", "notes", "sections"]
@@ -42,8 +42,9 @@ class Section:
     footer: tuple[str, ...] = ()
 
 
-def headline(run: Summary) -> list[str]:
-    """What ran, in two lines."""
+def headline(analysis: Analysis) -> list[str]:
+    """What ran, and what its communication cost: a line each, the name first."""
+    run = analysis.run
     present = len(run.ranks)
     ranks = f"{present} rank{'s' * (present != 1)}"
     if run.world_size is not None and run.world_size != present:
@@ -58,7 +59,11 @@ def headline(run: Summary) -> list[str]:
         *steps,
         duration(run.span_ns),
     ]
-    return [clean(run.name), " · ".join(clean(fact, 60) for fact in facts)]
+    return [
+        clean(run.name),
+        " · ".join(clean(fact, 60) for fact in facts),
+        _verdict(rows(analysis.devices)),
+    ]
 
 
 def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
@@ -75,6 +80,21 @@ def notes(analysis: Analysis) -> list[str]:
     """What is wrong with the traces, one line each."""
     shown = [_note(note) for note in analysis.notes[:_NOTES]]
     return [*shown, *_more(len(analysis.notes), _NOTES)]
+
+
+def _verdict(devices: list[dict[str, Any]]) -> str:
+    busy = [row for row in devices if row["communication_ns"] and row["span_ns"]]
+    if not busy:
+        return "No communication whose cost could be told."
+    least, most = min(busy, key=_exposed_share), max(busy, key=_exposed_share)
+    shares = [percent(row["exposed_communication_ns"], row["span_ns"]) for row in (least, most)]
+    if shares[0] == shares[1]:
+        return f"Exposed communication: {shares[0]} of the time."
+    ranks = least["rank"], most["rank"]
+    return (
+        f"Exposed communication: {shares[0]} (rank {ranks[0]}) to {shares[1]} (rank {ranks[1]}) "
+        "of the time."
+    )
 
 
 def _devices(devices: pd.DataFrame, bar: int) -> Section:
@@ -161,7 +181,7 @@ def _collectives(collectives: pd.DataFrame, span_ns: int) -> Section:
             ("count", ">"),
             ("p50", ">"),
             ("total", ">"),
-            ("busbw GB/s", ">"),
+            ("busbw\nGB/s", ">"),
             ("exposed", ">"),
         ),
         [_collective(row, span_ns) for row in table[:_COSTLIEST]],
@@ -196,8 +216,8 @@ def _copies(copies: pd.DataFrame) -> Section:
             ("count", ">"),
             ("bytes", ">"),
             ("total", ">"),
-            ("p50 GB/s", ">"),
-            ("busy GB/s", ">"),
+            ("p50\nGB/s", ">"),
+            ("busy\nGB/s", ">"),
         ),
         [
             [

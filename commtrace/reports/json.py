@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 _TABLES = {
     table.name: table for table in (DEVICES, STREAMS, STREAM_OVERLAP, COLLECTIVES, COPIES, RANKS)
 }
-_NEVER_NULL = ("device", "kind", "source", "destination", "file")
+_NEVER_NULL = ("device", "kind", "file")
 _VALUES = {
     (STREAMS.name, "kind"): ("compute", "communication", "copy", "mixed"),
     (COPIES.name, "kind"): ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH"),

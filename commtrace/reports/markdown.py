@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["render"]
 
 _ALIGNED = {"<": ":--", ">": "--:"}
-# Underscores within a word and points within a number mean nothing.
-_SPECIAL = re.compile(r"[\\`*\[\]#!|~$@]|(?<!\w)_|_(?!\w)|:(?=//)|\.(?!\d)|^[-+=]")
+# Underscores within a word, and most points, mean nothing.
+_SPECIAL = re.compile(
+    r"[\\`*\[\]#!|~$@]|(?<!\w)_|_(?!\w)|:(?=//)|\.(?=[^\W\d])|(?<=\d)[.)](?=\s|$)|^[-+=]"
+)
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def render(analysis: Analysis) -> str:
     """The same facts as in the terminal, as a document."""
-    name, facts = content.headline(analysis.run)
-    lines = [f"# {_escaped(name)}", "", _escaped(facts)]
+    name, *facts = map(_escaped, content.headline(analysis))
+    lines = [f"# {name}", *(line for fact in facts for line in ("", fact))]
     for section in content.sections(analysis, bar=0):
         lines += ["", *_section(section)]
     if notes := content.notes(analysis):

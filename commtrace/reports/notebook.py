@@ -17,8 +17,8 @@ _ALIGN = {"<": "left", ">": "right"}
 
 def render(analysis: Analysis) -> str:
     """The same facts as in the terminal; every text is escaped."""
-    name, facts = content.headline(analysis.run)
-    parts = [f"<p><b>{escape(name)}</b><br>{escape(facts)}</p>"]
+    name, *facts = map(escape, content.headline(analysis))
+    parts = [f"<p><b>{name}</b><br>{'<br>'.join(facts)}</p>"]
     parts += [_section(section) for section in content.sections(analysis, bar=12)]
     if notes := content.notes(analysis):
         parts.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +21,7 @@ __all__ = ["render"]
 
 _COLOURS = dict(zip(content.BAR, ("green", "cyan", "red", "yellow", "bright_black"), strict=True))
 _BAR_AT_80 = 12
+_ROOMY = 100
 _JUSTIFY: dict[str, JustifyMethod] = {"<": "left", ">": "right"}
 
 
@@ -35,9 +37,9 @@ def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
         legacy_windows=False,
         _environ={},
     )
-    name, facts = content.headline(analysis.run)
-    console.print(Text(name, style="bold"))
-    console.print(Text(facts))
+    name, facts, verdict = content.headline(analysis)
+    for line in (Text(name, style="bold"), Text(facts), Text(verdict, style="bold")):
+        console.print(line)
     for section in content.sections(analysis, bar=min(max(_BAR_AT_80 + width - 80, 0), 40)):
         _print(console, section)
     if notes := content.notes(analysis):
@@ -49,11 +51,18 @@ def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
 
 def _print(console: Console, section: content.Section) -> None:
     console.print(Text(f"\n{section.title}", style="bold"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    gap = 2 if console.width >= _ROOMY else 1
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
     height = max(name.count("\n") for name, _ in section.columns)
-    for name, align in section.columns:
-        head = Text("\n" * (height - name.count("\n")) + name)
-        table.add_column(head, justify=_JUSTIFY[align], overflow="ellipsis", no_wrap=True)
+    for place, (name, align) in enumerate(section.columns):
+        widest = max(cell_len(line) for row in section.cells for line in row[place].split("\n"))
+        table.add_column(
+            Text("\n" * (height - name.count("\n")) + name),
+            justify=_JUSTIFY[align],
+            overflow="ellipsis",
+            no_wrap=True,
+            min_width=widest if align == ">" else None,  # names are cut, numbers are not
+        )
     for row in section.cells:
         table.add_row(*map(_cell, row))
     console.print(table)

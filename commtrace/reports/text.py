@@ -30,8 +30,8 @@ def size(size_bytes: int | None) -> str:
 def rate(gb_s: float | None) -> str:
     """GB/s, without the unit.
 
-    >>> rate(88.91), rate(0.01234), rate(None)
-    ('88.9', '0.0123', '–')
+    >>> rate(88.91), rate(0.01234), rate(0.00001), rate(None)
+    ('88.9', '0.012', '0.000', '–')
     """
     return NOTHING if gb_s is None else _digits(gb_s)
 
@@ -70,6 +70,5 @@ def _scaled(value: int | None, units: tuple[tuple[str, int], ...]) -> str:
 
 
 def _digits(value: float) -> str:
-    if value == 0:
-        return "0"
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.9995 else 3
+    return f"{value:,.{decimals}f}"

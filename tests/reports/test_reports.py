@@ -1,0 +1,227 @@
+"""Every report shows the same analysis, and takes no name for markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from markdown_it import MarkdownIt
+
+import commtrace as ct
+from commtrace.analysis import Analysis
+from commtrace.reports import json as json_report
+from commtrace.reports import markdown, terminal
+from commtrace.run import Run
+from commtrace.schema import Note
+from commtrace.trace import Trace
+
+Make = Callable[..., Trace]
+
+HERE = Path(__file__).parent
+VALIDATOR = jsonschema.Draft202012Validator(json_report.schema())
+
+HOSTILE = (
+    "\x1b[2J\x1b]0;title\x07",
+    "[bold red]markup[/bold red][/]",
+    "a|b|c\n| --- |\n# heading",
+    "`code` **bold** _it_ ~~no~~ <script>alert(1)</script> &lt;",
+    "[link](http://evil.example) ![image](x) http://evil.example www.evil.example",
+    "\u202edesrever \u200b\u2028 \ud800",
+    "- item",
+    "1. item",
+    "x" * 5_000,
+)
+
+
+def training(make_trace: Make, ranks: int) -> Analysis:
+    """Rank r computes for 10 + r ms, then all reduce until 100 ms, half of it hidden."""
+    ms = 1_000_000
+    collective = {
+        "op": "all_reduce",
+        "group": "0",
+        "group_size": ranks,
+        "dtype": "bfloat16",
+        "size_bytes": 40_000_000,
+        "seq": 1,
+        "stream": 20,
+        "kind": "communication",
+        "step": 1,
+    }
+    by_rank = [
+        {"rank": r, "device": f"cuda:{r}", "start_ns": (10 + r) * ms, "duration_ns": (90 - r) * ms}
+        for r in range(ranks)
+    ]
+    copy = {"kind": "HtoD", "source": "host", "memory": "pinned", "size_bytes": 25_000_000}
+    trace = make_trace(
+        kernels=[{**collective, **row} for row in by_rank]
+        + [
+            {**row, "kind": "compute", "start_ns": start * ms, "duration_ns": duration * ms}
+            for row in by_rank
+            for start, duration in ((0, 10 + row["rank"]), (50, 50))
+        ],
+        collectives=[{**collective, **row} for row in by_rank],
+        copies=[
+            {**copy, **row, "destination": row["device"], "start_ns": 101 * ms, "duration_ns": ms}
+            for row in by_rank
+        ],
+        ranks=[
+            {"rank": r, "file": f"rank{r}.json", "host": "node1", "world_size": ranks + 1}
+            | {"start_ns": 0, "end_ns": 102 * ms}
+            for r in range(ranks)
+        ],
+        groups=[{"rank": r, "group": "0", "backend": "nccl"} for r in range(ranks)],
+        steps=[{"rank": r, "step": 1, "start_ns": 0, "duration_ns": ms} for r in range(ranks)],
+        notes=(Note("missing-rank", f"rank {ranks} of {ranks + 1} has no trace", rank=None),),
+    )
+    return Run(trace, "traces/training").analysis()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminals_report(make_trace: Make, width: int) -> None:
+    shown = terminal.render(training(make_trace, 2), width=width)
+    assert shown == (HERE / f"training-{width}.txt").read_text("utf-8")
+
+
+def test_the_markdown_report(make_trace: Make) -> None:
+    shown = markdown.render(training(make_trace, 2))
+    assert shown == (HERE / "training.md").read_text("utf-8")
+
+
+def test_the_json_report(make_trace: Make) -> None:
+    document = json.loads(json_report.render(training(make_trace, 2)))
+    VALIDATOR.validate(document)
+    assert list(document) == list(json_report.schema()["properties"])
+    assert document["run"]["missing_ranks"] == [2]
+    assert document["devices"][1]["exposed_communication_ns"] == 39_000_000
+    assert document["collectives"][0]["count"] == 1
+    assert document["collectives"][0]["complete"] is None
+
+
+def test_many_ranks_show_the_extremes(make_trace: Make) -> None:
+    shown = terminal.render(training(make_trace, 64), width=100)
+    ranks = [int(line.split()[0]) for line in shown.splitlines() if "  cuda:" in line[:12]]
+    assert ranks == [0, 1, 2, 3, 60, 61, 62, 63]
+    assert "56 in between are not shown" in shown
+    assert "54 more are not shown" in shown
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_no_line_is_wider_than_the_terminal(make_trace: Make, width: int) -> None:
+    analysis = hostile(make_trace)
+    assert max(map(len, terminal.render(analysis, width=width).splitlines())) <= width
+
+
+def test_colour_is_only_added(make_trace: Make) -> None:
+    analysis = training(make_trace, 2)
+    colourful = terminal.render(analysis, color=True)
+    assert "\x1b[" in colourful
+    stripped = re.sub(r"\x1b\[[\d;]*m", "", colourful)
+    plain = terminal.render(analysis)
+    assert [line.rstrip() for line in stripped.splitlines()] == plain.splitlines()
+
+
+def hostile(make_trace: Make) -> Analysis:
+    trace = make_trace(
+        kernels=[
+            {"kind": "compute", "start_ns": 0, "duration_ns": 5, "device": name} for name in HOSTILE
+        ],
+        collectives=[
+            {"op": name, "group": name, "dtype": name, "start_ns": 0, "duration_ns": 5}
+            for name in HOSTILE
+        ],
+        copies=[
+            {"kind": "HtoD", "source": name, "destination": name, "memory": name}
+            | {"start_ns": 0, "duration_ns": 5}
+            for name in HOSTILE
+        ],
+        ranks=[{"rank": i, "file": name, "host": name} for i, name in enumerate(HOSTILE)],
+        groups=[{"group": name, "backend": name} for name in HOSTILE],
+        notes=tuple(Note(name, name, file=name) for name in HOSTILE),
+    )
+    return Run(trace, HOSTILE[3]).analysis()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_no_markup(make_trace: Make, name: str) -> None:
+    trace = make_trace(
+        collectives=[{"op": name, "group": name, "dtype": name, "start_ns": 0, "duration_ns": 5}],
+        groups=[{"group": name, "backend": name}],
+        ranks=[{"file": name, "host": name}],
+        notes=(Note(name, name, file=name),),
+    )
+    analysis = Run(trace, name).analysis()
+
+    shown = terminal.render(analysis, width=300)
+    assert all(c.isprintable() for c in shown.replace("\n", ""))
+
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render(analysis))
+    inline = [child.type for token in tokens for child in token.children or ()]
+    assert set(inline) <= {"text", "text_special", "softbreak"}
+    assert [t.type for t in tokens].count("heading_open") == 3 + (len(analysis.devices) > 0)
+    assert [t.type for t in tokens].count("bullet_list_open") == 1
+    rows = [t.type for t in tokens].count("tr_open")
+    assert rows == 2 + 2 * (len(analysis.devices) > 0)
+
+
+@pytest.mark.parametrize("render", [terminal.render, markdown.render])
+def test_an_empty_trace_is_no_error(make_trace: Make, render: Callable[..., str]) -> None:
+    analysis = Run(make_trace(), "empty").analysis()
+    assert "No communication" in render(analysis)
+    VALIDATOR.validate(json.loads(json_report.render(analysis)))
+
+
+def test_the_schema_is_shipped_and_strict() -> None:
+    shipped = resources.files("commtrace.reports") / "analysis.schema.json"
+    assert json.loads(shipped.read_text("utf-8")) == json_report.schema(), "run `make docs`"
+    jsonschema.Draft202012Validator.check_schema(json_report.schema())
+    for node in _nodes(json_report.schema()):
+        assert node.get("description"), node
+        if node.get("type") == "object" and "properties" in node:
+            assert node["additionalProperties"] is False
+            assert node["required"] == list(node["properties"])
+        for name, field in node.get("properties", {}).items():
+            assert not name.endswith("_ns") or field["unit"] == "ns"
+            assert not name.endswith("_gb_s") or field["unit"] == "GB/s"
+            assert not name.endswith("bytes") or field["unit"] == "bytes"
+
+
+def _nodes(node: dict[str, Any]) -> list[dict[str, Any]]:
+    below = [*node.get("properties", {}).values()]
+    if "properties" not in node.get("items", {"properties": None}):
+        below.append(node["items"])
+    if "properties" in node.get("items", {}):
+        below += node["items"]["properties"].values()
+    return [node, *(found for child in below for found in _nodes(child))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpupuzzlers_malformed_json.json.gz",
+        "gpupuzzlers_streams_copies.json.gz",
+        "hta_16gpu_three_nccl_streams.json.gz",
+        "hta_a100_resnet_nccl_metadata.json.gz",
+        "hta_cpu_only_gloo_rank34.json.gz",
+        "hta_cuda_event_sync.json.gz",
+        "hta_dlrm_2_of_128",
+        "hta_v100_allreduce_no_metadata.json.gz",
+        "tracelens_mi300_resnet_rccl.json.gz",
+    ],
+)
+def test_real_traces_keep_the_contract(real_traces: Path, name: str) -> None:
+    analysis = ct.load(real_traces / name).analysis()
+    document = json.loads(json_report.render(analysis))
+    VALIDATOR.validate(document)
+    for row in document["devices"]:
+        parts = row["exposed_communication_ns"] + row["overlapped_communication_ns"]
+        assert parts == row["communication_ns"]
+    for width in (80, 120):
+        lines = terminal.render(analysis, width=width).splitlines()
+        assert max(map(len, lines)) <= width
+    assert markdown.render(analysis)
