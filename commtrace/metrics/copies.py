@@ -22,7 +22,11 @@ COPIES = Table(
     "all copies of one rank from one place to another; memory fills are not among them",
     (
         Column("rank", "int64", "The rank."),
-        Column("kind", "category", "`HtoD`, `DtoH`, `DtoD`, `PtoP` (between GPUs) or `HtoH`."),
+        Column(
+            "kind",
+            "category",
+            "`HtoD`, `DtoH`, `DtoD`, `PtoP` (between GPUs), `HtoH`; null if untold.",
+        ),
         Column("source", "category", "`host` or a device; null if untold."),
         Column("destination", "category", "`host` or a device; null if untold."),
         Column("memory", "category", "The host's side: `pageable`, `pinned`; null without one."),

@@ -83,9 +83,11 @@ def notes(analysis: Analysis) -> list[str]:
 
 
 def _verdict(devices: list[dict[str, Any]]) -> str:
+    if not any(row["communication_ns"] for row in devices):
+        return "No communication."
     busy = [row for row in devices if row["communication_ns"] and row["span_ns"]]
     if not busy:
-        return "No communication whose cost could be told."
+        return "How much of the communication is exposed cannot be told."
     least, most = min(busy, key=_exposed_share), max(busy, key=_exposed_share)
     shares = [percent(row["exposed_communication_ns"], row["span_ns"]) for row in (least, most)]
     if shares[0] == shares[1]:

@@ -28,7 +28,7 @@ _TABLES = {
 _NEVER_NULL = ("device", "kind", "file")
 _VALUES = {
     (STREAMS.name, "kind"): ("compute", "communication", "copy", "mixed"),
-    (COPIES.name, "kind"): ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH"),
+    (COPIES.name, "kind"): ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", None),
     (COLLECTIVES.name, "op"): (*OPERATIONS, None),
     (COLLECTIVES.name, "bound"): ("exact", "lower", None),
 }

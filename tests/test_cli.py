@@ -1,0 +1,322 @@
+"""The command line: results on stdout, one line on stderr, and the exit status."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace import __version__
+from commtrace.cli import main
+from commtrace.reports import json as json_report
+
+Captured = pytest.CaptureFixture[str]
+
+KERNEL = {
+    "ph": "X",
+    "cat": "kernel",
+    "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)",
+    "pid": 0,
+    "tid": 7,
+    "ts": 100.0,
+    "dur": 10.0,
+    "args": {"device": 0, "stream": 7, "correlation": 1},
+}
+
+
+def trace(*events: Any, rank: int | None = 0, world_size: int = 1) -> dict[str, Any]:
+    info = {} if rank is None else {"rank": rank, "world_size": world_size}
+    return {"distributedInfo": info, "traceEvents": list(events)}
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def commtrace(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "commtrace", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.fixture
+def a_trace(tmp_path: Path) -> Path:
+    return write(tmp_path / "rank0.json", trace(KERNEL))
+
+
+def test_analyze_prints_text(a_trace: Path, capsys: Captured) -> None:
+    assert main(["analyze", str(a_trace)]) == 0
+    out, err = capsys.readouterr()
+    assert "Where the time went" in out
+    assert err == ""
+
+
+def test_analyze_prints_json_and_markdown(a_trace: Path, capsys: Captured) -> None:
+    assert main(["analyze", str(a_trace), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["devices"][0]["communication_ns"] == 10_000
+    assert main(["analyze", str(a_trace), "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.json", "{"), ("a.md", "# "), ("a.txt", "/"), ("a.html", None)]
+)
+def test_the_outputs_name_says_the_format(
+    a_trace: Path, tmp_path: Path, capsys: Captured, name: str, start: str | None
+) -> None:
+    target = tmp_path / name
+    status = main(["analyze", str(a_trace), "-o", str(target)])
+    out, err = capsys.readouterr()
+    assert out == ""
+    if start is None:
+        assert status == 2
+        assert ".txt, .json, .md" in err
+        assert not target.exists()
+    else:
+        assert status == 0
+        assert target.read_text("utf-8").startswith(start)
+
+
+def test_a_format_outranks_the_outputs_name(a_trace: Path, tmp_path: Path) -> None:
+    target = tmp_path / "report"
+    assert main(["analyze", str(a_trace), "-o", str(target), "--format", "json"]) == 0
+    assert json.loads(target.read_text())["schema_version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["analyze"], "Missing argument"),
+        (["analyze", "/nowhere"], "/nowhere"),
+        (["analyze", "x", "--frobnicate"], "--frobnicate"),
+        (["analyze", "x", "--format", "pdf"], "pdf"),
+        (["frobnicate"], "frobnicate"),
+        (["record", "no_such_workload"], "no_such_workload"),
+        (["record", "all_reduce", "--set", "elements"], "KEY=VALUE"),
+        (["record", "all_reduce", "--set", "elephants=1"], "elephants"),
+        (["record", "all_reduce", "-n", "0"], "--world-size"),
+        (["record", "all_reduce", "--backend", "mpi"], "mpi"),
+        (["open", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    arguments: list[str], said: str, capsys: Captured
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("commtrace: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_an_output_that_cannot_be_written(a_trace: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["analyze", str(a_trace), "-o", str(tmp_path / "none" / "a.json")]) == 2
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "no trace\x1b[2J\n" * 100,
+        "[]",
+        "{}",
+        "null",
+        '{"traceEvents": 3}',
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        b"\x1f\x8b\x08\x00garbage".decode("latin-1"),
+    ],
+)
+def test_what_is_no_trace_is_one_line(tmp_path: Path, capsys: Captured, content: str) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_bytes(content.encode("latin-1"))
+    assert main(["analyze", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "rank0.json" in err
+    assert "\x1b" not in err
+
+
+def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["analyze", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ts": "now"},
+        {"ts": None},
+        {"ts": float("nan")},
+        {"ts": 1e300},
+        {"ts": -5.0},
+        {"dur": -10.0},
+        {"dur": float("inf")},
+        {"dur": 1e300},
+        {"dur": None},
+        {"dur": 2.0**62},
+        {"name": 7},
+        {"name": None},
+        {"name": "x" * 100_000},
+        {"name": "\ud800\x1b[2J"},
+        {"args": None},
+        {"args": []},
+        {"args": {"device": "zero", "stream": {}, "correlation": 2**70}},
+        {"args": {"device": -1, "stream": -1}},
+        {"args": {"device": 2**63}},
+        {"pid": "Spans", "tid": "PyTorch Profiler", "args": {}},
+        {"cat": "gpu_memcpy", "name": "Memcpy", "args": {"device": 0, "bytes": -1}},
+        {"cat": "gpu_memcpy", "name": "Memcpy", "args": {"device": 0, "bytes": 2**62}},
+        {"args": {"device": 0, "stream": 7, "In msg nelems": 2**62, "Collective name": "x"}},
+        {"args": {"device": 0, "stream": 7, "Group size": 0, "Collective name": "allreduce"}},
+    ],
+)
+def test_one_bad_event_spoils_nothing(
+    tmp_path: Path, capsys: Captured, change: dict[str, Any]
+) -> None:
+    bad = {key: value for key, value in {**KERNEL, **change}.items() if value is not None}
+    path = write(tmp_path / "rank0.json", trace(KERNEL, bad, {**KERNEL, "ts": 200.0}))
+    for form in ("json", "text", "markdown"):
+        assert main(["analyze", str(path), "--format", form]) == 0
+    assert main(["analyze", str(path), "--format", "json"]) == 0
+    text = capsys.readouterr().out
+    document = json.loads(text[text.rindex('{\n "schema_version"') :])
+    _validate(document)
+    assert document["devices"][-1]["communication_ns"] >= 0
+
+
+@pytest.mark.parametrize(
+    "info", [{"rank": 0, "world_size": 10**15}, {"rank": -3}, {"rank": "x"}, []]
+)
+def test_absurd_metadata(tmp_path: Path, capsys: Captured, info: Any) -> None:
+    path = write(tmp_path / "rank0.json", {"distributedInfo": info, "traceEvents": [KERNEL]})
+    assert main(["analyze", str(path), "--format", "json"]) == 0
+    _validate(json.loads(capsys.readouterr().out))
+
+
+def test_duplicate_and_missing_ranks_and_two_runs(tmp_path: Path, capsys: Captured) -> None:
+    write(tmp_path / "a.json", trace(KERNEL, rank=0, world_size=4))
+    write(tmp_path / "b.json", trace(KERNEL, rank=0, world_size=4))
+    write(tmp_path / "c.json", trace(KERNEL, rank=2, world_size=8))
+    assert main(["analyze", str(tmp_path), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    _validate(document)
+    codes = {note["code"] for note in document["notes"]}
+    assert {"duplicate-rank", "missing-rank"} <= codes
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_truncated_file_is_analysed_as_far_as_it_goes(
+    tmp_path: Path, capsys: Captured, compressed: bool
+) -> None:
+    events = [{**KERNEL, "ts": 100.0 + 20 * n} for n in range(2_000)]
+    whole = json.dumps(trace(*events), indent=1).encode()
+    data = gzip.compress(whole) if compressed else whole
+    path = tmp_path / ("rank0.json.gz" if compressed else "rank0.json")
+    path.write_bytes(data[: len(data) * 2 // 3])
+    assert main(["analyze", str(path), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert "truncated" in {note["code"] for note in document["notes"]}
+    assert 0 < document["devices"][0]["communication_ns"] < 2_000 * 10_000
+
+
+def test_a_file_name_is_no_terminal_sequence(tmp_path: Path) -> None:
+    path = write(tmp_path / "\x1b[2Jrank0\n.json", "nothing")
+    done = commtrace("analyze", path)
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_name_that_is_no_utf8(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/rank0\xff.json"
+    Path(os.fsdecode(path)).write_text(json.dumps(trace(KERNEL)))
+    for form in ("text", "json", "markdown"):
+        done = commtrace("analyze", os.fsdecode(path), "--format", form)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_terminal_without_the_glyphs(a_trace: Path) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = commtrace("analyze", a_trace, env=plain)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_goes_away_is_no_error(a_trace: Path) -> None:
+    command = [sys.executable, "-m", "commtrace", "analyze", str(a_trace), "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_version_help_and_workloads(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"commtrace {__version__}\n"
+    assert main([]) == 0
+    assert "analyze" in capsys.readouterr().out
+    assert main(["workloads"]) == 0
+    out = capsys.readouterr().out
+    assert "all_reduce\n    What" in out
+    assert "elements=" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unwanted"),
+    [
+        (["--help"], ("numpy", "pandas", "torch", "matplotlib", "msgspec")),
+        (["workloads"], ("torch", "pandas", "matplotlib")),
+        (["analyze", "TRACE"], ("torch", "matplotlib")),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(
+    a_trace: Path, arguments: list[str], unwanted: tuple[str, ...]
+) -> None:
+    given = [str(a_trace) if argument == "TRACE" else argument for argument in arguments]
+    script = (
+        "import sys; from commtrace.cli import main; "
+        f"status = main({given}); loaded = [m for m in {unwanted} if m in sys.modules]; "
+        "sys.exit(status or ', '.join(loaded) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_record_then_analyze(tmp_path: Path, capsys: Captured, monkeypatch: Any) -> None:
+    asked: dict[str, Any] = {}
+
+    def record(workload: str, **options: Any) -> Path:
+        asked.update(options, workload=workload)
+        return tmp_path / "a folder"
+
+    monkeypatch.setattr("commtrace.record.launch.record", record)
+    options = ["--set", "elements=5", "--set", "dtype=float16", "-n", "3", "--backend", "gloo"]
+    assert main(["record", "all_reduce", *options]) == 0
+    assert asked == {
+        "workload": "all_reduce",
+        "settings": {"elements": "5", "dtype": "float16"},
+        "world_size": 3,
+        "backend": "gloo",
+        "out": None,
+    }
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path}/a folder\n"
+    assert f"commtrace analyze '{tmp_path}/a folder'" in err
+
+
+def _validate(document: Any) -> None:
+    import jsonschema
+
+    jsonschema.Draft202012Validator(json_report.schema()).validate(document)
