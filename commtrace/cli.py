@@ -36,6 +36,7 @@ _BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 _TyperError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
+    rich_markup_mode=None,  # rich's help takes twice as long as everything else in --help
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -91,7 +92,9 @@ def options(
 
 @app.command()
 def analyze(
-    paths: Annotated[list[Path], typer.Argument(help="Trace files, folders or globs.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH", help="Trace files, folders or globs.")
+    ],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Write there; .txt, .json or .md says the format."),
@@ -114,7 +117,9 @@ def analyze(
 
 @app.command()
 def record(
-    workload: Annotated[str, typer.Argument(help="A workload's name, or a Python file.")],
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD", help="Its name, or a Python file.")
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One of the workload's settings."),
@@ -130,7 +135,7 @@ def record(
         typer.Option("-o", "--output", help="The folder; default traces/WORKLOAD/BACKEND-N."),
     ] = None,
 ) -> None:
-    """Run a workload on this host and record it: a trace per rank, and a manifest."""
+    """Record a workload on this host: a trace per rank, and a manifest."""
     chosen = dict(map(_setting, settings or ()))
     from commtrace.record.launch import record
 
@@ -147,7 +152,7 @@ def record(
 
 @app.command()
 def workloads() -> None:
-    """The workloads that come with commtrace, and the question that each answers."""
+    """The workloads that come with it, and what each asks."""
     from commtrace.record.workloads import available
 
     for workload in available():
@@ -155,8 +160,10 @@ def workloads() -> None:
         _print(f"{workload.name}\n{_indented(workload.question)}\n{_indented(settings)}\n\n")
 
 
-@app.command()
-def open(paths: Annotated[list[Path], typer.Argument(help="Trace files or folders.")]) -> None:  # noqa: A001 - the command's name
+@app.command("open")
+def open_recording(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Trace files or folders.")],
+) -> None:
     """Show a recording in Perfetto, all ranks on one time axis."""
     from commtrace.viewer import open_in_perfetto
 

@@ -224,7 +224,7 @@ def _summary(trace: Trace, name: str, devices: pd.DataFrame) -> Summary:
         world_size=world_size,
         ranks=tuple(present),
         missing_ranks=tuple(sorted({*range(world_size or 0)}.difference(present))),
-        backends=_names(trace.groups["backend"]) or _names(ranks["backend"]),
+        backends=_names(trace.groups["backend"], ranks["backend"]),
         devices=tuple(dict.fromkeys(devices["device"].astype(str))),
         hosts=_names(ranks["host"]),
         span_ns=int(spans.max()) if len(spans) else 0,
@@ -232,5 +232,5 @@ def _summary(trace: Trace, name: str, devices: pd.DataFrame) -> Summary:
     )
 
 
-def _names(column: pd.Series[Any]) -> tuple[str, ...]:
-    return tuple(sorted({str(name) for name in column.dropna()}))
+def _names(*columns: pd.Series[Any]) -> tuple[str, ...]:
+    return tuple(sorted({str(name) for column in columns for name in column.dropna()}))
