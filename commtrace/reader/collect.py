@@ -41,7 +41,7 @@ _KINDS: dict[str | None, str] = {
 _TIMES = ("start_ns", "duration_ns")
 _ON_GPU = ("device", "stream", "correlation", "size_bytes", "from_device", "to_device")
 _YEAR_NS = 366 * 86_400 * 10**9
-_BATCH = 4096  # fewer would waste numpy's time, more the cache's
+_BATCH = 1024  # fewer would waste numpy's time, more the cache's
 _WRONG_ARGUMENTS = "whose arguments have the wrong types"
 
 Mask = npt.NDArray[np.bool_]

@@ -21,8 +21,8 @@ from commtrace.reader.salvage import BROKEN, Salvaged, salvage
 
 __all__ = ["Document", "Event"]
 
-LONGEST = 1 << 26
-"""Bytes that one event, or the metadata on one side of the events, may take."""
+_LONGEST_EVENT = 1 << 23
+_LONGEST_METADATA = 1 << 26  # on one side of the events
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KNOWN = re.compile(rb'"(baseTimeNanoseconds|distributedInfo|deviceProperties|host_name)"\s*:\s*')
@@ -49,20 +49,27 @@ _list = msgspec.json.Decoder(list[Event])
 class Document:
     """Feed it a file's blocks, then ``finish``; it hands events to ``take``.
 
-    ``metadata`` is known before the first event as far as it stands there, and
-    completed at the end. ``events`` counts all events, ``unfit`` those without an event's
-    types, ``reason`` the first of these; ``damaged`` the places that are not JSON and
-    ``lost`` their bytes; ``complete`` says whether the end of the list was seen, ``bare``
-    whether the file is nothing but the list, ``unfinished`` the bytes at the end of the
-    file that may be the beginning of one more event; ``partly_told`` says whether there
-    are metadata that could not be read.
+    ``metadata``
+        the file's top level: before the first event as far as it stands there.
+    ``events``
+        how many there are, the dropped and the ``unfit`` ones included.
+    ``unfit``, ``reason``
+        events without an event's types, and what is wrong with the first.
+    ``repaired``
+        events that were all but valid.
+    ``damaged``, ``lost``
+        places that are not JSON, and their bytes.
+    ``complete``, ``unfinished``
+        whether the end of the list was seen; if not, the bytes of an event begun.
+    ``bare``, ``partly_told``
+        whether the file is nothing but a list; whether some metadata could not be read.
     """
 
     def __init__(
         self, path: Path, take: Callable[[list[Event]], None], *, fast: bool = True
     ) -> None:
         self.metadata: dict[str, Any] = {}
-        self.events = self.unfit = self.damaged = self.lost = self.unfinished = 0
+        self.events = self.unfit = self.repaired = self.damaged = self.lost = self.unfinished = 0
         self.reason: str | None = None
         self.complete = self.bare = self.partly_told = False
         self._path = path
@@ -71,17 +78,21 @@ class Document:
         self._fast = fast
         self._layout: Layout | None = None
         self._dropper: re.Pattern[bytes] | None = None
-        self._text = b""  # read, and not yet understood
+        self._blocks: list[bytes] = []  # read
+        self._text = b""  # and looked at, but not yet understood
         self._seen = 0  # of it, already searched
         self._go = self._head
 
     def feed(self, block: bytes) -> None:
         """Take the next block. Raises TraceError where the file is not a trace."""
-        self._text += block
-        self._go()
+        self._blocks.append(block)
+        # Look again only at twice as much text as did not suffice: linear in the end.
+        if sum(map(len, self._blocks)) >= len(self._text):
+            self._look()
 
     def finish(self) -> None:
         """The file is at its end. Raises TraceError where it was not a trace."""
+        self._look()
         if self._go == self._head:
             self._damaged_head()
         if self._go != self._tail:
@@ -95,6 +106,11 @@ class Document:
         self._operators = False
         self._learn_dropper()
 
+    def _look(self) -> None:
+        self._text = b"".join((self._text, *self._blocks))
+        self._blocks.clear()
+        self._go()
+
     def _head(self) -> None:
         if self._start()[:1] == b"[":
             self.bare = True
@@ -107,7 +123,7 @@ class Document:
                 self._begin(match.end())
                 return
         self._seen = max(0, len(self._text) - 256)
-        if len(self._text) > LONGEST:
+        if len(self._text) > _LONGEST_METADATA:
             self._damaged_head()
 
     def _damaged_head(self) -> None:
@@ -148,14 +164,10 @@ class Document:
             self._salvage(b"", final=False)
 
     def _learn(self, text: bytes) -> bool:
-        if len(text) < 2 * self._seen:
-            return False
-        self._seen = len(text)
         self._layout = learn(text)
         if self._layout is None:
             self._check_length()
             return False
-        self._seen = 0
         self._learn_dropper()
         return True
 
@@ -202,6 +214,7 @@ class Document:
         self.events += len(found.events) + found.unfit
         self.unfit += found.unfit
         self.reason = self.reason or found.reason
+        self.repaired += found.repaired
         self.damaged += found.damaged
         self.lost += found.lost
         self._take(found.events)
@@ -213,8 +226,8 @@ class Document:
             self._go = self._between
 
     def _tail(self) -> None:
-        if len(self._text) > LONGEST:
-            self._text = self._text[:LONGEST]
+        if len(self._text) > _LONGEST_METADATA:
+            self._text = self._text[:_LONGEST_METADATA]
 
     def _read_tail(self) -> None:
         tail = self._text.strip(_BLANK)
@@ -230,7 +243,7 @@ class Document:
 
     def _check_length(self) -> None:
         # No event is as long as that: give up on whatever this is, and look for the next.
-        if len(self._text) > LONGEST:
+        if len(self._text) > _LONGEST_EVENT:
             self._salvage(b"", final=True)
             if not self.complete:
                 self.damaged += 1

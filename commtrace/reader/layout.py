@@ -21,6 +21,7 @@ _FOLLOW = re.compile(rb"\s*,\s*\{")
 _LINE = re.compile(rb"\r?\n[ \t]*\Z")
 _GUESS = re.compile(rb'((?:\r?\n[ \t]*)?)\}(\s*,\s*\{)\s*"ph"')
 _UNWANTED = rb'(?:python_function|Python function|gpu_user_annotation|overhead|cuda_sync)"'
+_ARGUMENTS = rb'(?<="args": \{)|(?<="args":\{)'
 _FLOWS_AND_INSTANTS = rb'[sfti]"'
 
 _scan = json.JSONDecoder().raw_decode
@@ -48,8 +49,8 @@ class Layout:
         """A pattern for unwanted events with their separator; None if they are not known.
 
         ``operators`` drops CPU operators, too, but for those that communicate. A match
-        begins with the event's kind and holds no closing brace but those of its
-        arguments and its own, so that no other event can hide within it.
+        begins with the event's kind and holds no opening brace but its arguments' and, at
+        its end, the next event's: no other event can hide within it.
         """
         if self.head is None:
             return None
@@ -59,10 +60,10 @@ class Layout:
             unwanted = rb"(?:%b|(?:cpu_op|Operator)%b(?!%b|[^\"]*\\))" % (_UNWANTED, name, calls)
         else:
             unwanted = _UNWANTED
-        indent, follow = re.escape(self.indent), re.escape(self.follow)
+        gap = re.escape(self.separator)
         return re.compile(
-            rb"%b(?:%b|X%b%b)[^}]*\}(?:%b\})?%b"
-            % (ph, _FLOWS_AND_INSTANTS, cat, unwanted, indent, follow)
+            rb"%b(?:%b|X%b%b)[^{]*\{(?:(?<=%b)|(?:%b)[^{]*\{(?<=%b))"
+            % (ph, _FLOWS_AND_INSTANTS, cat, unwanted, gap, _ARGUMENTS, gap)
         )
 
 

@@ -22,12 +22,16 @@ BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _scan = json.JSONDecoder(strict=False).raw_decode
 _BETWEEN = re.compile(r"[\s,]*")
-_OPENING = re.compile(r'(?<=[,}])\s*\{\s*"|\{\s*"ph"\s*:')
+_OPENING = re.compile(r'\{\s*"(ph"\s*:)?')
+_CLOSING = re.compile(r'\](?=\s*(?:,\s*"|\}?\s*\Z))')
+_CUT = re.compile(r"[-+.\\\w]{0,9}\Z")  # a word, a number or an escape that the text's end cuts
 _STRADDLE = 256  # an opening may begin in one text and end in the next
 _CLOSING = re.compile(r'(?<=\})\s*\](?=\s*(?:,\s*"|\}?\s*\Z))')
 _STRING_OR_BARE = re.compile(
-    r'"(?:[^"\\]|\\.)*"|(?<![\w.])[-+]?(?:NaN|Infinity|nan|inf)\b', re.DOTALL
+    r'"(?:[^"\\]|\\.)*(?:"|\Z)|(?<![\w.])[-+]?(?:NaN|Infinity|nan|inf)\b', re.DOTALL
 )
+_NAME = re.compile(r'("name"\s*:\s*")(.{0,2000}?)("\s*,\s*"(?:ph|cat|pid|tid|ts)"\s*:)', re.DOTALL)
+_QUOTE = re.compile(r'(?<!\\)"')
 _UNFIT = re.compile(r"[\x00-\x1f]|\\u[dD][89a-fA-F]..(?:\\u[dD][c-fC-F]..)?")
 
 
@@ -37,8 +41,8 @@ class Salvaged(Generic[T]):
 
     ``rest`` is what follows the list of events where it ``ended``; else what may be the
     beginning of an event that is still incomplete. ``unfit`` counts what has an event's
-    shape but not its types, ``reason`` the first of them; ``damaged`` the places that are
-    not JSON and ``lost`` their bytes.
+    shape but not its types, ``reason`` the first of them; ``repaired`` events that became
+    valid by little; ``damaged`` the places that are not JSON and ``lost`` their bytes.
     """
 
     events: list[T] = field(default_factory=list)
@@ -46,6 +50,7 @@ class Salvaged(Generic[T]):
     ended: bool = False
     unfit: int = 0
     reason: str | None = None
+    repaired: int = 0
     damaged: int = 0
     lost: int = 0
 
@@ -87,9 +92,25 @@ def salvage(text: bytes, decoder: msgspec.json.Decoder[T], final: bool) -> Salva
 
 def _resume(string: str, at: int, final: bool) -> int | None:
     """Where to go on after damage: the next event, or in the final text the list's end."""
-    opening = _OPENING.search(string, at + 1)
-    closing = _CLOSING.search(string, at + 1) if final else None
-    return min((found.start() for found in (opening, closing) if found), default=None)
+    openings = (
+        found.start()
+        for found in _OPENING.finditer(string, at + 1)
+        if found[1] or _before(string, found.start()) in (",", "}")
+    )
+    closings = (
+        found.start()
+        for found in _CLOSING.finditer(string, at + 1)
+        if _before(string, found.start()) == "}"
+    )
+    places = [next(openings, None), next(closings, None) if final else None]
+    return min((place for place in places if place is not None), default=None)
+
+
+def _before(string: str, at: int) -> str:
+    """The last character before a place that is not blank."""
+    while at and string[at - 1] in " \t\r\n":
+        at -= 1
+    return string[at - 1 : at]
 
 
 def _end(match: re.Match[str] | None, default: int) -> int:
@@ -105,14 +126,14 @@ def _value_end(string: str, at: int) -> tuple[int, bool]:
     try:
         return _scan(string, at)[1], False
     except json.JSONDecodeError as error:
-        return at, error.pos >= len(string) or error.msg.startswith("Unterminated")
+        return at, bool(_CUT.match(string, error.pos)) or error.msg.startswith("Unterminated")
     except (ValueError, RecursionError):
         return at, False
 
 
 def _keep(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> None:
     try:
-        found.events.append(_decode(event, decoder))
+        _decode(found, event, decoder)
     except BROKEN as error:
         found.unfit += 1
         found.reason = found.reason or str(error)
@@ -121,22 +142,27 @@ def _keep(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> N
 def _rescue(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> None:
     # Not JSON, but it may be for no more than a bare nan, which ends the text early here.
     try:
-        found.events.append(_decode(event.rstrip(" \t\r\n,"), decoder))
+        _decode(found, event.rstrip(" \t\r\n,"), decoder)
     except BROKEN:
         found.damaged += 1
         found.lost += len(_bytes(event))
 
 
-def _decode(event: str, decoder: msgspec.json.Decoder[T]) -> T:
+def _decode(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> None:
     try:
-        return decoder.decode(_bytes(event))
+        found.events.append(decoder.decode(_bytes(event)))
     except BROKEN:
-        return decoder.decode(_repaired(event))
+        found.events.append(decoder.decode(_repaired(event)))
+        found.repaired += 1
 
 
 def _repaired(event: str) -> bytes:
-    """JSON again: no NaN, no control characters or half characters in strings."""
+    """JSON again: no NaN, no control characters or half characters in strings.
+
+    Nor quotes in a name: Kineto does not escape those of a label.
+    """
     event = _bytes(event).decode("utf-8", "replace")
+    event = _NAME.sub(lambda m: m[1] + _QUOTE.sub(r'\\"', m[2]) + m[3], event)
     return _STRING_OR_BARE.sub(_valid, event).encode()
 
 

@@ -53,7 +53,13 @@ class _Reading:
         self._keep_all = operators
         for block in self._source:
             self._document.feed(block)
-        self._document.finish()
+        try:
+            self._document.finish()
+        except TraceError:
+            if self._source.problem is None:
+                raise
+            problem = f"no event of it can be read: {self._source.problem}"
+            raise TraceError(f"{self._path}: {problem}; copy or record it again") from None
         self._collector.flush()
         if self._collector.has_gpu:
             self._collector.drop_operators()
@@ -141,6 +147,12 @@ class _Reading:
                 "damaged",
                 f"not JSON in {document.damaged:,} place(s): {document.lost:,} bytes were skipped, "
                 f"{share:.2g} % of the file",
+            )
+        if document.repaired:
+            self._note(
+                "repaired",
+                f"{document.repaired:,} events held NaN, stray quotes, control characters or "
+                "bytes that are not UTF-8",
             )
         if document.unfit:
             self._note("bad-events", f"{document.unfit:,} skipped: {document.reason}")

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.errors import TraceError
+from commtrace.reader import read, workers
+from commtrace.trace import Trace
+
+
+def write(file: Path, rank: int | None, world_size: int = 2, ts: int = 1000, **top: Any) -> Path:
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": f"k{rank}",
+        "pid": 0,
+        "tid": 7,
+        "ts": ts,
+        "dur": 5,
+    }
+    told = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": world_size}}
+    file.write_text(json.dumps({**told, **top, "traceEvents": [kernel]}))
+    return file
+
+
+def codes(trace: Trace) -> list[str]:
+    return sorted(note.code for note in trace.notes)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ranks_in_order_whatever_the_files_are_called(tmp_path: Path, processes: int) -> None:
+    write(tmp_path / "a.json", rank=1)
+    write(tmp_path / "b.json", rank=0)
+    seen: list[tuple[int, int]] = []
+    trace = read([tmp_path], workers=processes, progress=lambda *done: seen.append(done))
+    assert trace.ranks["rank"].tolist() == [0, 1]
+    assert trace.kernels["name"].tolist() == ["k0", "k1"]
+    assert trace.notes == ()
+    assert trace.manifest is None
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_what_is_no_trace_costs_itself_alone(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", rank=0, world_size=1)
+    (tmp_path / "package.json").write_text('{"name": "x"}')
+    (tmp_path / "rank1.json").touch()
+    trace = read([tmp_path])
+    assert trace.ranks["rank"].tolist() == [0]
+    assert codes(trace) == ["unreadable", "unreadable"]
+    assert {note.file for note in trace.notes} == {
+        str(tmp_path / "package.json"),
+        str(tmp_path / "rank1.json"),
+    }
+
+
+def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.json").touch()
+    with pytest.raises(TraceError, match=r"a\.json: is empty"):
+        read([tmp_path])
+    (tmp_path / "b.json").touch()
+    with pytest.raises(TraceError, match=r"a\.json: is empty.*\(and 1 more"):
+        read([tmp_path])
+
+
+def test_one_rank_in_two_files(tmp_path: Path) -> None:
+    for name, rank in {"a": 0, "b": 0, "c": 1}.items():
+        write(tmp_path / f"{name}.json", rank)
+    trace = read([tmp_path])
+    assert [Path(file).name for file in trace.ranks["file"]] == ["a.json", "c.json"]
+    (note,) = trace.notes
+    assert note.code == "duplicate-rank"
+    assert str(tmp_path / "a.json") in note.message
+    assert str(tmp_path / "b.json") in note.message
+
+
+def test_ranks_that_are_missing(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", rank=2, world_size=8)
+    (note,) = read([tmp_path]).notes
+    assert note.code == "missing-rank"
+    assert "0–1, 3–7 of 8" in note.message
+
+
+def test_two_runs_in_one_folder(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", rank=0)
+    write(tmp_path / "b.json", rank=1, world_size=4)
+    trace = read([tmp_path])
+    assert codes(trace) == ["missing-rank", "mixed-runs"]
+    write(tmp_path / "b.json", rank=1, ts=4 * 3600 * 10**6)
+    (note,) = read([tmp_path]).notes
+    assert note.code == "mixed-runs"
+    assert "239 minutes" in note.message
+
+
+def test_notes_name_rank_and_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "rank7.json", rank=None, baseTimeNanoseconds="x")
+    notes = read([file]).notes
+    assert [note.code for note in notes] == ["bad-metadata", "rank-from-filename"]
+    assert {(note.rank, note.file) for note in notes} == {(7, str(file))}
+
+
+def test_the_manifest_beside_the_traces(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", rank=0, world_size=1)
+    (tmp_path / "manifest.json").write_text('{"workload": "x"}')
+    assert read([tmp_path]).manifest == {"workload": "x"}
+    (tmp_path / "manifest.json").write_text("{")
+    trace = read([tmp_path])
+    assert trace.manifest is None
+    assert codes(trace) == ["unreadable"]
+
+
+def test_a_worker_that_is_killed_costs_its_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = workers._outcome
+
+    def dying(file: Path) -> workers.Part | str:
+        if file.name == "b.json":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(file)
+
+    monkeypatch.setattr(workers, "_outcome", dying)
+    for rank, name in enumerate("abc"):
+        write(tmp_path / f"{name}.json", rank, world_size=3)
+    trace = read([tmp_path], workers=2)
+    assert trace.ranks["rank"].tolist() == [0, 2]
+    (unreadable,) = [note for note in trace.notes if note.code == "unreadable"]
+    assert "b.json: the process that read it was killed" in unreadable.message
+
+
+def test_neither_reading_nor_importing_loads_pandas_before_it_is_needed(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", rank=0)
+    code = (
+        "import sys; from pathlib import Path; from commtrace.reader import read, workers;"
+        f"outcome = workers._outcome(Path({str(tmp_path / 'rank0.json')!r}));"
+        "assert isinstance(outcome, workers.Part), outcome;"
+        "print({'pandas', 'torch', 'matplotlib'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_real_traces_of_one_run(real_traces: Path) -> None:
+    trace = read([real_traces / "hta_dlrm_2_of_128"])
+    assert trace.ranks["rank"].tolist() == [0, 1]
+    assert trace.ranks["events"].tolist() == [4855, 4720]
+    assert codes(trace) == ["missing-rank"]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commtrace.reader.times import nanoseconds
+from commtrace.schema import NULL
+
+
+def plain(text: str) -> int:
+    return int((Decimal(text) * 1000).to_integral_value())
+
+
+def test_every_age_of_timestamp() -> None:
+    texts = [b"1669783687464181", b"1711964646123456.750", b"4458676522690.655", b"0.300"]
+    assert nanoseconds(texts).tolist() == [
+        1669783687464181000,
+        1711964646123456750,
+        4458676522690655,
+        300,
+    ]
+
+
+def test_what_is_no_number_is_null_and_spoils_no_other() -> None:
+    texts = [b"null", b'"12"', b"1.5", b"true", b"[1]", b"1e30", b"9223372036854775807", b"2"]
+    assert nanoseconds(texts).tolist() == [NULL] * 2 + [1500] + [NULL] * 4 + [2000]
+    assert nanoseconds([]).tolist() == []
+
+
+whole = st.integers(-(2**60) // 1000, 2**60 // 1000).map(str)
+decimals = st.builds("{}.{:03}".format, st.integers(0, 2**51), st.integers(0, 999))
+more_decimals = st.builds("{}.{}".format, st.integers(0, 2**51), st.integers(0, 10**9))
+reprs = st.floats(0, 2**51).map(repr)
+
+
+@given(st.lists(st.one_of(whole, decimals, more_decimals, reprs)))
+def test_agrees_with_decimal_arithmetic(texts: list[str]) -> None:
+    assert nanoseconds([t.encode() for t in texts]).tolist() == [plain(t) for t in texts]
+
+
+@given(st.lists(st.builds("{}.{:03}".format, st.integers(0, 2**43), st.integers(0, 999))))
+def test_agrees_with_decimal_arithmetic_up_to_a_hundred_days(texts: list[str]) -> None:
+    assert nanoseconds([t.encode() for t in texts]).tolist() == [plain(t) for t in texts]
