@@ -331,7 +331,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault that a rule saw. ``cost_ns`` is the time recoverable at most."""
+    """One fault that a rule saw. ``cost_ns`` is the time recoverable at most.
+
+    ``ranks`` are the culprits, ``streams`` where to look, the times Unix nanoseconds on the
+    run's clock. ``explained_by`` names the rule whose finding this one is a symptom of.
+    """
 
     rule: str
     summary: str
@@ -344,6 +348,7 @@ class Finding:
     ruled_out: tuple[str, ...]
     advice: str
     confidence: Literal["high", "medium", "low"]
+    explained_by: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,14 @@
+"""Rules: one file is one diagnosis, found by being there.
+
+A rule is a frozen dataclass whose fields are its thresholds, whose docstring is its
+documentation, and whose ``check`` yields findings from a trace. ``bad()`` is a tiny trace
+on which it must speak, ``good()`` the nearest one on which it must not.
+"""
+
+from __future__ import annotations
+
+from commtrace.rules._diagnose import diagnose
+from commtrace.rules._registry import RULES, rule_named
+from commtrace.rules._rule import CannotLook, Rule
+
+__all__ = ["RULES", "CannotLook", "Rule", "diagnose", "rule_named"]

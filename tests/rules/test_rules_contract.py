@@ -1,0 +1,70 @@
+"""One contract for all rules there are and will be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+from commtrace.rules import RULES, diagnose, rule_named
+
+SECTIONS = ("What it detects", "Why it costs time", "What to do", "Blind spots")
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_it_speaks_on_its_bad_trace_and_not_on_its_good_one(name: str) -> None:
+    rule = RULES[name]
+    assert diagnose(rule.bad(), select=[name]).findings
+    good = diagnose(rule.good(), select=[name])
+    assert not good.findings
+    assert name not in good.skipped, "looked and fine, not unable to look"
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_its_documentation_has_every_section(name: str) -> None:
+    rule = RULES[name]
+    assert is_dataclass(rule)
+    text = rule.__doc__ or ""
+    assert not text.startswith(f"{rule.__name__}(")
+    for section in SECTIONS:
+        assert f"\n    {section}\n" in text, section
+    for field in fields(rule):
+        assert f"``{field.name}``" in text, f"threshold {field.name} is not documented"
+        assert isinstance(field.default, int | float | str)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_its_findings_are_whole(name: str) -> None:
+    trace = RULES[name].bad()
+    present = set(trace.ranks["rank"])
+    for finding in diagnose(trace, select=[name]).findings:
+        assert finding.rule == name
+        assert "\n" not in finding.summary
+        assert 10 < len(finding.summary) < 220
+        assert finding.advice
+        assert finding.evidence, "a claim needs a number"
+        for one in finding.evidence:
+            assert one.unit
+            assert math.isfinite(one.value)
+        assert set(finding.ranks) <= present
+        assert finding.start_ns <= finding.end_ns
+        assert isinstance(finding.cost_ns, int)
+        assert finding.cost_ns >= 0
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_it_survives_every_other_rules_traces(name: str) -> None:
+    for other in RULES.values():
+        for trace in (other.bad(), other.good()):
+            diagnose(trace, select=[name])
+
+
+def test_causes_form_no_circle() -> None:
+    def below(name: str, seen: tuple[str, ...]) -> None:
+        assert name not in seen
+        for symptom in rule_named(name).explains:
+            below(rule_named(symptom).name(), (*seen, name))
+
+    for name in RULES:
+        below(name, ())
