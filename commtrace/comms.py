@@ -1,7 +1,8 @@
 """How communication is spelled, and what each operation moves.
 
-The only module that knows the names that PyTorch's layers, NCCL, RCCL and gloo
-give to operations and types, and the factors of bus bandwidth.
+The only module that knows the names that PyTorch's layers, and the libraries beside
+them, give to operations and types, and the factors of bus bandwidth. The names of GPU
+kernels are in ``kernels``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,6 @@ __all__ = [
     "full_size_bytes",
     "is_communication_annotation",
     "is_communication_call",
-    "is_communication_kernel",
-    "kernel_dtype",
-    "kernel_operation",
 ]
 
 OPERATIONS = (
@@ -46,9 +44,21 @@ _BY_LETTERS |= {
     "sparseallreduce": "all_reduce",
     "recvanysource": "recv",
 }
-_PREFIX = re.compile(r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|c10d|_?c10d_functional)::?")
+_BY_LETTERS |= {
+    # symm_mem's fusions: the communication of a matmul's input, or of its result
+    "fusedallgathermatmul": "all_gather",
+    "fusedallgatherscaledmatmul": "all_gather",
+    "fusedmatmulreducescatter": "reduce_scatter",
+    "fusedscaledmatmulreducescatter": "reduce_scatter",
+}
+_PREFIX = re.compile(
+    r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|c10d|_?c10d_functional)::?"
+    r"|^(?:symm_mem|_C_custom_ar|vllm|sgl_kernel|sglang)::_?"
+    r"(?:low_contention_|multimem_|one_shot_|two_shot_|nvshmem_|nccl_|inplace_|outplace_)*"
+)
 _SUFFIX = re.compile(
-    r"_?(?:oop|base|coalesced|into_tensor|tensor|single|out|inplace|sparse|any_source)$"
+    r"_?(?:oop|base|coalesced|into_tensor|tensor|single|out|inplace|sparse|any_source"
+    r"|copy|vdev|2d|offset)$"
 )
 
 _TYPES = {
@@ -95,15 +105,15 @@ _BYTES = {
     "complex128": 16,
 }
 
-_NCCL_KERNEL = re.compile(r"^(?:void )?(?:nccl|rccl)(?:Dev)?Kernel\w*")
-_NCCL_OPERATION = re.compile(
-    r"(?:nccl|rccl)(?:Dev)?Kernel_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?![A-Za-z])"
+CALL_PREFIX = (
+    r"(?:c10d::|_?c10d_functional::|record_param_comms"
+    r"|symm_mem::|_C_custom_ar::|deep_ep::|dpsk::ep::|nvshmem"
+    r"|sgl_kernel::all_reduce|sglang::(?:in|out)place_all_reduce"
+    r"|vllm::(?:all_reduce|all_gather|reduce_scatter))"
 )
-_NCCL_DTYPE = re.compile(r"_(?:Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)_(\w+?)(?:_|\(|$)")
-CALL_PREFIX = r"(?:c10d::|_?c10d_functional::|record_param_comms)"
 """How the names of all communication calls begin, as a regular expression."""
 
-_CALL = re.compile(r"^(?:c10d::|_?c10d_functional::|record_param_comms$)")
+_CALL = re.compile(rf"{CALL_PREFIX}(?<!record_param_comms)|record_param_comms$")
 _ANNOTATION = re.compile(r"^(?:nccl|rccl|gloo|xccl|hccl):")
 
 
@@ -137,12 +147,6 @@ def element_bytes(dtype: str) -> int:
 
 
 @lru_cache(maxsize=65536)
-def is_communication_kernel(name: str) -> bool:
-    """Whether a GPU kernel communicates, by its name."""
-    return _NCCL_KERNEL.match(name) is not None
-
-
-@lru_cache(maxsize=65536)
 def is_communication_call(name: str) -> bool:
     """Whether a CPU operator enqueues communication or waits for it."""
     return _CALL.match(name) is not None
@@ -151,26 +155,6 @@ def is_communication_call(name: str) -> bool:
 def is_communication_annotation(name: str) -> bool:
     """Whether a ``user_annotation`` is a backend's own, around an operation it runs."""
     return _ANNOTATION.match(name) is not None
-
-
-def kernel_operation(name: str) -> str | None:
-    """The operation that a kernel's name states; None where it states none.
-
-    ``SendRecv`` and RCCL's ``Generic`` run several operations, so they state none.
-
-    >>> kernel_operation("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)")
-    'all_reduce'
-    >>> kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgs)") is None
-    True
-    """
-    match = _NCCL_OPERATION.match(name)
-    return canonical_operation(match.group(1)) if match else None
-
-
-def kernel_dtype(name: str) -> str | None:
-    """The element type that a kernel's name states; None where it states none."""
-    match = _NCCL_DTYPE.search(name)
-    return canonical_dtype(match.group(1)) if match else None
 
 
 def full_size_bytes(

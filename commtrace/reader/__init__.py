@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commtrace import schema
+from commtrace import config, schema
 from commtrace.errors import TraceError
 from commtrace.reader.files import find
 from commtrace.reader.runs import one_per_rank, run_notes
@@ -29,8 +29,9 @@ def read(
     Files are read in parallel processes, by default one per core; ``progress`` is called
     with the files done and the files there are. A file that cannot be read, or whose rank
     another one has, is left out with a note. Raises TraceError, which names the file,
-    where none can be read.
+    where none can be read; UsageError where the user's configuration cannot be used.
     """
+    config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
     files = find(paths)
     outcomes: dict[Path, Part | str] = {}
     for file, outcome in read_each(files, workers):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commtrace import comms
+from commtrace import comms, kernels
 from commtrace.reader import arguments
 from commtrace.reader.arguments import GpuArguments
 from commtrace.reader.columns import Names, Numbers, integers
@@ -246,7 +246,7 @@ class Collector:
         )
         for row, (args, event) in enumerate(pairs):
             if _GPU[event.cat] == "kernel" and (
-                args.collective is not None or comms.is_communication_kernel(str(event.name))
+                args.collective is not None or kernels.is_communication(str(event.name))
             ):
                 yield self._found(batch, row, "kernel", place, first + row)
 

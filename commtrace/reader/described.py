@@ -1,7 +1,8 @@
 """What one event of a trace says about the operation behind it.
 
 Three spellings of the same facts: the arguments of an NCCL kernel or of
-``record_param_comms``, an annotation ``nccl:*`` or ``gloo:*``, a ``c10d`` operator.
+``record_param_comms``, an annotation ``nccl:*`` or ``gloo:*``, an operator: ``c10d``'s, or
+one of the libraries beside it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,32 @@ __all__ = [
 _OUTPUT_THEN_INPUT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _ROOT_ARGUMENT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}
 _PEER_ARGUMENT = 2
+
+
+class _Signature(NamedTuple):
+    """Where an operator has its input, its output and its root; None where it has none."""
+
+    source: int | None = 0
+    output: int | None = None
+    root: int | None = None
+
+
+# Those of other operators (torch.ops.symm_mem, vLLM's and SGLang's custom all_reduce).
+# What all_to_all_vdev sends is known on the device alone: its tensors are mere room.
+_SIGNATURES = {
+    "symm_mem::multimem_all_gather_out": _Signature(0, 2),
+    "symm_mem::multimem_one_shot_reduce_out": _Signature(0, 4, 2),
+    "symm_mem::one_shot_all_reduce_copy": _Signature(1),
+    "symm_mem::one_shot_all_reduce_copy_out": _Signature(1, 4),
+    "symm_mem::reduce_scatter_out": _Signature(0, 3),
+    "symm_mem::nvshmem_all_to_all": _Signature(0, 1),
+    "symm_mem::nvshmem_broadcast": _Signature(0, None, 1),
+    "symm_mem::all_to_all_vdev": _Signature(None),
+    "symm_mem::all_to_all_vdev_2d": _Signature(None),
+    "symm_mem::all_to_all_vdev_2d_offset": _Signature(None),
+    "_C_custom_ar::all_reduce": _Signature(1, 2),
+    "sgl_kernel::all_reduce": _Signature(1, 2),
+}
 
 _LARGEST = 2**62
 
@@ -80,19 +107,25 @@ def annotation(name: str, args: Arguments) -> Described:
 
 
 def operator(name: str, args: Arguments) -> Described:
-    """Read a ``c10d`` operator: tensors of both sides where they are no lists of lists."""
+    """Read an operator: tensors of both sides where they are no lists of lists."""
     op = comms.canonical_operation(name)
-    output = _argument_shapes(args, 0)
-    source = _argument_shapes(args, 1) if op in _OUTPUT_THEN_INPUT else output
+    where = _signature(op, name)
+    sides = (where.source, where.output)
     return Described(
         op=op,
         call=name,
-        dtype=next((d for i in (0, 1) if (d := _dtype(_item(args.types, i)))), None),
-        in_elements=0 if op == "recv" else _elements(source),
-        out_elements=0 if op == "send" else _elements(output),
+        dtype=next((d for i in sides if (d := _dtype(_item(args.types, i)))), None),
+        in_elements=0 if op == "recv" else _elements(_argument_shapes(args, where.source)),
+        out_elements=0 if op == "send" else _elements(_argument_shapes(args, where.output)),
         peer=_peer(op, name, args),
-        root=_integer(_item(args.inputs, _ROOT_ARGUMENT[op])) if op in _ROOT_ARGUMENT else None,
+        root=_integer(_item(args.inputs, where.root)),
     )
+
+
+def _signature(op: str | None, name: str) -> _Signature:
+    if not name.startswith("c10d::"):
+        return _SIGNATURES.get(name, _Signature())
+    return _Signature(int(op in _OUTPUT_THEN_INPUT), 0, _ROOT_ARGUMENT.get(op or ""))
 
 
 def completed(told: Described, group_size: int | None, is_root: bool | None) -> Described:
@@ -135,7 +168,7 @@ def argument_sizes(args: Arguments, index: int) -> list[int]:
     return [prod(shape) for shape in _argument_shapes(args, index) or ()]
 
 
-def _argument_shapes(args: Arguments, index: int) -> list[list[int]] | None:
+def _argument_shapes(args: Arguments, index: int | None) -> list[list[int]] | None:
     dims, kind = _item(args.dims, index), _item(args.types, index)
     if kind == "TensorList":
         told = isinstance(dims, list) and dims and all(_is_shape(d) for d in dims)
@@ -178,8 +211,9 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < _LARGEST for n in value)
 
 
-def _item(values: Any, index: int) -> Any:
-    return values[index] if isinstance(values, list) and index < len(values) else None
+def _item(values: Any, index: int | None) -> Any:
+    told = index is not None and isinstance(values, list) and index < len(values)
+    return values[index] if told else None
 
 
 def _dtype(name: Any) -> str | None:

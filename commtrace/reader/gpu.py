@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commtrace import comms
+from commtrace import kernels as communication
 from commtrace.reader.events import Gpu, Int64, Launches, Scan
 from commtrace.reader.host import Steps
 from commtrace.schema import NULL, Coded, Columns
@@ -84,7 +84,7 @@ def kernels(scan: Scan, join: Launched, rank: int) -> Columns:
     """The table of kernels."""
     gpu = scan.gpu
     rows = np.flatnonzero(_is(gpu.category, "kernel"))
-    communicates = _has(gpu.name, comms.is_communication_kernel)
+    communicates = _has(gpu.name, communication.is_communication)
     told = [call.gpu_row for call in scan.calls if call.gpu_row >= 0]
     communicates[np.asarray(told, dtype=np.int64)] = True
     return {

@@ -14,11 +14,13 @@ from commtrace.reader.gloo import gloo_rows
 from commtrace.reader.groups import Groups
 from commtrace.reader.host import Steps
 from commtrace.reader.job import Job
-from commtrace.reader.ladder import kernel_rows
+from commtrace.reader.ladder import gpu_rows
 from commtrace.reader.operations import Setting
 from commtrace.schema import COLLECTIVES, GROUPS, NULL, RANKS, Columns, Note
 
 __all__ = ["Tables", "identify", "tables"]
+
+_TELLING = ("op", "executed", "call")
 
 _COUNTED = {
     "orphaned-kernels": "{} kernels have no launch in the trace: their step and, unless the "
@@ -63,13 +65,13 @@ def tables(scan: Scan, rank: int) -> Tables:
     steps = Steps(scan.annotations)
     join = gpu.launched(scan, steps)
     gloo = gloo_rows(scan, setting)
-    rows = sorted(kernel_rows(scan, join, setting) + gloo.rows, key=lambda row: row["start_ns"])
+    rows = sorted(gpu_rows(scan, join, setting) + gloo.rows, key=lambda row: row["start_ns"])
     copies = gpu.copies(scan, join, rank)
     counts = {
         "orphaned-kernels": join.orphans,
         "negative-launch-latency": join.premature,
         "unfinished-operations": gloo.unfinished,
-        "untold-operations": sum(row["op"] is None and row["executed"] is None for row in rows),
+        "untold-operations": sum(all(row[told] is None for told in _TELLING) for row in rows),
         "unknown-dtype": _unknown_types(scan.calls),
         "unknown-copies": gpu.unknown(copies),
         "unreadable-groups": setting.groups.unreadable,

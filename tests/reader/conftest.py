@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from commtrace import comms, schema
+from commtrace import comms, kernels, schema
 from commtrace.reader import kineto
 from commtrace.reader.events import Arguments, Call, Gpu, Hosted, Launches, Scan
 from commtrace.schema import NULL, Coded
@@ -79,7 +79,7 @@ def _scan(path: Path) -> Scan:
 def _is_call(event: Event) -> bool:
     category, name = event.get("cat"), event["name"]
     if GPU.get(category) == "kernel":
-        return comms.is_communication_kernel(name) or "Collective name" in event.get("args", {})
+        return kernels.is_communication(name) or "Collective name" in event.get("args", {})
     if category in OPERATORS:
         return comms.is_communication_call(name)
     return category == "user_annotation" and comms.is_communication_annotation(name)

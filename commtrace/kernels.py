@@ -1,0 +1,182 @@
+"""Which GPU kernels communicate, and what their names tell.
+
+NCCL's and RCCL's; and those of the libraries beside them, which many tools count as
+compute: symmetric memory, custom all_reduce of inference servers, expert parallelism,
+NVSHMEM. Users add their own, see ``config``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from commtrace.comms import canonical_dtype, canonical_operation
+from commtrace.config import kernel_patterns
+
+__all__ = ["Kernel", "is_communication", "known"]
+
+
+class Kernel(NamedTuple):
+    """What a communication kernel's name tells; None where it is silent.
+
+    ``executed`` is the operation that it runs. ``op`` is the operation that was called,
+    where such a kernel serves but one; NCCL's does not. ``call`` is the library's own name
+    for what the kernel does, where no operator describes that better: it is one part of a
+    protocol, or does not do what its operation is made of elsewhere.
+    """
+
+    executed: str | None = None
+    op: str | None = None
+    call: str | None = None
+    dtype: str | None = None
+    group_size: int | None = None
+    is_nccl: bool = False
+
+
+# A name without what it returns and without its arguments: these name types, not kernels.
+_OWN_NAME = re.compile(
+    r"(?:void |static |__global__ )*((?:(?:\w+|\(anonymous namespace\)|<unnamed>)::)*\w+)"
+)
+_UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
+
+_NCCL = re.compile(
+    r"(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel\w*"
+    # NCCL before 2.8
+    r"|nccl(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)\w*?Kernel_\w+"
+    # RCCL with the algorithms of MSCCL
+    r"|mscclKernel\w*"
+)
+_NCCL_OPERATION = re.compile(
+    r"(?:\w+Kernel_|nccl)(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)"
+    r"(?:(?:Ring|Tree|CollNet)\w*Kernel_|(?![A-Za-z]))"
+)
+_NCCL_DTYPE = re.compile(
+    r"_(?i:Sum|Prod|Min|Max|Avg|MinMax|PreMulSum|SumPostDiv)_(hip_bfloat16|\w+?)(?:_|\(|$)"
+)
+
+_ANY = r"(?:\w+::)*"
+_EXPERTS = rf"{_ANY}(?:deep_ep|dpsk::ep)::{_ANY}"
+
+# Kernels that serve one operation: the operation is the one that their operator calls.
+_OPERATIONS = tuple(
+    (re.compile(expression), op)
+    for expression, op in (
+        # PyTorch's symmetric memory, and those written after it, also in Triton
+        (rf"{_ANY}_?multimem_(?:\w+?_)??all_reduce_\w*?kernel\w*", "all_reduce"),
+        (rf"{_ANY}_?multimem_(?:\w+?_)??all_gather_\w*?kernel\w*", "all_gather"),
+        (rf"{_ANY}_?multimem_(?:\w+?_)??reduce_scatter_\w*?kernel\w*", "reduce_scatter"),
+        (rf"{_ANY}_?multimem_one_shot_reduce_\w*?kernel\w*", "reduce"),
+        (rf"{_ANY}_?(?:one|two)_shot_all_reduce_\w*?kernel\w*", "all_reduce"),
+        # PyTorch before it, TensorRT-LLM, FlashInfer, quick_reduce
+        (rf"{_ANY}\w*(?:[oO]ne[sS]hot|[tT]wo[sS]hot|hybridCubeMesh)All[rR]educe\w*", "all_reduce"),
+        (rf"{_ANY}(?:\w+_)?allreduce_(?:fusion_kernel|prototype)_\w+", "all_reduce"),
+        # vLLM, SGLang, AITER
+        (rf"{_ANY}cross_device_reduce_[12]stage\w*", "all_reduce"),
+        (r"aiter::allgather_\w+", "all_gather"),
+        (rf"{_ANY}nvshmem_extension::allToAllV\w*", "all_to_all"),
+        # NVSHMEM, rocSHMEM: collectives that the host enqueues
+        (r"(?:\w+_)?(?:barrier|sync)(?:_all)?_on_stream_kernel\w*", "barrier"),
+        (r"(?:\w+_)?broadcast\w*_on_stream_kernel\w*", "broadcast"),
+        (r"(?:\w+_)?reducescatter\w*_on_stream_kernel\w*", "reduce_scatter"),
+        (r"(?:\w+_)?(?:rdxn|reduce)\w*_on_stream_kernel\w*", "all_reduce"),
+        (r"(?:\w+_)?f?collect\w*_on_stream_kernel\w*", "all_gather"),
+        (r"(?:\w+_)?alltoall\w*_on_stream_kernel\w*", "all_to_all"),
+    )
+)
+# Kernels described by nothing but their own name, its group "call".
+_CALLS = tuple(
+    (re.compile(expression), op)
+    for expression, op in (
+        # DeepEP: tokens go to their experts' ranks and back, as many as routing says; its
+        # epilogues and layouts are local
+        (rf"{_EXPERTS}(?!\w*epilogue)(?P<call>(?:dispatch|combine)\w*)", "all_to_all"),
+        (rf"{_EXPERTS}(?P<call>(?:cached_)?notify\w*)", None),
+        (rf"{_EXPERTS}(?P<call>barrier)", "barrier"),
+        (rf"{_ANY}hybrid_ep::(?P<call>(?:dispatch|combine)\w*)", "all_to_all"),
+        # mori, TensorRT-LLM and FlashInfer, pplx
+        (rf"{_ANY}(?P<call>Ep(?:Dispatch|Combine)\w*Kernel)\w*", "all_to_all"),
+        (rf"{_ANY}(?P<call>moeA2A(?:Dispatch|Combine)|moeAllToAll)Kernel", "all_to_all"),
+        (rf"{_ANY}(?P<call>a2a_(?:dispatch|combine)_(?:send|recv))_kernel", "all_to_all"),
+        # Signals and splits around the copies and kernels of an operation
+        (rf"{_ANY}symmetric_memory::(?P<call>barrier)_kernel", "barrier"),
+        (rf"{_ANY}symmetric_memory::(?P<call>(?:put|wait)_signal)_kernel", None),
+        (rf"{_ANY}nvshmem_extension::(?P<call>exchangeSplitAndOffset\w*)", None),
+    )
+)
+_UNTOLD = tuple(
+    re.compile(expression)
+    for expression in (
+        rf"{_ANY}\w*(?:nvshmem|rocshmem)\w*",
+        rf"{_ANY}nvshmem_extension::\w+",
+        r"k?userbuffers_\w+",  # Transformer Engine
+        r"oneccl_\w+",
+    )
+)
+
+_NUMBER = r"(?:\(\w[\w ]*\))?"  # nvcc writes (int)8 for 8
+_OF_RANKS = re.compile(rf"cross_device_reduce_[12]stage\w*<([\w:]+), {_NUMBER}(\d+)")
+_SHOTS = re.compile(
+    r"(?:one|two)_shot_all_reduce_kernel\w*"
+    rf"<([\w:]+), {_NUMBER}\d+, {_NUMBER}(-?\d+)(?:, {_NUMBER}(true|1))?"
+)
+
+
+def is_communication(name: str) -> bool:
+    """Whether a GPU kernel communicates, by its name. Raises UsageError as ``config`` does."""
+    return known(name) is not None
+
+
+@lru_cache(maxsize=65536)
+def known(name: str) -> Kernel | None:
+    """What the name of a communication kernel tells; None if it is not known as one.
+
+    ``SendRecv`` and RCCL's ``Generic`` run several operations, so they tell none.
+    Raises UsageError where the user's own patterns cannot be used.
+
+    >>> known("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)").executed
+    'all_reduce'
+    >>> known("void vllm::cross_device_reduce_1stage<float, 8>(int)")[:5]
+    ('all_reduce', 'all_reduce', None, 'float32', 8)
+    >>> known("void at::native::reduce_kernel<512, 1>(int)") is None
+    True
+    """
+    own = _OWN_NAME.match(name)
+    bare = _UNNAMED.sub("", own[1]) if own else ""
+    if _NCCL.fullmatch(bare):
+        return _nccl(bare)
+    for pattern, op in kernel_patterns():
+        if pattern.search(name):
+            return Kernel(executed=op, op=op)
+    for pattern, op in _OPERATIONS:
+        if pattern.fullmatch(bare):
+            return _templated(Kernel(executed=op, op=op), name)
+    for pattern, op in _CALLS:
+        if match := pattern.fullmatch(bare):
+            return Kernel(op=op, call=match["call"])
+    return Kernel() if any(pattern.fullmatch(bare) for pattern in _UNTOLD) else None
+
+
+def _nccl(name: str) -> Kernel:
+    operation, dtype = _NCCL_OPERATION.match(name), _NCCL_DTYPE.search(name)
+    return Kernel(
+        executed=canonical_operation(operation[1]) if operation else None,
+        dtype=canonical_dtype(dtype[1]) if dtype else None,
+        is_nccl=True,
+    )
+
+
+def _templated(kernel: Kernel, name: str) -> Kernel:
+    """Add what the arguments of a template tell, where they are known."""
+    if match := _OF_RANKS.search(name):
+        return kernel._replace(dtype=canonical_dtype(match[1]), group_size=int(match[2]))
+    if match := _SHOTS.search(name):
+        size = int(match[2])
+        op = "reduce_scatter" if match[3] else kernel.op
+        return kernel._replace(
+            executed=op,
+            op=op,
+            dtype=canonical_dtype(match[1]),
+            group_size=size if size > 0 else None,
+        )
+    return kernel
