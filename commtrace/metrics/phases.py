@@ -1,0 +1,96 @@
+"""In which phase of training an operation was launched: forward, backward, optimizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["phases"]
+
+_WORDS = {
+    "forward": "forward",
+    "fwd": "forward",
+    "backward": "backward",
+    "bwd": "backward",
+    "optimizer": "optimizer",
+    "optim": "optimizer",
+}
+_WORD = re.compile(r"[A-Z]?[a-z]+")
+_AUTOGRAD = "autograd::engine::evaluate_function"
+
+
+def phases(trace: Trace) -> list[str | None]:
+    """The phase of each row of ``trace.collectives``; None where nothing tells it.
+
+    What tells it, best first, at the time of the launch on the same rank:
+
+    1. the innermost labelled range whose name speaks of one phase: ``## forward ##``,
+       ``DistributedDataParallel.forward``, ``Optimizer.step#SGD.step``, ``FSDP::post_backward``;
+    2. a running ``autograd::engine::evaluate_function``: backward. Only traces of CPUs keep it;
+    3. a launch from a thread that no ``ProfilerStep`` is a range of: backward, as PyTorch runs
+       that of a GPU on threads of its own. A program with threads of its own that
+       communicate is misread here, unless it labels what they do.
+
+    What the program's own thread launches is of no phase without a label: forward and, say,
+    an all_gather before the optimizer look the same.
+    """
+    found = np.full(len(trace.collectives), None, dtype=object)
+    launched = trace.collectives[["rank", "launch_ns"]].assign(
+        row=np.arange(found.size), thread=_threads(trace)
+    )
+    for rank, calls in launched.dropna(subset="launch_ns").groupby("rank", sort=False):
+        steps = trace.steps[trace.steps["rank"] == rank]
+        own = steps.loc[steps["label"].isna(), "thread"]
+        away = calls["thread"].notna() & ~calls["thread"].isin(own) & (own.size > 0)
+        found[calls["row"][away]] = "backward"
+        calls = calls.sort_values("launch_ns")
+        launch_ns, row = calls["launch_ns"].to_numpy(dtype=np.int64), calls["row"].to_numpy()
+        ops = trace.ops[trace.ops["rank"] == rank]
+        for start_ns, end_ns, phase in (*_autograd(ops), *_labels(steps)):
+            first, last = np.searchsorted(launch_ns, (start_ns, end_ns))
+            found[row[first:last]] = phase
+    return list(found)
+
+
+_Range = tuple[int, int, str]
+
+
+def _threads(trace: Trace) -> Any:
+    """The thread that launched the kernel of each row of collectives; NA where untold."""
+    place = ["rank", "device", "stream", "start_ns"]
+    kernels = trace.kernels.loc[trace.kernels["kind"] == "communication", [*place, "thread"]]
+    of_rows = trace.collectives[place].merge(kernels.drop_duplicates(place), how="left", on=place)
+    return of_rows["thread"].array
+
+
+def _autograd(ops: pd.DataFrame) -> Iterator[_Range]:
+    names = ops["name"].astype(object)
+    return _ranges(ops, names.str.startswith(_AUTOGRAD).map({True: "backward"}))
+
+
+def _labels(steps: pd.DataFrame) -> Iterator[_Range]:
+    told = {name: _phase(name) for name in steps["label"].dropna().unique()}
+    return _ranges(steps, steps["label"].astype(object).map(told))
+
+
+def _ranges(events: pd.DataFrame, phase: pd.Series[Any]) -> Iterator[_Range]:
+    """The events that tell a phase; who encloses another comes before it."""
+    told = events.assign(phase=phase, end_ns=events["start_ns"] + events["duration_ns"])
+    told = told.dropna(subset="phase").sort_values(
+        ["start_ns", "duration_ns"], ascending=[True, False]
+    )
+    return zip(told["start_ns"].tolist(), told["end_ns"].tolist(), told["phase"], strict=True)
+
+
+def _phase(label: str) -> str | None:
+    words = (_WORDS.get(word.lower()) for word in _WORD.findall(label))
+    found = {word for word in words if word}
+    return found.pop() if len(found) == 1 else None
