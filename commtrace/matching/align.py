@@ -1,0 +1,237 @@
+"""Two sequences of operations, aligned without any identifier.
+
+Operations that look alike are told apart by when they end: a synchronising collective
+ends on all its ranks at once, so the true alignment is the one whose end times differ by
+one line, the difference of the two clocks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.matching.lines import Int64, Line, fit
+from commtrace.matching.rows import codes, nth
+
+__all__ = ["Marks", "clock_line", "partners"]
+
+Float = npt.NDArray[np.float64]
+
+PLACES = (0.5, 0.25, 0.75, 0.0, 1.0)  # where a vote is tried: a window may have opened late
+CHUNK = 16  # operations that vote on every offset there can be
+LONG_CHUNK = 512  # operations that vote on the best of them
+FINALISTS = 64
+SEEDS = 3
+OFFSETS = 10_000
+TIE = 1.25  # votes as close as this are equal
+APART = 8  # how much closer than its next of kin a partner must be
+SURE = float(np.log(100))
+HOUR_NS = 3_600_000_000_000
+
+
+class Marks(NamedTuple):
+    """A sequence: what each operation is like, and when it ended, in this order."""
+
+    like: Int64
+    time: Int64
+
+
+def partners(a: Marks, b: Marks, line: Line) -> Int64:
+    """For each operation of b its partner in a, or -1.
+
+    Partners are alike and each other's nearest in time, once ``line`` is taken off b's
+    clock; they never cross. Between two pairs so found, what is left over and alike is
+    paired too where both sequences have as much of it.
+    """
+    if a.time.size == 0 or b.time.size == 0:
+        return np.full(b.time.size, -1, dtype=np.int64)
+    moved = Marks(b.like, b.time - line(b.time))
+    return _filled(a, b, _without_crossings(_mutual(a, moved)))
+
+
+def clock_line(a: Marks, b: Marks) -> Line | None:
+    """How far b's clock is ahead of a's; None where no alignment is beyond chance."""
+    if a.time.size == 0 or b.time.size == 0:
+        return None
+    gap = _gap(a)
+    for place in PLACES:
+        middle = int(place * (b.time.size - 1))
+        offset = _vote(a, b, middle, gap)
+        if offset is not None:
+            line = _widened(a, b, offset, int(b.time[middle]))
+            if _beyond_chance(a, b, line, gap):
+                return line
+    return None
+
+
+def _gap(marks: Marks) -> float:
+    """The usual time between operations that look alike, or else between any two."""
+    order = np.lexsort((marks.time, marks.like))
+    between = np.diff(marks.time[order])
+    alike = between[np.diff(marks.like[order]) == 0]
+    return float(np.median(alike if alike.size else np.abs(between))) if between.size else 1.0
+
+
+def _vote(a: Marks, b: Marks, middle: int, gap: float) -> int | None:
+    """The offset at which a stretch of b finds its like in a most closely."""
+    few, many = (_chunk(b, middle, size) for size in (CHUNK, LONG_CHUNK))
+    step = max(1, min(few.time.size * a.time.size // OFFSETS, few.time.size // SEEDS))
+    offsets = np.unique(
+        np.concatenate(
+            [
+                few.time[seed] - a.time[a.like == few.like[seed]]
+                for seed in range(0, few.time.size, step)
+            ]
+        )
+    )
+    if offsets.size == 0:
+        return None
+    search = _Search(a)
+    closeness = np.abs(search.distances(few, offsets)).clip(max=gap / 2).mean(axis=1)
+    best = offsets[np.argsort(closeness, kind="stable")[:FINALISTS]]
+    distances = search.distances(many, best)
+    centre = np.median(distances, axis=1)
+    closeness = np.abs(distances - centre[:, None]).clip(max=gap / 2).mean(axis=1)
+    good = np.flatnonzero(closeness <= TIE * closeness.min())
+    chosen = good[np.argmin(np.abs(best[good]))]
+    return int(best[chosen] + centre[chosen])
+
+
+def _chunk(marks: Marks, middle: int, size: int) -> Marks:
+    first = max(0, min(middle - size // 2, marks.time.size - size))
+    part = slice(first, first + size)
+    return Marks(marks.like[part], marks.time[part])
+
+
+def _widened(a: Marks, b: Marks, offset_ns: int, centre_ns: int) -> Line:
+    """The line that holds for all of b, from an offset that holds around one time.
+
+    Each stretch is twice as wide as the last, whose line reaches that far whatever the drift.
+    """
+    line = Line(offset_ns)
+    first = _chunk(b, int(np.searchsorted(b.time, centre_ns)), CHUNK)
+    reach = max(1, int(np.ptp(first.time)))
+    while True:
+        near = np.abs(b.time - centre_ns) <= reach
+        part = Marks(b.like[near], b.time[near])
+        partner = _mutual(a, Marks(part.like, part.time - line(part.time)))
+        found = partner >= 0
+        if found.any():
+            line = fit(part.time[found], part.time[found] - a.time[partner[found]])
+        if near.all():
+            return line
+        reach *= 2
+
+
+def _beyond_chance(a: Marks, b: Marks, line: Line, gap: float) -> bool:
+    """Whether unrelated sequences would hardly agree as well.
+
+    Half of the pairs are closer than d, which for unrelated ones has the chance 2d/gap:
+    the likelihood ratio must outweigh all offsets that were tried, a hundred times.
+    """
+    moved = b.time - line(b.time)
+    inside = (moved >= a.time[0] - gap) & (moved <= a.time[-1] + gap)
+    partner = _mutual(a, Marks(b.like, moved))
+    found = partner >= 0
+    if found.sum() < max(3, inside.sum() / 3):
+        return False
+    middling = max(1.0, float(np.median(np.abs(moved[found] - a.time[partner[found]]))))
+    if middling > gap / APART:
+        return False
+    chance = 2 * middling / gap
+    evidence = found.sum() * 0.5 * (np.log(0.5 / chance) + np.log(0.5 / (1 - chance)))
+    return bool(evidence > np.log(a.time.size * b.time.size) + SURE)
+
+
+def _mutual(a: Marks, b: Marks) -> Int64:
+    to_a, to_b = _nearest(a, b), _nearest(b, a)
+    back = np.where(to_a >= 0, to_b[to_a], -1)
+    return np.where(back == np.arange(b.time.size), to_a, -1)
+
+
+def _nearest(marks: Marks, wanted: Marks) -> Int64:
+    """The mark nearest in time to each wanted one, of those alike; -1 where none is."""
+    at, _ = _Search(marks).nearest(wanted.like, wanted.time)
+    return np.where(marks.like[at] == wanted.like, at, -1)
+
+
+class _Search:
+    """Marks in the order of what they are like, then of time, as single numbers."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.low = int(marks.time.min()) - HOUR_NS
+        self.high = int(marks.time.max()) + HOUR_NS
+        self.stride = 2 * (self.high - self.low)
+        keys = self._keys(marks.like, marks.time)
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
+
+    def nearest(self, like: Int64, time: Int64) -> tuple[Int64, Int64]:
+        """The nearest mark, and how far before the time it is; far off if none is alike."""
+        wanted = self._keys(like, time)
+        right = np.searchsorted(self.keys, wanted).clip(max=self.keys.size - 1)
+        left = (right - 1).clip(min=0)
+        before, after = wanted - self.keys[left], self.keys[right] - wanted
+        nearer = np.abs(before) <= np.abs(after)
+        return self.order[np.where(nearer, left, right)], np.where(nearer, before, -after)
+
+    def distances(self, marks: Marks, offsets: Int64) -> Int64:
+        """The same for each mark (columns), once each offset (rows) is taken off."""
+        return self.nearest(marks.like, marks.time - offsets[:, None])[1]
+
+    def _keys(self, like: Int64, time: Int64) -> Int64:
+        # An hour out of reach is as far as any time, and keeps the numbers small.
+        keys: Int64 = like * self.stride + time.clip(self.low, self.high) - self.low
+        return keys
+
+
+def _without_crossings(partner: Int64) -> Int64:
+    """The most pairs that can be kept without two of them crossing."""
+    found = np.flatnonzero(partner >= 0)
+    if (np.diff(partner[found]) > 0).all():
+        return partner
+    kept = np.full(partner.size, -1, dtype=np.int64)
+    rows = found[_longest_increasing(partner[found].tolist())]
+    kept[rows] = partner[rows]
+    return kept
+
+
+def _longest_increasing(values: list[int]) -> list[int]:
+    """The places of a longest increasing subsequence (patience sorting)."""
+    tails: list[int] = []
+    last: list[int] = []
+    before: list[int] = []
+    for place, value in enumerate(values):
+        at = bisect_left(tails, value)
+        before.append(last[at - 1] if at else -1)
+        tails[at : at + 1] = [value]
+        last[at : at + 1] = [place]
+    chain = []
+    place = last[-1]
+    while place >= 0:
+        chain.append(place)
+        place = before[place]
+    return chain[::-1]
+
+
+def _filled(a: Marks, b: Marks, partner: Int64) -> Int64:
+    """Pair what lies between the same two pairs, if alike and as many on both sides."""
+    rows = np.flatnonzero(partner >= 0)
+    taken = partner[rows]
+    free_a = np.setdiff1d(np.arange(taken[0], taken[-1]), taken) if rows.size else rows
+    free_b = np.setdiff1d(np.arange(rows[0], rows[-1]), rows) if rows.size else rows
+    if free_a.size == 0 or free_b.size == 0:
+        return partner
+    between = np.concatenate((np.searchsorted(taken, free_a), np.searchsorted(rows, free_b)))
+    place = codes(between, np.concatenate((a.like[free_a], b.like[free_b])))
+    in_a, in_b = place[: free_a.size], place[free_a.size :]
+    count_a, count_b = (np.bincount(side, minlength=place.max() + 1) for side in (in_a, in_b))
+    even = count_a == count_b
+    free_a, in_a = free_a[even[in_a]], in_a[even[in_a]]
+    free_b, in_b = free_b[even[in_b]], in_b[even[in_b]]
+    partner = partner.copy()
+    partner[free_b[np.lexsort((nth(in_b), in_b))]] = free_a[np.lexsort((nth(in_a), in_a))]
+    return partner

@@ -1,0 +1,270 @@
+"""How far each rank's clock is off, from when synchronising collectives ended.
+
+Only ends can tell: a rank's start says when it arrived, not what time it is. Rooted
+operations and point-to-point ones do not end everywhere at once and tell nothing. The
+ranks of one host have one clock, unless one of them is done before another has come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commtrace.matching.lines import LINE_OPERATIONS, Int64, Line, fit, level
+from commtrace.matching.rows import Bool, Rows, rows_of, split
+from commtrace.schema import Column, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["CLOCK", "SAME_HOST_ERROR_NS", "Reading", "clock", "on_run_clock", "readings"]
+
+SAME_HOST_ERROR_NS = 1_000  # one clock for all; what is left is the reading of it
+END_ERROR_NS = 5_000  # ends of one collective differ by this much on any real machine
+DRIFT = 50e-6  # what computers' clocks drift apart at most, where it cannot be fitted
+LINE_SPAN_NS = 1_000_000_000  # a drift needs a second to show
+FEW = 8  # operations whose spread is not known from themselves
+CLOSE_NS = 10_000
+CONTRADICTED = 0.1  # the share of impossible operations that denies ranks one clock
+MEDIAN = 1.2533  # the standard error of a median is this much that of a mean
+MAD = 1.4826  # the standard deviation behind a median absolute deviation
+
+CLOCK = Table(
+    "clock",
+    "one rank",
+    (
+        Column("rank", "int64", "The rank."),
+        Column(
+            "clock",
+            "int64",
+            "The lowest rank that reads the same clock: its host's, unless their ends deny it.",
+        ),
+        Column(
+            "offset_ns",
+            "Int64",
+            "To subtract from its timestamps at `at_ns`; null if no operation ties its clock "
+            "to the lowest rank's.",
+            "ns",
+        ),
+        Column(
+            "drift_ppm",
+            "float64",
+            "How fast the offset grows; null where operations are too few or span under 1 s.",
+            "ppm",
+        ),
+        Column(
+            "error_ns",
+            "Int64",
+            "How far off its corrected timestamps may be anywhere in the run; null with the "
+            "offset.",
+            "ns",
+        ),
+        Column("at_ns", "int64", "Where the offset is stated: the middle of the run's span.", "ns"),
+        Column("operations", "int64", "Matched operations behind the offset; 0 on one clock."),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How far a rank's clock is ahead of the lowest rank's; ``line`` is None where untold."""
+
+    clock: int
+    line: Line | None = None
+    drifts: bool = False
+    error_ns: float = 0.0
+    operations: int = 0
+
+
+def clock(trace: Trace, matches: pd.DataFrame) -> pd.DataFrame:
+    """Offset, drift and error of every rank's clock against the lowest rank's: CLOCK.
+
+    Theil-Sen line through end-time differences of shared operations, or their median
+    where the span is short or the operations few. Ranks of one host share a clock, and
+    are believed unless causality contradicts it: every arrival <= every end.
+    """
+    rows = rows_of(trace)
+    told = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
+    middle = _middle(rows)
+    return CLOCK.from_rows(
+        [
+            {
+                "rank": rank,
+                "clock": one.clock,
+                "offset_ns": None if one.line is None else round(one.line.level_ns),
+                "drift_ppm": one.line.slope * 1e6 if one.line and one.drifts else None,
+                "error_ns": None if one.line is None else round(one.error_ns),
+                "at_ns": middle,
+                "operations": one.operations,
+            }
+            for rank, one in told.items()
+        ]
+    )
+
+
+def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64, Bool]:
+    """Times of given ranks on the run's clock, and whether each could be told.
+
+    What could not is on its own clock still.
+    """
+    index = clocks["rank"].to_numpy().searchsorted(rank)
+    known = clocks["offset_ns"].notna().to_numpy()[index]
+    offset = clocks["offset_ns"].fillna(0).to_numpy(dtype=np.int64)[index]
+    drift = clocks["drift_ppm"].fillna(0.0).to_numpy()[index]
+    since = times - clocks["at_ns"].to_numpy()[index]
+    return times - offset - np.rint(since * (drift * 1e-6)).astype(np.int64), known
+
+
+def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
+    """Each rank's clock, given each row's operation (-1 where untold), by ascending rank."""
+    ends = _ends(rows, number)
+    clock_of = _one_clock_each(rows, ends)
+    lowest = min(clock_of, default=0)
+    known = {lowest: Reading(lowest, Line(0.0, at_ns=_middle(rows)), drifts=True)}
+    shared = _by_clock(ends, clock_of)
+    # As few links between two clocks as can be, of many operations before those of few.
+    for fewest in (LINE_OPERATIONS, 1):
+        for near in (reached := list(known)):
+            for far in sorted(set(clock_of.values()) - known.keys()):
+                link = _link(rows, shared.get(near), shared.get(far), fewest)
+                if link is not None:
+                    known[far] = _behind(known[near], link, far)
+                    reached.append(far)
+    return {
+        rank: _same_host(known.get(one, Reading(one)), rank == lowest)
+        for rank, one in sorted(clock_of.items())
+    }
+
+
+class _End(NamedTuple):
+    """When operations, ascending, began and ended on a rank or clock."""
+
+    number: Int64
+    start: Int64
+    end: Int64
+
+
+def _ends(rows: Rows, number: Int64) -> dict[int, _End]:
+    """What each rank saw of the synchronising operations that it has in common with others."""
+    telling = np.flatnonzero(rows.synchronises & (number >= 0))
+    count = np.bincount(number[telling], minlength=1)
+    telling = telling[count[number[telling]] > 1]
+    telling = telling[np.lexsort((number[telling], rows.rank[telling]))]
+    return {
+        int(rows.rank[at[0]]): _End(number[at], rows.start[at], rows.end[at])
+        for at in split(telling, rows.rank[telling])
+    }
+
+
+def _one_clock_each(rows: Rows, ends: dict[int, _End]) -> dict[int, int]:
+    """The lowest rank that has the same clock as each: of its host, and not contradicted."""
+    hosts: dict[int, list[int]] = {}
+    for rank, host in sorted(rows.clock_of.items()):
+        hosts.setdefault(host, []).append(rank)
+    clock_of: dict[int, int] = {}
+    for ranks in hosts.values():
+        left = ranks
+        while left:
+            first = left[0]
+            one = [r for r in left if not _contradict(ends.get(first), ends.get(r))]
+            clock_of |= dict.fromkeys(one, first)
+            left = [r for r in left if r not in clock_of]
+    return clock_of
+
+
+def _contradict(a: _End | None, b: _End | None) -> bool:
+    """Whether one rank was done before the other came, so that they cannot share a clock."""
+    if a is None or b is None or a is b:
+        return False
+    _, in_a, in_b = np.intersect1d(a.number, b.number, assume_unique=True, return_indices=True)
+    impossible = (a.start[in_a] > b.end[in_b] + CLOSE_NS) | (b.start[in_b] > a.end[in_a] + CLOSE_NS)
+    return bool(impossible.sum() > CONTRADICTED * in_a.size)
+
+
+def _by_clock(ends: dict[int, _End], clock_of: dict[int, int]) -> dict[int, _End]:
+    """When each clock saw operations end: the median over its ranks."""
+    members: dict[int, list[_End]] = {}
+    for rank, seen in ends.items():
+        members.setdefault(clock_of[rank], []).append(seen)
+    return {one: _middling(seen) for one, seen in members.items()}
+
+
+def _middling(seen: list[_End]) -> _End:
+    number, start, end = (np.concatenate(column) for column in zip(*seen, strict=True))
+    order = np.lexsort((end, number))
+    number, start, end = number[order], start[order], end[order]
+    first = np.flatnonzero(np.diff(number, prepend=-1))
+    size = np.diff(np.append(first, number.size))
+    low, high = end[first + (size - 1) // 2], end[first + size // 2]
+    return _End(number[first], np.maximum.reduceat(start, first), low + (high - low) // 2)
+
+
+def _middle(rows: Rows) -> int:
+    start, end = _span(rows)
+    return start // 2 + end // 2
+
+
+def _span(rows: Rows) -> tuple[int, int]:
+    """First start and last end of any operation of the lowest rank that has some."""
+    if rows.rank.size == 0:
+        return 0, 0
+    lowest = rows.rank == rows.rank.min()
+    return int(rows.start[lowest].min()), int(rows.end[lowest].max())
+
+
+def _link(rows: Rows, a: _End | None, b: _End | None, fewest: int) -> Reading | None:
+    """How far clock b is ahead of clock a; None if they share fewer operations."""
+    if a is None or b is None:
+        return None
+    _, in_a, in_b = np.intersect1d(a.number, b.number, assume_unique=True, return_indices=True)
+    if in_a.size < fewest:
+        return None
+    times = b.end[in_b]
+    apart = times - a.end[in_a]
+    drifts = bool(times.size >= LINE_OPERATIONS and np.ptp(times) >= LINE_SPAN_NS)
+    line = fit(times, apart) if drifts else level(times, apart)
+    error = _error(times, apart - line(times), _span(rows), drifts)
+    if times.size < FEW:
+        error += 3 * float(np.abs(apart - line(times)).max())
+    if times.size < 3:  # which agree by chance; what both took part in at once bounds it
+        error += float((times - b.start[in_b]).max())
+    return Reading(0, line.at(_middle(rows)), drifts, error, int(times.size))
+
+
+def _error(times: Int64, rest: Int64, span: tuple[int, int], drifts: bool) -> float:
+    """Three standard errors of the line where the run is farthest from the operations.
+
+    As for a least-squares line, with the spread taken robustly; of a drift that cannot be
+    fitted, all that it can be.
+    """
+    spread = MAD * float(np.median(np.abs(rest)))
+    level = 3 * MEDIAN * spread / np.sqrt(times.size)
+    centre = float(np.mean(times - times[0]))
+    far = max(abs(float(end - times[0]) - centre) for end in span)
+    if not drifts:
+        return float(level) + DRIFT * far + END_ERROR_NS
+    leverage = far / float(np.std(times - times[0]))
+    return float(level) * float(np.hypot(1.0, leverage)) + END_ERROR_NS
+
+
+def _behind(near: Reading, link: Reading, far: int) -> Reading:
+    """A clock's reading, through another's."""
+    assert near.line is not None
+    assert link.line is not None
+    return Reading(
+        far,
+        near.line.plus(link.line),
+        near.drifts and link.drifts,
+        float(np.hypot(near.error_ns, link.error_ns)),
+        link.operations,
+    )
+
+
+def _same_host(reading: Reading, is_reference: bool) -> Reading:
+    if reading.operations or is_reference or reading.line is None:
+        return reading
+    return Reading(reading.clock, reading.line, reading.drifts, SAME_HOST_ERROR_NS)

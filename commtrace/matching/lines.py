@@ -1,0 +1,74 @@
+"""The difference of two clocks: a line through the differences of what both saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LINE_OPERATIONS", "SAME", "Int64", "Line", "fit", "level"]
+
+Int64 = npt.NDArray[np.int64]
+Float = npt.NDArray[np.float64]
+
+LINE_OPERATIONS = 40  # fewer show no drift
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one clock is ahead of another: ``level_ns`` at ``at_ns``, growing by ``slope``."""
+
+    level_ns: float
+    slope: float = 0.0
+    at_ns: int = 0
+
+    def __call__(self, times: Int64) -> Int64:
+        """What to subtract from times of the first clock to reach the other."""
+        whole = int(self.level_ns)  # a float cannot hold the nanoseconds of Unix time
+        rest = (times - self.at_ns) * self.slope + (self.level_ns - whole)
+        ahead: Int64 = whole + np.rint(rest).astype(np.int64)
+        return ahead
+
+    def at(self, at_ns: int) -> Line:
+        """The same line, stated elsewhere."""
+        return Line(self.level_ns + self.slope * (at_ns - self.at_ns), self.slope, at_ns)
+
+    def plus(self, other: Line) -> Line:
+        """The sum of two lines."""
+        other = other.at(self.at_ns)
+        return Line(self.level_ns + other.level_ns, self.slope + other.slope, self.at_ns)
+
+    def less(self, other: Line) -> Line:
+        """The difference of two lines."""
+        return self.plus(Line(-other.level_ns, -other.slope, other.at_ns))
+
+
+SAME = Line(0.0)
+
+
+def level(times: Int64, apart: Int64) -> Line:
+    """The median of the differences ``apart`` of clocks at some times; at least one."""
+    return _through(times, apart, slope=False)
+
+
+def fit(times: Int64, apart: Int64) -> Line:
+    """The line through the differences: Theil-Sen; the median of fewer than 40."""
+    return _through(times, apart, slope=times.size >= LINE_OPERATIONS)
+
+
+def _through(times: Int64, apart: Int64, *, slope: bool) -> Line:
+    at, base = int(np.median(times)), int(np.median(apart))
+    when, rest = (times - at).astype(np.float64), (apart - base).astype(np.float64)
+    steepness = _slope(when, rest) if slope else 0.0
+    return Line(base + float(np.median(rest - steepness * when)), steepness, at)
+
+
+def _slope(x: Float, y: Float) -> float:
+    """The median slope of pairs half the sequence apart (Theil's incomplete method)."""
+    order = np.argsort(x, kind="stable")
+    x, y = x[order], y[order]
+    half = x.size // 2
+    run, rise = x[half : 2 * half] - x[:half], y[half : 2 * half] - y[:half]
+    real = run > 0
+    return float(np.median(rise[real] / run[real])) if real.any() else 0.0

@@ -1,0 +1,108 @@
+"""What could not be matched, and what contradicts itself, for the notes of an analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.matching.lines import Int64
+from commtrace.matching.rows import Bool, Rows, rows_of
+from commtrace.schema import NULL, Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["unmatched"]
+
+
+def unmatched(trace: Trace, matches: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Note, ...]:
+    """What matching the ranks of a trace left open.
+
+    ``unmatched-operations``: found on one rank only, though others of the group were
+    recorded; one note per rank. ``partial-operations``: found on some of the group's ranks.
+    ``sequence-disagrees``: a number that a group gave to different operations.
+    ``clock-disagrees``: ranks of one host that cannot have one clock.
+    """
+    if clocks["rank"].size < 2:
+        return ()
+    rows = rows_of(trace)
+    present = matches["present"].to_numpy(np.int64)
+    expected = rows.expected
+    return (
+        *_alone(rows, (present == 1) & (_could_meet(matches, rows) > 1)),
+        *_partial(matches, (present > 1) & (present < expected) & (expected != NULL)),
+        *_misnumbered(rows, matches),
+        *_clocks(rows, clocks),
+    )
+
+
+def _could_meet(matches: pd.DataFrame, rows: Rows) -> Int64:
+    """How many ranks that took part in each row's operation were recorded."""
+    recorded = set(rows.clock_of)
+    names = matches["communicator"].cat.categories
+    members = [name.partition("#")[0] for name in names]
+    counts = [
+        len(recorded & set(map(int, listed.split(",")))) if listed else len(recorded)
+        for listed in members
+    ]
+    of_group = np.asarray([*counts, len(recorded)])[rows.communicator]
+    peer = np.isin(rows.peer, list(recorded))
+    could = np.where(rows.p2p, 1 + peer, of_group)
+    told = rows.expected != NULL
+    return np.where(told, np.minimum(could, np.where(told, rows.expected, 0)), could)
+
+
+def _alone(rows: Rows, alone: Bool) -> Iterator[Note]:
+    for rank in np.unique(rows.rank[alone]).tolist():
+        mine = rows.rank == rank
+        yield Note(
+            "unmatched-operations",
+            f"{(alone & mine).sum()} of rank {rank}'s {mine.sum()} operations were found on no "
+            "other rank of their group: its window, or events that are missing, may be why",
+            rank=rank,
+        )
+
+
+def _partial(matches: pd.DataFrame, partial: Bool) -> Iterator[Note]:
+    count = matches["operation"][partial].nunique()
+    if count:
+        yield Note(
+            "partial-operations",
+            f"{count} of {matches['operation'].nunique()} operations were found on some of their "
+            "ranks only: their waits are lower bounds, their transfer times upper bounds",
+        )
+
+
+def _misnumbered(rows: Rows, matches: pd.DataFrame) -> Iterator[Note]:
+    """Numbers under which a rank met fewer others than used it, unless that is coalescing."""
+    numbered = rows.seq_key >= 0
+    key = rows.seq_key[numbered]
+    users = np.bincount(np.unique(np.stack((key, rows.rank[numbered])), axis=1)[0])
+    present = matches["present"].to_numpy(np.int64)[numbered]
+    wrong = numbered.nonzero()[0][present < users[key]]
+    for communicator in np.unique(rows.communicator[wrong]).tolist():
+        mine = wrong[rows.communicator[wrong] == communicator]
+        ranks = ", ".join(map(str, np.unique(rows.rank[mine]).tolist()))
+        yield Note(
+            "sequence-disagrees",
+            f"{np.unique(rows.seq_key[mine]).size} sequence numbers of the group of ranks "
+            f"{rows.communicators[communicator]} stand for different operations on ranks {ranks}: "
+            "the ranks are out of step, or their traces count differently",
+        )
+
+
+def _clocks(rows: Rows, clocks: pd.DataFrame) -> Iterator[Note]:
+    read = dict(zip(clocks["rank"].tolist(), clocks["clock"].tolist(), strict=True))
+    for rank, clock in read.items():
+        host = rows.clock_of[rank]
+        if clock != read[host]:
+            yield Note(
+                "clock-disagrees",
+                f"rank {rank} is done before rank {host} has come, though both name one host: "
+                "their clocks are taken for two",
+                rank=rank,
+            )

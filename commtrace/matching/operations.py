@@ -1,0 +1,155 @@
+"""Rows of different ranks that are one operation, and how that is known.
+
+In order of trust: an identifier that the trace gives every rank (``comms-id``), the
+group's sequence number (``sequence``, or ``flight-recorder`` where it comes from there),
+else the ranks' sequences aligned on what the operations are and when they end
+(``alignment``). A position in a sequence alone is never enough: a window that opened
+late, or one lost event, would shift everything behind it. A send and its recv: ``pairs``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.matching.clock import readings
+from commtrace.matching.found import ALIGNMENT, EVIDENCE, Found
+from commtrace.matching.keyed import keyed
+from commtrace.matching.lines import Int64, Line
+from commtrace.matching.pairs import pair
+from commtrace.matching.rows import Rows, codes, nth, rows_of, split
+from commtrace.matching.sequence import Part, Sequence
+from commtrace.schema import NULL, Coded, Column, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["MATCHES", "match"]
+
+MATCHES = Table(
+    "matches",
+    "one row of `collectives`, in the same order",
+    (
+        Column("operation", "int64", "The operation's number: equal on every rank that took part."),
+        Column(
+            "communicator",
+            "category",
+            "The process group's identity across ranks: its global ranks, and its name where "
+            "several have these; null if untold.",
+        ),
+        Column(
+            "matched_by",
+            "category",
+            "`comms-id`, `sequence`, `flight-recorder`, `alignment` (by kind and time) or "
+            "`order` (of sends and recvs); null where no other rank's row was found.",
+        ),
+        Column("present", "int64", "Ranks whose rows were found for this operation.", "ranks"),
+        Column("expected", "Int64", "Ranks that took part in it; null if untold.", "ranks"),
+    ),
+)
+
+
+def match(trace: Trace) -> pd.DataFrame:
+    """Number the operations of a trace across its ranks: MATCHES, aligned with collectives."""
+    rows = rows_of(trace)
+    found = keyed(rows)
+    _align(rows, found)
+    pair(rows, found, readings(rows, found.number))
+    found.new(np.flatnonzero(found.number < 0))
+    number = codes(found.number)
+    present = np.bincount(number)[number]
+    evidence = np.where(present > 1, found.evidence, -1)
+    return MATCHES.frame(
+        {
+            "operation": number,
+            "communicator": Coded(rows.communicator.astype(np.int32), rows.communicators),
+            "matched_by": Coded(evidence.astype(np.int32), EVIDENCE),
+            "present": present.astype(np.int64),
+            "expected": rows.expected,
+        }
+    )
+
+
+def _align(rows: Rows, found: Found) -> None:
+    """Match the collectives that no identifier does, the communicators with most rows first."""
+    loose = (found.number < 0) & ~rows.p2p & rows.known & _possible(rows)
+    if not loose.any():
+        return
+    together = codes(rows.rank, rows.start, rows.end, rows.communicator, rows.like)
+    distinct = codes(rows.like, nth(together))
+    told = readings(rows, found.number)
+    lines = {rank: reading.line for rank, reading in told.items() if reading.line is not None}
+    lines = lines if len(lines) > 1 else {}
+    for at in _by_size(rows, np.flatnonzero(~rows.p2p & (loose | (found.number >= 0)))):
+        if not loose[at].any():
+            continue
+        like = np.full(loose.size, -1, dtype=np.int64)
+        like[at] = codes(distinct[at])
+        parts = [Part(rows, mine, like) for mine in _by_rank(rows, at)]
+        known = any(_rank(rows, part) in lines for part in parts)
+        _Aligned(rows, found, lines if known or not lines else {}).take(parts)
+
+
+class _Aligned:
+    """One communicator's parts, put together; ``lines`` are the ranks' clocks, and grow."""
+
+    def __init__(self, rows: Rows, found: Found, lines: dict[int, Line]) -> None:
+        self.rows, self.found, self.lines = rows, found, lines
+        self.sequence = Sequence()
+
+    def take(self, parts: list[Part]) -> None:
+        """Start with ranks whose clock is known, then with those that tell most."""
+        for part in sorted(parts, key=lambda p: (self._known(p) is None, -p.place.size)):
+            self._add(part)
+
+    def _known(self, part: Part) -> Line | None:
+        """A rank's line, or that of its host."""
+        rank, clock_of = _rank(self.rows, part), self.rows.clock_of
+        if rank in self.lines:
+            return self.lines[rank]
+        others = (r for r in self.lines if clock_of[r] == clock_of[rank])
+        return next((self.lines[other] for other in others), None)
+
+    def _add(self, part: Part) -> None:
+        found, before = self.found, self.found.number[part.place]
+        number, line = self.sequence.find(part, before, self._known(part))
+        matched = (before < 0) & (number >= 0)
+        found.join(part.place[matched], number[matched], ALIGNMENT)
+        self._show(number[matched])
+        found.new(part.place[number < 0])
+        if line is not None:
+            self.lines.setdefault(_rank(self.rows, part), line)
+            self.sequence.add(part, found.number[part.place], line)
+
+    def _show(self, number: Int64) -> None:
+        """What was alone until now is aligned too."""
+        found = self.found
+        ours = np.flatnonzero(np.isin(found.number, number) & (found.evidence < 0))
+        found.evidence[ours] = ALIGNMENT
+
+
+def _possible(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Rows whose group is told, or so large that all ranks of untold groups can be in one."""
+    untold = rows.communicator < 0
+    ranks = np.unique(rows.rank[untold & ~rows.p2p]).size
+    fits: np.ndarray[tuple[int], np.dtype[np.bool_]] = (rows.expected == NULL) | (
+        rows.expected >= ranks
+    )
+    return ~untold | fits
+
+
+def _by_size(rows: Rows, chosen: Int64) -> list[Int64]:
+    order = chosen[np.argsort(rows.communicator[chosen], kind="stable")]
+    return sorted(split(order, rows.communicator[order]), key=len, reverse=True)
+
+
+def _by_rank(rows: Rows, at: Int64) -> list[Int64]:
+    at = at[np.argsort(rows.rank[at], kind="stable")]
+    return split(at, rows.rank[at])
+
+
+def _rank(rows: Rows, part: Part) -> int:
+    return int(rows.rank[part.place[0]])

@@ -1,0 +1,124 @@
+"""Sends and the recvs that took what they sent.
+
+They pair by source, destination and order. The counters of point-to-point operations
+(``Seq`` and ``Comms Id``, which is made from it) count all of a rank's own, so that they
+differ on the two ends: they are believed only where they agree with the order.
+
+Counting is right where both were there before either was done. Where that fails, one
+end's window opened late or events were lost, and times tell what belongs together; unless
+they tell little, as where small messages are on their way before anybody waits for them:
+then counting is right as long as nothing was received before it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from commtrace.matching.clock import Reading
+from commtrace.matching.found import ALIGNMENT, COMMS_ID, ORDER, Found
+from commtrace.matching.lines import Int64, Line
+from commtrace.matching.rows import Rows, codes, nth, split
+from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
+from commtrace.schema import NULL
+
+__all__ = ["pair"]
+
+UNBROKEN = 0.9
+NEARLY_ALL = 0.95
+
+
+_Pairs = tuple[Int64, Int64]
+"""Rows of sends, and of the recv of each."""
+
+
+def pair(rows: Rows, found: Found, told: Mapping[int, Reading]) -> None:
+    """Match sends with recvs; those whose peer is untold stay alone."""
+    chosen = np.flatnonzero(rows.p2p & (rows.peer != NULL))
+    together = codes(rows.rank, rows.start, rows.end, rows.peer, rows.sends, rows.like)
+    like = codes(rows.like, nth(together))
+    for sends, recvs in _ends(rows, chosen):
+        line = _apart(rows, told, sends[0], recvs[0])
+        how, (a, b) = _matched(rows, like, sends, recvs, line)
+        found.new(a)
+        found.evidence[a] = how
+        found.join(b, found.number[a], how)
+
+
+def _matched(
+    rows: Rows, like: Int64, sends: Int64, recvs: Int64, line: Line | None
+) -> tuple[int, _Pairs]:
+    counted = {} if line is None else _counted(rows, sends, recvs)
+    for how, pairs in counted.items():
+        if line is not None and _possible(rows, pairs, line, both=True):
+            return how, pairs
+    aligned = _aligned(rows, like, sends, recvs, line)
+    if aligned[0].size < NEARLY_ALL * min(sends.size, recvs.size):
+        for how, pairs in counted.items():
+            if line is not None and _possible(rows, pairs, line, both=False):
+                return how, pairs
+    return ALIGNMENT, aligned
+
+
+def _ends(rows: Rows, chosen: Int64) -> Iterator[tuple[Int64, Int64]]:
+    """For each source and destination the sends and the recvs, in their order, if any of both."""
+    sends, rank, peer = rows.sends[chosen], rows.rank[chosen], rows.peer[chosen]
+    source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
+    link = codes(rows.communicator[chosen], source, target)
+    order = np.lexsort((rows.called[chosen], link))
+    for at in split(chosen[order], link[order]):
+        out = rows.sends[at]
+        if out.any() and not out.all():
+            yield at[out], at[~out]
+
+
+def _apart(rows: Rows, told: Mapping[int, Reading], send: int, recv: int) -> Line | None:
+    """How far the receiver's clock is ahead of the sender's."""
+    a, b = told[int(rows.rank[send])], told[int(rows.rank[recv])]
+    if a.clock == b.clock:
+        return Line(0.0)
+    return b.line.less(a.line) if a.line is not None and b.line is not None else None
+
+
+def _counted(rows: Rows, sends: Int64, recvs: Int64) -> dict[int, _Pairs]:
+    """The pairs that counting tells, best first."""
+    pairs = {COMMS_ID: _by_id(rows, sends, recvs)}
+    if sends.size == recvs.size:
+        pairs[ORDER] = (sends, recvs)
+    return {how: each for how, each in pairs.items() if each[0].size}
+
+
+def _by_id(rows: Rows, sends: Int64, recvs: Int64) -> tuple[Int64, Int64]:
+    """The pairs of the same Comms Id, unless that skips some on one end."""
+    a, b = (side[rows.comms_id[side] >= 0] for side in (sends, recvs))
+    _, in_a, in_b = np.intersect1d(rows.comms_id[a], rows.comms_id[b], return_indices=True)
+    order = np.argsort(in_a)
+    in_a, in_b = in_a[order], in_b[order]
+    span = max((int(np.ptp(side)) + 1 for side in (in_a, in_b) if side.size), default=0)
+    if (np.diff(in_b) < 0).any() or in_a.size < UNBROKEN * span:
+        return a[:0], b[:0]
+    return a[in_a], b[in_b]
+
+
+def _possible(rows: Rows, pairs: _Pairs, line: Line, *, both: bool) -> bool:
+    """Whether pairs are alike, and nothing was received before it was sent.
+
+    With ``both``, nor was anything sent before somebody was there to receive it.
+    """
+    sends, recvs = pairs
+    if (rows.like[sends] != rows.like[recvs]).any():
+        return False
+    ahead = line(rows.end[recvs])
+    late = rows.called[sends] > rows.end[recvs] - ahead + MARGIN_NS
+    if both:
+        late |= rows.called[recvs] - ahead > rows.end[sends] + MARGIN_NS
+    return not late.any()
+
+
+def _aligned(rows: Rows, like: Int64, sends: Int64, recvs: Int64, line: Line | None) -> _Pairs:
+    """The pairs that ended together."""
+    sequence, a, b = Sequence(), Part(rows, sends, like), Part(rows, recvs, like)
+    sequence.add(a, np.arange(a.place.size), Line(0.0))
+    place, _ = sequence.find(b, np.full(b.place.size, -1), line)
+    return a.place[place[place >= 0]], b.place[place >= 0]

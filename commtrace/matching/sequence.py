@@ -1,0 +1,149 @@
+"""One communicator's operations, as its ranks tell them one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commtrace.matching.align import Marks, clock_line, partners
+from commtrace.matching.lines import SAME, Int64, Line, fit
+from commtrace.matching.rows import Bool, Rows
+
+__all__ = ["MARGIN_NS", "Part", "Sequence"]
+
+MARGIN_NS = 50_000  # what the clocks may be off when causality is checked
+CLOSE_NS = 10_000  # the same where nothing else is
+ENOUGH = 0.5  # of a rank's operations; with fewer a clock that was trusted is put to the vote
+
+
+class Part:
+    """One rank's rows, in the order of their ends.
+
+    ``like`` tells apart what began and ended together; ``issued`` is the order of calls.
+    """
+
+    def __init__(self, rows: Rows, at: Int64, like: Int64) -> None:
+        order = np.argsort(rows.end[at], kind="stable")
+        self.place = at[order]
+        self.start, self.end = rows.start[self.place], rows.end[self.place]
+        self.issued = np.argsort(rows.called[self.place], kind="stable")
+        self.like = like[self.place]
+
+
+class Sequence:
+    """The operations so far, on the clock of the first part; ``number`` is theirs.
+
+    ``arrived`` is when the last rank came, ``time`` when the first was done: the one is
+    never after the other. ``issued`` are the numbers in the order of calls, if all parts
+    have them all.
+    """
+
+    def __init__(self) -> None:
+        empty = np.empty(0, dtype=np.int64)
+        self.issued: Int64 | None = None
+        self.number = self.like = self.time = self.arrived = empty
+
+    def find(self, part: Part, number: Int64, known: Line | None) -> tuple[Int64, Line | None]:
+        """The operation of each row of a part, of those so far, or -1.
+
+        ``number`` is what an identifier says already, or -1. Also tells how far the part's
+        clock is ahead, ``known`` if that is right; None where nothing tells.
+        """
+        if self.number.size == 0:
+            return number, known or SAME
+        theirs = self._by_number(number)
+        if known is None and (theirs >= 0).any():
+            told = theirs >= 0
+            known = fit(part.end[told], part.end[told] - self.time[theirs[told]])
+        in_order = None if known is None else self._in_order(part, number, known)
+        if in_order is not None:
+            return in_order, known
+        found, line = self._best(part, theirs, known)
+        return np.where(found >= 0, self.number[found], number), line
+
+    def add(self, part: Part, number: Int64, line: Line) -> None:
+        """Keep what a part tells of its operations, all of which have a number now."""
+        ahead = line(part.end)
+        found = self._by_number(number) if self.number.size else np.full(number.size, -1)
+        met, new = found >= 0, found < 0
+        if self.number.size == 0:
+            self.issued = number[part.issued]
+        elif new.any():
+            self.issued = None
+        at = found[met]
+        came, over = part.start - ahead, part.end - ahead
+        self.arrived[at] = np.maximum(self.arrived[at], came[met])
+        # Noise only delays an end: the first rank's is closest to when it was over.
+        self.time[at] = np.minimum(self.time[at], over[met])
+        self.number = np.concatenate((self.number, number[new]))
+        self.like = np.concatenate((self.like, part.like[new]))
+        self.time = np.concatenate((self.time, over[new]))
+        self.arrived = np.concatenate((self.arrived, came[new]))
+        order = np.argsort(self.time, kind="stable")
+        for name in ("number", "like", "time", "arrived"):
+            setattr(self, name, getattr(self, name)[order])
+
+    def _by_number(self, number: Int64) -> Int64:
+        order = np.argsort(self.number, kind="stable")
+        at = np.searchsorted(self.number[order], number).clip(max=order.size - 1)
+        at = order[at]
+        return np.where((self.number[at] == number) & (number >= 0), at, -1)
+
+    def _in_order(self, part: Part, number: Int64, known: Line) -> Int64 | None:
+        """The operations in the order of calls, if both have as many, alike, and possible.
+
+        Calls come in one order on all ranks; on a CPU they may end in another.
+        """
+        if self.issued is None or self.issued.size != number.size or (number >= 0).any():
+            return None
+        number = number.copy()
+        number[part.issued] = self.issued
+        found = self._by_number(number)
+        alike = self.like[found] == part.like
+        possible = self._causal(part, found, known, CLOSE_NS)
+        return number if alike.all() and possible.all() else None
+
+    def _best(self, part: Part, theirs: Int64, known: Line | None) -> tuple[Int64, Line | None]:
+        """The partners that the known line finds, or a better one's."""
+        found, share = np.full(part.place.size, -1, dtype=np.int64), 0.0
+        if known is not None:
+            found, share = self._partners(part, theirs, known)
+        if share >= ENOUGH:
+            return found, known
+        a, b, _, _ = self._open(part, theirs)
+        line = clock_line(a, b)
+        if line is None:
+            return found, known
+        other, better = self._partners(part, theirs, line)
+        return (other, line) if better > share else (found, known)
+
+    def _open(self, part: Part, theirs: Int64) -> tuple[Marks, Marks, Int64, Int64]:
+        """What is still to be matched, on both sides, and where it stands."""
+        ours = np.flatnonzero(theirs < 0)
+        free = np.setdiff1d(np.arange(self.number.size), theirs)
+        return (
+            Marks(self.like[free], self.time[free]),
+            Marks(part.like[ours], part.end[ours]),
+            free,
+            ours,
+        )
+
+    def _partners(self, part: Part, theirs: Int64, line: Line) -> tuple[Int64, float]:
+        """Each row's operation so far or -1, and how many found one where there are any."""
+        a, b, free, ours = self._open(part, theirs)
+        found = theirs.copy()
+        if ours.size == 0 or free.size == 0:
+            return found, 1.0
+        partner = partners(a, b, line)
+        found[ours] = np.where(partner >= 0, free[partner], -1)
+        found[ours[~self._causal(part, found, line)[ours]]] = -1
+        moved = b.time - line(b.time)
+        inside = (moved >= a.time[0]) & (moved <= a.time[-1])
+        share = (found[ours] >= 0).sum() / inside.sum() if inside.any() else 0.0
+        return found, float(share)
+
+    def _causal(self, part: Part, found: Int64, line: Line, margin: int = MARGIN_NS) -> Bool:
+        """Whether all had arrived before anyone was done."""
+        ahead = line(part.end)
+        came, over = part.start - ahead, part.end - ahead
+        before: Bool = (came <= self.time[found] + margin) & (self.arrived[found] <= over + margin)
+        return before & (found >= 0)
