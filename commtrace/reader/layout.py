@@ -50,7 +50,8 @@ class Layout:
 
         ``operators`` drops CPU operators, too, but for those that communicate. A match
         begins with the event's kind and holds no opening brace but its arguments' and, at
-        its end, the next event's: no other event can hide within it.
+        its end, the next event's: no other event can hide within it, unless damage took its
+        own brace away.
         """
         if self.head is None:
             return None
