@@ -13,7 +13,19 @@ import numpy.typing as npt
 
 from commtrace.comms import bus_factor
 
-__all__ = ["LINKS", "Link", "Model", "fit", "floor_ns", "link_between", "ring_latency_ns"]
+__all__ = [
+    "LINKS",
+    "PROTOCOL_BANDWIDTH",
+    "Link",
+    "Model",
+    "fit",
+    "floor_ns",
+    "link_between",
+    "link_name",
+    "links_like",
+    "nccl_latency_ns",
+    "pcie",
+]
 
 Float = npt.NDArray[np.float64]
 
@@ -49,29 +61,28 @@ def fit(sizes: npt.ArrayLike, times_ns: npt.ArrayLike, *, spread: float = 4.0) -
     size = np.asarray(sizes, dtype=np.float64)
     time = np.asarray(times_ns, dtype=np.float64)
     real = (size > 0) & (time > 0)
-    size, time = size[real], time[real]
-    distinct = np.unique(size)
+    order = np.lexsort((time[real], size[real]))
+    size, time = size[real][order], time[real][order]
+    distinct, first, count = np.unique(size, return_index=True, return_counts=True)
     if distinct.size < 3 or distinct[-1] < spread * distinct[0]:
         return None
-    median = np.array([np.median(time[size == one]) for one in distinct])
-    count = np.array([(size == one).sum() for one in distinct])
+    median = (time[first + (count - 1) // 2] + time[first + count // 2]) / 2
     latency, per_byte = _line(distinct, median, count.astype(np.float64))
     if per_byte <= 0:
         return None
-    modelled = latency + size * per_byte
-    residual = float(np.median(np.abs(time / modelled - 1)))
+    residual = float(np.median(np.abs(time / (latency + size * per_byte) - 1)))
     return Model(latency, 1 / per_byte, residual, int(size.size))
 
 
 def _line(x: Float, y: Float, count: Float) -> tuple[float, float]:
     """Intercept (not below zero) and slope of the least relative absolute error."""
     weight = np.sqrt(count) / y
+    intercept = slope = 0.0
     for _ in range(20):
         columns = np.stack([np.ones_like(x), x], axis=1) * weight[:, None]
         (intercept, slope), *_ = np.linalg.lstsq(columns, y * weight, rcond=None)
         if intercept < 0:
-            intercept, slope = 0.0, float(np.median(y / x))
-            break
+            return 0.0, float(np.median(y / x))
         relative = np.abs(y - intercept - slope * x) / y
         weight = np.sqrt(count / np.maximum(relative, 0.01)) / y
     return float(intercept), float(slope)
@@ -92,7 +103,7 @@ LINKS = {
         Link("PCIe 3 x16", 15.8, 12),
         Link("PCIe 4 x16", 31.5, 25),
         Link("PCIe 5 x16", 63, 52),
-        Link("across CPU sockets", 20, 8),
+        Link("across CPU sockets", 63, 8),
         Link("NVLink2 x1", 25, 23),
         Link("NVLink2 x2", 50, 47),
         Link("NVLink2 x4", 100, 93),
@@ -104,55 +115,139 @@ LINKS = {
         Link("InfiniBand NDR", 50, 47),
     )
 }
-"""Links by name. Vendors' peaks; the usual figures are published measurements."""
+"""Links by name. Vendors' peaks; the usual figures are published measurements.
 
-_NVLINKS = {"V100": (25.0, 2), "P100": (20.0, 1), "A100": (25.0, 3), "A800": (25.0, 3)}
-_WHOLE = (("H100", 450, 370, 4), ("H200", 450, 370, 4), ("B200", 900, 770, 5))
+Copies between GPUs on different CPU sockets usually reach 6-10 GB/s; they can be no faster
+than the fastest PCIe that leads there.
+"""
+
+_NVLINK = {  # by GPU: generation, GB/s of one link, its links, what they all usually reach
+    "P100": (1, 20.0, 4, 74.0),
+    "V100": (2, 25.0, 6, 140.0),
+    "A100": (3, 25.0, 12, 235.0),
+    "A800": (3, 25.0, 8, 186.0),
+    "H100": (4, 25.0, 18, 370.0),
+    "H200": (4, 25.0, 18, 370.0),
+    "H800": (4, 25.0, 8, 186.0),
+    "B200": (5, 50.0, 18, 770.0),
+}
+_PCIE = {
+    **dict.fromkeys(("P100", "V100", "T4"), "PCIe 3 x16"),
+    **dict.fromkeys(("A100", "A800", "A10", "L4"), "PCIe 4 x16"),
+    **dict.fromkeys(("H100", "H200", "H800", "B200"), "PCIe 5 x16"),
+}
+_FEW_LINKS = 0.93  # of the peak: 23 of 25, 47 of 50, 93 of 100 GB/s
+_CODES = {
+    "SYS": "across CPU sockets",
+    "NODE": "PCIe, across host bridges",
+    "PHB": "PCIe, through the CPU",
+    "PXB": "PCIe, several switches",
+    "PIX": "PCIe, one switch",
+}
 
 
-def link_between(topology: str, gpu: str) -> Link | None:
-    """The link that ``nvidia-smi topo -m`` writes as ``NV4``, ``SYS``, ``PIX``, ... for a GPU.
+def link_between(code: str, gpu: str) -> Link | None:
+    """The link that ``nvidia-smi topo -m`` writes as ``NV4``, ``SYS``, ``PIX``, … for a GPU.
 
     None where neither the code nor the GPU's name tells a bandwidth.
 
     >>> link_between("NV2", "Tesla V100-SXM2-32GB")
     Link(name='NVLink2 x2', peak_gb_s=50.0, usual_gb_s=46.5)
     """
-    if topology.startswith("NV") and topology[2:].isdigit():
-        count = int(topology[2:])
-        for name, peak, usual, generation in _WHOLE:
-            if name in gpu:
-                share = count / 18
-                return Link(f"NVLink{generation} x{count}", peak * share, usual * share)
-        for name, (each, generation) in _NVLINKS.items():
-            if name in gpu:
-                return Link(f"NVLink{generation} x{count}", each * count, each * count * 0.93)
-        return None
-    return LINKS["across CPU sockets"] if topology in ("SYS", "NODE") else None
+    model = next((name for name in _NVLINK if name in gpu), None)
+    if count := _nvlinks(code):
+        if model is None:
+            return None
+        generation, each, every, usual = _NVLINK[model]
+        usual = usual if count == every else _FEW_LINKS * each * count
+        return Link(f"NVLink{generation} x{count}", each * count, usual)
+    if code == "SYS":
+        return LINKS["across CPU sockets"]
+    return pcie(gpu) if code in _CODES else None
 
 
-_RING_BASE_US = {"LL": 6.6, "LL128": 14.0, "Simple": 8.4}
-_HOP_US = {
-    "nvlink": {"LL": 0.6, "LL128": 1.9, "Simple": 3.4},
-    "pcie": {"LL": 1.0, "LL128": 2.5, "Simple": 5.7},
-    "network": {"LL": 2.7, "LL128": 4.0, "Simple": 14.0},
-}
+def pcie(gpu: str) -> Link | None:
+    """A GPU's link to its host, by its name; None for an unknown one."""
+    words = gpu.replace("-", " ").split()
+    return next((LINKS[link] for name, link in _PCIE.items() if name in words), None)
 
 
-def ring_latency_ns(op: str, group_size: int, hop: str, protocol: str = "LL") -> float:
-    """Latency of a ring by NCCL's tuning constants (its ``tuning.cc``).
+def link_name(code: str, gpu: str = "") -> str:
+    """The same link in words; the code itself where it is unknown.
 
-    2(n-1) steps for all_reduce, n-1 for all_gather and reduce_scatter, and for the others.
+    >>> link_name("NV4"), link_name("NV4", "Tesla V100-SXM2-32GB"), link_name("SYS")
+    ('NV4: 4 NVLinks', 'NV4: NVLink2 x4', 'SYS: across CPU sockets')
     """
-    steps = (2 if op == "all_reduce" else 1) * (group_size - 1)
-    return 1e3 * (_RING_BASE_US[protocol] + steps * _HOP_US[hop][protocol])
+    if count := _nvlinks(code):
+        link = link_between(code, gpu)
+        return f"{code}: {link.name if link else f'{count} NVLinks'}"
+    return f"{code}: {_CODES[code]}" if code in _CODES else code
+
+
+def links_like(gb_s: float, tolerance: float = 0.15) -> list[Link]:
+    """Links inside a machine that usually reach about this, the nearest first."""
+    near = [
+        link
+        for link in LINKS.values()
+        if abs(gb_s / link.usual_gb_s - 1) <= tolerance and not link.name.startswith("Infini")
+    ]
+    return sorted(near, key=lambda link: abs(gb_s / link.usual_gb_s - 1))
+
+
+def _nvlinks(code: str) -> int:
+    return int(code[2:]) if code.startswith("NV") and code[2:].isdigit() else 0
+
+
+# Of NCCL's src/graph/tuning.cc: microseconds for an operation, and for each of its steps.
+_BASE_US = {
+    "Ring": {"LL": 6.6, "LL128": 14.0, "Simple": 8.4},
+    "Tree": {"LL": 6.8, "LL128": 14.0, "Simple": 8.4},
+}
+_HOP_US = {
+    "Ring": {
+        "nvlink": {"LL": 0.6, "LL128": 1.9, "Simple": 3.4},
+        "pcie": {"LL": 1.0, "LL128": 2.5, "Simple": 5.7},
+        "network": {"LL": 2.7, "LL128": 4.0, "Simple": 14.0},
+    },
+    "Tree": {
+        "nvlink": {"LL": 0.6, "LL128": 1.25, "Simple": 4.0},
+        "pcie": {"LL": 1.0, "LL128": 1.9, "Simple": 4.0},
+        "network": {"LL": 5.0, "LL128": 8.5, "Simple": 14.0},
+    },
+}
+PROTOCOL_BANDWIDTH = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
+"""Share of a link's bandwidth that carries data: LL moves half its bytes as flags."""
+
+
+def nccl_latency_ns(
+    op: str,
+    ranks: int,
+    *,
+    nodes: int = 1,
+    algorithm: str = "Ring",
+    protocol: str = "LL",
+    hop: str = "nvlink",
+) -> float:
+    """Latency by NCCL's tuning constants; ``hop`` is the link within a node.
+
+    A ring takes 2(n-1) steps for all_reduce and n-1 for any other operation, a tree one up
+    and one down through each node's ranks and the tree of nodes (NCCL: ``tuning.cc``).
+    """
+    inside = _HOP_US[algorithm][hop][protocol]
+    between = _HOP_US[algorithm]["network"][protocol]
+    if algorithm == "Tree":
+        steps = 2 * ((ranks // nodes - 1) * inside + (nodes.bit_length() - 1) * between)
+    else:
+        rounds = 2 if op == "all_reduce" else 1
+        steps = rounds * ((ranks - nodes) * inside + (nodes - 1) * between)
+    return 1e3 * (_BASE_US[algorithm][protocol] + steps)
 
 
 def floor_ns(op: str, size_bytes: float, group_size: int, gb_s: float) -> float | None:
     """The time that no algorithm beats on links of ``gb_s``; None for barrier.
 
-    S x factor / B, with nccl-tests' factor. In-network reduction halves all_reduce's
-    traffic at best, so its floor is that of S / B where such hardware may be at work.
+    S x factor / B with nccl-tests' factor, but S / B for all_reduce, since a network that
+    reduces (NVLS, SHARP) halves its traffic.
     """
     factor = bus_factor(op, group_size)
-    return None if factor is None else size_bytes * factor / gb_s
+    return None if factor is None else size_bytes * min(factor, 1.0) / gb_s

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from commtrace.expect import LINKS, Link, link_between
 from commtrace.intervals import total, union
 from commtrace.rules._common import ms
+from commtrace.rules._peers import Pair, pairs
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
+from commtrace.rules._topology import inferred, named
 from commtrace.schema import Evidence, Finding
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.trace import Trace
+
+Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class UnevenP2PBandwidth(Rule):
-    """Copies from one GPU to others run at very different bandwidths.
+    """Copies between some GPUs run at a fraction of the bandwidth between others.
 
     What it detects
-        Peer copies of at least ``min_bytes`` whose bandwidth per pair of GPUs falls into
-        classes more than ``class_gap_pct`` apart, while each pair by itself is steady: the
-        middle half of its copies within ``spread_pct``.
+        Peer copies of at least ``min_bytes``, ``min_copies`` or more per pair of GPUs, whose
+        bandwidth per pair falls into classes more than ``class_gap_pct`` apart. Of each pair
+        the copies count that ran while no other did; it has to be steady, the middle half of
+        them within ``spread_pct``, or it is left out. A pair without copies of its own time
+        is slow only if all that was copied meanwhile is slow too.
 
     Why it costs time
         GPUs of one machine are not equally near: some share NVLinks, some only a PCIe
@@ -37,79 +41,84 @@ class UnevenP2PBandwidth(Rule):
 
     What to do
         Put the pairs that exchange most on the fast links (CUDA_VISIBLE_DEVICES, rank
-        order), or relay over a GPU that both reach fast. At most the difference between
-        the slow pair's time and the fast pair's is gained.
+        order). Each slow pair gains at most what its copies took more than on the fastest.
 
     Blind spots
-        A link's name is a fact only with a recorded topology; otherwise it is inferred
-        from the bandwidth and marked so. Traces of other processes on the same link are
-        not in this one. ROCm writes peer copies as DtoD and hides the pair.
+        A link's name is a fact only with a recorded topology; otherwise it is a guess from
+        the bandwidth and marked so. The trace counts the devices that its process sees:
+        CUDA_VISIBLE_DEVICES is taken into account where it is recorded. Copies and
+        collectives of processes that were not traced may share a link. ROCm writes peer
+        copies as DtoD and hides the pair.
     """
 
+    explains: ClassVar[tuple[str, ...]] = ()
+
     min_bytes: int = 16_000_000
+    min_copies: int = 3
     class_gap_pct: float = 25.0
     spread_pct: float = 5.0
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        """One finding per slow pair, against the fastest from the same source."""
-        copies = trace.copies[
-            (trace.copies["kind"] == "PtoP") & (trace.copies["size_bytes"] >= self.min_bytes)
+        """One finding per machine: its pairs in classes, the slow ones against the fastest."""
+        known = pairs(trace, self.min_bytes, self.min_copies)
+        if not known:
+            raise CannotLook(
+                f"no pair of GPUs has {self.min_copies} copies of {self.min_bytes / 1e6:.0f} MB"
+            )
+        steady = [pair for pair in known if pair.spread_pct <= self.spread_pct]
+        for host in dict.fromkeys(pair.host for pair in steady):
+            yield from self._on_host([pair for pair in steady if pair.host == host], trace)
+
+    def _on_host(self, steady: list[Pair], trace: Trace) -> Iterator[Finding]:
+        gap = 1 + self.class_gap_pct / 100
+        classes = _classes(steady, gap)
+        fastest = classes[-1]
+        told = [pair for one in classes[:-1] for pair in one]
+        slow = [pair for pair in told if pair.at_most_gb_s * gap < fastest[-1].gb_s]
+        if slow:
+            shown = [one for one in classes if one is fastest or any(p in slow for p in one)]
+            yield self._finding(shown, slow, trace)
+
+    def _finding(self, classes: list[list[Pair]], slow: list[Pair], trace: Trace) -> Finding:
+        fast = classes[-1][-1]
+        worst = slow[0]
+        gains = [
+            Evidence(f"gain at most, {pair.ends}", _gain_ns(pair, fast.gb_s) / 1e6, "ms")
+            for pair in slow
         ]
-        if copies.empty:
-            raise CannotLook(f"no copies between GPUs of {self.min_bytes / 1e6:.0f} MB or more")
-        copies = copies.assign(gb_s=copies["size_bytes"] / copies["duration_ns"].clip(lower=1))
-        for _, of_source in copies.groupby(["rank", "source"], observed=True):
-            pairs = [pair for _, pair in of_source.groupby("destination", observed=True)]
-            fast = max(pairs, key=lambda pair: float(pair["gb_s"].median()))
-            for slow in pairs:
-                if self._far_apart(slow, fast):
-                    yield self._finding(slow, fast, trace)
-
-    def _far_apart(self, slow: pd.DataFrame, fast: pd.DataFrame) -> bool:
-        apart = float(fast["gb_s"].median()) > float(slow["gb_s"].median()) * (
-            1 + self.class_gap_pct / 100
-        )
-        return apart and self._steady(slow) and self._steady(fast)
-
-    def _steady(self, pair: pd.DataFrame) -> bool:
-        low, middle, high = np.percentile(pair["gb_s"].astype(float), [25, 50, 75])
-        return bool(high - low <= self.spread_pct / 100 * middle)
-
-    def _finding(self, slow: pd.DataFrame, fast: pd.DataFrame, trace: Trace) -> Finding:
-        slow_gb_s, fast_gb_s = (float(pair["gb_s"].median()) for pair in (slow, fast))
-        taken, moved = _busy_ns(slow), int(slow["size_bytes"].sum())
-        slow_link, fast_link = (_link(pair, trace) for pair in (slow, fast))
-        source, destination = _ends(slow)
-        concurrent = _overlap_pct(slow, trace)
-        end_ns = int((slow["start_ns"] + slow["duration_ns"]).max())
+        start, end = _times(slow)
+        sure = all(len(pair.copies) >= 10 and named(*_ends(pair), trace) for pair in (worst, fast))
         return Finding(
             rule=self.name(),
-            summary=(
-                f"copies {source} → {destination} run at {slow_gb_s:.3g} GB/s ({slow_link}); "
-                f"{source} → {_ends(fast)[1]} at {fast_gb_s:.3g} ({fast_link})"
-            ),
-            ranks=(int(slow["rank"].iloc[0]),),
-            streams=tuple(int(stream) for stream in slow["stream"].unique()),
-            start_ns=int(slow["start_ns"].min()),
-            end_ns=end_ns,
-            cost_ns=max(round(taken - moved / fast_gb_s), 0),
+            summary=_summary(classes, trace),
+            ranks=tuple(sorted({pair.rank for pair in slow})),
+            streams=tuple(sorted({int(s) for pair in slow for s in pair.copies["stream"]})),
+            start_ns=int(start.min()),
+            end_ns=int(end.max()),
+            cost_ns=_recoverable_ns(slow, fast.gb_s),
             evidence=(
-                Evidence("bandwidth of the slow pair", slow_gb_s, "GB/s"),
-                Evidence("bandwidth of the fast pair", fast_gb_s, "GB/s"),
-                Evidence("ratio", fast_gb_s / slow_gb_s, "x", 1 + self.class_gap_pct / 100),
-                Evidence("copied while other copies ran", concurrent, "%"),
+                *(Evidence(pair.ends, pair.gb_s, "GB/s") for one in classes for pair in one),
+                Evidence(
+                    f"{fast.ends} to {worst.ends}",
+                    fast.gb_s / worst.gb_s,
+                    "x",
+                    1 + self.class_gap_pct / 100,
+                ),
+                *gains,
             ),
-            ruled_out=_ruled_out(slow, fast, concurrent, trace),
+            ruled_out=_ruled_out(slow, fast),
             advice=(
-                f"put pairs that exchange much on faster links than {source} – {destination}: "
-                f"{moved / 1e6:.0f} MB took {ms(taken)}, on the fast pair {ms(moved / fast_gb_s)}"
+                f"exchange less over {worst.ends}: {worst.size_bytes / 1e6:.0f} MB took "
+                f"{ms(total(worst.busy))}, over {fast.ends} they take "
+                f"{ms(worst.size_bytes / fast.gb_s)}; order ranks or CUDA_VISIBLE_DEVICES so "
+                "that the pairs that exchange most are on the fast links"
             ),
-            confidence="high" if _told(slow_link) and _told(fast_link) else "medium",
+            confidence="high" if sure else "medium",
         )
 
     @staticmethod
     def bad() -> Trace:
-        """40 MB to one GPU in 0.45 ms, to another in 5.3 ms."""
+        """40 MB to one GPU in 0.45 ms, to another in 5.3 ms, to neither more at a time."""
         return _copies(450, 5300)
 
     @staticmethod
@@ -121,86 +130,78 @@ class UnevenP2PBandwidth(Rule):
 def _copies(first_us: float, second_us: float) -> Trace:
     run = Tiny()
     for i in range(10):
-        run.copy(
-            0, i * 6000, first_us, kind="PtoP", size=40_000_000, destination="cuda:1", stream=21
-        )
-        run.copy(
-            0, i * 6000, second_us, kind="PtoP", size=40_000_000, destination="cuda:2", stream=22
-        )
+        for gpu, at, took in ((1, 0, first_us), (2, 1000, second_us)):
+            run.copy(
+                0,
+                i * 7000 + at,
+                took,
+                kind="PtoP",
+                size=40_000_000,
+                destination=f"cuda:{gpu}",
+                stream=20 + gpu,
+            )
     return run.trace()
 
 
-def _ends(pair: pd.DataFrame) -> tuple[str, str]:
-    return str(pair["source"].iloc[0]), str(pair["destination"].iloc[0])
+def _classes(steady: list[Pair], gap: float) -> list[list[Pair]]:
+    """The pairs by bandwidth, slowest first, cut wherever the next is faster by the gap."""
+    classes: list[list[Pair]] = []
+    for pair in sorted(steady, key=lambda pair: pair.gb_s):
+        if classes and pair.gb_s <= gap * classes[-1][-1].gb_s:
+            classes[-1].append(pair)
+        else:
+            classes.append([pair])
+    return classes
 
 
-def _busy_ns(copies: pd.DataFrame) -> int:
-    start = copies["start_ns"].to_numpy()
-    return total(union(start, start + copies["duration_ns"].to_numpy()))
+def _summary(classes: list[list[Pair]], trace: Trace) -> str:
+    shown = classes if len(classes) <= 3 else [classes[0], classes[-1]]
+    parts = []
+    for place, one in enumerate(shown):
+        who = " and ".join(pair.ends for pair in one) if len(one) <= 2 else f"{len(one)} pairs"
+        rates = f"{one[0].gb_s:.3g}" + (" GB/s" if place == 0 else "")
+        parts.append(f"{who} {'copies ' if place == 0 else ''}at {rates} ({_link(one, trace)})")
+    return ", ".join(parts)
 
 
-def _overlap_pct(pair: pd.DataFrame, trace: Trace) -> float:
-    """Share of the pair's copies, by time, during which other peer copies ran."""
-    others = trace.copies[(trace.copies["kind"] == "PtoP") & ~trace.copies.index.isin(pair.index)]
-    alone = _busy_ns(others)
-    both = _busy_ns(trace.copies.loc[[*pair.index, *others.index]])
-    mine = _busy_ns(pair)
-    return 100 * (mine + alone - both) / mine
+def _link(one: list[Pair], trace: Trace) -> str:
+    told = {named(*_ends(pair), trace) for pair in one}
+    if None in told:
+        return inferred(one[0].gb_s)
+    return " or ".join(sorted(str(name) for name in told))
 
 
-def _ruled_out(
-    slow: pd.DataFrame, fast: pd.DataFrame, concurrent_pct: float, trace: Trace
-) -> tuple[str, ...]:
+def _ends(pair: Pair) -> tuple[str, str]:
+    return pair.source, pair.destination
+
+
+def _gain_ns(pair: Pair, gb_s: float) -> int:
+    return max(round(total(pair.busy) - pair.size_bytes / gb_s), 0)
+
+
+def _times(slow: list[Pair]) -> tuple[Int64, Int64]:
+    start = np.concatenate([pair.copies["start_ns"].to_numpy() for pair in slow])
+    duration = np.concatenate([pair.copies["duration_ns"].to_numpy() for pair in slow])
+    return start, start + duration
+
+
+def _recoverable_ns(slow: list[Pair], gb_s: float) -> int:
+    """Time in which any slow pair copied, less the same with every copy at full speed."""
+    start, end = _times(slow)
+    size = np.concatenate([pair.copies["size_bytes"].to_numpy(np.float64) for pair in slow])
+    ideal = start + np.minimum(np.rint(size / gb_s).astype(np.int64), end - start)
+    return total(union(start, end)) - total(union(start, ideal))
+
+
+def _ruled_out(slow: list[Pair], fast: Pair) -> tuple[str, ...]:
+    worst = slow[0]
     reasons = []
-    if slow["size_bytes"].median() >= fast["size_bytes"].median():
-        reasons.append("size: the slow pair's copies are no smaller than the fast pair's")
-    alone = slow[~_meets_others(slow, trace)]
-    if concurrent_pct == 0:
-        reasons.append("sharing a link: no other peer copy ran at the time")
-    elif len(alone) and alone["gb_s"].median() < 1.1 * slow["gb_s"].median():
-        reasons.append(
-            f"sharing a link: {len(alone)} copies that ran alone reached no more than "
-            f"{alone['gb_s'].median():.3g} GB/s"
-        )
+    if worst.copies["size_bytes"].median() >= fast.copies["size_bytes"].median():
+        reasons.append("size: the slow copies are no smaller than the fast ones")
+    for pair in slow[:3]:
+        beside = "while no other peer copy ran" if pair.alone else "with all that ran beside it"
+        reasons.append(f"contention: {pair.ends} reached {pair.at_most_gb_s:.3g} GB/s {beside}")
+    for back in slow:
+        if (back.destination, back.source, back.rank) == (*_ends(worst), worst.rank):
+            reasons.append(f"direction: {back.ends} is slow too, {back.gb_s:.3g} GB/s")
     return tuple(reasons)
-
-
-def _meets_others(pair: pd.DataFrame, trace: Trace) -> Any:
-    others = trace.copies[(trace.copies["kind"] == "PtoP") & ~trace.copies.index.isin(pair.index)]
-    starts = np.sort(others["start_ns"].to_numpy())
-    ends = np.sort((others["start_ns"] + others["duration_ns"]).to_numpy())
-    begun = np.searchsorted(starts, (pair["start_ns"] + pair["duration_ns"]).to_numpy())
-    done = np.searchsorted(ends, pair["start_ns"].to_numpy(), side="right")
-    return begun > done
-
-
-def _link(pair: pd.DataFrame, trace: Trace) -> str:
-    recorded = _recorded(pair, trace)
-    if recorded:
-        return recorded
-    gb_s = float(pair["gb_s"].median())
-    fits = [link for link in LINKS.values() if 0.7 * link.usual_gb_s <= gb_s <= link.peak_gb_s]
-    nearest: Link | None = min(fits, key=lambda link: abs(link.usual_gb_s - gb_s), default=None)
-    return f"inferred: like {nearest.name}" if nearest else "link unknown"
-
-
-def _recorded(pair: pd.DataFrame, trace: Trace) -> str | None:
-    topology = (trace.manifest or {}).get("topology") or {}
-    names = {name: place for place, name in enumerate(topology.get("names") or [])}
-    ends = [names.get(end.replace("cuda:", "GPU")) for end in _ends(pair)]
-    if None in ends:
-        return None
-    code = topology["links"][ends[0]][ends[1]]
-    if not isinstance(code, str):
-        return None
-    link = link_between(code, _gpu(trace))
-    return f"{code}, {link.name}" if link else code
-
-
-def _gpu(trace: Trace) -> str:
-    devices = (trace.manifest or {}).get("devices") or [{}]
-    return str(devices[0].get("name", ""))
-
-
-def _told(link: str) -> bool:
-    return not link.startswith(("inferred", "link unknown"))
