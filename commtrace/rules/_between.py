@@ -1,0 +1,84 @@
+"""Whether something ran between two operations that can have used the first's result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["used_between"]
+
+Bool = npt.NDArray[np.bool_]
+
+_FOREVER = np.iinfo(np.int64).max
+# On a CPU the backend itself moves what it received to where it belongs.
+_MOVES = ("as_strided", "chunk", "copy_", "detach", "empty", "narrow", "select", "slice", "view")
+_WHEN = ["rank", "device", "start_ns", "end_ns", "launch_ns"]
+
+
+def used_between(trace: Trace, operations: pd.DataFrame, both: pd.DataFrame) -> Bool:
+    """For each row of two operations of one rank and group, whether anything used the first.
+
+    It can have, and have fed the second, if it was launched between the two, began after
+    the first ended and ended before the second began: a kernel, a copy, an operator on the
+    CPU, or one of the ``operations`` of another group, which have the columns of
+    ``collectives``, ``communicator`` and ``end_ns``; so has ``both``, and those of the second
+    with the suffix ``_second``. Of a reduce with a known root only what its root does counts:
+    the others hold no sum.
+    """
+    used = np.zeros(len(both), np.bool_)
+    if both.empty:
+        return used
+    places: Any = both.groupby(["rank", "device", "communicator"], observed=True).indices
+    for work in _work(trace, operations):
+        by_device: Any = work.groupby(["rank", "device"], observed=True).indices
+        for (rank, device, communicator), at in places.items():
+            mine = work.iloc[by_device.get((rank, device), [])]
+            if "communicator" in mine:
+                mine = mine[mine["communicator"] != communicator]
+            used[at] |= _any_inside(both.iloc[at], mine)
+    elsewhere = (both["root"] != both["rank"]).fillna(False).to_numpy(np.bool_)
+    return used & ~elsewhere
+
+
+def _any_inside(both: pd.DataFrame, work: pd.DataFrame) -> Bool:
+    """Operations of one group follow each other, so that work can be between one pair only."""
+    order = np.argsort(both["end_ns"].to_numpy(), kind="stable")
+    free = both["end_ns"].to_numpy()[order]
+    near = np.searchsorted(free, work["start_ns"].to_numpy(), side="right") - 1
+    work, near = work[near >= 0], near[near >= 0]
+    after = _launch(both["launch_ns"], 0)[order][near]
+    before = _launch(both["launch_ns_second"], _FOREVER)[order][near]
+    launched = work["launch_ns"].fillna(work["start_ns"]).to_numpy(np.int64)
+    untold = work["launch_ns"].isna().to_numpy()
+    inside = (
+        (work["end_ns"].to_numpy() <= both["start_ns_second"].to_numpy()[order][near])
+        & (untold | ((launched >= after) & (launched <= before)))
+    )  # fmt: skip
+    found = np.zeros(len(both), np.bool_)
+    found[order[near[inside]]] = True
+    return found
+
+
+def _launch(launch: pd.Series[Any], untold: int) -> npt.NDArray[np.int64]:
+    return launch.fillna(untold).to_numpy(np.int64)
+
+
+def _work(trace: Trace, operations: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """What may use data, one kind at a time, as ``_WHEN``."""
+    yield _when(trace.kernels[trace.kernels["kind"] == "compute"])
+    yield _when(trace.copies[trace.copies["kind"] != "Memset"])
+    ops = trace.ops[trace.ops["kind"] == "compute"]
+    ops = ops[~ops["name"].isin([f"aten::{name}" for name in _MOVES])]
+    yield _when(ops.assign(device="cpu", launch_ns=ops["start_ns"].astype("Int64")))
+    yield operations[[*_WHEN, "communicator"]]
+
+
+def _when(events: pd.DataFrame) -> pd.DataFrame:
+    return events.assign(end_ns=events["start_ns"] + events["duration_ns"])[_WHEN]

@@ -1,0 +1,125 @@
+"""Operations move several times the bytes that their result needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.comms import bus_factor
+from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._decomposed import Pair, pairs
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class ByteInflation(Rule):
+    """Operations move several times the bytes that their result needs.
+
+    What it detects
+        In one group, a reduce_scatter whose output on every rank is as large as the whole
+        tensor that an all_reduce (or reduce + broadcast) beside it reduces, then an
+        all_gather to n times that: at least ``inflation`` times the bytes that summing the
+        tensor takes, and at least ``min_share_pct`` of the steps' time.
+
+    Why it costs time
+        Each rank's part of a reduce_scatter is an n-th of its input. Who makes the output
+        as large as the tensor has to make the input n tensors long, and moves n times the
+        bytes; at a given bandwidth that takes n times as long, however good the algorithm.
+
+    What to do
+        Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
+        At most the share of the time that the needless bytes have of all bytes is gained.
+
+    Blind spots
+        The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
+        the pair. Without one the rule says that it could not look: any size is plausible.
+        That the two sum the same tensor follows from sizes and order, not from addresses.
+    """
+
+    inflation: float = 1.5
+    min_share_pct: float = 1.0
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per group and size."""
+        if len(trace.collectives) and trace.collectives["size_bytes"].isna().all():
+            raise CannotLook("the trace tells no sizes: record with record_shapes=True")
+        found = [pair for pair in pairs(trace) if pair.first == "reduce_scatter"]
+        if found and all(pair.tensor_bytes is None for pair in found):
+            raise CannotLook(
+                "nothing beside reduce_scatter + all_gather tells the tensor's size: that they "
+                "move too many bytes could only be suspected"
+            )
+        for pair in found:
+            cost = _cost_ns(pair)
+            share = 100 * cost / max(step_time_ns(trace), 1)
+            if pair.inflation >= self.inflation and share >= self.min_share_pct:
+                yield self._finding(pair, cost)
+
+    def _finding(self, pair: Pair, cost_ns: int) -> Finding:
+        assert pair.tensor_bytes
+        n, count = pair.group_size, len(pair.times)
+        time = float(pair.times["time"].median())
+        sent = pair.size_bytes * 2 * (bus_factor("all_gather", n) or 0)
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"reduce_scatter + all_gather move {pair.inflation:.3g}x the bytes that the sum "
+                f"of {pair.tensor_bytes / 1e6:.3g} MB needs: {pair.size_bytes / 1e6:.3g} MB, "
+                f"{ms(time)}"
+            ),
+            ranks=(),
+            streams=pair.streams,
+            start_ns=int(pair.times["start"].min()),
+            end_ns=int(pair.times["end"].max()),
+            cost_ns=cost_ns,
+            evidence=(
+                Evidence("bytes moved by bytes needed", pair.inflation, "x", self.inflation),
+                Evidence("sent by each rank, each time", sent / 1e6, "MB"),
+                Evidence("needed", sent / pair.inflation / 1e6, "MB"),
+                Evidence(f"time of the pair, median of {count}", time / 1e6, "ms"),
+            ),
+            ruled_out=(
+                f"another tensor: {pair.tensor_bytes / 1e6:.3g} MB are summed beside it, as often",
+                "sharding: nothing that could have used the shards ran between the two",
+            ),
+            advice=(
+                f"give reduce_scatter an output of 1/{n} of the tensor "
+                f"({pair.tensor_bytes // n / 1e6:.3g} MB), not one as large as it; "
+                "or call all_reduce"
+            ),
+            confidence="high" if count >= 2 else "medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """An all_reduce of 4 MB, and reduce_scatter + all_gather of 16 MB on four ranks."""
+        return _pair(output=4_000_000)
+
+    @staticmethod
+    def good() -> Trace:
+        """The same with a reduce_scatter to 1 MB on each."""
+        return _pair(output=1_000_000)
+
+
+def _pair(output: int) -> Trace:
+    run = Tiny(ranks=4)
+    half_us = output / 4e6 * 400
+    for rank in range(4):
+        for step in range(3):
+            start = step * 2000
+            run.collective(rank, "all_reduce", start, 200, size=4_000_000)
+            run.collective(rank, "reduce_scatter", start + 300, half_us, size=4 * output)
+            run.collective(rank, "all_gather", start + 320 + half_us, half_us, size=4 * output)
+    return run.trace()
+
+
+def _cost_ns(pair: Pair) -> int:
+    """The share of the operations' time that the needless bytes have."""
+    moving = pair.times["first"] + pair.times["second"]
+    return round(float(moving.sum()) * (1 - 1 / pair.inflation))

@@ -1,0 +1,225 @@
+"""Two operations do the work of an all_reduce, and take longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from commtrace.comms import bus_factor
+from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._decomposed import Pair, Reference, pairs, reference
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class DecomposedAllReduce(Rule):
+    """Two operations do the work of an all_reduce, and take longer.
+
+    What it detects
+        A reduce and then a broadcast, or a reduce_scatter and then an all_gather: next to
+        each other in one group, of the same bytes, on whatever streams, each time that they
+        run, and with nothing in between that could have used the first's result. Their
+        time, from the last arrival at the first to the end of the second, is at least
+        ``slower`` times that of an all_reduce of the tensor in the same group: as measured
+        in the trace, else by the model fitted to its all_reduces, else as a ring relates
+        them. All that is beyond it is at least ``min_share_pct`` of the steps. Only with
+        ``few`` pairs or more, and as many all_reduces, is the claim called certain.
+
+    Why it costs time
+        The evidence says, as factors whose product is the ratio: more *bytes* than the
+        tensor has; *emulation*, where gloo runs the reduce_scatter as a full all_reduce
+        (3/2 of the bytes); *lost pipelining*, where a reduce has to end before its broadcast
+        begins (on a ring n/(n-1) of an all_reduce; a reduce_scatter and an all_gather are a
+        ring's all_reduce, step by step); the *launch gap* between the two, on the rank where
+        it is shortest; *waiting* for ranks that came later to the second; and what remains
+        *unexplained*. Medians, so that a cold first instance weighs nothing.
+
+    What to do
+        Call all_reduce. Where every rank needs only its shard, keep the reduce_scatter and
+        leave out the all_gather. The difference to the all_reduce is gained at most.
+
+    Blind spots
+        A trace shows no addresses: that both work on one tensor follows from size, order and
+        from nothing running in between. Work of others between the two, even a division by
+        the number of ranks, makes it look like sharding, and the rule is silent. So it is
+        where the same all_gather also runs without its reduce_scatter, as in FSDP. Without
+        an all_reduce of the tensor beside it, bytes in excess cannot be seen.
+    """
+
+    slower: float = 1.25
+    min_share_pct: float = 1.0
+    few: int = 10
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per group, size and kind of pair."""
+        if len(trace.collectives) and trace.collectives["size_bytes"].isna().all():
+            raise CannotLook("the trace tells no sizes: record with record_shapes=True")
+        for pair in pairs(trace):
+            once = reference(trace, pair)
+            beyond = (float(pair.times["time"].median()) - once.time_ns) * len(pair.times)
+            share = 100 * beyond / max(step_time_ns(trace), 1)
+            ratio = float(pair.times["time"].median()) / once.time_ns
+            if ratio >= self.slower and share >= self.min_share_pct:
+                yield self._finding(trace, pair, once)
+
+    def _finding(self, trace: Trace, pair: Pair, once: Reference) -> Finding:
+        time = float(pair.times["time"].median())
+        factors = _factors(pair, once)
+        told = [f"{value:.3g}x {name}" for name, value in factors.items() if _counts(value)]
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{pair.first} + {pair.second} of {pair.size_bytes / 1e6:.3g} MB take "
+                f"{time / once.time_ns:.3g}x an all_reduce's time"
+                + (f" ({', '.join(told)})" if told else "")
+            ),
+            ranks=(),
+            streams=pair.streams,
+            start_ns=int(pair.times["start"].min()),
+            end_ns=int(pair.times["end"].max()),
+            cost_ns=round((time - once.time_ns) * len(pair.times)),
+            evidence=(
+                Evidence(f"time of the pair, median of {len(pair.times)}", time / 1e6, "ms"),
+                Evidence(f"all_reduce, {_source(once)}", once.time_ns / 1e6, "ms"),
+                Evidence("ratio", time / once.time_ns, "x", self.slower),
+                *(Evidence(f"factor: {name}", value, "x") for name, value in factors.items()),
+                Evidence(f"{pair.first} alone", float(pair.times["first"].median()) / 1e6, "ms"),
+                Evidence(f"{pair.second} alone", float(pair.times["second"].median()) / 1e6, "ms"),
+                *_spread(pair, once),
+            ),
+            ruled_out=tuple(_ruled_out(pair, once, len(trace.ranks))),
+            advice=self._advice(pair, once),
+            confidence=self._confidence(pair, once),
+        )
+
+    def _advice(self, pair: Pair, once: Reference) -> str:
+        time = float(pair.times["time"].median())
+        advice = f"call all_reduce: {ms(once.time_ns)} instead of {ms(time)}, {len(pair.times)}x"
+        if pair.inflation > 1:
+            advice += (
+                f"; or give reduce_scatter an output of 1/{pair.group_size} of the tensor, "
+                f"{pair.size_bytes // pair.group_size**2 / 1e6:.3g} MB"
+            )
+        if pair.tensor_bytes is None:
+            advice += "; nothing beside it tells the tensor's size, so bytes were not compared"
+        if len(pair.times) == 1:
+            advice += (
+                ". One observation cannot tell a cold start or noise from the rest: "
+                "repeat it, after a warm-up"
+            )
+        return advice
+
+    def _confidence(self, pair: Pair, once: Reference) -> Literal["high", "medium", "low"]:
+        clear = float(pair.times["time"].quantile(0.25)) > once.upper_ns
+        if once.how == "expected" or len(pair.times) == 1 or not clear:
+            return "low"
+        many = min(len(pair.times), once.count) >= self.few
+        return "high" if many and once.how == "measured" else "medium"
+
+    @staticmethod
+    def bad() -> Trace:
+        """Beside an all_reduce of 4 MB: 16 MB scattered and gathered, four times its time."""
+        return _steps(output=4_000_000, between=False)
+
+    @staticmethod
+    def good() -> Trace:
+        """Each rank updates its shard of 4 MB before the all_gather: sharding."""
+        return _steps(output=1_000_000, between=True)
+
+
+def _steps(output: int, *, between: bool) -> Trace:
+    run = Tiny(ranks=4)
+    half_us = output / 4e6 * 400
+    for step in range(10):
+        for rank in range(4):
+            start = step * 2000
+            run.step(rank, step, start, 1900)
+            run.collective(rank, "all_reduce", start + 50, 200, size=4_000_000)
+            run.collective(rank, "reduce_scatter", start + 300, half_us, size=4 * output)
+            if between:
+                run.kernel(rank, start + 310 + half_us, 20, name="adam")
+            run.collective(rank, "all_gather", start + 340 + half_us, half_us, size=4 * output)
+    return run.trace()
+
+
+def _factors(pair: Pair, once: Reference) -> dict[str, float]:
+    """What the ratio is the product of; medians over the instances."""
+    times = pair.times
+    time, gap = (float(times[name].median()) for name in ("time", "gap"))
+    waiting = float((times["time"] - times["first"] - times["gap"] - times["second"]).median())
+    algorithm = _algorithm(pair)
+    factors = {
+        "bytes": pair.inflation,
+        **algorithm,
+        "launch gap": time / (time - gap),
+        "waiting in between": (time - gap) / (time - gap - waiting),
+    }
+    explained = 1.0
+    for factor in factors.values():
+        explained *= factor
+    rest = "unexplained" + (" (the all_reduce ran on a tree)" if once.tree else "")
+    return {**factors, rest: time / once.time_ns / explained}
+
+
+def _algorithm(pair: Pair) -> dict[str, float]:
+    """What theory says that the pair takes, by an all_reduce of the same bytes."""
+    n = pair.group_size
+    if pair.first == "reduce":
+        return {"lost pipelining": n / (n - 1)}
+    if pair.executed == pair.first:
+        return {}
+    whole, ran, gather = (
+        bus_factor(op, n) or 0.0 for op in ("all_reduce", pair.executed, "all_gather")
+    )
+    return {f"reduce_scatter ran as {pair.executed}": (ran + gather) / whole}
+
+
+def _counts(factor: float) -> bool:
+    return not 0.95 < factor < 1.05
+
+
+def _source(once: Reference) -> str:
+    if once.how == "measured":
+        return f"median of {once.count}"
+    return once.how + (f" to {once.count}" if once.how == "fitted" else " by a ring's steps")
+
+
+def _spread(pair: Pair, once: Reference) -> Iterator[Evidence]:
+    time = pair.times["time"]
+    if len(time) > 1:
+        yield Evidence("time of the pair, lower quartile", float(time.quantile(0.25)) / 1e6, "ms")
+        yield Evidence("all_reduce, upper quartile", once.upper_ns / 1e6, "ms")
+        yield Evidence("cold start: first by median", float(time.iloc[0] / time.median()), "x")
+
+
+def _ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
+    yield (
+        "only the root needs the sum: the same bytes go to all ranks at once"
+        if pair.first == "reduce"
+        else "sharding: nothing that could have used the shards ran between the two"
+    )
+    time = float(pair.times["time"].median())
+    ratio = time / once.time_ns
+    n = pair.group_size
+    pipelining = n / (n - 1)
+    if pair.first == "reduce_scatter":
+        yield "lost pipelining: on a ring the two are an all_reduce, step by step"
+    elif ratio > 1.5 * pipelining:
+        yield f"lost pipelining alone: on a ring it makes {pipelining:.3g}x, not {ratio:.3g}x"
+    if pair.inflation == 1 and pair.tensor_bytes:
+        yield "bytes: the pair is of the all_reduce's size"
+    gap = float(pair.times["gap"].median())
+    if gap < 0.05 * (time - once.time_ns):
+        share = 100 * gap / (time - once.time_ns)
+        yield f"launch gap: {ms(gap)}, {share:.2g} % of the excess"
+    waiting = time - gap - float((pair.times["first"] + pair.times["second"]).median())
+    if ranks > 1 and waiting < 0.05 * (time - once.time_ns):
+        yield "waiting: the ranks come to the second operation together"
+    if len(pair.times) > 2:
+        yield f"cold start: medians of {len(pair.times)} pairs, the first of which weighs nothing"
