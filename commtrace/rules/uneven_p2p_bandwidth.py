@@ -51,7 +51,7 @@ class UnevenP2PBandwidth(Rule):
         copies as DtoD and hides the pair.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ()
+    explains: ClassVar[tuple[str, ...]] = ("detour-beats-direct",)
 
     min_bytes: int = 16_000_000
     min_copies: int = 3

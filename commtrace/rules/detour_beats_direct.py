@@ -1,0 +1,171 @@
+"""The direct way between two GPUs is slower than a way around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.intervals import total
+from commtrace.rules._common import ms, worth_saying
+from commtrace.rules._detours import Detour, Hops, detours
+from commtrace.rules._peers import Pair, pairs
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.rules._topology import named
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class DetourBeatsDirect(Rule):
+    """Copies between two GPUs take a slower way than one around would be.
+
+    What it detects
+        A pair of GPUs, with ``min_copies`` copies of at least ``min_bytes``, whose bandwidth
+        a way around exceeds by ``min_ratio``, where that is worth ``min_share`` of the step.
+        The way around leads over a third GPU, its hops measured in this trace or told by the
+        recorded topology, or through pinned host memory, as fast as pinned copies in the
+        trace, else as the GPU's PCIe usually is, else as PCIe 3, which is then an assumption.
+        The time in which other copies used it is taken off.
+
+    Why it costs time
+        Peer access across CPU sockets often reaches less than a PCIe link can carry, and a
+        fraction of what NVLinks do, even twice in a row. The driver does not look for the
+        way around: it copies as it was told.
+
+    What to do
+        Relay over the named GPU in chunks, so that both hops work at the same time; or stage
+        through a pinned buffer in chunks. NCCL finds such ways itself for send and recv.
+
+    Blind spots
+        A way through the host is judged by usual figures unless the trace has pinned copies.
+        Collectives may use the detour's links unseen. A relay needs memory on the GPU between.
+    """
+
+    min_bytes: int = 16_000_000
+    min_copies: int = 3
+    min_ratio: float = 1.25
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per pair, with its fastest detour."""
+        known = pairs(trace, self.min_bytes, self.min_copies)
+        if not known:
+            raise CannotLook(
+                f"no pair of GPUs has {self.min_copies} copies of {self.min_bytes / 1e6:.0f} MB"
+            )
+        for rank in sorted({pair.rank for pair in known}):
+            hops = Hops([pair for pair in known if pair.rank == rank], trace)
+            for pair in hops.measured.values():
+                best = max(detours(pair, hops), key=lambda way: way.gb_s)
+                cost = round(total(pair.busy) - pair.size_bytes / max(best.gb_s, 1e-9))
+                faster = best.gb_s >= self.min_ratio * pair.at_most_gb_s
+                if faster and worth_saying(cost, trace, self.min_share):
+                    yield self._finding(pair, best, cost, hops)
+
+    def _finding(self, pair: Pair, best: Detour, cost: int, hops: Hops) -> Finding:
+        link = named(pair.source, pair.destination, hops.trace)
+        relay = _possible_relay(pair, best, hops)
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{pair.ends} copies at {pair.gb_s:.3g} GB/s{f' ({link})' if link else ''}; "
+                f"over {best.over} they would reach {best.gb_s:.3g} ({best.known_from}): "
+                f"{ms(pair.size_bytes / best.gb_s)} instead of {ms(total(pair.busy))}"
+            ),
+            ranks=(pair.rank,),
+            streams=tuple(sorted({int(stream) for stream in pair.copies["stream"]})),
+            start_ns=int(pair.busy[0][0]),
+            end_ns=int(pair.busy[1][-1]),
+            cost_ns=cost,
+            evidence=(
+                Evidence("direct bandwidth", pair.gb_s, "GB/s"),
+                Evidence(f"over {best.over}, in chunks", best.gb_s, "GB/s"),
+                Evidence(f"over {best.over}, one tensor at a time", best.whole_gb_s, "GB/s"),
+                Evidence("ratio", best.gb_s / pair.gb_s, "x", self.min_ratio),
+                *relay[0],
+            ),
+            ruled_out=_ruled_out(pair, best),
+            advice=_advice(pair, best) + relay[1],
+            confidence=best.confidence,
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """7.5 GB/s from 0 to 2; 89 from 0 to 1 and 44 from 1 to 2."""
+        return _copies(5300)
+
+    @staticmethod
+    def good() -> Trace:
+        """40 GB/s from 0 to 2."""
+        return _copies(1000)
+
+
+def _ruled_out(pair: Pair, best: Detour) -> tuple[str, ...]:
+    alone = f"{pair.alone} copies ran while no other peer copy did"
+    beside = f"all that ran beside it makes only {pair.at_most_gb_s:.3g} GB/s"
+    taken = f"other copies used it in {best.busy_pct:.0f} % of the time, and that is taken off"
+    return (
+        f"contention on the direct way: {alone if pair.alone else beside}",
+        f"contention on the detour: {taken}",
+    )
+
+
+def _advice(pair: Pair, best: Detour) -> str:
+    if best.over.startswith("cuda"):
+        return (
+            f"copy {pair.source} → {best.over} → {pair.destination} in chunks of a few MB, the "
+            "two hops on streams of their own"
+        )
+    return (
+        f"stage {pair.ends} through a pinned buffer on the host in chunks of a few MB, the way "
+        "there and the way on at the same time"
+    )
+
+
+def _possible_relay(pair: Pair, best: Detour, hops: Hops) -> tuple[tuple[Evidence, ...], str]:
+    """A relay that would be faster still, if its second hop is what nobody recorded."""
+    open_hops = {
+        via: gb_s
+        for via in hops.devices
+        if via not in (pair.source, pair.destination)
+        and hops.unknown(via, pair.destination)
+        and (gb_s := hops.gb_s(pair.source, via)) > best.gb_s
+    }
+    if not open_hops or best.over in hops.devices:
+        return (), ""
+    first, second = max(open_hops.values()), min(open_hops.values())
+    whole = 1 / (1 / first + 1 / second)
+    some = " or ".join(open_hops)
+    evidence = Evidence(f"over {some}, with a second hop of {second:.3g} GB/s", whole, "GB/s")
+    advice = (
+        f"; better, if {some} has NVLinks to {pair.destination} (neither copied nor recorded "
+        f"here; nvidia-smi topo -m tells): a relay whose second hop makes {second:.3g} GB/s "
+        f"reaches {whole:.3g} one tensor at a time, up to {second:.3g} in chunks, "
+        f"{whole / pair.gb_s:.2g} to {second / pair.gb_s:.2g} times the direct copy"
+    )
+    return (evidence,), advice
+
+
+def _copies(direct_us: float) -> Trace:
+    run = Tiny()
+    for i in range(10):
+        for at, source, destination, took in (
+            (0, 0, 1, 450.0),
+            (1000, 1, 2, 900.0),
+            (2000, 0, 2, direct_us),
+        ):
+            run.copy(
+                0,
+                i * 8000 + at,
+                took,
+                kind="PtoP",
+                size=40_000_000,
+                source=f"cuda:{source}",
+                destination=f"cuda:{destination}",
+                stream=20 + 2 * source + destination,
+            )
+    return run.trace()

@@ -1,0 +1,150 @@
+"""Copies between host and GPU from or to memory that is not pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from commtrace.expect import LINKS, pcie
+from commtrace.intervals import total, union
+from commtrace.rules._common import ms, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.rules._topology import gpu_name
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+Confidence = Literal["high", "medium", "low"]
+_OTHER_WAY = {"HtoD": "DtoH", "DtoH": "HtoD"}
+
+
+@dataclass(frozen=True)
+class PageableCopy(Rule):
+    """Large copies between host and GPU go through pageable memory.
+
+    What it detects
+        Copies marked Pageable of at least ``min_bytes``, where pinned memory would be more
+        than ``min_ratio`` times as fast, and that is worth ``min_share`` of the step. How
+        fast pinned copies are is taken, best first, from those in the trace, the same way or
+        the other way, from the GPU's PCIe, or from PCIe 3, which is then an assumption.
+
+    Why it costs time
+        A GPU can only read memory that stays in place. From pageable memory the driver
+        first copies everything into a pinned buffer of its own, piece by piece; the host
+        waits meanwhile, and the copy overlaps with nothing.
+
+    What to do
+        Pin the host's side (``DataLoader(pin_memory=True)``, ``tensor.pin_memory()``,
+        ``torch.empty(..., pin_memory=True)`` for results) and copy with
+        ``non_blocking=True``. Synchronise before the host reads a result copied that way.
+
+    Blind spots
+        Pinning takes time itself: do it once, not for every batch. Whether the time of the
+        copy was hidden is not looked at; the host's waiting is not counted. Copies that shared
+        the PCIe with others are slower than they would be alone, pinned or not.
+    """
+
+    min_bytes: int = 1_000_000
+    min_ratio: float = 1.25
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per rank and direction."""
+        copies = trace.copies[trace.copies["kind"].isin(list(_OTHER_WAY))]
+        if not copies["memory"].notna().any():
+            raise CannotLook("no copy between host and GPU tells its memory")
+        large = copies[(copies["size_bytes"] >= self.min_bytes) & (copies["duration_ns"] > 0)]
+        large = large.assign(gb_s=large["size_bytes"].astype("float64") / large["duration_ns"])
+        pageable = large[large["memory"] == "pageable"]
+        for (rank, kind), slow in pageable.groupby(["rank", "kind"], observed=True):
+            pinned = large[(large["rank"] == rank) & (large["memory"] == "pinned")]
+            gb_s, origin, confidence = _reachable(pinned, str(kind), trace)
+            if gb_s > self.min_ratio * float(slow["gb_s"].median()):
+                yield from self._finding(slow, gb_s, origin, confidence, trace)
+
+    def _finding(
+        self, slow: pd.DataFrame, gb_s: float, origin: str, confidence: Confidence, trace: Trace
+    ) -> Iterator[Finding]:
+        start = slow["start_ns"].to_numpy()
+        end = start + slow["duration_ns"].to_numpy()
+        moved, taken = int(slow["size_bytes"].sum()), total(union(start, end))
+        cost = max(round(taken - moved / gb_s), 0)
+        if not worth_saying(cost, trace, self.min_share):
+            return
+        measured, kind = float(slow["gb_s"].median()), str(slow["kind"].iloc[0])
+        yield Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(slow)} {kind} copies use pageable memory: {measured:.3g} GB/s, "
+                f"where {origin} reach {gb_s:.3g}; pinned they take {ms(moved / gb_s)}, "
+                f"not {ms(taken)}"
+            ),
+            ranks=(int(slow["rank"].iloc[0]),),
+            streams=tuple(sorted({int(stream) for stream in slow["stream"]})),
+            start_ns=int(start.min()),
+            end_ns=int(end.max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("bandwidth of pageable copies", measured, "GB/s"),
+                Evidence(f"bandwidth of {origin}", gb_s, "GB/s"),
+                Evidence("ratio", gb_s / measured, "x", self.min_ratio),
+                Evidence("copied from or to pageable memory", moved / 1e6, "MB"),
+            ),
+            ruled_out=(f"small copies: only those of {self.min_bytes / 1e6:.3g} MB or more count",),
+            advice=_ADVICE[kind],
+            confidence=confidence if len(slow) >= 10 or confidence == "low" else "medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """4 MB to the GPU at 5 GB/s from pageable memory, at 12 from pinned."""
+        return _copies("pageable", 800)
+
+    @staticmethod
+    def good() -> Trace:
+        """All from pinned memory."""
+        return _copies("pinned", 333)
+
+
+_ADVICE = {
+    "HtoD": "pin the source once (DataLoader(pin_memory=True) or tensor.pin_memory()) and copy "
+    "with non_blocking=True",
+    "DtoH": "copy into a pinned tensor that is allocated once, with non_blocking=True, and "
+    "synchronise before reading it",
+}
+
+
+def _reachable(pinned: pd.DataFrame, kind: str, trace: Trace) -> tuple[float, str, Confidence]:
+    """What pinned copies reach in GB/s, which ones those are, and how sure that is."""
+    ways: tuple[tuple[str, Confidence], ...] = ((kind, "high"), (_OTHER_WAY[kind], "medium"))
+    for way, confidence in ways:
+        of_way = pinned.loc[pinned["kind"] == way, "gb_s"]
+        if len(of_way):
+            return float(of_way.median()), f"pinned {way} copies here", confidence
+    link = pcie(gpu_name(trace))
+    if link:
+        return link.usual_gb_s, f"pinned copies over {link.name} usually", "medium"
+    assumed = LINKS["PCIe 3 x16"]
+    return assumed.usual_gb_s, f"pinned copies over {assumed.name} (assumed) usually", "low"
+
+
+def _copies(memory: str, took_us: float) -> Trace:
+    run = Tiny()
+    for i in range(10):
+        for at, one, took in ((0, memory, took_us), (1000, "pinned", 333)):
+            run.copy(
+                0,
+                i * 2000 + at,
+                took,
+                kind="HtoD",
+                size=4_000_000,
+                source="host",
+                destination="cuda:0",
+                memory=one,
+            )
+    return run.trace()
