@@ -1,0 +1,318 @@
+"""Who is late to the operations that everybody waits in, how surely, and what it did instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp, lgamma, log
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from commtrace.intervals import covered, total, union
+from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.waits import matched
+from commtrace.rules._common import several_ranks, worth_saying
+from commtrace.rules._rule import CannotLook
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = [
+    "SYNCHRONISING",
+    "Doing",
+    "Late",
+    "arrivals",
+    "chance",
+    "joined_rows",
+    "late_ranks",
+    "stragglers_doing",
+]
+
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+_SIGNIFICANT = 0.05
+_OUTLIER = 10
+
+
+def chance(at_least: int, of: int, probability: float) -> float:
+    """The chance of that many successes or more: the upper tail of the binomial.
+
+    >>> round(chance(8, 12, 0.25), 4)
+    0.0028
+    """
+    if at_least <= 0:
+        return 1.0
+    if at_least > of:
+        return 0.0
+    if probability >= 1:
+        return 1.0
+    log_term = lgamma(of + 1) - lgamma(at_least + 1) - lgamma(of - at_least + 1)
+    log_term += at_least * log(probability) + (of - at_least) * log(1 - probability)
+    term = exp(log_term)
+    tail = term
+    for done in range(at_least, of):
+        term *= (of - done) / (done + 1) * probability / (1 - probability)
+        tail += term
+        if term < 1e-12 * tail and done > of * probability:
+            break
+    return min(tail, 1.0)
+
+
+def joined_rows(trace: Trace) -> pd.DataFrame:
+    """The rows of ``collectives`` with their waits and operations, those with a known time.
+
+    ``to_run_ns`` is what brings a time of the rank's clock to the run's.
+    """
+    several_ranks(trace)
+    found = matched(trace)
+    own = ["op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root"]
+    of_operation = ["operation", "communicator", "present", "last_rank", "last_arrival_ns"]
+    rows = found.waits.assign(**{name: trace.collectives[name].array for name in own})
+    rows = rows[rows["arrival_ns"].notna() & rows["rank"].notna()]
+    rows = rows.merge(found.operations[[*of_operation, "skew_ns", "size_bytes"]], on="operation")
+    arrival = rows["arrival_ns"].astype("int64")
+    return rows.assign(
+        arrival_ns=arrival,
+        end_ns=rows["end_ns"].astype("int64"),
+        to_run_ns=arrival - rows["start_ns"],
+        launch_ns=rows["launch_ns"].astype("float64") + (arrival - rows["start_ns"]),
+        wait_ns=rows["wait_ns"].fillna(0).astype("int64"),
+    ).sort_values(["rank", "arrival_ns", "operation"], kind="stable", ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a late rank did more of, between one arrival and the next, than the others' median.
+
+    Medians over the operations that it was last in, of what it did less what the others did:
+    time in compute, in copies, with nothing running; how much later it enqueued the operation.
+    ``launch_ns`` is None where the trace does not tell.
+    """
+
+    compute_ns: float
+    copy_ns: float
+    idle_ns: float
+    launch_ns: float | None
+
+    def cause(self, gap_ns: float) -> str | None:
+        """``compute``, ``copy`` or ``idle`` if one of them makes at least half of the gap."""
+        more = {"compute": self.compute_ns, "copy": self.copy_ns, "idle": self.idle_ns}
+        most = max(more, key=lambda name: more[name])
+        return most if more[most] >= gap_ns / 2 else None
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that is last more often than chance allows.
+
+    ``gaps`` has one row per operation that it was last in: ``start_ns``, the second-latest
+    arrival, ``end_ns``, its own, ``gap_ns`` between them and the ``communicator``.
+    ``communicator`` is None for the whole run.
+    """
+
+    rank: int
+    communicator: str | None
+    operations: int
+    expected_last: float
+    p_value: float
+    steps: int
+    steps_led: int
+    cpu: bool
+    streams: tuple[int, ...]
+    gaps: pd.DataFrame
+    doing: Doing | None
+
+    @property
+    def last(self) -> int:
+        """How often it was last."""
+        return len(self.gaps)
+
+    @property
+    def median_ns(self) -> float:
+        """The median gap."""
+        return float(self.gaps["gap_ns"].median())
+
+    @property
+    def cost_ns(self) -> int:
+        """Wall time in which only it was awaited, counted once however many waited."""
+        return total(union(self.gaps["start_ns"].to_numpy(), self.gaps["end_ns"].to_numpy()))
+
+
+def arrivals(trace: Trace, min_operations: int) -> pd.DataFrame:
+    """The rows of the operations that everybody waits in; CannotLook if these are too few."""
+    rows = joined_rows(trace)
+    rows = rows[rows["op"].isin(SYNCHRONISING) & (rows["present"] > 1) & rows["skew_ns"].notna()]
+    if (count := rows["operation"].nunique()) < min_operations:
+        raise CannotLook(
+            f"{count} matched collectives with comparable arrivals, fewer than {min_operations}"
+        )
+    return rows
+
+
+_KNOWN: WeakKeyDictionary[Trace, dict[int, tuple[Late, ...]]] = WeakKeyDictionary()
+
+
+def late_ranks(trace: Trace, min_operations: int) -> tuple[Late, ...]:
+    """Ranks that are last too often: in the run, else in one communicator.
+
+    A binomial test of being last in the operations against one in as many as there are
+    ranks, corrected for the number of ranks and communicators. Lateness that a rank itself
+    caught by waiting elsewhere is not its own, and not counted.
+    """
+    known = _KNOWN.setdefault(trace, {})
+    if min_operations not in known:
+        rows = arrivals(trace, min_operations)
+        known[min_operations] = tuple(_late(rows, _gaps(rows, trace), trace, min_operations))
+    return known[min_operations]
+
+
+def stragglers_doing(
+    trace: Trace, min_operations: int, min_share: float
+) -> list[tuple[Late, Doing]]:
+    """The late ranks that cost that share of the steps, and what they did; else CannotLook."""
+    costly = [
+        late
+        for late in late_ranks(trace, min_operations)
+        if worth_saying(late.cost_ns, trace, min_share)
+    ]
+    told = [(late, late.doing) for late in costly if late.doing is not None]
+    if len(told) < len(costly):
+        raise CannotLook("the trace does not tell what the late rank's device did")
+    return told
+
+
+def _gaps(rows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """One row per operation with a known last rank whose lateness is its own."""
+    rows = rows.assign(caught_ns=_caught(rows, trace))
+    ordered = rows.sort_values(["operation", "arrival_ns"], kind="stable")
+    second = ordered[ordered["operation"].duplicated(keep="last")]
+    second = second.drop_duplicates("operation", keep="last").set_index("operation")
+    last = rows[rows["last"]].copy()
+    last["end_ns"] = last["arrival_ns"]
+    last["start_ns"] = last["operation"].map(second["arrival_ns"])
+    last["gap_ns"] = last["end_ns"] - last["start_ns"]
+    first = ordered.drop_duplicates("communicator")["operation"]
+    started = last["operation"].isin(first) & (last["gap_ns"] > _OUTLIER * last["gap_ns"].median())
+    own = last["gap_ns"] - last["caught_ns"] >= last["gap_ns"] / 2
+    return last[own & ~started]
+
+
+def _caught(rows: pd.DataFrame, trace: Trace) -> Any:
+    """Lateness that is not a row's rank's own, since its last operation in its communicator.
+
+    What it waited for others elsewhere, and how much later than the median of the ranks it
+    was let out of that last operation.
+    """
+    every = joined_rows(trace)
+    waited = every.groupby("rank")["wait_ns"].cumsum()
+    every = every.assign(through=waited, before=waited - every["wait_ns"])
+    mine = rows.merge(every[["operation", "rank", "through", "before"]], on=["operation", "rank"])
+    previous = mine.groupby(["rank", "communicator"], observed=True, dropna=False)
+    elsewhere = (mine["before"] - previous["through"].shift()).clip(lower=0)
+    left = previous["end_ns"].shift().clip(upper=mine["arrival_ns"])
+    let_out = (left - left.groupby(mine["operation"]).transform("median")).clip(lower=0)
+    return (elsewhere.fillna(0) + let_out.fillna(0)).to_numpy()
+
+
+def _late(
+    rows: pd.DataFrame, gaps: pd.DataFrame, trace: Trace, min_operations: int
+) -> Iterator[Late]:
+    communicators = rows["communicator"].dropna().unique()
+    places: list[str | None] = [None, *communicators] if len(communicators) > 1 else [None]
+    tests = rows["rank"].nunique() * len(places)
+    doing = _Doings(rows, trace)
+    for rank in rows["rank"].unique().tolist():
+        mine = rows[rows["rank"] == rank]
+        for place in places:
+            here = mine if place is None else mine[mine["communicator"] == place]
+            if len(here) < min_operations:
+                continue
+            late = _tested(rank, place, here, gaps, tests, doing)
+            if late is not None:
+                yield late
+                if place is None:
+                    break
+
+
+def _tested(
+    rank: int, place: str | None, mine: pd.DataFrame, gaps: pd.DataFrame, tests: int, doing: _Doings
+) -> Late | None:
+    there = gaps[gaps["operation"].isin(mine["operation"])]
+    last = there[there["rank"] == rank]
+    fair = float((1 / mine["present"]).mean())
+    p_value = min(chance(len(last), len(mine), fair) * tests, 1.0)
+    led = _leaders(there)
+    steps, ahead = len(led), int((led == rank).sum())
+    mostly = 2 * ahead > steps or chance(ahead, steps, fair) <= 0.05
+    if p_value > _SIGNIFICANT or not mostly:
+        return None
+    return Late(
+        rank=rank,
+        communicator=place,
+        operations=len(mine),
+        expected_last=fair * len(mine),
+        p_value=p_value,
+        steps=steps,
+        steps_led=ahead,
+        cpu=bool((mine["device"] == "cpu").all()),
+        streams=tuple(sorted(int(one) for one in last["stream"].unique())),
+        gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns"]],
+        doing=doing.of(rank, last["operation"]),
+    )
+
+
+def _leaders(gaps: pd.DataFrame) -> Any:
+    """The rank that each step waited for longest."""
+    by_rank = gaps.groupby(["step", "rank"])["gap_ns"].sum().reset_index()
+    return by_rank.sort_values("gap_ns").drop_duplicates("step", keep="last")["rank"].to_numpy()
+
+
+class _Doings:
+    """What ranks did between their arrivals at the operations of one communicator."""
+
+    def __init__(self, rows: pd.DataFrame, trace: Trace) -> None:
+        group = rows.groupby(["rank", "communicator"], observed=True, dropna=False)
+        since = group["start_ns"].shift()
+        known = rows[since.notna()].assign(since=since.dropna().astype("int64"))
+        place = {
+            (where.rank, where.device): joined([done for _, done in streams])
+            for where, streams in by_device(work(trace)).items()
+        }
+        parts = []
+        for (rank, device), did in place.items():
+            mine = known[(known["rank"] == rank) & (known["device"] == device)]
+            if did.compute is not None and len(mine):
+                window = mine["since"].to_numpy(), mine["start_ns"].to_numpy()
+                busy = covered(*window, did.busy)
+                parts.append(
+                    mine[["operation", "rank", "launch_ns"]].assign(
+                        compute_ns=covered(*window, did.compute),
+                        copy_ns=covered(*window, did.copy),
+                        idle_ns=(window[1] - window[0]) - busy,
+                    )
+                )
+        self._parts = parts
+
+    def of(self, rank: int, operations: pd.Series[Any]) -> Doing | None:
+        """The rank's excess over the others' median in these operations."""
+        import pandas as pd
+
+        if not self._parts:
+            return None
+        every = pd.concat(self._parts)
+        every = every[every["operation"].isin(operations)].set_index("operation")
+        its, others = every[every["rank"] == rank], every[every["rank"] != rank]
+        columns = ["compute_ns", "copy_ns", "idle_ns", "launch_ns"]
+        more = (its[columns] - others.groupby(level=0)[columns].median()).median()
+        if more[columns[:3]].isna().any():
+            return None
+        launch = float(more["launch_ns"])
+        return Doing(
+            compute_ns=float(more["compute_ns"]),
+            copy_ns=float(more["copy_ns"]),
+            idle_ns=float(more["idle_ns"]),
+            launch_ns=None if np.isnan(launch) else launch,
+        )
