@@ -103,6 +103,7 @@ def _sequences(trace: Trace) -> pd.DataFrame:
     )
     for name in ("op", "dtype", "executed"):
         rows[name] = rows[name].astype(object)
+    rows["executed"] = rows["executed"].fillna(rows["op"])
     known = rows["communicator"].notna() & rows["size_bytes"].notna()
     rows = rows[known & ~rows["op"].isin(["send", "recv", "barrier"])]
     rows = rows.sort_values(["rank", "communicator", "order", "start_ns"], kind="stable")

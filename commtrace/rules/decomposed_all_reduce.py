@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from commtrace.comms import bus_factor
 from commtrace.rules._common import ms, step_time_ns
@@ -51,6 +51,8 @@ class DecomposedAllReduce(Rule):
         where the same all_gather also runs without its reduce_scatter, as in FSDP. Without
         an all_reduce of the tensor beside it, bytes in excess cannot be seen.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("emulated-operation",)
 
     slower: float = 1.25
     min_share_pct: float = 1.0
@@ -172,12 +174,10 @@ def _algorithm(pair: Pair) -> dict[str, float]:
     n = pair.group_size
     if pair.first == "reduce":
         return {"lost pipelining": n / (n - 1)}
-    if pair.executed == pair.first:
+    if pair.executed != "all_reduce":
         return {}
-    whole, ran, gather = (
-        bus_factor(op, n) or 0.0 for op in ("all_reduce", pair.executed, "all_gather")
-    )
-    return {f"reduce_scatter ran as {pair.executed}": (ran + gather) / whole}
+    whole, gather = (bus_factor(op, n) or 0.0 for op in ("all_reduce", "all_gather"))
+    return {"reduce_scatter ran as all_reduce": (whole + gather) / whole}
 
 
 def _counts(factor: float) -> bool:

@@ -1,0 +1,119 @@
+"""The operation that ran is not the one that was called, and moves more bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from commtrace.comms import bus_factor
+from commtrace.metrics.waits import matched
+from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class EmulatedOperation(Rule):
+    """The operation that ran is not the one that was called, and moves more bytes.
+
+    What it detects
+        Operations that the backend carries out by another one whose every rank has to move
+        more bytes, where the difference is at least ``min_share_pct`` of the steps. gloo
+        runs a reduce_scatter as a full all_reduce and throws away all but one part.
+
+    Why it costs time
+        An all_reduce moves twice the bytes of a reduce_scatter, and the whole result has
+        to be kept somewhere until the part is copied out.
+
+    What to do
+        Use a backend that has the operation (NCCL on GPUs), or call what runs anyway if its
+        result can be used. At most the share of the bytes that a native operation saves.
+
+    Blind spots
+        Only what the trace names both ways can be seen: the call, and what ran. What a
+        native operation would take is by its bytes at the same bandwidth, not measured.
+    """
+
+    min_share_pct: float = 1.0
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per call and what ran for it."""
+        rows = trace.collectives
+        if len(rows) and (rows["op"].isna() | rows["executed"].isna()).all():
+            raise CannotLook("the trace does not tell both what was called and what ran")
+        called, ran = rows["op"].astype(object), rows["executed"].astype(object)
+        differs = (called != ran).to_numpy() & called.notna().to_numpy() & ran.notna().to_numpy()
+        kinds = rows[differs].groupby(["op", "executed", "group_size"], observed=True)
+        for kind, emulated in kinds:
+            op, executed, n = cast("tuple[str, str, int]", kind)
+            native, moved = bus_factor(op, n), bus_factor(executed, n)
+            if native and moved and moved > native:
+                times = _transfers(trace, rows, emulated)
+                cost = float(times.sum()) * (1 - native / moved)
+                if 100 * cost >= self.min_share_pct * step_time_ns(trace):
+                    yield self._finding(emulated, times, moved / native, round(cost))
+
+    def _finding(
+        self, rows: pd.DataFrame, times: pd.Series[Any], excess: float, cost_ns: int
+    ) -> Finding:
+        op, executed = str(rows["op"].iloc[0]), str(rows["executed"].iloc[0])
+        time = float(times.median())
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in {len(times)} "
+                f"operations of {ms(time)}"
+            ),
+            ranks=(),
+            streams=tuple(sorted(int(stream) for stream in rows["stream"].unique())),
+            start_ns=int(rows["start_ns"].min()),
+            end_ns=int((rows["start_ns"] + rows["duration_ns"]).max()),
+            cost_ns=cost_ns,
+            evidence=(
+                Evidence("bytes moved by those of a native operation", excess, "x", 1.0),
+                Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
+                Evidence("a native one, by its bytes", time / excess / 1e6, "ms"),
+            ),
+            ruled_out=(
+                f"a slow {op}: it is {executed} that the trace shows running under the call",
+            ),
+            advice=(
+                f"use a backend that has {op}, or call {executed} where its whole result is of use"
+            ),
+            confidence="high",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """gloo: a reduce_scatter under which an all_reduce runs."""
+        return _gloo("all_reduce")
+
+    @staticmethod
+    def good() -> Trace:
+        """One that runs as itself."""
+        return _gloo("reduce_scatter")
+
+
+def _gloo(executed: str) -> Trace:
+    run = Tiny(ranks=2, backend="gloo")
+    for step in range(5):
+        for rank in range(2):
+            run.collective(
+                rank, "reduce_scatter", step * 1000, 800, size=1 << 20, executed=executed
+            )
+    return run.trace()
+
+
+def _transfers(trace: Trace, rows: pd.DataFrame, emulated: pd.DataFrame) -> pd.Series[Any]:
+    """One time per operation, not per rank, without the waiting."""
+    found = matched(trace)
+    number = found.matches["operation"].to_numpy()[rows.index.get_indexer(emulated.index)]
+    mine = found.operations["operation"].isin(number)
+    return found.operations.loc[mine, "transfer_ns"].astype("float64")

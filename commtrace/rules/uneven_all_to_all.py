@@ -1,0 +1,139 @@
+"""Some ranks exchange more bytes in an all_to_all than others, who wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.metrics.waits import matched
+from commtrace.rules._common import ms, several_ranks, step_time_ns
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class UnevenAllToAll(Rule):
+    """Some ranks exchange more bytes in an all_to_all than others, who wait for them.
+
+    What it detects
+        all_to_all operations in which the rank that sends or receives the most bytes has
+        over ``imbalance`` times what each would have if all had the same, and whose
+        transfer would be shorter by ``min_share_pct`` of the steps if they had.
+
+    Why it costs time
+        The operation is over when its busiest rank has sent and received all it has to: its
+        bytes set the time, and the others' links idle meanwhile.
+
+    What to do
+        Spread the load: in mixture-of-experts a capacity limit or an auxiliary balancing
+        loss, else another placement of experts or of embedding tables. At most the share of
+        the transfer that the largest has above the mean is gained: t(1 - mean / max).
+
+    Blind spots
+        Needs every rank's trace. Bytes between pairs are not seen, only each rank's sums: an
+        exchange can be even by rank and still crowd one link. That routing is uneven only
+        in a phase of the training shows in other recordings, not in one; how often the same
+        rank is the busiest is in the evidence, ``steady_pct`` makes it the culprit.
+    """
+
+    imbalance: float = 1.2
+    min_share_pct: float = 1.0
+    steady_pct: float = 80.0
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per group."""
+        every = trace.collectives["op"] == "all_to_all"
+        if not every.any():
+            return
+        several_ranks(trace)
+        loads = _loads(trace)
+        if loads.empty:
+            raise CannotLook("no all_to_all has its sizes on every rank of its group")
+        for _, of_group in loads.groupby("communicator", observed=True):
+            uneven = of_group[of_group["imbalance"] > self.imbalance]
+            cost = float((uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])).sum())
+            if len(uneven) and 100 * cost >= self.min_share_pct * step_time_ns(trace):
+                yield self._finding(uneven, len(of_group), round(cost))
+
+    def _finding(self, uneven: pd.DataFrame, count: int, cost_ns: int) -> Finding:
+        busiest = uneven["busiest"].mode().iloc[0]
+        share = 100 * float((uneven["busiest"] == busiest).mean())
+        steady = share >= self.steady_pct
+        imbalance, most = (float(uneven[name].median()) for name in ("imbalance", "most"))
+        who = f"rank {busiest}" if steady else "the busiest rank (it changes)"
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(uneven)} of {count} all_to_all are uneven: {who} has {most / 1e6:.3g} MB, "
+                f"{imbalance:.3g}x the mean"
+            ),
+            ranks=(int(busiest),) if steady else (),
+            streams=tuple(sorted(int(stream) for stream in uneven["stream"].unique())),
+            start_ns=int(uneven["first_arrival_ns"].fillna(uneven["start_ns"]).min()),
+            end_ns=int(uneven["last_end_ns"].max()),
+            cost_ns=cost_ns,
+            evidence=(
+                Evidence("largest by mean, median", imbalance, "x", self.imbalance),
+                Evidence("largest by mean, in the worst", float(uneven["imbalance"].max()), "x"),
+                Evidence(f"rank {busiest} is the busiest in", share, "%", self.steady_pct),
+                Evidence("transfer, median", float(uneven["transfer_ns"].median()) / 1e6, "ms"),
+            ),
+            ruled_out=("late ranks: the time is from the last arrival on",),
+            advice=(
+                "spread the bytes: capacity limit or balancing loss, or place experts and tables "
+                f"otherwise; {ms(cost_ns / len(uneven))} per operation at most"
+            ),
+            confidence="high" if len(uneven) >= 10 and steady else "medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """Rank 0 sends twice as much as the others."""
+        return _exchange((2 << 20, 1 << 20, 1 << 20, 1 << 20))
+
+    @staticmethod
+    def good() -> Trace:
+        """All send as much."""
+        return _exchange((1 << 20,) * 4)
+
+
+def _exchange(sent: tuple[int, ...]) -> Trace:
+    run = Tiny(ranks=len(sent))
+    received = sum(sent) // len(sent)
+    for step in range(12):
+        for rank, out in enumerate(sent):
+            run.collective(rank, "all_to_all", step * 1000, 500, in_bytes=out, out_bytes=received)
+    return run.trace()
+
+
+def _loads(trace: Trace) -> pd.DataFrame:
+    """The operations seen on every rank, with what the busiest has against the mean."""
+    found = matched(trace)
+    rows = trace.collectives.reset_index(drop=True).assign(
+        operation=found.matches["operation"].to_numpy()
+    )
+    rows = rows[rows["op"] == "all_to_all"].assign(
+        load=lambda table: table[["in_bytes", "out_bytes"]].astype("float64").max(axis=1),
+        sent=lambda table: table["in_bytes"].astype("float64"),
+    )
+    rows = rows.sort_values(["operation", "load"], ascending=[True, False], kind="stable")
+    by = rows.groupby("operation")
+    loads = by.agg(
+        most=("load", "max"),
+        mean=("sent", "mean"),
+        told=("sent", "count"),
+        busiest=("rank", "first"),
+        stream=("stream", "first"),
+        start_ns=("start_ns", "min"),
+    )
+    loads = found.operations.set_index("operation").join(loads, how="inner")
+    whole = loads["exact"] & (loads["told"] == loads["present"]) & (loads["mean"] > 0)
+    loads = loads[whole]
+    return loads.assign(imbalance=loads["most"] / loads["mean"])

@@ -1,0 +1,165 @@
+"""What was recorded cannot carry all conclusions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from commtrace.metrics.waits import matched
+from commtrace.rules._common import ms
+from commtrace.rules._rule import Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding, Note
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+_CUT_OFF = ("truncated", "damaged", "bad-events", "unreadable")
+_LATE_NS = 10_000
+
+
+@dataclass(frozen=True)
+class UnfitTrace(Rule):
+    """What was recorded cannot carry all conclusions.
+
+    What it detects
+        Files that break off or are damaged; ranks of the job without a trace; over
+        ``orphaned_pct`` of the kernels without their launch; over ``early_pct`` of the GPU's
+        events more than 10 us before their launch, which clocks that agree do not show; and
+        ranks' clocks that are known less well than a typical operation takes, that is
+        ``clock_errors`` times the error is above it.
+
+    Why it costs time
+        Yours: waits across ranks, steps and overlap are then lower bounds or guesses, and
+        another rule may be silent, or wrong, for no other reason.
+
+    What to do
+        Record again: every rank, the same steps, with a profiler that is stopped before the
+        process ends; start it a step before the window that matters, so that kernels keep
+        their launches. Nothing is gained in the run itself.
+
+    Blind spots
+        Events that were dropped without a trace are missed, unless they leave half of a pair
+        behind. One rank of many may be all you have: what it shows of itself still stands.
+    """
+
+    orphaned_pct: float = 5.0
+    early_pct: float = 1.0
+    clock_errors: float = 3.0
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding for each way in which the trace is unfit."""
+        yield from self._cut_off(trace)
+        yield from self._missing_ranks(trace)
+        yield from self._launches(trace)
+        yield from self._clocks(trace)
+
+    def _cut_off(self, trace: Trace) -> Iterator[Finding]:
+        notes = [note for note in trace.notes if note.code in _CUT_OFF]
+        if notes:
+            files = len({note.file for note in notes})
+            yield self._finding(
+                trace,
+                f"{files} of the files broke off or are damaged: {notes[0].code}",
+                Evidence("files broken off or damaged", files, "files", 0),
+                "record again, and stop the profiler before the process ends",
+                tuple(sorted({note.rank for note in notes if note.rank is not None})),
+            )
+
+    def _missing_ranks(self, trace: Trace) -> Iterator[Finding]:
+        world, present = trace.ranks["world_size"].max(), trace.ranks["rank"].nunique()
+        if pd.notna(world) and present < world:
+            yield self._finding(
+                trace,
+                f"{world - present} of {world} ranks left no trace: waiting for them cannot be "
+                "told from transfer",
+                Evidence("ranks without a trace", int(world - present), "ranks", 0),
+                "record every rank in the same steps and give all files together",
+            )
+
+    def _launches(self, trace: Trace) -> Iterator[Finding]:
+        if trace.kernels.empty:
+            return
+        launch = trace.kernels["launch_ns"]
+        orphaned = 100 * float(launch.isna().mean())
+        if orphaned > self.orphaned_pct:
+            yield self._finding(
+                trace,
+                f"{orphaned:.3g} % of the kernels lack their launch: step and cause are unknown",
+                Evidence("kernels without a launch", orphaned, "%", self.orphaned_pct),
+                "start the profiler a step earlier, and leave CUDA activities and runtime on",
+            )
+        early = (trace.kernels["start_ns"] < launch - _LATE_NS).fillna(False)
+        premature = 100 * float(early.sum()) / max(int(launch.notna().sum()), 1)
+        if premature > self.early_pct:
+            yield self._finding(
+                trace,
+                f"{premature:.3g} % of the kernels start before their launch: the clocks of host "
+                "and GPU disagree",
+                Evidence("kernels before their launch", premature, "%", self.early_pct),
+                "record again; times between host and GPU mean nothing in this trace",
+                tuple(sorted(int(rank) for rank in trace.kernels["rank"][early].unique())),
+            )
+
+    def _clocks(self, trace: Trace) -> Iterator[Finding]:
+        found = matched(trace)
+        shared = found.operations[found.operations["present"] > 1]
+        error = found.clock["error_ns"].max()
+        if shared.empty or pd.isna(error):
+            return
+        typical = float(shared["transfer_ns"].median())
+        if self.clock_errors * error > typical:
+            yield self._finding(
+                trace,
+                f"the ranks' clocks are known to {ms(int(error))}, a typical operation takes "
+                f"{ms(typical)}: small waits cannot be seen",
+                Evidence("clock error", int(error) / 1e3, "us", typical / self.clock_errors / 1e3),
+                "record more steps, so that more operations compare the clocks",
+            )
+
+    def _finding(
+        self,
+        trace: Trace,
+        summary: str,
+        evidence: Evidence,
+        advice: str,
+        ranks: tuple[int, ...] = (),
+    ) -> Finding:
+        present = set(trace.ranks["rank"])
+        start, end = trace.ranks["start_ns"].min(), trace.ranks["end_ns"].max()
+        return Finding(
+            rule=self.name(),
+            summary=summary,
+            ranks=tuple(rank for rank in ranks if rank in present),
+            streams=(),
+            start_ns=0 if pd.isna(start) else int(start),
+            end_ns=0 if pd.isna(end) else int(end),
+            cost_ns=0,
+            evidence=(evidence,),
+            ruled_out=(),
+            advice=advice,
+            confidence="high",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """A file that breaks off, and kernels that lost their launches."""
+        run = _kernels(lost=5)
+        run.notes.append(Note("truncated", "the JSON breaks off", 0, "rank0.json"))
+        return run.trace()
+
+    @staticmethod
+    def good() -> Trace:
+        """The whole file; one kernel of the step before ran into the window."""
+        return _kernels(lost=1).trace()
+
+
+def _kernels(lost: int) -> Tiny:
+    run = Tiny()
+    for i in range(50):
+        launch = {"launch_ns": None} if i < lost else {}
+        run.kernel(0, i * 10, 8, **launch)
+    return run
