@@ -19,8 +19,11 @@ class Trace:
     """One recording: the traces of its ranks as tables, described in ``schema``.
 
     Tables are shared, never copied: do not change them in place. ``manifest`` is what
-    ``commtrace record`` wrote beside the traces, or None for anybody else's. ``notes``
-    says what was wrong with the files, and what had to be assumed.
+    ``commtrace record`` wrote beside the traces, or None for anybody else's; its
+    ``clock_probe`` lists dicts of ``rank``, ``at_ns`` (on that rank's clock), ``offset_ns``
+    (to subtract from the rank's times to reach rank 0's) and ``error_ns`` (the true offset is
+    no further off), normally one before and one behind the window; a recording may lack it.
+    ``notes`` says what was wrong with the files, and what had to be assumed.
     """
 
     kernels: pd.DataFrame

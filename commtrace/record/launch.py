@@ -66,7 +66,7 @@ def record(
     environment = _environment()
     facts = manifest.describe(job, plan.question, environment)
     try:
-        failure = _run(job, environment)
+        failure = _run(job, environment, facts)
     except BaseException as stop:
         _finish(folder, facts, str(stop) or "interrupted")
         raise
@@ -80,13 +80,16 @@ def record(
     return folder
 
 
-def _run(job: Job, environment: Mapping[str, str]) -> Failure | None:
+def _run(job: Job, environment: Mapping[str, str], facts: dict[str, Any]) -> Failure | None:
+    """Start the ranks and wait for them; what they read of their clocks becomes a fact."""
     command = (sys.executable, "-u", "-m", "commtrace.record.worker", job.to_json())
     with (
         _rendezvous() as port,
         Ranks(command, _environments(job.world_size, port, environment), Path(job.folder)) as ranks,
     ):
-        return ranks.wait()
+        failure = ranks.wait()
+        facts["clock_probe"] = manifest.clock_probe(ranks.readings)
+        return failure
 
 
 def _where(backend: str | None, world_size: int | None) -> tuple[Backend, int]:

@@ -8,15 +8,17 @@ import platform
 import re
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from commtrace import __version__
+from commtrace.record.clock import Reading
 from commtrace.record.job import Job
 
-__all__ = ["NAME", "describe", "write"]
+__all__ = ["NAME", "clock_probe", "describe", "write"]
 
 NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -48,6 +50,15 @@ def describe(job: Job, question: str, environment: Mapping[str, str]) -> dict[st
         },
         "started": _now(),
     }
+
+
+def clock_probe(readings: Mapping[int, Iterable[Reading]]) -> list[dict[str, int]]:
+    """The readings of all ranks' clocks against rank 0's, in the order of ranks and time."""
+    return [
+        {"rank": rank, **reading.to_dict()}
+        for rank in sorted(readings)
+        for reading in readings[rank]
+    ]
 
 
 def write(folder: Path, facts: Mapping[str, Any], error: str | None) -> None:
@@ -116,8 +127,10 @@ def _topology(text: str | None) -> dict[str, Any] | None:
     """
     lines = _ESCAPE.sub("", text or "").splitlines()
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines]
-    # One row per column, in the columns' order; older versions name a NIC by its device.
-    links = {row[0]: row[1:] for row in rows if re.fullmatch(r"(?:GPU|NIC|mlx\d_)\d+", row[0])}
-    if not links:
+    header = next((row for row in rows if row[:2] == ["", "GPU0"]), [])
+    # NICs are NIC0 or named as their devices are; behind them come columns like "CPU Affinity".
+    names = list(takewhile(re.compile(r"\S+").fullmatch, header[1:]))
+    links = {row[0]: row[1 : 1 + len(names)] for row in rows if row[0] in names}
+    if not names or list(links) != names:
         return None
-    return {"names": list(links), "links": [row[: len(links)] for row in links.values()]}
+    return {"names": names, "links": list(links.values())}

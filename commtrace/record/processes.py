@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from commtrace.errors import RecordError
+from commtrace.record.clock import Reading
 from commtrace.record.report import REPORT_FD, Word
 
 __all__ = ["Failure", "Ranks"]
@@ -45,13 +46,14 @@ class Ranks:
     """One process per rank, each in a process group of its own; leaving the context ends them.
 
     ``command`` is run once per environment, in the order of ranks; what it prints goes to
-    ``rank{r}.log`` in the folder.
+    ``rank{r}.log`` in the folder. ``readings`` are those of the clocks of ranks that are done.
     """
 
     def __init__(
         self, command: Sequence[str], environments: Iterable[Mapping[str, str]], folder: Path
     ) -> None:
         self._ranks: list[_Rank] = []
+        self.readings: dict[int, list[Reading]] = {}
         try:
             for number, environment in enumerate(environments):
                 log = folder / f"rank{number}.log"
@@ -84,6 +86,7 @@ class Ranks:
             heard = wait([rank.pipe for rank in waiting], POLL_S)
             ended = [r for r in waiting if r.pipe in heard or r.process.poll() is not None]
             words = [(rank, _word(rank)) for rank in ended]
+            self.readings |= {rank.number: word.readings for rank, word in words if word}
             failed = [(rank, word) for rank, word in words if not word or word.outcome != "done"]
             if failed:
                 # Who died without a word comes first: the others can only have noticed it,

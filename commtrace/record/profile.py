@@ -16,7 +16,9 @@ import torch.distributed as dist
 from isal import igzip
 from torch._C import _distributed_c10d
 
-__all__ = ["METADATA_KEY", "export", "record_steps"]
+from commtrace.record.clock import Clock, Reading
+
+__all__ = ["METADATA_KEY", "barrier", "export", "record_steps"]
 
 METADATA_KEY = "commtrace"
 """The top-level key of a trace that holds what commtrace adds."""
@@ -32,35 +34,44 @@ def record_steps(
     iterations: int,
     facts: Mapping[str, Any],
     report: AbstractContextManager[Any],
-) -> None:
+    clock: Clock,
+) -> list[Reading]:
     """Run ``step`` unprofiled, then profiled as ProfilerStep#1 …; write the trace to ``path``.
 
     All ranks of the default group enter the window together. An exception of ``step`` passes
-    through ``report`` at once; then what was recorded until there is written.
+    through ``report`` at once; then what was recorded until there is written. Returns what
+    ``clock`` read before and behind the window.
     """
+    readings: list[Reading] = []
     began_ns = 0
-
-    def save(profiler: torch.profiler.profile) -> None:
-        # The launcher may be losing patience: do not leave half a file.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        export(profiler, path, {**facts, **_communication(began_ns)})
-
     # For the profiler all our warm-up is its one step of warm-up.
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=iterations, repeat=1)
-    with (
-        torch.profiler.profile(
-            schedule=schedule, on_trace_ready=save, record_shapes=True
-        ) as profiler,
-        report,
-    ):
-        for _ in range(warmup):
-            step()
-        dist.barrier()
-        began_ns = time.time_ns()
-        profiler.step()
-        for _ in range(iterations):
-            step()
+    profiler = torch.profiler.profile(schedule=schedule, record_shapes=True)
+    try:
+        with profiler, report:
+            for _ in range(warmup):
+                step()
+            readings += clock.read()
+            barrier()
+            began_ns = time.time_ns()
             profiler.step()
+            for _ in range(iterations):
+                step()
+                profiler.step()
+        readings += clock.read()
+    finally:
+        if began_ns:
+            # The launcher may be losing patience: do not leave half a file.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            probed = {"clock_probe": [reading.to_dict() for reading in readings]}
+            export(profiler, path, {**facts, **probed, **_communication(began_ns)})
+    return readings
+
+
+def barrier() -> None:
+    """Wait for all ranks; NCCL is told on which device, or it would guess and warn."""
+    nccl = dist.get_backend() == "nccl"
+    dist.barrier(device_ids=[torch.cuda.current_device()] if nccl else None)
 
 
 def export(profiler: torch.profiler.profile, path: Path, facts: Mapping[str, Any]) -> None:

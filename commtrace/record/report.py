@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from commtrace.errors import UsageError
+from commtrace.record.clock import Reading
 
 __all__ = ["LAUNCHER", "REPORT_FD", "Report", "Word"]
 
@@ -29,6 +30,7 @@ class Word:
     outcome: Outcome
     message: str
     time_ns: int
+    readings: list[Reading] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
         """As it goes through the pipe."""
@@ -37,7 +39,8 @@ class Word:
     @classmethod
     def from_bytes(cls, data: bytes) -> Word:
         """From what :meth:`to_bytes` made."""
-        return cls(**json.loads(data))
+        told = json.loads(data)
+        return cls(**{**told, "readings": [Reading(**one) for one in told["readings"]]})
 
 
 class Report:
@@ -64,14 +67,14 @@ class Report:
         elif error is not None:
             self._tell("error", _one_line(error))
 
-    def done(self) -> None:
-        """The rank has done all that it had to do."""
-        self._tell("done")
+    def done(self, readings: list[Reading]) -> None:
+        """The rank has done all that it had to do, and read its clock."""
+        self._tell("done", readings=readings)
 
-    def _tell(self, outcome: Outcome, message: str = "") -> None:
+    def _tell(self, outcome: Outcome, message: str = "", **more: Any) -> None:
         if not self._told:
             self._told = True
-            self._pipe.send_bytes(Word(outcome, message, time.monotonic_ns()).to_bytes())
+            self._pipe.send_bytes(Word(outcome, message, time.monotonic_ns(), **more).to_bytes())
 
 
 def _one_line(error: BaseException) -> str:

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from commtrace import __version__
 from commtrace.record import profile, workloads
+from commtrace.record.clock import Clock, Reading
 from commtrace.record.context import Context
 from commtrace.record.job import Job
 from commtrace.record.report import LAUNCHER, REPORT_FD, Report
@@ -39,26 +40,29 @@ def main() -> None:
     _end_with(int(os.environ[LAUNCHER]))
     signal.signal(signal.SIGTERM, _leave)
     with report:
-        _record(Job.from_json(sys.argv[1]), report)
-        report.done()
+        report.done(_record(Job.from_json(sys.argv[1]), report))
 
 
-def _record(job: Job, report: Report) -> None:
+def _record(job: Job, report: Report) -> list[Reading]:
     context = _context(job)
     dist.init_process_group(job.backend, timeout=TIMEOUT)
-    workload = _load(Path(job.path))
-    state = workload.setup(context, **_arguments(job))
-    profile.record_steps(
-        lambda: workload.step(state),
-        Path(job.folder, f"rank{context.rank}.json.gz"),
-        warmup=job.warmup,
-        iterations=job.iterations,
-        facts=_facts(job, context),
-        report=report,
-    )
+    store = dist.distributed_c10d._get_default_store()
+    with Clock(context.rank, context.world_size, store, os.environ["MASTER_ADDR"]) as clock:
+        workload = _load(Path(job.path))
+        state = workload.setup(context, **_arguments(job))
+        readings = profile.record_steps(
+            lambda: workload.step(state),
+            Path(job.folder, f"rank{context.rank}.json.gz"),
+            warmup=job.warmup,
+            iterations=job.iterations,
+            facts=_facts(job, context),
+            report=report,
+            clock=clock,
+        )
     workload.check(state)
-    dist.barrier()  # nobody leaves while another still needs it
+    profile.barrier()  # nobody leaves while another still needs it
     dist.destroy_process_group()
+    return readings
 
 
 def _context(job: Job) -> Context:

@@ -103,6 +103,9 @@ def test_the_manifest_says_what_ran_where(two_at_once: tuple[Path, Path]) -> Non
         {"rank": 1, "file": "rank1.json.gz"},
     ]
     assert content["started"] < content["finished"]
+    probed = content["clock_probe"]
+    assert [reading["rank"] for reading in probed] == [0, 0, 1, 1]
+    assert all(abs(reading["offset_ns"]) <= reading["error_ns"] for reading in probed)
 
 
 @pytest.mark.slow
@@ -119,6 +122,16 @@ def test_each_trace_knows_its_rank_and_has_the_window_alone(
         assert ours["settings"]["elements"] == 4
         assert ours["settings"]["iterations"] == 5
         assert [group["ranks"] for group in ours["groups"]] == [[0, 1]]
+        before, behind = (reading["at_ns"] for reading in ours["clock_probe"])
+        base = content["baseTimeNanoseconds"]
+        step_times = [
+            base + round(1000 * (event["ts"] + more * event["dur"]))
+            for event in content["traceEvents"]
+            if event["name"].startswith("ProfilerStep")
+            for more in (0, 1)
+        ]
+        assert before < min(step_times)
+        assert max(step_times) < behind
         entries = ours["flight_recorder"]["entries"]
         assert [entry["profiling_name"] for entry in entries] == ["gloo:all_reduce"] * 5
         assert {str(entry["input_sizes"]) for entry in entries} == {"[[4]]"}

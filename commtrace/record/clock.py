@@ -1,0 +1,117 @@
+"""How far a rank's clock is from rank 0's, by asking for the time over a socket.
+
+Cristian's algorithm: what rank 0's clock shows when it answers lies between the question
+and the answer on the asker's clock. Of several rounds the fastest tells most. Nothing of
+torch takes part, so that no trace, sequence number or flight recorder shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+__all__ = ["Clock", "Reading"]
+
+ROUNDS = 20
+TIMEOUT_S = 10.0
+"""How long to wait for another rank. Who is later is not asked, and asks in vain."""
+
+_KEY = "commtrace/clock"
+_TIME = struct.Struct("<q")
+
+
+class _Store(Protocol):
+    def set(self, key: str, value: str) -> object: ...
+    def get(self, key: str) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Reading:
+    """At ``at_ns`` of its own clock a rank is ``offset_ns`` ahead of rank 0, give or take."""
+
+    at_ns: int
+    offset_ns: int
+    error_ns: int
+
+    def to_dict(self) -> dict[str, int]:
+        """As it is written into traces."""
+        return asdict(self)
+
+
+class Clock:
+    """A connection from every other rank to rank 0, for as long as the context lasts.
+
+    All ranks make one at the same time; rank 0 listens at ``host``. A rank that cannot
+    connect has no readings.
+    """
+
+    def __init__(self, rank: int, world_size: int, store: _Store, host: str) -> None:
+        self._rank = rank
+        self._peers: list[socket.socket] = []
+        if world_size > 1:
+            with contextlib.suppress(OSError):
+                self._listen(world_size, store, host) if rank == 0 else self._connect(store)
+
+    def __enter__(self) -> Clock:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for peer in self._peers:
+            peer.close()
+
+    def read(self) -> list[Reading]:
+        """One reading, or none where rank 0 does not answer. Every rank must take part."""
+        readings = [Reading(time.time_ns(), 0, 0)] if self._rank == 0 else []
+        for peer in list(self._peers):
+            try:
+                if self._rank == 0:
+                    _answer(peer)
+                else:
+                    readings.append(_asked(peer))
+            except (OSError, struct.error):
+                # A late answer would be taken for that of the next question.
+                self._peers.remove(peer)
+                peer.close()
+        return readings
+
+    def _listen(self, world_size: int, store: _Store, host: str) -> None:
+        with socket.create_server((host, 0), backlog=world_size) as listener:
+            listener.settimeout(TIMEOUT_S)
+            store.set(_KEY, f"{host} {listener.getsockname()[1]}")
+            for _ in range(world_size - 1):
+                self._add(listener.accept()[0])
+
+    def _connect(self, store: _Store) -> None:
+        host, port = store.get(_KEY).decode().split()
+        self._add(socket.create_connection((host, int(port)), TIMEOUT_S))
+
+    def _add(self, peer: socket.socket) -> None:
+        peer.settimeout(TIMEOUT_S)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peers.append(peer)
+
+
+def _answer(peer: socket.socket) -> None:
+    """Tell the time as often as asked. Raises OSError if the peer is gone or too late."""
+    for _ in range(ROUNDS):
+        if not peer.recv(1):
+            raise ConnectionResetError
+        peer.sendall(_TIME.pack(time.time_ns()))
+
+
+def _asked(peer: socket.socket) -> Reading:
+    """The best of all rounds. Raises OSError or struct.error if there is no answer."""
+    readings = []
+    for _ in range(ROUNDS):
+        before = time.time_ns()
+        peer.sendall(b"?")
+        answer = peer.recv(_TIME.size)
+        after = time.time_ns()
+        (theirs,) = _TIME.unpack(answer)
+        middle = (before + after) // 2
+        readings.append(Reading(middle, middle - theirs, (after - before + 1) // 2))
+    return min(readings, key=lambda reading: reading.error_ns)

@@ -1,0 +1,113 @@
+"""Clocks are read over a real connection; who is not there is not read."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from commtrace.record import clock as clocks
+from commtrace.record.clock import Clock, Reading
+
+AHEAD_NS = 5_000_000
+
+
+class Store:
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._changed:
+            self._values[key] = value.encode()
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._values, timeout=30)
+            return self._values[key]
+
+
+@pytest.fixture
+def skewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every thread but the one that serves as rank 0 has a clock that is ahead."""
+    true_ns = time.time_ns
+    monkeypatch.setattr(
+        clocks.time,
+        "time_ns",
+        lambda: true_ns() + (0 if threading.current_thread().name == "rank0" else AHEAD_NS),
+    )
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[[int, Callable[[Clock], object]], list[object]]]:
+    """Runs the same on every rank's clock, each rank a thread."""
+    with ThreadPoolExecutor(8) as pool:
+
+        def each(world_size: int, action: Callable[[Clock], object]) -> list[object]:
+            store = Store()
+
+            def rank(number: int) -> object:
+                threading.current_thread().name = f"rank{number}"
+                with Clock(number, world_size, store, "127.0.0.1") as clock:
+                    return action(clock)
+
+            return list(pool.map(rank, range(world_size)))
+
+        yield each
+
+
+@pytest.mark.usefixtures("skewed")
+def test_the_offset_is_within_its_error(run: Callable[..., list[list[Reading]]]) -> None:
+    first, *others = run(4, lambda clock: clock.read() + clock.read())
+    assert [(reading.offset_ns, reading.error_ns) for reading in first] == [(0, 0)] * 2
+    assert [len(readings) for readings in others] == [2, 2, 2]
+    for reading in (reading for readings in others for reading in readings):
+        assert abs(reading.offset_ns - AHEAD_NS) <= reading.error_ns
+
+
+def test_one_rank_alone(run: Callable[..., list[list[Reading]]]) -> None:
+    ((reading,),) = run(1, Clock.read)
+    assert (reading.offset_ns, reading.error_ns) == (0, 0)
+
+
+def test_who_has_left_is_not_waited_for(run: Callable[..., list[list[Reading]]]) -> None:
+    def leave_early(clock: Clock) -> list[Reading]:
+        return [] if threading.current_thread().name == "rank1" else clock.read() + clock.read()
+
+    first, gone, other = run(3, leave_early)
+    assert (len(first), gone, len(other)) == (2, [], 2)
+
+
+def test_without_rank_0_there_is_no_reading(run: Callable[..., list[list[Reading]]]) -> None:
+    def without(clock: Clock) -> list[Reading]:
+        return [] if threading.current_thread().name == "rank0" else clock.read()
+
+    assert run(3, without) == [[], [], []]
+
+
+def test_who_comes_too_late_gets_no_stale_answer(
+    run: Callable[..., list[list[Reading]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clocks, "TIMEOUT_S", 0.2)
+
+    def late(clock: Clock) -> list[Reading]:
+        if threading.current_thread().name == "rank0":
+            time.sleep(0.6)
+        return clock.read() + clock.read()
+
+    first, other = run(2, late)
+    assert (len(first), other) == (2, [])
+
+
+def test_an_address_that_nobody_listens_at() -> None:
+    store = Store()
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        port = closing.getsockname()[1]
+    store.set("commtrace/clock", f"127.0.0.1 {port}")
+    with Clock(1, 2, store, "127.0.0.1") as clock:
+        assert clock.read() == []
