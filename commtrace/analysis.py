@@ -40,4 +40,8 @@ class Analysis:
     collectives: pd.DataFrame
     copies: pd.DataFrame
     ranks: pd.DataFrame
+    arrivals: pd.DataFrame
+    operations: pd.DataFrame
+    waits: pd.DataFrame
+    clock: pd.DataFrame
     diagnosis: Diagnosis

@@ -102,17 +102,22 @@ def analyze(
     format: Annotated[  # noqa: A002 - the option's name
         Format | None, typer.Option(help="By default as the output's name says, else text.")
     ] = None,
+    operations: Annotated[
+        bool, typer.Option("--operations", help="List every matched operation (JSON only).")
+    ] = False,
 ) -> None:
     """Where the time of a run went, and what its communication cost."""
     chosen = format or _format_of(output)
+    if operations and chosen is not Format.json:
+        raise UsageError("--operations: only JSON lists them; choose --format json")
     from commtrace.run import load
 
     with _progress() as progress:
         analysis = load(paths, progress=progress).analysis()
     if output is None:
-        _print(_rendered(analysis, chosen))
+        _print(_rendered(analysis, chosen, operations=operations))
     else:
-        _write(output, _rendered(analysis, chosen, to_terminal=False))
+        _write(output, _rendered(analysis, chosen, operations=operations, to_terminal=False))
 
 
 @app.command()
@@ -179,11 +184,17 @@ def _format_of(output: Path | None) -> Format:
     return _SUFFIXES[output.suffix]
 
 
-def _rendered(analysis: Analysis, format: Format, *, to_terminal: bool = True) -> str:  # noqa: A002
+def _rendered(
+    analysis: Analysis,
+    format: Format,  # noqa: A002
+    *,
+    operations: bool,
+    to_terminal: bool = True,
+) -> str:
     if format is Format.json:
         from commtrace.reports import json
 
-        return json.render(analysis)
+        return json.render(analysis, operations=operations)
     if format is Format.markdown:
         from commtrace.reports import markdown
 

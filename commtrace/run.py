@@ -93,6 +93,27 @@ class Run:
         return self.trace.ranks
 
     @property
+    def operations(self) -> pd.DataFrame:
+        """One row per operation, on all its ranks: ``metrics.waits.OPERATIONS``."""
+        from commtrace.metrics.waits import operations
+
+        return operations(self.trace)
+
+    @property
+    def waits(self) -> pd.DataFrame:
+        """One row per row of ``collectives``, in its order: ``metrics.waits.WAITS``."""
+        from commtrace.metrics.waits import waits
+
+        return waits(self.trace)
+
+    @property
+    def clock(self) -> pd.DataFrame:
+        """One row per rank, how far its clock is off: ``matching.CLOCK``."""
+        from commtrace.metrics.waits import matched
+
+        return matched(self.trace).clock
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         """What was wrong with the files, and what had to be assumed."""
         return self.trace.notes
@@ -136,6 +157,15 @@ class Run:
 
         return collectives(self.trace)
 
+    def skew(self) -> pd.DataFrame:
+        """How often each rank was last of its group, its waiting, and what it caused.
+
+        The columns are those of ``metrics.ranks.ARRIVALS``.
+        """
+        from commtrace.metrics.ranks import arrivals
+
+        return arrivals(self.trace)
+
     def streams(self) -> pd.DataFrame:
         """What each stream did: ``metrics.streams.STREAMS``."""
         from commtrace.metrics.streams import streams
@@ -150,17 +180,22 @@ class Run:
     def _analysis(self) -> Analysis:
         from commtrace.metrics.copies import copies
         from commtrace.metrics.ranks import ranks
+        from commtrace.metrics.waits import unmatched
 
         devices = self.overlap()
         return Analysis(
             run=_summary(self.trace, self.name, devices),
-            notes=self.notes,
+            notes=self.notes + unmatched(self.trace),
             devices=devices,
             streams=self.streams(),
             stream_overlap=self.overlap(by="stream"),
             collectives=self.bandwidth(),
             copies=copies(self.trace),
             ranks=ranks(self.trace),
+            arrivals=self.skew(),
+            operations=self.operations,
+            waits=self.waits,
+            clock=self.clock,
             diagnosis=Diagnosis(),
         )
 

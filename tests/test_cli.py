@@ -65,6 +65,17 @@ def test_analyze_prints_json_and_markdown(a_trace: Path, capsys: Captured) -> No
     assert capsys.readouterr().out.startswith("# ")
 
 
+def test_analyze_lists_operations(tmp_path: Path, capsys: Captured) -> None:
+    named = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": 3, "Group size": 2}
+    args = {**KERNEL["args"], **named, "Process Group Ranks": [0, 1]}
+    for rank in (0, 1):
+        kernel = {**KERNEL, "ts": 100.0 + rank, "args": args}
+        write(tmp_path / f"rank{rank}.json", trace(kernel, rank=rank, world_size=2))
+    assert main(["analyze", str(tmp_path), "--format", "json", "--operations"]) == 0
+    (operation,) = json.loads(capsys.readouterr().out)["operations"]
+    assert list(operation["arrival_ns"]) == ["0", "1"]
+
+
 @pytest.mark.parametrize(
     ("name", "start"), [("a.json", "{"), ("a.md", "# "), ("a.txt", "/"), ("a.html", None)]
 )
@@ -97,6 +108,7 @@ def test_a_format_outranks_the_outputs_name(a_trace: Path, tmp_path: Path) -> No
         (["analyze", "/nowhere"], "/nowhere"),
         (["analyze", "x", "--frobnicate"], "--frobnicate"),
         (["analyze", "x", "--format", "pdf"], "pdf"),
+        (["analyze", "x", "--operations"], "--format json"),
         (["frobnicate"], "frobnicate"),
         (["record", "no_such_workload"], "no_such_workload"),
         (["record", "all_reduce", "--set", "elements"], "KEY=VALUE"),

@@ -74,6 +74,15 @@ def test_overlap_by_each_choice(recorded: Path) -> None:
         run.overlap(by="rank")  # type: ignore[arg-type]
 
 
+def test_what_comparing_ranks_tells(recorded: Path) -> None:
+    run = ct.load(recorded / "straggler" / "gloo-4")
+    assert len(run.waits) == len(run.collectives)
+    assert set(run.waits["operation"]) == set(run.operations["operation"])
+    assert list(run.clock["rank"]) == list(run.ranks["rank"])
+    assert run.skew()["wait_ns_total"].sum() == run.waits["wait_ns"].sum()
+    assert "Rank 1 arrived last" in run._repr_html_()
+
+
 def test_the_tables_are_the_traces(make_trace: Make) -> None:
     trace = make_trace(ranks=[{"file": "a.json"}], notes=(Note("code", "message"),))
     run = Run(trace, "name")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from commtrace import __version__
-from commtrace.comms import OPERATIONS
+from commtrace import __version__, comms
+from commtrace.matching import CLOCK
 from commtrace.metrics.collectives import COLLECTIVES
 from commtrace.metrics.copies import COPIES
 from commtrace.metrics.devices import DEVICES
 from commtrace.metrics.ranks import RANKS
 from commtrace.metrics.streams import STREAM_OVERLAP, STREAMS
+from commtrace.metrics.waits import OPERATIONS
 from commtrace.schema import Column, Table, rows
 
 if TYPE_CHECKING:
@@ -29,14 +31,19 @@ _NEVER_NULL = ("device", "kind", "file")
 _VALUES = {
     (STREAMS.name, "kind"): ("compute", "communication", "copy", "mixed"),
     (COPIES.name, "kind"): ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", None),
-    (COLLECTIVES.name, "op"): (*OPERATIONS, None),
+    (COLLECTIVES.name, "op"): (*comms.OPERATIONS, None),
+    (COLLECTIVES.name, "executed"): (*comms.OPERATIONS, None),
+    (OPERATIONS.name, "op"): (*comms.OPERATIONS, None),
     (COLLECTIVES.name, "bound"): ("exact", "lower", None),
 }
 _Json = dict[str, Any]
 
 
-def render(analysis: Analysis) -> str:
-    """The analysis as one JSON object, as ``schema`` describes it. Text is ASCII."""
+def render(analysis: Analysis, *, operations: bool = False) -> str:
+    """The analysis as one JSON object, as ``schema`` describes it. Text is ASCII.
+
+    With ``operations``, every operation that was matched across ranks is in it.
+    """
     document = {
         "schema_version": SCHEMA_VERSION,
         "commtrace_version": __version__,
@@ -46,8 +53,9 @@ def render(analysis: Analysis) -> str:
         "streams": rows(analysis.streams),
         "stream_overlap": rows(analysis.stream_overlap),
         "collectives": rows(analysis.collectives),
+        **({"operations": _operations(analysis)} if operations else {}),
         "copies": rows(analysis.copies),
-        "clock": [],
+        "clock": rows(analysis.clock[list(_CLOCK)]),
         "ranks": rows(analysis.ranks),
         "findings": [asdict(finding) for finding in analysis.diagnosis.findings],
         "skipped": dict(analysis.diagnosis.skipped),
@@ -68,8 +76,10 @@ def schema() -> _Json:
         "run": {"description": "What ran.", **_object(_RUN)},
         "notes": _rows("something wrong with a file, or assumed about it", _NOTE),
         **{name: tables[name] for name in ("devices", "streams", "stream_overlap")},
-        **{name: tables[name] for name in ("collectives", "copies")},
-        "clock": _rows("one rank's clock against rank 0's", _CLOCK),
+        "collectives": tables["collectives"],
+        "operations": _rows("an operation on all its ranks; only if asked for", _OPERATION),
+        "copies": tables["copies"],
+        "clock": _rows("one rank's clock against the lowest rank's", _CLOCK),
         "ranks": tables["ranks"],
         "findings": _rows("one fault, costliest first", _FINDING),
         "skipped": {
@@ -84,11 +94,30 @@ def schema() -> _Json:
         "description": "Times are integer nanoseconds, sizes bytes, bandwidths GB/s of 1e9 "
         "bytes; null is what cannot be told. `unit` names the unit of each number.",
         **_object(properties),
+        "required": [name for name in properties if name != "operations"],
     }
 
 
-def _columns(table: Table) -> _Json:
-    return {column.name: _column(table.name, column) for column in table.columns}
+def _operations(analysis: Analysis) -> list[_Json]:
+    arrivals: dict[int, _Json] = defaultdict(dict)
+    ends: dict[int, _Json] = defaultdict(dict)
+    for row in rows(analysis.waits[["operation", "rank", "arrival_ns", "end_ns"]]):
+        arrivals[row["operation"]][str(row["rank"])] = row["arrival_ns"]
+        ends[row["operation"]][str(row["rank"])] = row["end_ns"]
+    matched = analysis.operations[analysis.operations["matched_by"].notna()]
+    table = rows(matched)
+    for row in table:
+        row |= {"arrival_ns": arrivals[row["operation"]], "end_ns": ends[row["operation"]]}
+    return [{name: row[name] for name in _OPERATION} for row in table]
+
+
+def _columns(table: Table, *names: str) -> _Json:
+    """The table's columns as JSON has them; only those named, if any are."""
+    return {
+        column.name: _column(table.name, column)
+        for column in table.columns
+        if not names or column.name in names
+    }
 
 
 def _column(table: str, column: Column) -> _Json:
@@ -103,6 +132,11 @@ def _column(table: str, column: Column) -> _Json:
 
 def _field(kind: str | list[str], about: str, unit: str | None = None) -> _Json:
     return {"type": kind, "description": about, **({"unit": unit} if unit else {})}
+
+
+def _times(about: str) -> _Json:
+    time = _field(["integer", "null"], "A rank's time; the name is the rank.", "ns")
+    return {"type": "object", "description": about, "unit": "ns", "additionalProperties": time}
 
 
 def _list(kind: str, about: str, what: str) -> _Json:
@@ -141,11 +175,12 @@ _NOTE = {
     "rank": _field(["integer", "null"], "The rank that it is about; null if none alone."),
     "file": _field(["string", "null"], "The file that it is about; null if none alone."),
 }
-_CLOCK = {
-    "rank": _field("integer", "The rank."),
-    "offset_ns": _field("integer", "To be subtracted from its times at mid-run.", "ns"),
-    "drift_ppm": _field("number", "How much faster its clock runs.", "ppm"),
-    "error_ns": _field("integer", "How far off the offset may be.", "ns"),
+_CLOCK = _columns(CLOCK, "rank", "offset_ns", "drift_ppm", "error_ns")
+_OPERATION = {
+    **_columns(OPERATIONS, "group", "seq", "op", "size_bytes", "last_rank"),
+    "arrival_ns": _times("When each rank arrived, in Unix time on the run's clock."),
+    "end_ns": _times("When each rank was done, in Unix time on the run's clock."),
+    **_columns(OPERATIONS, "matched_by"),
 }
 _EVIDENCE = {
     "name": _field("string", "What was measured."),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from commtrace.analysis import Analysis
+    from commtrace.reports.tables import Section
 
 __all__ = ["render"]
 
@@ -33,7 +34,7 @@ def render(analysis: Analysis) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(section: content.Section) -> Iterator[str]:
+def _section(section: Section) -> Iterator[str]:
     yield from (f"## {section.title}", "")
     yield _row([name.replace("\n", " ") for name, _ in section.columns])
     yield _row([_ALIGNED[align] for _, align in section.columns])

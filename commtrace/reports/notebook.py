@@ -9,6 +9,7 @@ from commtrace.reports import content
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
+    from commtrace.reports.tables import Section
 
 __all__ = ["render"]
 
@@ -27,7 +28,7 @@ def render(analysis: Analysis) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-def _section(section: content.Section) -> str:
+def _section(section: Section) -> str:
     align = [_ALIGN[side] for _, side in section.columns]
     head = _row("th", align, [name for name, _ in section.columns])
     body = "".join(_row("td", align, row) for row in section.cells)

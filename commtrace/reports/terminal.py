@@ -11,15 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from commtrace.reports import content
+from commtrace.reports.tables import BAR
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
     from commtrace.analysis import Analysis
+    from commtrace.reports.tables import Section
 
 __all__ = ["render"]
 
-_COLOURS = dict(zip(content.BAR, ("green", "cyan", "red", "yellow", "bright_black"), strict=True))
+_COLOURS = dict(zip(BAR, ("green", "cyan", "red", "yellow", "bright_black"), strict=True))
 _BAR_AT_80 = 12
 _ROOMY = 100
 _JUSTIFY: dict[str, JustifyMethod] = {"<": "left", ">": "right"}
@@ -37,9 +39,9 @@ def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
         legacy_windows=False,
         _environ={},
     )
-    name, facts, verdict = content.headline(analysis)
-    for line in (Text(name, style="bold"), Text(facts), Text(verdict, style="bold")):
-        console.print(line)
+    name, facts, *verdicts = content.headline(analysis)
+    for line, style in ((name, "bold"), (facts, ""), *((verdict, "bold") for verdict in verdicts)):
+        console.print(Text(line, style=style))
     for section in content.sections(analysis, bar=min(max(_BAR_AT_80 + width - 80, 0), 40)):
         _print(console, section)
     if notes := content.notes(analysis):
@@ -49,7 +51,7 @@ def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-def _print(console: Console, section: content.Section) -> None:
+def _print(console: Console, section: Section) -> None:
     console.print(Text(f"\n{section.title}", style="bold"))
     gap = 2 if console.width >= _ROOMY else 1
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")

@@ -12,57 +12,92 @@ from commtrace.schema import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]
+Row = dict[str, Any]
 
+MS = 1_000_000
 ALL_REDUCE = {
     "op": "all_reduce",
     "group": "0",
     "group_size": 4,
     "dtype": "float32",
-    "size_bytes": 4_000,
+    "size_bytes": 4_000_000,
+    "seq": 1,
     "start_ns": 0,
-    "duration_ns": 1_000,
+    "duration_ns": MS,
 }
 
 
-def one(trace: Trace) -> dict[str, Any]:
-    (row,) = rows(collectives(trace))
-    return row
+@pytest.fixture
+def table(make_trace: Make) -> Callable[..., list[Row]]:
+    """The measure of a trace of one host whose ranks are those that the rows name."""
+
+    def measure(called: list[Row], *, world_size: int = 4, **tables: list[Row]) -> list[Row]:
+        present = sorted({row.get("rank", 0) for row in called})
+        members = ",".join(map(str, range(world_size)))
+        group = {"group": "0", "size": world_size, "ranks": members}
+        ranks = [{"rank": r, "file": f"{r}.json", "host": "a"} for r in present]
+        groups = tables.pop("groups", [{"rank": r, **group} for r in present])
+        trace = make_trace(collectives=called, ranks=ranks, groups=groups, **tables)
+        return rows(collectives(trace))
+
+    return measure
 
 
-def test_one_operation_by_eye(make_trace: Make) -> None:
-    durations = (1_000, 2_000, 3_000, 4_000)
-    row = one(
-        make_trace(
-            collectives=[
-                {**ALL_REDUCE, "rank": rank, "seq": 1, "duration_ns": duration, "stream": 20}
-                for rank, duration in enumerate(durations)
-            ],
-            kernels=[
-                {"kind": "communication", "rank": rank, "start_ns": 0, "duration_ns": duration}
-                for rank, duration in enumerate(durations)
-            ]
-            + [{"kind": "compute", "rank": 3, "start_ns": 0, "duration_ns": 2_000, "stream": 9}],
-        )
+Table = Callable[..., list[Row]]
+
+
+def at(rank: int, start_ms: float, end_ms: float, **more: Any) -> Row:
+    start_ns = round(start_ms * MS)
+    return {**ALL_REDUCE, "rank": rank, "start_ns": start_ns} | {
+        "duration_ns": round(end_ms * MS) - start_ns,
+        **more,
+    }
+
+
+def test_one_operation_by_eye(table: Table) -> None:
+    """Ranks 0 to 3 arrive after 0, 1, 2 and 3 ms; all are done after 4."""
+    (row,) = table(
+        [at(rank, rank, 4, stream=20) for rank in range(4)],
+        kernels=[
+            {"kind": "communication", "rank": rank, "start_ns": rank * MS}
+            | {"duration_ns": (4 - rank) * MS, "stream": 20}
+            for rank in range(4)
+        ]
+        + [{"kind": "compute", "rank": 0, "start_ns": 0, "duration_ns": 2 * MS, "stream": 9}],
     )
     assert row == {
         "op": "all_reduce",
+        "executed": None,
         "group": "0",
         "group_size": 4,
         "dtype": "float32",
-        "size_bytes": 4_000,
+        "size_bytes": 4_000_000,
         "count": 1,
-        "complete": None,
-        "duration_ns_p50": 2_500,
-        "duration_ns_p95": 3_850,
-        "duration_ns_total": 10_000,
-        "transfer_ns_p50": None,
-        "wait_ns_total": None,
-        "skew_ns_p50": None,
-        "algbw_gb_s": 1.6,
-        "busbw_gb_s": pytest.approx(2.4),
-        "exposed_ns": 2_000,  # (1000 + 2000 + 3000 + 2000) / 4
-        "bound": "lower",
+        "complete": 1,
+        "duration_ns_p50": 2_500_000,
+        "duration_ns_p95": 3_850_000,
+        "duration_ns_total": 10 * MS,
+        "transfer_ns_p50": MS,
+        "wait_ns_total": 6 * MS,
+        "skew_ns_p50": 3 * MS,
+        "algbw_gb_s": 4.0,
+        "busbw_gb_s": pytest.approx(6.0),
+        "exposed_ns": 2 * MS,  # (2 + 3 + 2 + 1) / 4
+        "bound": "exact",
     }
+
+
+def test_with_ranks_missing_the_shortest_duration_bounds_the_transfer(table: Table) -> None:
+    (row,) = table([at(0, 0, 4), at(1, 2, 4)])
+    assert (row["count"], row["complete"], row["wait_ns_total"]) == (1, 0, 2 * MS)
+    assert (row["transfer_ns_p50"], row["algbw_gb_s"], row["bound"]) == (2 * MS, 2.0, "lower")
+
+
+def test_operations_seen_whole_outrank_the_others(table: Table) -> None:
+    whole = [at(rank, 0, 1, seq=1) for rank in range(4)]
+    (row,) = table([*whole, at(0, 10, 20, seq=2), at(1, 10, 20, seq=2), at(2, 30, 90, seq=3)])
+    assert (row["count"], row["complete"]) == (3, 1)
+    assert (row["transfer_ns_p50"], row["bound"]) == (MS, "exact")
 
 
 @pytest.mark.parametrize(
@@ -72,57 +107,110 @@ def test_one_operation_by_eye(make_trace: Make) -> None:
         (([1, 2, 3], [2, 3, 4]), 4),  # windows that opened at different times
         (([1, 1, 2], [1, 1, 2]), 3),  # coalesced operations share a number
         (([None] * 3, [None] * 2), 3),
-        (([1, 2, 3], [None] * 2), 3),
     ],
 )
-def test_an_operation_counts_once(make_trace: Make, seqs: Any, count: int) -> None:
-    called = [{**ALL_REDUCE, "rank": r, "seq": seq} for r in (0, 1) for seq in seqs[r]]
-    assert one(make_trace(collectives=called))["count"] == count
+def test_an_operation_counts_once(table: Table, seqs: Any, count: int) -> None:
+    called = [
+        at(rank, 10 * (seq or place), 10 * (seq or place) + 1, seq=seq)
+        for rank in (0, 1)
+        for place, seq in enumerate(seqs[rank])
+    ]
+    (row,) = table(called, world_size=2)
+    assert row["count"] == count
 
 
-def test_groups_of_one_name_and_other_members_are_different(make_trace: Make) -> None:
-    called = [{**ALL_REDUCE, "rank": rank, "seq": 1} for rank in range(4)]
+def test_groups_of_one_name_and_other_members_are_different(table: Table) -> None:
     groups = [{"rank": r, "group": "0", "ranks": "0,1" if r < 2 else "2,3"} for r in range(4)]
-    assert one(make_trace(collectives=called, groups=groups))["count"] == 2
+    (row,) = table([at(rank, 0, 1, group_size=2) for rank in range(4)], groups=groups)
+    assert (row["count"], row["complete"]) == (2, 2)
 
 
-def test_every_send_is_an_operation(make_trace: Make) -> None:
-    called = [{**ALL_REDUCE, "op": "send", "rank": rank, "seq": 1} for rank in range(4)]
-    assert one(make_trace(collectives=called))["count"] == 4
+def test_coalesced_operations_share_the_time_of_their_kernel(table: Table) -> None:
+    called = [at(rank, rank, 4, seq=1) for rank in range(4) for _ in range(3)]
+    (row,) = table(called)
+    assert row["count"] == 3
+    assert row["duration_ns_total"] == 10 * MS
+    assert row["wait_ns_total"] == 6 * MS
+    assert row["bound"] == "lower"
+
+
+def test_what_ran_at_the_same_time_is_exposed_once(table: Table) -> None:
+    called = [at(0, 0, 4, stream=1), at(0, 1, 3, stream=2, seq=2), at(0, 2, 6, stream=3, seq=3)]
+    compute = {"kind": "compute", "start_ns": 5 * MS, "duration_ns": 10 * MS, "stream": 9}
+    kernel = {"kind": "communication", "start_ns": 0, "duration_ns": 1}
+    (row,) = table(called, kernels=[compute, kernel])
+    assert (row["duration_ns_total"], row["exposed_ns"]) == (10 * MS, 5 * MS)
+
+
+def test_an_uneven_all_to_all_is_one_operation_of_its_largest_size(table: Table) -> None:
+    sizes = {"op": "all_to_all", "group_size": 2}
+    called = [at(0, 0, 1, size_bytes=10_000, **sizes), at(1, 0, 1, size_bytes=30_000, **sizes)]
+    (row,) = table(called, world_size=2)
+    assert (row["count"], row["size_bytes"]) == (1, 30_000)
+
+
+def test_a_send_and_its_recv(table: Table) -> None:
+    p2p = {"group_size": 2, "seq": None}
+    called = [at(0, 0, 5, op="send", peer=1, **p2p), at(1, 3, 5, op="recv", peer=0, **p2p)]
+    for row in table(called, world_size=2):
+        assert (row["count"], row["complete"], row["transfer_ns_p50"]) == (1, 1, 2 * MS)
+        assert (row["busbw_gb_s"], row["bound"]) == (2.0, "exact")
+    send, recv = table(called, world_size=2)
+    assert (send["wait_ns_total"], recv["wait_ns_total"]) == (3 * MS, 0)
+
+
+def test_what_the_clocks_cannot_tell_is_no_exact_bandwidth(table: Table) -> None:
+    """Of a transfer of 1 µs on two ranks of one host, whose clocks are read to 1 µs."""
+    for op, bound in (("all_reduce", "lower"), ("reduce", None)):
+        ranks = [at(rank, 0.01 * rank, 0.011, op=op, root=0, group_size=2) for rank in (0, 1)]
+        (row,) = table(ranks, world_size=2)
+        assert (row["complete"], row["bound"]) == (1, bound)
+
+
+@pytest.mark.parametrize("op", ["send", "recv", "broadcast", "scatter", "reduce", "gather"])
+def test_one_side_alone_tells_no_bandwidth(table: Table, op: str) -> None:
+    """A buffered send is done before the transfer, a root before the others."""
+    (row,) = table([{**ALL_REDUCE, "op": op, "peer": 1, "root": 0}])
+    assert row["duration_ns_p50"] == MS
+    assert (row["algbw_gb_s"], row["busbw_gb_s"], row["bound"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(
     ("change", "algbw", "busbw", "bound"),
     [
         ({"op": "all_gather"}, 4.0, 3.0, "lower"),
-        ({"op": "broadcast"}, 4.0, 4.0, "lower"),
         ({"group_size": None}, 4.0, None, "lower"),
         ({"size_bytes": None}, None, None, None),
         ({"op": None}, None, None, None),
         ({"op": "barrier", "size_bytes": None}, None, None, None),
         ({"duration_ns": 0}, None, None, None),
-        ({"group_size": 1}, 4.0, 0.0, "lower"),
     ],
 )
-def test_bandwidth_where_it_is_defined(
-    make_trace: Make, change: Any, algbw: Any, busbw: Any, bound: Any
+def test_bandwidth_of_one_rank_alone(
+    table: Table, change: Any, algbw: Any, busbw: Any, bound: Any
 ) -> None:
-    row = one(make_trace(collectives=[{**ALL_REDUCE, **change}]))
+    (row,) = table([{**ALL_REDUCE, **change}])
     assert (row["algbw_gb_s"], row["busbw_gb_s"], row["bound"]) == (algbw, busbw, bound)
+    assert (row["transfer_ns_p50"], row["wait_ns_total"], row["skew_ns_p50"]) == (None,) * 3
 
 
-def test_kinds_are_apart_and_the_costliest_is_first(make_trace: Make) -> None:
+def test_a_group_of_one_waits_for_nobody(table: Table) -> None:
+    (row,) = table([{**ALL_REDUCE, "group_size": 1}], world_size=1)
+    assert (row["algbw_gb_s"], row["busbw_gb_s"], row["bound"]) == (4.0, 0.0, "exact")
+
+
+def test_kinds_are_apart_and_the_costliest_is_first(table: Table) -> None:
     cheap, other_group = {"duration_ns": 10}, {"group": None, "duration_ns": 5}
     called = [{**ALL_REDUCE, **other_group}, ALL_REDUCE, {**ALL_REDUCE, "dtype": None, **cheap}]
-    table = rows(collectives(make_trace(collectives=called)))
-    assert [(row["group"], row["dtype"], row["duration_ns_total"]) for row in table] == [
-        ("0", "float32", 1_000),
+    found = table([{**row, "seq": seq} for seq, row in enumerate(called)])
+    assert [(row["group"], row["dtype"], row["duration_ns_total"]) for row in found] == [
+        ("0", "float32", MS),
         ("0", None, 10),
         (None, "float32", 5),
     ]
 
 
-def test_exposed_is_null_where_compute_is_untold(make_trace: Make) -> None:
+def test_exposed_is_null_where_compute_is_untold(table: Table) -> None:
     kernels = [{"kind": "compute", "start_ns": 0, "duration_ns": 10}]
-    trace = make_trace(collectives=[{**ALL_REDUCE, "device": "cpu"}], kernels=kernels)
-    assert one(trace)["exposed_ns"] is None
+    (row,) = table([{**ALL_REDUCE, "device": "cpu"}], kernels=kernels)
+    assert row["exposed_ns"] is None

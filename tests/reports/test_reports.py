@@ -46,6 +46,7 @@ def training(make_trace: Make, ranks: int) -> Analysis:
         "op": "all_reduce",
         "group": "0",
         "group_size": ranks,
+        "group_provenance": "metadata",
         "dtype": "bfloat16",
         "size_bytes": 40_000_000,
         "seq": 1,
@@ -75,7 +76,10 @@ def training(make_trace: Make, ranks: int) -> Analysis:
             | {"start_ns": 0, "end_ns": 102 * ms}
             for r in range(ranks)
         ],
-        groups=[{"rank": r, "group": "0", "backend": "nccl"} for r in range(ranks)],
+        groups=[
+            {"rank": r, "group": "0", "backend": "nccl", "ranks": ",".join(map(str, range(ranks)))}
+            for r in range(ranks)
+        ],
         steps=[{"rank": r, "step": 1, "start_ns": 0, "duration_ns": ms} for r in range(ranks)],
         notes=(Note("missing-rank", f"rank {ranks} of {ranks + 1} has no trace", rank=None),),
     )
@@ -84,23 +88,50 @@ def training(make_trace: Make, ranks: int) -> Analysis:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminals_report(make_trace: Make, width: int) -> None:
-    shown = terminal.render(training(make_trace, 2), width=width)
+    shown = terminal.render(training(make_trace, 4), width=width)
     assert shown == (HERE / f"training-{width}.txt").read_text("utf-8")
 
 
 def test_the_markdown_report(make_trace: Make) -> None:
-    shown = markdown.render(training(make_trace, 2))
+    shown = markdown.render(training(make_trace, 4))
     assert shown == (HERE / "training.md").read_text("utf-8")
 
 
 def test_the_json_report(make_trace: Make) -> None:
     document = json.loads(json_report.render(training(make_trace, 2)))
     VALIDATOR.validate(document)
-    assert list(document) == list(json_report.schema()["properties"])
+    assert list(document) == json_report.schema()["required"]
     assert document["run"]["missing_ranks"] == [2]
     assert document["devices"][1]["exposed_communication_ns"] == 39_000_000
     assert document["collectives"][0]["count"] == 1
-    assert document["collectives"][0]["complete"] is None
+    assert document["collectives"][0]["complete"] == 1
+    assert document["clock"][1] == {
+        "rank": 1,
+        "offset_ns": 0,
+        "drift_ppm": 0.0,
+        "error_ns": document["clock"][1]["error_ns"],
+    }
+
+
+def test_the_json_report_lists_operations_when_asked(make_trace: Make) -> None:
+    analysis = training(make_trace, 2)
+    document = json.loads(json_report.render(analysis, operations=True))
+    VALIDATOR.validate(document)
+    assert list(document) == list(json_report.schema()["properties"])
+    assert document["operations"] == [
+        {
+            "group": "0",
+            "seq": 1,
+            "op": "all_reduce",
+            "size_bytes": 40_000_000,
+            "last_rank": 1,
+            "arrival_ns": {"0": 10_000_000, "1": 11_000_000},
+            "end_ns": {"0": 100_000_000, "1": 100_000_000},
+            "matched_by": "sequence",
+        }
+    ]
+    alone = json.loads(json_report.render(training(make_trace, 1), operations=True))
+    assert alone["operations"] == []
 
 
 def test_many_ranks_show_the_extremes(make_trace: Make) -> None:
@@ -109,12 +140,34 @@ def test_many_ranks_show_the_extremes(make_trace: Make) -> None:
     assert ranks == [0, 1, 2, 3, 60, 61, 62, 63]
     assert "56 in between are not shown" in shown
     assert "54 more are not shown" in shown
+    assert "56 more are not shown" in shown
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(make_trace: Make, width: int) -> None:
     analysis = hostile(make_trace)
     assert max(map(len, terminal.render(analysis, width=width).splitlines())) <= width
+
+
+def test_what_ran_and_which_way_it_went_are_said_where_known(make_trace: Make) -> None:
+    trace = make_trace(
+        collectives=[
+            {"op": "reduce_scatter", "executed": "all_reduce", "start_ns": 0, "duration_ns": 5}
+        ],
+        copies=[
+            {"kind": "DtoD", "start_ns": 0, "duration_ns": 5},
+            {"kind": "PtoP", "source": "cuda:1", "start_ns": 0, "duration_ns": 5},
+        ],
+        ranks=[{"file": "rank0.json"}],
+    )
+    analysis = Run(trace, "run").analysis()
+    lines = terminal.render(analysis, width=100).splitlines()
+    assert "(ran as all_reduce)" in lines
+    assert [line.split()[:2] for line in lines if "–  " in line][-2:] == [
+        ["0", "DtoD"],
+        ["0", "cuda:1"],
+    ]
+    assert "| reduce_scatter, (ran as all_reduce) |" in markdown.render(analysis)
 
 
 def test_colour_is_only_added(make_trace: Make) -> None:
@@ -184,7 +237,8 @@ def test_the_schema_is_shipped_and_strict() -> None:
         assert node.get("description"), node
         if node.get("type") == "object" and "properties" in node:
             assert node["additionalProperties"] is False
-            assert node["required"] == list(node["properties"])
+            optional = set(node["properties"]).difference(node["required"])
+            assert optional <= ({"operations"} if "$schema" in node else set())
         for name, field in node.get("properties", {}).items():
             assert not name.endswith("_ns") or field["unit"] == "ns"
             assert not name.endswith("_gb_s") or field["unit"] == "GB/s"

@@ -1,0 +1,203 @@
+"""The tables of the reports for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from commtrace.reports.text import clean, duration, percent, rate, size
+from commtrace.schema import rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BAR", "Section", "collectives", "copies", "devices", "exposed_share", "more"]
+
+BAR = "█▓▒░·"
+"""Glyphs of a bar's parts: compute, with communication, exposed communication, copy, idle."""
+
+_ENDS = 4
+_COSTLIEST = 10
+_ROUTES = 10
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of text. Cells come from traces: whoever lays them out must escape them.
+
+    ``columns`` are names, each with ``<`` or ``>`` for its alignment; ``footer`` is what
+    else there is to say.
+    """
+
+    title: str
+    columns: tuple[tuple[str, str], ...]
+    cells: list[list[str]]
+    footer: tuple[str, ...] = ()
+
+
+def devices(devices: pd.DataFrame, bar: int) -> Section:
+    """Where the time of each device went, with a bar ``bar`` characters long."""
+    table = rows(devices)
+    footer = ["Share of the span below each time; compute includes what is overlapped."]
+    if bar:
+        footer.append(
+            f"{BAR[0]} compute  {BAR[1]} with comm.  {BAR[2]} exposed comm.  "
+            f"{BAR[3]} copy alone  {BAR[4]} idle"
+        )
+    if len(table) > 2 * _ENDS:
+        table.sort(key=exposed_share, reverse=True)
+        footer.append(
+            f"The {_ENDS} with the most and the {_ENDS} with the least exposed communication; "
+            f"{len(table) - 2 * _ENDS} in between are not shown."
+        )
+        table = table[:_ENDS] + table[-_ENDS:]
+    return Section(
+        "Where the time went",
+        (
+            ("rank", ">"),
+            ("device", "<"),
+            ("span", "<"),
+            ("compute", ">"),
+            ("exposed\ncomm.", ">"),
+            ("overlapped\ncomm.", ">"),
+            ("copy", ">"),
+            ("idle", ">"),
+        ),
+        [_device(row, bar) for row in table],
+        tuple(footer),
+    )
+
+
+def _device(row: dict[str, Any], bar: int) -> list[str]:
+    span = row["span_ns"]
+    parts = ("compute", "exposed_communication", "overlapped_communication", "copy", "idle")
+    times = [row[f"{part}_ns"] for part in parts]
+    return [
+        str(row["rank"]),
+        clean(row["device"], 16),
+        f"{duration(span)}\n{_bar(row, bar)}".strip(),
+        *(f"{duration(time)}\n{percent(time, span)}" for time in times),
+    ]
+
+
+def exposed_share(row: dict[str, Any]) -> float:
+    """The share of a device's span that is exposed communication."""
+    return (row["exposed_communication_ns"] or 0) / (row["span_ns"] or 1)
+
+
+def _bar(row: dict[str, Any], width: int) -> str:
+    """The disjoint parts of the span, each as long as it lasted."""
+    span = row["span_ns"]
+    if not span:
+        return ""
+    compute, exposed = row["compute_ns"], row["exposed_communication_ns"]
+    overlapped, idle = row["overlapped_communication_ns"], row["idle_ns"]
+    copy = span - compute - exposed - idle
+    ends = accumulate([compute - overlapped, overlapped, exposed, copy, idle])
+    places = [0, *(round(width * end / span) for end in ends)]
+    return "".join(
+        glyph * (end - start) for glyph, (start, end) in zip(BAR, pairwise(places), strict=True)
+    )
+
+
+def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> Section:
+    """The costliest kinds of collectives; ``clocks`` are lines about what the wait rests on."""
+    table = rows(collectives)
+    footer = []
+    if any(row["wait_ns_total"] for row in table):
+        footer.append("wait: its share of the time; busbw is of the transfer without it.")
+    footer += clocks
+    if any(row["bound"] == "lower" for row in table):
+        footer.append("≥ a lower bound: the time can include waiting for other ranks.")
+    if hidden := table[_COSTLIEST:]:
+        rest, all_ = (sum(row["duration_ns_total"] for row in part) for part in (hidden, table))
+        footer.append(
+            f"{len(hidden)} more are not shown: {duration(rest)} of {duration(all_)} in total."
+        )
+    return Section(
+        "The costliest collectives",
+        (
+            ("op", "<"),
+            ("group", "<"),
+            ("n", ">"),
+            ("dtype", "<"),
+            ("size", ">"),
+            ("count", ">"),
+            ("p50", ">"),
+            ("wait", ">"),
+            ("busbw\nGB/s", ">"),
+            ("exposed", ">"),
+        ),
+        [_collective(row, span_ns) for row in table[:_COSTLIEST]],
+        tuple(footer),
+    )
+
+
+def _collective(row: dict[str, Any], span_ns: int) -> list[str]:
+    total_ns, wait_ns = row["duration_ns_total"], row["wait_ns_total"]
+    if wait_ns is not None:
+        wait_ns = min(wait_ns, total_ns)  # a send can wait before gloo notes it
+    bound = "≥ " if row["bound"] == "lower" and row["busbw_gb_s"] is not None else ""
+    return [
+        _operation(row),
+        clean(row["group"], 24),
+        clean(row["group_size"]),
+        clean(row["dtype"], 16),
+        size(row["size_bytes"]),
+        f"{row['count']:,}",
+        duration(row["duration_ns_p50"]),
+        percent(wait_ns, total_ns),
+        bound + rate(row["busbw_gb_s"]),
+        percent(row["exposed_ns"], span_ns),
+    ]
+
+
+def _operation(row: dict[str, Any]) -> str:
+    op, executed = row["op"], row["executed"]
+    ran = f"\n(ran as {clean(executed, 16)})" if op and executed and op != executed else ""
+    return clean(op, 16) + ran
+
+
+def copies(copies: pd.DataFrame) -> Section:
+    """The costliest routes of copies."""
+    table = sorted(rows(copies), key=lambda row: -row["duration_ns_total"])
+    return Section(
+        "Copies",
+        (
+            ("rank", ">"),
+            ("from → to", "<"),
+            ("memory", "<"),
+            ("count", ">"),
+            ("bytes", ">"),
+            ("total", ">"),
+            ("p50\nGB/s", ">"),
+            ("busy\nGB/s", ">"),
+        ),
+        [
+            [
+                str(row["rank"]),
+                _route(row),
+                clean(row["memory"], 16),
+                f"{row['count']:,}",
+                size(row["bytes"]),
+                duration(row["duration_ns_total"]),
+                rate(row["gb_s_p50"]),
+                rate(row["gb_s_busy"]),
+            ]
+            for row in table[:_ROUTES]
+        ],
+        tuple(more(len(table), _ROUTES)),
+    )
+
+
+def _route(row: dict[str, Any]) -> str:
+    source, destination, kind = row["source"], row["destination"], row["kind"]
+    if source is None and destination is None:
+        return clean(kind, 16)
+    return f"{clean(source, 16)} → {clean(destination, 16)}"
+
+
+def more(count: int, shown: int) -> list[str]:
+    """A line that says how many are not shown, if any."""
+    return [f"{count - shown} more are not shown."] if count > shown else []

@@ -1,0 +1,113 @@
+"""Who waits for whom, as the reports for people say it."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from commtrace.metrics.waits import TRUST
+from commtrace.reports.tables import Section, more
+from commtrace.reports.text import clean, duration
+from commtrace.schema import rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.analysis import Analysis
+
+__all__ = ["clocks", "matters", "section", "straggler"]
+
+_SHOWN = 8
+_SLIVER = 0.01  # of the run's span: less waiting is worth no table
+_MOST = 0.5  # of the waiting: a straggler causes more
+_OFTEN = 3  # times, and standard deviations above chance: a straggler is last as often
+_LARGE_NS = 50_000  # a clock's error that can hide waiting
+_PARTIAL = ("Ranks are missing: some may have been later, and the waits longer.",)
+
+
+def straggler(analysis: Analysis) -> str | None:
+    """A sentence about the rank that the others wait for, if one stands out.
+
+    It causes most of the waiting, and is last more often than chance explains: in all
+    groups taken together, or else within one.
+    """
+    if not matters(analysis):
+        return None
+    arrivals = analysis.arrivals
+    if worst := _outstanding(_by_rank(arrivals)):
+        return f"Rank {_blamed(worst)}"
+    groups = arrivals.groupby("communicator", observed=True, dropna=False)
+    found = [worst for _, group in groups if (worst := _outstanding(group))]
+    if not found:
+        return None
+    worst = max(found, key=lambda row: int(row["caused_wait_ns"]))
+    return f"In group {clean(worst['group'], 24)}, rank {_blamed(worst)}"
+
+
+def matters(analysis: Analysis) -> bool:
+    """Whether a rank waited, or let others wait, for more than a sliver of the run."""
+    waits = _by_rank(analysis.arrivals)[["wait_ns_total", "caused_wait_ns"]]
+    return bool((waits > _SLIVER * analysis.run.span_ns).any(axis=None))
+
+
+def section(analysis: Analysis) -> Section:
+    """How often each rank was last, how long it waited, and the others for it."""
+    table = rows(_by_rank(analysis.arrivals))
+    if len(table) > _SHOWN:
+        table.sort(key=lambda row: -row["caused_wait_ns"])
+    return Section(
+        "Who waits for whom",
+        (
+            ("rank", ">"),
+            ("arrived last", ">"),
+            ("waited", ">"),
+            ("made others\nwait", ">"),
+        ),
+        [
+            [
+                str(row["rank"]),
+                _last(row),
+                duration(row["wait_ns_total"]),
+                duration(row["caused_wait_ns"]),
+            ]
+            for row in table[:_SHOWN]
+        ],
+        (
+            *more(len(table), _SHOWN),
+            "Sums over operations; what it made others wait is over their ranks, too.",
+            *(_PARTIAL if analysis.run.missing_ranks else ()),
+        ),
+    )
+
+
+def clocks(analysis: Analysis) -> list[str]:
+    """How well the ranks' clocks are known, where that hides waiting or hosts differ."""
+    error_ns = int(analysis.clock["error_ns"].max())
+    if len(analysis.run.hosts) < 2 and error_ns < _LARGE_NS:
+        return []
+    known, hidden = duration(error_ns), duration(TRUST * error_ns)
+    return [f"Clocks are known to within {known}: no wait below {hidden} is told."]
+
+
+def _by_rank(arrivals: pd.DataFrame) -> pd.DataFrame:
+    return arrivals.drop(columns=["group", "communicator"]).groupby("rank", as_index=False).sum()
+
+
+def _outstanding(ranks: pd.DataFrame) -> dict[str, Any] | None:
+    worst = max(rows(ranks), key=lambda row: int(row["caused_wait_ns"]))
+    last, chance = worst["last_arrivals"], worst["expected_last_arrivals"]
+    deviation = sqrt(chance * (1 - chance / worst["operations"]))
+    often = last >= max(_OFTEN, chance + _OFTEN * deviation)
+    most = worst["caused_wait_ns"] > _MOST * ranks["caused_wait_ns"].sum()
+    return worst if often and most else None
+
+
+def _blamed(row: dict[str, Any]) -> str:
+    return (
+        f"{row['rank']} arrived last in {_last(row)} operations; "
+        f"the others waited {duration(row['caused_wait_ns'])} for it."
+    )
+
+
+def _last(row: dict[str, Any]) -> str:
+    return f"{row['last_arrivals']:,} of {row['operations']:,}"

@@ -1,0 +1,126 @@
+"""What the reports say of ranks that wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from commtrace.analysis import Analysis
+from commtrace.reports import markdown, notebook, terminal
+from commtrace.reports.waiting import straggler
+from commtrace.run import Run
+from commtrace.trace import Trace
+
+Make = Callable[..., Trace]
+
+MS = 1_000_000
+LATE = 2
+
+
+def run_of(
+    make_trace: Make,
+    late_ms: list[list[float]],
+    *,
+    group: str = "0",
+    hosts: tuple[str, ...] = ("a", "a", "a", "a"),
+    world_size: int = 4,
+) -> Analysis:
+    """All reduces, 100 ms apart, each rank so late; 1 ms after the last all are done."""
+    called = [
+        {"op": "all_reduce", "group": group, "group_size": len(late), "seq": seq, "rank": rank}
+        | {"size_bytes": 4_000, "dtype": "float32", "start_ns": round((100 * seq + ms) * MS)}
+        | {"duration_ns": round((max(late) + 1 - ms) * MS)}
+        for seq, late in enumerate(late_ms)
+        for rank, ms in enumerate(late)
+    ]
+    ranks = range(len(late_ms[0]))
+    trace = make_trace(
+        collectives=called,
+        groups=[{"rank": r, "group": group, "ranks": ",".join(map(str, ranks))} for r in ranks],
+        ranks=[
+            {"rank": r, "file": f"{r}.json", "host": hosts[r], "world_size": world_size}
+            | {"start_ns": 0, "end_ns": 100 * len(late_ms) * MS}
+            for r in ranks
+        ],
+    )
+    return Run(trace, "run").analysis()
+
+
+def always_late(rank: int, times: int = 10) -> list[list[float]]:
+    return [[10.0 if r == rank else 0.0 for r in range(4)] for _ in range(times)]
+
+
+def test_a_straggler_is_named_with_what_it_costs(make_trace: Make) -> None:
+    analysis = run_of(make_trace, always_late(LATE))
+    said = "Rank 2 arrived last in 10 of 10 operations; the others waited 300 ms for it."
+    assert straggler(analysis) == said
+    lines = terminal.render(analysis, width=100).splitlines()
+    assert lines[3] == said
+    start = lines.index("Who waits for whom")
+    assert lines[start + 2 : start + 8] == [
+        "rank  arrived last  waited         wait",
+        "   0       0 of 10  100 ms            0",
+        "   1       0 of 10  100 ms            0",
+        "   2      10 of 10       0       300 ms",
+        "   3       0 of 10  100 ms            0",
+        "Sums over operations; what it made others wait is over their ranks, too.",
+    ]
+    assert said in markdown.render(analysis)
+    assert said in notebook.render(analysis)
+
+
+@pytest.mark.parametrize(
+    "late_ms",
+    [
+        [*always_late(0), *always_late(1), *always_late(2), *always_late(3)],  # taking turns
+        always_late(LATE, times=2),  # twice is no habit
+        [[0.0, 0.0, 0.01, 0.0]] * 10,  # always, but by nothing that counts
+    ],
+)
+def test_who_does_not_stand_out_is_not_blamed(make_trace: Make, late_ms: Any) -> None:
+    assert straggler(run_of(make_trace, late_ms)) is None
+
+
+def test_the_straggler_of_one_group(make_trace: Make) -> None:
+    """Each group has its own, so that nobody causes most of the waiting."""
+    called, groups = [], []
+    for members, name in (((0, 1), "<b>"), ((2, 3), "1"), ((4, 5), "2")):
+        for rank in members:
+            told = ",".join(map(str, members))
+            groups.append({"rank": rank, "group": name, "ranks": told})
+            late = 10 + (rank == 1) if rank % 2 else 0
+            called += [
+                {"op": "all_reduce", "group": name, "group_size": 2, "seq": seq, "rank": rank}
+                | {"start_ns": (100 * seq + late) * MS, "duration_ns": (20 - late) * MS}
+                for seq in range(12)
+            ]
+    ranks = [{"rank": r, "file": f"{r}.json", "host": "a", "end_ns": 1_200 * MS} for r in range(6)]
+    trace = make_trace(
+        collectives=called, groups=groups, ranks=[{**row, "start_ns": 0} for row in ranks]
+    )
+    analysis = Run(trace, "run").analysis()
+    said = straggler(analysis)
+    assert said is not None
+    assert said.startswith("In group <b>, rank 1 arrived last in 12 of 12 operations")
+    assert "In group &lt;b&gt;, rank 1" in notebook.render(analysis)
+    assert "In group &lt;b&gt;, rank 1" in markdown.render(analysis)
+
+
+def test_missing_ranks_make_waits_a_bound(make_trace: Make) -> None:
+    shown = terminal.render(run_of(make_trace, always_late(LATE), world_size=8), width=100)
+    assert "Ranks are missing: some may have been later, and the waits longer." in shown
+
+
+def test_clocks_are_mentioned_where_hosts_differ(make_trace: Make) -> None:
+    alone = terminal.render(run_of(make_trace, always_late(LATE)), width=100)
+    assert "Clocks" not in alone
+    two_hosts = run_of(make_trace, always_late(LATE), hosts=("a", "a", "b", "b"))
+    assert "Clocks are known to within" in terminal.render(two_hosts, width=100)
+
+
+def test_one_rank_waits_for_nobody(make_trace: Make) -> None:
+    analysis = run_of(make_trace, [[0.0]] * 10, world_size=1)
+    assert straggler(analysis) is None
+    assert "Who waits" not in terminal.render(analysis)
