@@ -1,22 +1,28 @@
-"""Write the pages that code knows better: columns.md and workloads.md, beside this file."""
+"""Write what code knows better: columns.md, workloads.md and the report's JSON Schema."""
 
 from __future__ import annotations
 
+import json
 import pkgutil
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from commtrace import metrics
+from commtrace import matching, metrics
 from commtrace.record import workloads
+from commtrace.reports.json import schema
 from commtrace.schema import TABLES, Table
 
 _NOTE = "<!-- Written by docs/generate.py (`make docs`); change the code, not this page. -->"
 
 
 def pages() -> dict[str, str]:
-    """Each generated page's file name and text."""
-    return {"columns.md": _columns(), "workloads.md": _workloads()}
+    """Each generated page's name, relative to this folder, and text."""
+    return {
+        "columns.md": _columns(),
+        "workloads.md": _workloads(),
+        "../commtrace/reports/analysis.schema.json": _schema(),
+    }
 
 
 def _columns() -> str:
@@ -32,10 +38,12 @@ def _columns() -> str:
 
 
 def _measured() -> Iterator[Table]:
-    """The tables that the modules of ``metrics`` define, each where it is defined."""
+    """The tables that ``matching`` and the modules of ``metrics`` define."""
     seen = set(TABLES)
-    for module in pkgutil.iter_modules(metrics.__path__):
-        for value in vars(import_module(f"{metrics.__name__}.{module.name}")).values():
+    names = (module.name for module in pkgutil.iter_modules(metrics.__path__))
+    modules = (import_module(f"{metrics.__name__}.{name}") for name in names)
+    for module in (*modules, matching):
+        for value in vars(module).values():
             if isinstance(value, Table) and value not in seen:
                 seen.add(value)
                 yield value
@@ -64,6 +72,10 @@ def _each_workload() -> Iterator[str]:
         yield f"## {workload.name}"
         yield workload.question
         yield _grid(("setting", "default"), ((f"`{k}`", v) for k, v in workload.settings.items()))
+
+
+def _schema() -> str:
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _grid(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
