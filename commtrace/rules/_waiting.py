@@ -64,7 +64,8 @@ def chance(at_least: int, of: int, probability: float) -> float:
 def joined_rows(trace: Trace) -> pd.DataFrame:
     """The rows of ``collectives`` with their waits and operations, those with a known time.
 
-    ``to_run_ns`` is what brings a time of the rank's clock to the run's.
+    Times are on the run's clock, but for ``start_ns``. ``caught_ns`` is lateness that is not
+    the rank's own.
     """
     several_ranks(trace)
     found = matched(trace)
@@ -74,13 +75,30 @@ def joined_rows(trace: Trace) -> pd.DataFrame:
     rows = rows[rows["arrival_ns"].notna() & rows["rank"].notna()]
     rows = rows.merge(found.operations[[*of_operation, "skew_ns", "size_bytes"]], on="operation")
     arrival = rows["arrival_ns"].astype("int64")
-    return rows.assign(
+    rows = rows.assign(
         arrival_ns=arrival,
         end_ns=rows["end_ns"].astype("int64"),
-        to_run_ns=arrival - rows["start_ns"],
         launch_ns=rows["launch_ns"].astype("float64") + (arrival - rows["start_ns"]),
         wait_ns=rows["wait_ns"].fillna(0).astype("int64"),
     ).sort_values(["rank", "arrival_ns", "operation"], kind="stable", ignore_index=True)
+    return rows.assign(caught_ns=_caught(rows))
+
+
+def _caught(rows: pd.DataFrame) -> pd.Series[Any]:
+    """What a rank waited elsewhere since its last such operation, and was let out late of it.
+
+    Such are those of its communicator; of a send or recv those of the same two ranks.
+    """
+    low, high = (rows[["rank", "peer"]].astype("Int64").agg(f, axis=1) for f in ("min", "max"))
+    pair = (low * 2**31 + high).where(rows["peer"].notna(), -1)
+    waited = rows.groupby("rank")["wait_ns"].cumsum()
+    since = rows[["rank", "communicator"]].assign(pair=pair, through=waited, end_ns=rows["end_ns"])
+    previous = since.groupby(["rank", "communicator", "pair"], observed=True, dropna=False).shift()
+    elsewhere = waited - rows["wait_ns"] - previous["through"]
+    left = previous["end_ns"].clip(upper=rows["arrival_ns"])
+    let_out = left - left.groupby(rows["operation"]).transform("median")
+    let_out = let_out.where(rows["peer"].isna(), 0)
+    return elsewhere.clip(lower=0).fillna(0) + let_out.clip(lower=0).fillna(0)
 
 
 @dataclass(frozen=True)
@@ -165,7 +183,7 @@ def late_ranks(trace: Trace, min_operations: int) -> tuple[Late, ...]:
     known = _KNOWN.setdefault(trace, {})
     if min_operations not in known:
         rows = arrivals(trace, min_operations)
-        known[min_operations] = tuple(_late(rows, _gaps(rows, trace), trace, min_operations))
+        known[min_operations] = tuple(_late(rows, own_gaps(rows), trace, min_operations))
     return known[min_operations]
 
 
@@ -184,9 +202,12 @@ def stragglers_doing(
     return told
 
 
-def _gaps(rows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
-    """One row per operation with a known last rank whose lateness is its own."""
-    rows = rows.assign(caught_ns=_caught(rows, trace))
+def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last rows of the operations whose last rank is known and late by its own doing.
+
+    ``start_ns`` is the second-latest arrival, ``end_ns`` its own, ``gap_ns`` between them.
+    The first operation of a communicator is left out if it is far later than the others.
+    """
     ordered = rows.sort_values(["operation", "arrival_ns"], kind="stable")
     second = ordered[ordered["operation"].duplicated(keep="last")]
     second = second.drop_duplicates("operation", keep="last").set_index("operation")
@@ -194,27 +215,10 @@ def _gaps(rows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     last["end_ns"] = last["arrival_ns"]
     last["start_ns"] = last["operation"].map(second["arrival_ns"])
     last["gap_ns"] = last["end_ns"] - last["start_ns"]
-    first = ordered.drop_duplicates("communicator")["operation"]
+    first = rows.sort_values("arrival_ns").drop_duplicates("communicator")["operation"]
     started = last["operation"].isin(first) & (last["gap_ns"] > _OUTLIER * last["gap_ns"].median())
     own = last["gap_ns"] - last["caught_ns"] >= last["gap_ns"] / 2
     return last[own & ~started]
-
-
-def _caught(rows: pd.DataFrame, trace: Trace) -> Any:
-    """Lateness that is not a row's rank's own, since its last operation in its communicator.
-
-    What it waited for others elsewhere, and how much later than the median of the ranks it
-    was let out of that last operation.
-    """
-    every = joined_rows(trace)
-    waited = every.groupby("rank")["wait_ns"].cumsum()
-    every = every.assign(through=waited, before=waited - every["wait_ns"])
-    mine = rows.merge(every[["operation", "rank", "through", "before"]], on=["operation", "rank"])
-    previous = mine.groupby(["rank", "communicator"], observed=True, dropna=False)
-    elsewhere = (mine["before"] - previous["through"].shift()).clip(lower=0)
-    left = previous["end_ns"].shift().clip(upper=mine["arrival_ns"])
-    let_out = (left - left.groupby(mine["operation"]).transform("median")).clip(lower=0)
-    return (elsewhere.fillna(0) + let_out.fillna(0)).to_numpy()
 
 
 def _late(

@@ -44,7 +44,7 @@ class Straggler(Rule):
         later than others, is not blamed.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("host-late", "device-late")
+    explains: ClassVar[tuple[str, ...]] = ("host-late", "device-late", "exposed-communication")
 
     min_operations: int = 10
     min_share: float = 0.05

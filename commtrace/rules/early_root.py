@@ -1,0 +1,113 @@
+"""The root of a reduce or gather waits for the first of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.intervals import total, union
+from commtrace.rules._awaited import rooted
+from commtrace.rules._common import ms, worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.rules._waiting import chance
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+_TO_ROOT = ("reduce", "gather")
+_SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class EarlyRoot(Rule):
+    """The root of reduces or gathers is there before anybody has anything for it.
+
+    What it detects
+        A root that is the first at its reduces or gathers more often than one in as many as
+        there are ranks (a binomial test over at least ``min_operations`` of one communicator
+        and root), and waits for the first of the others for at least ``min_share`` of the
+        steps' time.
+
+    Why it costs time
+        The root stands still, while the others go on: only it waits.
+
+    What to do
+        Give the root other work first: reorder its calls, or call asynchronously. Where the
+        root is early because it has less to do, give it more.
+
+    Blind spots
+        NCCL's metadata does not name the root: there the rule cannot look. Waiting for the
+        later ones, after the first came, is not counted.
+    """
+
+    min_operations: int = 10
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per communicator and root."""
+        rows = rooted(trace, _TO_ROOT, self.min_operations)
+        roots = rows[rows["rank"] == rows["root"]]
+        keys = roots.groupby(["communicator", "root"], observed=True, dropna=False)
+        for _, mine in keys:
+            early = mine[mine["wait_ns"] > 0]
+            fair = float((1 / mine["present"]).mean())
+            p_value = min(chance(len(early), len(mine), fair) * keys.ngroups, 1.0)
+            enough = len(mine) >= self.min_operations and p_value <= _SIGNIFICANT
+            if enough and worth_saying(_cost_ns(early), trace, self.min_share):
+                yield self._finding(early, len(mine), p_value)
+
+    def _finding(self, early: pd.DataFrame, operations: int, p_value: float) -> Finding:
+        root, cost = int(early["root"].iloc[0]), _cost_ns(early)
+        median = float(early["wait_ns"].median())
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"root {root} is first in {len(early)} of {operations} of its reduces or gathers "
+                f"and waits {ms(median)} for the next rank: {ms(cost)} in all"
+            ),
+            ranks=(root,),
+            streams=tuple(sorted(int(stream) for stream in early["stream"].unique())),
+            start_ns=int(early["arrival_ns"].min()),
+            end_ns=int(early["end_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("operations whose root was first", len(early), "operations"),
+                Evidence("chance of that, corrected", p_value, "probability", _SIGNIFICANT),
+                Evidence("median wait of the root", median, "ns"),
+            ),
+            ruled_out=("clock error: only waits above three times the clocks' error are counted",),
+            advice=(
+                f"let rank {root} do other work before it collects, call asynchronously, or give "
+                "it a larger share of the work"
+            ),
+            confidence="high" if p_value < 1e-3 else "medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """The root of twelve reduces comes 3 ms before the others."""
+        return _run((1000, 4000, 4000))
+
+    @staticmethod
+    def good() -> Trace:
+        """Another rank comes 3 ms before the root and the third."""
+        return _run((4000, 1000, 4000))
+
+
+def _run(arrivals_us: tuple[float, ...]) -> Trace:
+    run = Tiny(ranks=3)
+    for i in range(12):
+        for rank, arrival in enumerate(arrivals_us):
+            start = i * 10_000 + arrival
+            run.collective(rank, "reduce", start, 6000 - arrival, size=1 << 26, root=0)
+    return run.trace()
+
+
+def _cost_ns(early: pd.DataFrame) -> int:
+    start = early["arrival_ns"].to_numpy()
+    return total(union(start, start + early["wait_ns"].to_numpy()))

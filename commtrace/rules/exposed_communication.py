@@ -1,0 +1,140 @@
+"""Communication runs while the device computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.metrics.devices import devices
+from commtrace.metrics.exposure import exposure
+from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class ExposedCommunication(Rule):
+    """Communication that compute could hide runs with no compute beside it.
+
+    What it detects
+        Per device and step, communication during which no compute runs, as far as there is
+        compute in that step which runs without communication: the smaller of the two could
+        hide behind the other. It speaks where this is at least ``min_share`` of the steps'
+        time on the median device, and less than ``hidden_pct`` of communication is hidden
+        already: some end of it always sticks out. Where compute could hide less than
+        ``min_hideable_pct`` of what is exposed, the run is communication, and no overlap
+        helps it.
+
+    Why it costs time
+        The device waits for a result, and then the links wait for the device. At once they
+        take the longer of the two times, in turn the sum.
+
+    What to do
+        Call with ``async_op=True`` and wait where the result is used; start the reduction of
+        each bucket as its gradients are ready; prefetch the next layer's parameters. At most
+        the smaller of exposed communication and independent compute is gained.
+
+    Blind spots
+        Whether the compute is independent: a trace does not tell which result it needs, and
+        compute that needs it cannot hide it. Exposed time includes waiting for late ranks.
+    """
+
+    min_share: float = 0.05
+    hidden_pct: float = 80.0
+    min_hideable_pct: float = 10.0
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """At most one finding, of all devices together."""
+        found = _per_device(trace)
+        if found.empty:
+            raise CannotLook("no device of which both communication and compute are told")
+        gain = float(found["gain_ns"].median())
+        hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
+        exposed = float(found["exposed_ns"].median())
+        helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
+        if helps and worth_saying(gain, trace, self.min_share):
+            yield self._finding(found, round(gain), hidden, trace)
+
+    def _finding(self, found: pd.DataFrame, gain: int, hidden: float, trace: Trace) -> Finding:
+        share = 100 * gain / step_time_ns(trace)
+        exposed = float(found["exposed_ns"].median())
+        op, part = _most_exposed(trace)
+        communication = trace.collectives
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{ms(exposed)} of communication run with no compute beside it, mostly {op}; "
+                f"compute could hide {ms(gain)}, {share:.0f} % of the run"
+            ),
+            ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
+            streams=tuple(sorted(int(stream) for stream in communication["stream"].unique())),
+            start_ns=int(communication["start_ns"].min()),
+            end_ns=int((communication["start_ns"] + communication["duration_ns"]).max()),
+            cost_ns=gain,
+            evidence=(
+                Evidence("exposed communication", exposed, "ns"),
+                Evidence("compute without communication", float(found["free_ns"].median()), "ns"),
+                Evidence("could be hidden, of the steps' time", share, "%", 100 * self.min_share),
+                Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
+                Evidence(f"share of {op} in what is exposed", part, "%"),
+            ),
+            ruled_out=("compute of other steps: each step's communication has its own compute",)
+            if found["in_steps"].all()
+            else (),
+            advice=(
+                f"start {op} asynchronously and wait for it only where its result is used; the "
+                "trace does not tell whether the compute needs it at once"
+            ),
+            confidence="medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """In each step 4 ms of all_reduce and then 4 ms of compute."""
+        return _run(compute_at=4500)
+
+    @staticmethod
+    def good() -> Trace:
+        """The same at once."""
+        return _run(compute_at=500)
+
+
+def _run(compute_at: float) -> Trace:
+    run = Tiny(ranks=2)
+    for step in range(3):
+        for rank in (0, 1):
+            run.step(rank, step, step * 10_000, 10_000)
+            run.collective(rank, "all_reduce", step * 10_000 + 400, 4000, size=1 << 26)
+            run.kernel(rank, step * 10_000 + compute_at, 4000)
+    return run.trace()
+
+
+def _per_device(trace: Trace) -> pd.DataFrame:
+    """Exposed communication, compute without communication, and what could hide, per device."""
+    steps = trace.steps["label"].isna().any()
+    rows = devices(trace, by_step=bool(steps))
+    rows = rows[rows["compute_ns"].notna() & (rows["communication_ns"] > 0)]
+    rows = rows.assign(
+        exposed_ns=rows["exposed_communication_ns"].astype("int64"),
+        free_ns=(rows["compute_ns"] - rows["overlapped_communication_ns"]).astype("int64"),
+    )
+    rows["gain_ns"] = rows[["exposed_ns", "free_ns"]].min(axis=1)
+    sums = ["communication_ns", "exposed_ns", "free_ns", "gain_ns"]
+    whole = rows.groupby(["rank", "device"], observed=True)[sums].sum().reset_index()
+    return whole.assign(in_steps=bool(steps))
+
+
+def _most_exposed(trace: Trace) -> tuple[str, float]:
+    """The operation that most of the exposed time belongs to, and its share of it in percent."""
+    by_op = exposure(trace, by="op")
+    exposed = by_op.groupby("op", observed=True)["exposed_ns"].sum()
+    if exposed.empty or exposed.sum() == 0:
+        return "communication", 100.0
+    return str(exposed.idxmax()), 100 * float(exposed.max() / exposed.sum())

@@ -1,0 +1,101 @@
+"""A broadcast or scatter waits for its root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.rules._awaited import Awaited, rooted, systematic
+from commtrace.rules._common import ms
+from commtrace.rules._rule import Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+_FROM_ROOT = ("broadcast", "scatter")
+
+
+@dataclass(frozen=True)
+class LateRoot(Rule):
+    """The root of broadcasts or scatters arrives after everybody else.
+
+    What it detects
+        A root that is the last to arrive at its broadcasts or scatters more often than one
+        in as many as there are ranks (a binomial test over at least ``min_operations`` of
+        one communicator and root), and the time between the second-latest arrival and the
+        root's is at least ``min_share`` of the steps' time.
+
+    Why it costs time
+        Nobody can receive what the root has not sent: all wait for it.
+
+    What to do
+        Let the root make what it sends earlier, or send it later in everybody's order, after
+        work that does not need it; choose a root that is ready sooner.
+
+    Blind spots
+        NCCL's metadata does not name the root: there the rule cannot look. A root that is
+        late because it waited elsewhere, or was let out of the operation before later than
+        others, is not blamed.
+    """
+
+    min_operations: int = 10
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per communicator and root."""
+        rows = rooted(trace, _FROM_ROOT, self.min_operations)
+        at_root = rows["root"] == rows["rank"]
+        limits = self.min_operations, self.min_share
+        for late in systematic(rows, at_root, ["communicator", "root"], trace, limits):
+            yield self._finding(late)
+
+    def _finding(self, late: Awaited) -> Finding:
+        root = late.key[1]
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"root {root} is last in {len(late.waits)} of {late.operations} of its broadcasts "
+                f"or scatters, by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
+            ),
+            ranks=(root,),
+            streams=late.streams,
+            start_ns=int(late.waits["start_ns"].min()),
+            end_ns=int(late.waits["end_ns"].max()),
+            cost_ns=late.cost_ns,
+            evidence=(
+                Evidence("operations whose root was last", len(late.waits), "operations"),
+                Evidence("chance of that, corrected", late.p_value, "probability", 0.05),
+                Evidence("median lateness behind the second-latest", late.median_ns, "ns"),
+            ),
+            ruled_out=(
+                "clock error: only lateness above three times the clocks' error is counted",
+                "knock-on: lateness that the root caught by waiting elsewhere is not counted",
+            ),
+            advice=(
+                f"let rank {root} prepare what it sends earlier, or move the call behind work "
+                "that does not need it"
+            ),
+            confidence="high" if late.p_value < 1e-3 else "medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """The root of twelve broadcasts comes 3 ms after the others."""
+        return _run((4000, 1000, 1000))
+
+    @staticmethod
+    def good() -> Trace:
+        """Another rank comes 3 ms after the root and the third."""
+        return _run((1000, 4000, 1000))
+
+
+def _run(arrivals_us: tuple[float, ...]) -> Trace:
+    run = Tiny(ranks=3)
+    for i in range(12):
+        for rank, arrival in enumerate(arrivals_us):
+            start = i * 10_000 + arrival
+            run.collective(rank, "broadcast", start, 6000 - arrival, size=1 << 26, root=0)
+    return run.trace()
