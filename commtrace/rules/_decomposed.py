@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
+from commtrace.comms import POINT_TO_POINT
 from commtrace.expect import fit
 from commtrace.metrics.waits import matched
 from commtrace.rules._between import used_between
@@ -16,7 +17,7 @@ from commtrace.rules._between import used_between
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
-__all__ = ["Pair", "Reference", "pairs", "reference"]
+__all__ = ["Pair", "Reference", "pairs", "reference", "sequences"]
 
 _SECOND = {"reduce": "broadcast", "reduce_scatter": "all_gather"}
 _KIND = ["communicator", "op", "dtype", "size_bytes"]
@@ -73,7 +74,7 @@ class Reference:
 
 def pairs(trace: Trace) -> list[Pair]:
     """Every decomposition of an all_reduce whose parts nothing uses in between."""
-    rows = _sequences(trace)
+    rows = sequences(trace)
     second = rows.shift(-1)
     follows = (
         (rows["sequence"] == second["sequence"])
@@ -92,8 +93,13 @@ def pairs(trace: Trace) -> list[Pair]:
     return list(_found(trace, rows, both))
 
 
-def _sequences(trace: Trace) -> pd.DataFrame:
-    """Every rank's operations in each group in the order it called them, sized ones only."""
+def sequences(trace: Trace, *, barriers: bool = False) -> pd.DataFrame:
+    """Every rank's operations in each group, in the order it called them.
+
+    The rows of ``collectives`` that have a group and a size, or are barriers if those are
+    asked for, with ``operation`` and ``communicator`` of matching, ``end_ns``, ``order`` (by
+    launch), ``sequence`` (a number for each rank and group) and ``edge`` (first or last).
+    """
     found = matched(trace).matches
     rows = trace.collectives.reset_index(drop=True).assign(
         operation=found["operation"].to_numpy(),
@@ -104,8 +110,9 @@ def _sequences(trace: Trace) -> pd.DataFrame:
     for name in ("op", "dtype", "executed"):
         rows[name] = rows[name].astype(object)
     rows["executed"] = rows["executed"].fillna(rows["op"])
-    known = rows["communicator"].notna() & rows["size_bytes"].notna()
-    rows = rows[known & ~rows["op"].isin(["send", "recv", "barrier"])]
+    sized = rows["size_bytes"].notna() & ~rows["op"].isin(POINT_TO_POINT)
+    barrier = barriers & (rows["op"] == "barrier")
+    rows = rows[rows["communicator"].notna() & (sized | barrier)]
     rows = rows.sort_values(["rank", "communicator", "order", "start_ns"], kind="stable")
     sequence = rows.groupby(["rank", "communicator"], sort=False).ngroup()
     edge = sequence.ne(sequence.shift()) | sequence.ne(sequence.shift(-1))

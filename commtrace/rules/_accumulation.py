@@ -1,0 +1,75 @@
+"""All_reduces of gradients that later micro-batches add to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["repeated_in_accumulation"]
+
+Int64 = npt.NDArray[np.int64]
+
+_FORWARD = "DistributedDataParallel.forward"
+_OPTIMIZER = "Optimizer.step#"
+
+
+def repeated_in_accumulation(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
+    """Of the all_reduces in ``rows`` those that the last of their accumulation makes needless.
+
+    One accumulation is the micro-batches of one step, and of one labelled range in it, with
+    no optimizer's step between them; DDP marks each by its forward pass. Needless is what a
+    micro-batch reduces that is not the last, if the last reduces the same sizes. Groups
+    that also reduce during a forward pass do not reduce gradients (tensor parallelism).
+    """
+    steps = trace.steps.assign(end_ns=trace.steps["start_ns"] + trace.steps["duration_ns"])
+    forward = steps[steps["label"] == _FORWARD]
+    reduces = rows[(rows["op"] == "all_reduce") & rows["step"].notna()]
+    parts = [
+        _placed(reduces[reduces["rank"] == rank], passes, steps[steps["rank"] == rank])
+        for rank, passes in forward.groupby("rank")
+    ]
+    if not parts:
+        return reduces.iloc[:0].assign(micro_batches=0)
+    placed = pd.concat(parts)
+    parallel = placed["communicator"].isin(placed.loc[placed["in_forward"], "communicator"])
+    placed = placed[~parallel & (placed["forward"] >= 0)]
+    whole = ["rank", "communicator", "step", "range", "updates"]
+    last = placed["forward"] == placed.groupby(whole)["forward"].transform("max")
+    sizes = placed.groupby([*whole, "forward"])["size_bytes"].transform("sum")
+    same = sizes == sizes.where(last).groupby([placed[name] for name in whole]).transform("max")
+    count = placed.groupby(whole)["forward"].transform("nunique")
+    return placed.assign(micro_batches=count)[same & ~last]
+
+
+def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """One rank's rows, each with the forward pass before it, its range and updates so far."""
+    forward = forward.sort_values("start_ns")
+    start, end = forward["start_ns"].to_numpy(), forward["end_ns"].to_numpy()
+    moment = rows["order"].to_numpy(np.int64)
+    near = np.searchsorted(start, moment, side="right") - 1
+    label = steps["label"].astype("string").fillna("")
+    updates = np.sort(steps.loc[label.str.startswith(_OPTIMIZER), "start_ns"].to_numpy())
+    ranges = steps[(label != "") & (label != _FORWARD) & ~label.str.startswith(_OPTIMIZER)]
+    around = _innermost(start, ranges)
+    return rows.assign(
+        forward=near,
+        range=around[near.clip(min=0)],
+        updates=np.searchsorted(updates, moment),
+        in_forward=(near >= 0) & (moment < end[near.clip(min=0)]),
+    )
+
+
+def _innermost(moments: Int64, ranges: pd.DataFrame) -> Int64:
+    """For each moment the range around it that began last, as a number; -1 for none."""
+    found: Int64 = np.full(moments.size, -1, np.int64)
+    ordered = ranges.sort_values("start_ns")
+    for number, (start, end) in enumerate(zip(ordered["start_ns"], ordered["end_ns"], strict=True)):
+        first, last = np.searchsorted(moments, [start, end])
+        found[first:last] = number
+    return found

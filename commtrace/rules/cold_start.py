@@ -1,0 +1,176 @@
+"""The first operation of a group takes far longer than those that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.metrics.waits import matched
+from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+_KIND = ["op", "dtype", "size_bytes", "members"]
+_PAIRS = 1 << 20  # more than any rank
+_FIRST_SEQ = 1  # counters begin at 0 or at 1
+
+
+@dataclass(frozen=True)
+class ColdStart(Rule):
+    """The first operation of a group takes far longer than those that follow.
+
+    What it detects
+        The operation that a group's own counter calls its first, at least ``slower`` times
+        the median of ``others`` or more later ones of the same kind and size, slower than
+        any of them, and by at least ``min_share_pct`` of the steps. A time here is the
+        host's call on the rank where it was shortest, and the transfer behind it.
+
+    Why it costs time
+        With the first operation the ranks find and connect each other, allocate buffers and
+        load kernels; send and recv do it once more for each pair. It happens once, and a
+        benchmark without warm-up measures little else.
+
+    What to do
+        Run one operation of each group (and pair) before what is measured, or pass
+        ``device_id`` to init_process_group so that NCCL connects at once; reuse groups
+        instead of making new ones. The statistics of one run are better without the first.
+
+    Blind spots
+        Without sequence numbers a window's first operation may be any, and the rule does not
+        look. What new_group and init_process_group take themselves is no operation. The
+        first step may compile or allocate as well: that delays arrivals, which are not
+        counted here, but also the host's call.
+    """
+
+    slower: float = 2.0
+    others: int = 3
+    min_share_pct: float = 1.0
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per kind of operation."""
+        if trace.collectives.empty:
+            return
+        times = _times(trace)
+        if times.empty or not times["first"].any():
+            raise CannotLook(
+                "no group's first operation is known to be in the trace: sequence numbers tell "
+                "(NCCL's Seq, or TORCH_FR_BUFFER_SIZE for gloo)"
+            )
+        for _, kind in times.groupby(_KIND, observed=True, dropna=False):
+            first, later = kind[kind["first"]], kind[~kind["first"]]
+            if len(first) and len(later) >= self.others:
+                usual = float(later["time_ns"].median())
+                cold = first[first["time_ns"] > max(self.slower * usual, later["time_ns"].max())]
+                cost = float((cold["time_ns"] - usual).sum())
+                if len(cold) and 100 * cost >= self.min_share_pct * step_time_ns(trace):
+                    yield self._finding(cold, later, usual, round(cost))
+
+    def _finding(
+        self, cold: pd.DataFrame, later: pd.DataFrame, usual: float, cost_ns: int
+    ) -> Finding:
+        op = str(cold["op"].iloc[0])
+        time = float(cold["time_ns"].median())
+        groups = "a group" if len(cold) == 1 else f"{len(cold)} groups"
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"the first {op} of {groups} takes {ms(time)}, {time / usual:.3g}x the usual "
+                f"{ms(usual)}"
+            ),
+            ranks=(),
+            streams=tuple(sorted({int(stream) for stream in cold["stream"]})),
+            start_ns=int(cold["start_ns"].min()),
+            end_ns=int(cold["end_ns"].max()),
+            cost_ns=cost_ns,
+            evidence=(
+                Evidence("first by median of the later", time / usual, "x", self.slower),
+                Evidence("slowest of the later", float(later["time_ns"].max()) / 1e6, "ms"),
+                Evidence("later ones compared with", len(later), "operations", self.others),
+            ),
+            ruled_out=(
+                "late ranks: of the ranks' calls the shortest, of transfer that after all came",
+                "an outlier: none of the later ones took as long",
+            ),
+            advice=(
+                "warm the group up before measuring, keep it, and leave the first out of averages"
+            ),
+            confidence="medium" if len(cold) == 1 else "high",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """A first all_reduce of 50 ms, then of 1 ms."""
+        return _run(first_us=50_000)
+
+    @staticmethod
+    def good() -> Trace:
+        """The first takes a little longer than the others."""
+        return _run(first_us=1_500)
+
+
+def _run(first_us: float) -> Trace:
+    run = Tiny(ranks=2)
+    for step in range(6):
+        for rank in range(2):
+            start = 0.0 if step == 0 else 60_000 + step * 1500
+            took = first_us if step == 0 else 1000
+            run.collective(rank, "all_reduce", start, took, size=1 << 20)
+    return run.trace()
+
+
+def _times(trace: Trace) -> pd.DataFrame:
+    """Operations of groups that count, with the time that each took on host and device."""
+    found = matched(trace)
+    calls = trace.collectives.reset_index(drop=True).assign(
+        operation=found.matches["operation"].to_numpy(),
+        host_ns=_host_ns(trace),
+        end_ns=lambda rows: rows["start_ns"] + rows["duration_ns"],
+    )
+    each = calls.groupby("operation").agg(
+        host_ns=("host_ns", "min"),
+        start_ns=("start_ns", "min"),
+        end_ns=("end_ns", "max"),
+        stream=("stream", "first"),
+        rank=("rank", "min"),
+        peer=("peer", "first"),
+        counted=("seq", "count"),
+    )
+    times = found.operations.set_index("operation").join(each).sort_values("start_ns")
+    times = times[(times["counted"] == times["present"]) & times["communicator"].notna()]
+    times = times.assign(
+        group=times["communicator"].astype(str),
+        members=times["communicator"].astype(str).str.split("#").str[0],
+        pair=times["rank"].where(times["peer"].notna(), -1) * _PAIRS + times["peer"].fillna(-1),
+        time_ns=times["host_ns"] + times["transfer_ns"],
+    )
+    # Collectives count apart from point-to-point, where each pair is new once.
+    counter = times.groupby(["group", times["peer"].notna()])["seq"]
+    from_the_start = counter.transform("min") <= _FIRST_SEQ
+    return times.assign(first=from_the_start & (times.groupby(["group", "pair"]).cumcount() == 0))
+
+
+def _host_ns(trace: Trace) -> pd.Series[float]:
+    """How long the call that launched each row kept the host; 0 where the trace lacks it."""
+    calls = trace.ops[trace.ops["kind"] == "communication"]
+    host = np.zeros(len(trace.collectives))
+    of_rank = calls.groupby("rank").indices
+    places: Any = trace.collectives.groupby("rank").indices
+    for rank, at in places.items():
+        mine = calls.iloc[of_rank.get(rank, [])].sort_values("start_ns", kind="stable")
+        if mine.empty:
+            continue
+        launch = trace.collectives["launch_ns"].iloc[at].fillna(0).to_numpy(np.int64)
+        near = np.searchsorted(mine["start_ns"].to_numpy(), launch, side="right") - 1
+        start, took = (
+            mine[name].to_numpy()[near.clip(min=0)] for name in ("start_ns", "duration_ns")
+        )
+        host[at] = np.where((near >= 0) & (launch <= start + took), took, 0)
+    return pd.Series(host)

@@ -1,0 +1,140 @@
+"""Ranks disagree on which operation comes next in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from commtrace.comms import POINT_TO_POINT
+from commtrace.metrics.waits import matched
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+_PLACE = ["communicator", "seq", "nth"]
+# Ranks put in and get out what they please: only what all must agree on can disagree.
+_OWN_SIZES = ("all_to_all", "gather", "scatter")
+
+
+@dataclass(frozen=True)
+class Desync(Rule):
+    """Ranks disagree on which operation comes next in a group.
+
+    What it detects
+        A number of a group's own count under which its ranks called different operations, or
+        the same with another type or size. The first such number is the fault; up to
+        ``listed`` ranks that are in the minority are named.
+
+    Why it costs time
+        A collective is one only if all ranks call the same. Otherwise it hangs until the
+        timeout, or it does not and adds up tensors that have nothing to do with each other:
+        this is about the result before it is about time.
+
+    What to do
+        Look at what the named ranks do differently just before: a branch on the rank or on
+        the data, another order of buckets or modules, a tensor of another shape.
+
+    Blind spots
+        Needs the group's sequence numbers (NCCL's Seq, or the flight recorder): positions in
+        a trace are not enough, since one lost event would shift all behind it. The order
+        between groups, which can deadlock too, is not compared. Sizes of all_to_all, gather
+        and scatter may differ by right.
+    """
+
+    listed: int = 8
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per group: its first divergence."""
+        if len(trace.ranks) < 2:
+            raise CannotLook("one rank only: nobody to disagree with")
+        rows = _numbered(trace)
+        if rows.empty:
+            raise CannotLook(
+                "no sequence numbers: they come with NCCL's Seq, or with TORCH_FR_BUFFER_SIZE"
+            )
+        places = rows.groupby(_PLACE, sort=False)
+        kinds = places[["op", "dtype", "size"]].nunique().max(axis=1)
+        wrong = kinds[kinds > 1].reset_index()
+        for communicator, of_group in wrong.groupby("communicator"):
+            seq, nth = of_group.sort_values(["seq", "nth"])[["seq", "nth"]].iloc[0]
+            here = rows[
+                (rows["communicator"] == communicator) & (rows["seq"] == seq) & (rows["nth"] == nth)
+            ]
+            yield self._finding(here, int(seq), len(of_group))
+
+    def _finding(self, here: pd.DataFrame, seq: int, count: int) -> Finding:
+        called = here.groupby("said")["rank"].apply(lambda ranks: tuple(sorted(ranks)))
+        common = max(called, key=lambda ranks: (len(ranks), -min(ranks)))
+        odd = sorted({*here["rank"]} - {*common})
+        said = "; ".join(
+            f"{_some(ranks, self.listed)} {what}" for what, ranks in sorted(called.items())
+        )
+        return Finding(
+            rule=self.name(),
+            summary=f"ranks disagree on operation {seq} of a group: {said}"[:200],
+            ranks=tuple(odd),
+            streams=tuple(sorted({int(stream) for stream in here["stream"]})),
+            start_ns=int(here["start_ns"].min()),
+            end_ns=int((here["start_ns"] + here["duration_ns"]).max()),
+            cost_ns=0,
+            evidence=(
+                Evidence("first number with different operations", seq, "sequence number"),
+                Evidence("numbers with different operations", count, "operations", 0),
+            ),
+            ruled_out=("lost events: the group's own count numbers the operations",),
+            advice=(
+                f"find out what {_some(tuple(odd), self.listed)} did otherwise just before: a "
+                "branch on rank or data, another order, another shape"
+            ),
+            confidence="high",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """Rank 1 calls broadcast and all_reduce in the other order."""
+        return _run(("all_reduce", "broadcast"), ("broadcast", "all_reduce"))
+
+    @staticmethod
+    def good() -> Trace:
+        """Both in the same order."""
+        return _run(("all_reduce", "broadcast"), ("all_reduce", "broadcast"))
+
+
+def _run(*orders: tuple[str, ...]) -> Trace:
+    run = Tiny(ranks=len(orders))
+    for rank, calls in enumerate(orders):
+        for place, op in enumerate(("all_reduce", *calls, "all_reduce")):
+            run.collective(rank, op, place * 100, 50, size=1 << 20)
+    return run.trace()
+
+
+def _some(ranks: tuple[int, ...], most: int) -> str:
+    names = ", ".join(map(str, ranks[:most])) + (", …" if len(ranks) > most else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}"
+
+
+def _numbered(trace: Trace) -> pd.DataFrame:
+    """Numbered collectives; ``nth`` tells those apart that a rank coalesced under one number."""
+    rows = trace.collectives.reset_index(drop=True)
+    rows = rows.assign(
+        communicator=matched(trace).matches["communicator"].astype(object).to_numpy(),
+        **{name: rows[name].astype(object) for name in ("op", "dtype")},
+        size=rows["size_bytes"].where(~rows["op"].isin(_OWN_SIZES)),
+    )
+    known = rows["communicator"].notna() & rows["seq"].notna() & rows["op"].notna()
+    rows = rows[known & ~rows["op"].isin(POINT_TO_POINT)]
+    rows = rows.sort_values(["rank", "start_ns"], kind="stable")
+    rows = rows.assign(nth=rows.groupby(["communicator", "seq", "rank"]).cumcount())
+    alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2
+    rows = rows[~alone]
+    size = (rows["size_bytes"].astype("float64") / 1e6).map("{:.3g} MB".format)
+    told = size.where(rows["size_bytes"].notna(), "")
+    dtype = rows["dtype"].astype(object).where(rows["dtype"].notna(), "")
+    said = (rows["op"].astype(str) + " " + dtype.astype(str) + " " + told).str.strip()
+    return rows.assign(said=said)

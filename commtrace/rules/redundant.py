@@ -1,0 +1,177 @@
+"""Communication that nobody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+import numpy as np
+
+from commtrace.intervals import subtract, total, union
+from commtrace.metrics.activity import Device, by_device, joined, work
+from commtrace.metrics.waits import matched
+from commtrace.rules._accumulation import repeated_in_accumulation
+from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._decomposed import sequences
+from commtrace.rules._repeats import needless_barriers, reduced_twice
+from commtrace.rules._rule import Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Redundant(Rule):
+    """Communication that nobody needs.
+
+    What it detects
+        Three kinds, each if it takes ``min_share_pct`` of the steps. All_reduces of
+        gradients after every micro-batch, though the last of the accumulation reduces the
+        same sizes again. Barriers right before or after a collective of their group that
+        holds the ranks together anyway. An all_reduce of the same bytes over a group whose
+        members all took part in one right before, with nothing in between.
+
+    Why it costs time
+        The bytes cross the links once more for a result that is thrown away, or known.
+
+    What to do
+        Accumulate under ``no_sync()`` (all but the last micro-batch); leave out the barrier;
+        reduce over the larger group once. At most the time is gained that these operations
+        ran with no compute beside them.
+
+    Blind spots
+        Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
+        barrier may order files or prints. That two all_reduces work on one tensor follows
+        from size, type and order, not from addresses; within one group it could as well be
+        two buckets, so that only another group, of some or all of the ranks, counts.
+    """
+
+    min_share_pct: float = 5.0
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per kind and group."""
+        if trace.collectives.empty:
+            return
+        rows = sequences(trace, barriers=True)
+        for say, found in (
+            (_accumulated, repeated_in_accumulation(trace, rows)),
+            (_barrier, needless_barriers(rows)),
+            (_twice, reduced_twice(trace, rows)),
+        ):
+            for _, needless in found.groupby("communicator"):
+                cost = _exposed_ns(trace, needless)
+                if 100 * cost >= self.min_share_pct * step_time_ns(trace) > 0:
+                    yield self._finding(trace, say(needless), needless, cost)
+
+    def _finding(self, trace: Trace, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
+        share = 100 * cost_ns / step_time_ns(trace)
+        count = needless["operation"].nunique()
+        return Finding(
+            rule=self.name(),
+            summary=f"{said.what}: {count} operations too many, {ms(cost_ns)} exposed",
+            ranks=(),
+            streams=tuple(sorted({int(stream) for stream in needless["stream"]})),
+            start_ns=int(needless["start_ns"].min()),
+            end_ns=int(needless["end_ns"].max()),
+            cost_ns=cost_ns,
+            evidence=(
+                Evidence("needless operations", count, "operations", 0),
+                said.evidence,
+                Evidence(
+                    "exposed, median of the ranks", share, "% of the steps", self.min_share_pct
+                ),
+            ),
+            ruled_out=said.ruled_out,
+            advice=said.advice,
+            confidence=said.confidence,
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """Four micro-batches, each of which reduces the gradients."""
+        return _training(reducing=(0, 1, 2, 3))
+
+    @staticmethod
+    def good() -> Trace:
+        """Only the last one does."""
+        return _training(reducing=(3,))
+
+
+def _training(reducing: tuple[int, ...]) -> Trace:
+    run = Tiny(ranks=2)
+    for step in range(3):
+        for rank in range(2):
+            run.step(rank, step, step * 5000, 5000)
+            for micro in range(4):
+                start = step * 5000 + micro * 1100
+                run.step(rank, step, start, 100, label="DistributedDataParallel.forward")
+                run.kernel(rank, start + 110, 400)
+                if micro in reducing:
+                    run.collective(rank, "all_reduce", start + 510, 400, size=1 << 24)
+    return run.trace()
+
+
+@dataclass(frozen=True)
+class _Said:
+    what: str
+    evidence: Evidence
+    ruled_out: tuple[str, ...]
+    advice: str
+    confidence: Literal["high", "medium", "low"]
+
+
+def _accumulated(needless: pd.DataFrame) -> _Said:
+    return _Said(
+        "gradients are reduced after every micro-batch",
+        Evidence(
+            "micro-batches that reduce",
+            float(needless["micro_batches"].median()),
+            "micro-batches",
+            1,
+        ),
+        ("other gradients: the last micro-batch reduces the same bytes, before any update",),
+        "wrap all micro-batches but the last in no_sync()",
+        "high",
+    )
+
+
+def _barrier(needless: pd.DataFrame) -> _Said:
+    return _Said(
+        "barriers next to collectives that hold the ranks together anyway",
+        Evidence("shortest of a barrier's", float(needless["duration_ns"].min()) / 1e3, "us"),
+        ("ordering of communication: the collective of the same group waits for all as well",),
+        "leave the barrier out, unless it orders something outside communication",
+        "medium",
+    )
+
+
+def _twice(needless: pd.DataFrame) -> _Said:
+    return _Said(
+        "the same bytes seem to be reduced twice, over a group and then within it",
+        Evidence("size", float(needless["size_bytes"].median()) / 1e6, "MB"),
+        ("new values: nothing that could have changed them ran in between",),
+        "reduce over the larger group once, if both reduce the same tensor",
+        "low",
+    )
+
+
+def _exposed_ns(trace: Trace, rows: pd.DataFrame) -> int:
+    """What the rows take on a rank beside no compute, as the median of the ranks."""
+    devices = by_device(work(trace))
+    exposed: dict[int, int] = {}
+    for place, mine in rows.groupby(["rank", "device"], observed=True):
+        rank, device = cast("tuple[int, str]", place)
+        busy = union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        streams = devices[Device(rank, device, None)]
+        compute = joined([done for _, done in streams]).compute
+        alone = busy if compute is None else subtract(busy, compute)
+        exposed[rank] = exposed.get(rank, 0) + total(alone)
+    # Waiting for a rank that comes later is not gained: all others would wait elsewhere.
+    moving = matched(trace).operations.set_index("operation")["transfer_ns"]
+    most = int(moving.loc[rows["operation"].unique()].sum())
+    return min(int(np.median([*exposed.values()])), most)
