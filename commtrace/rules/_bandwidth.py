@@ -1,0 +1,92 @@
+"""How fast the operations of a run were served, once everybody was there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.comms import bus_factor
+from commtrace.expect import Model, fit
+from commtrace.intervals import covered
+from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.waits import matched
+from commtrace.rules._rule import CannotLook
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["KIND", "fitted", "hidden", "mb", "served", "streams", "typical_ns"]
+
+KIND = ["communicator", "op", "dtype", "size_bytes"]
+WARM_UP = 1  # the first operation of a communicator sets it up
+
+
+def served(trace: Trace) -> pd.DataFrame:
+    """The operations whose size and group are known, in the order of their arrival.
+
+    Those of ``metrics.waits`` without each communicator's first, with ``ranks``, the group's
+    size, ``factor``, that of bus bandwidth, and ``busbw_gb_s``. Raises CannotLook where
+    there is none.
+    """
+    found = matched(trace).operations
+    group_size = trace.collectives["group_size"].groupby(_operation(trace)).max()
+    known = found.assign(ranks=found["operation"].map(group_size).astype("Int64"))
+    known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
+    known = known[known.groupby("communicator", observed=True, dropna=False).cumcount() >= WARM_UP]
+    needed = ["op", "size_bytes", "ranks", "transfer_ns", "first_arrival_ns", "last_end_ns"]
+    known = known[known[needed].notna().all(axis=1) & (known["op"] != "barrier")]
+    known = known[(known["size_bytes"] > 0) & (known["transfer_ns"] > 0) & (known["ranks"] > 1)]
+    if known.empty:
+        raise CannotLook("no operation tells its size and its group's")
+    known = known.astype(dict.fromkeys(needed[1:], "int64")).reset_index(drop=True)
+    factor = [
+        bus_factor(str(op), int(n)) for op, n in zip(known["op"], known["ranks"], strict=True)
+    ]
+    known = known.assign(factor=np.asarray(factor, dtype=np.float64))
+    return known.assign(busbw_gb_s=known["size_bytes"] * known["factor"] / known["transfer_ns"])
+
+
+def typical_ns(known: pd.DataFrame) -> pd.Series[Any]:
+    """Of each operation, the median transfer of its kind."""
+    times = known.groupby(KIND, observed=True, dropna=False)["transfer_ns"]
+    return times.transform("median")
+
+
+def fitted(known: pd.DataFrame, max_residual: float = 0.3) -> Model | None:
+    """The model of operations of one kind but for their sizes, if it fits that well."""
+    model = fit(known["size_bytes"].to_numpy(), known["transfer_ns"].to_numpy())
+    return model if model is not None and model.residual <= max_residual else None
+
+
+def hidden(trace: Trace) -> pd.Series[Any]:
+    """By operation, the share of it during which its devices computed: the ranks' mean."""
+    called = trace.collectives
+    start = called["start_ns"].to_numpy()
+    end = start + called["duration_ns"].to_numpy()
+    share: npt.NDArray[np.float64] = np.zeros(len(called))
+    places = called.groupby(["rank", "device"], observed=True, sort=False).indices
+    for (rank, device, _), on_device in by_device(work(trace)).items():
+        at = places.get((rank, device), np.empty(0, np.intp))
+        compute = joined([done for _, done in on_device]).compute
+        if compute is not None:
+            share[at] = covered(start[at], end[at], compute) / np.maximum(end[at] - start[at], 1)
+    return called[[]].assign(share=share)["share"].groupby(_operation(trace)).mean()
+
+
+def streams(known: pd.DataFrame, trace: Trace) -> tuple[int, ...]:
+    """The streams that these operations ran on."""
+    ran = np.isin(_operation(trace), known["operation"])
+    return tuple(sorted({int(stream) for stream in trace.collectives["stream"][ran]}))
+
+
+def mb(size_bytes: float) -> str:
+    """A size for a sentence."""
+    return f"{size_bytes / 1e6:.3g} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.3g} kB"
+
+
+def _operation(trace: Trace) -> npt.NDArray[np.int64]:
+    return matched(trace).waits["operation"].to_numpy()

@@ -1,0 +1,90 @@
+"""Operations that run as fast as their link allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from commtrace.rules._bandwidth import mb, served, streams
+from commtrace.rules._common import worth_saying
+from commtrace.rules._links import on_links
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._topology import uniform_link
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class AtTheRoofline(Rule):
+    """Large operations use all the bandwidth that their link usually gives.
+
+    What it detects
+        Good news: ``min_count`` operations or more of one kind, of at least ``min_bytes``,
+        whose bus bandwidth, without the waiting for the last rank, is at least ``min_share``
+        of what the recorded link usually reaches, and that take ``min_step_share`` of the step.
+
+    Why it costs time
+        It does not cost time that could be had back: the link is the limit.
+
+    What to do
+        Nothing to tune here. To be faster still send fewer bytes (accumulate gradients,
+        compress, shard) or hide the operations behind compute.
+
+    Blind spots
+        Says nothing without a recorded topology, where the GPUs of the machine are not all
+        linked alike, or across machines.
+    """
+
+    good_news: ClassVar[bool] = True
+
+    min_bytes: int = 16_000_000
+    min_count: int = 10
+    min_share: float = 0.8
+    min_step_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per operation and group."""
+        link = uniform_link(trace)
+        if link is None:
+            raise CannotLook("no recorded topology tells one link between all GPUs")
+        known = served(trace)
+        large = known[known["size_bytes"] >= self.min_bytes]
+        for (_, op), some in large.groupby(["communicator", "op"], observed=True, dropna=False):
+            busbw = float(some["busbw_gb_s"].median())
+            possible = busbw <= link.peak_gb_s * float(some["factor"].clip(lower=1).median())
+            if len(some) < self.min_count or busbw < self.min_share * link.usual_gb_s:
+                continue
+            if possible and worth_saying(some["transfer_ns"].sum(), trace, self.min_step_share):
+                yield Finding(
+                    rule=self.name(),
+                    summary=(
+                        f"{len(some)} {op} of {mb(some['size_bytes'].median())} run at "
+                        f"{busbw:.3g} GB/s bus bandwidth, {busbw / link.usual_gb_s:.0%} of what "
+                        f"{link.name} usually reaches: the link is the limit"
+                    ),
+                    ranks=(),
+                    streams=streams(some, trace),
+                    start_ns=int(some["first_arrival_ns"].min()),
+                    end_ns=int(some["last_end_ns"].max()),
+                    cost_ns=0,
+                    evidence=(
+                        Evidence("bus bandwidth", busbw, "GB/s", self.min_share * link.usual_gb_s),
+                        Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
+                    ),
+                    ruled_out=("skew: only the time after the last rank's arrival counts",),
+                    advice="send fewer bytes or overlap them with compute; tuning gains nothing",
+                    confidence="high" if some["exact"].all() else "medium",
+                )
+
+    @staticmethod
+    def bad() -> Trace:
+        """256 MB all_reduces at 430 GB/s over NVLink4."""
+        return on_links(1040)
+
+    @staticmethod
+    def good() -> Trace:
+        """The same at 210 GB/s."""
+        return on_links(2130)

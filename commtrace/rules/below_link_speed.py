@@ -1,0 +1,109 @@
+"""Operations that reach a fraction of what their link gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.rules._bandwidth import hidden, mb, served, streams
+from commtrace.rules._common import ms, several_ranks, worth_saying
+from commtrace.rules._links import on_links
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._topology import uniform_link
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.expect import Link
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class BelowLinkSpeed(Rule):
+    """Large operations reach far less bandwidth than their link usually gives.
+
+    What it detects
+        ``min_count`` operations or more of one kind, of at least ``min_bytes``, seen on every
+        rank, whose bus bandwidth after the last rank's arrival is under ``max_share`` of what
+        the recorded link usually reaches, where that is worth ``min_step_share`` of the step.
+
+    Why it costs time
+        The bytes take a slower way than they could: through the host instead of NVLink or
+        peer access, over fewer channels, or with a protocol that halves the bandwidth.
+
+    What to do
+        Read what NCCL chose (``NCCL_DEBUG=INFO``: ``via P2P`` or ``via SHM``, the channels);
+        look for NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_MAX_NCHANNELS in the environment,
+        and for access control (ACS) or a container that forbids peer access.
+
+    Blind spots
+        Says nothing without a recorded topology, where the GPUs of the machine are not all
+        linked alike, or across machines. What other jobs send is not in the trace.
+    """
+
+    min_bytes: int = 16_000_000
+    min_count: int = 10
+    max_share: float = 0.5
+    min_step_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per operation and group."""
+        several_ranks(trace)
+        link = uniform_link(trace)
+        if link is None:
+            raise CannotLook("no recorded topology tells one link between all GPUs")
+        known = served(trace)
+        known = known.assign(hidden=known["operation"].map(hidden(trace)))
+        large = known[(known["size_bytes"] >= self.min_bytes) & known["exact"]]
+        for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
+            slow = float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s
+            if slow and len(some) >= self.min_count:
+                yield from self._finding(some, link, trace)
+
+    def _finding(self, some: pd.DataFrame, link: Link, trace: Trace) -> Iterator[Finding]:
+        expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
+        cost = round(float((some["transfer_ns"] - expected).clip(lower=0).sum()))
+        if not worth_saying(cost, trace, self.min_step_share):
+            return
+        busbw, share = float(some["busbw_gb_s"].median()), float(some["hidden"].median())
+        alone = share < 0.1
+        yield Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(some)} {some['op'].iloc[0]} of {mb(some['size_bytes'].median())} reach "
+                f"{busbw:.3g} GB/s bus bandwidth, {busbw / link.usual_gb_s:.0%} of the "
+                f"{link.usual_gb_s:.3g} that {link.name} usually does"
+            ),
+            ranks=(),
+            streams=streams(some, trace),
+            start_ns=int(some["first_arrival_ns"].min()),
+            end_ns=int(some["last_end_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("bus bandwidth", busbw, "GB/s", self.max_share * link.usual_gb_s),
+                Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
+                Evidence("of it under compute", 100 * share, "%"),
+            ),
+            ruled_out=(
+                "skew: only the time after the last rank's arrival counts",
+                *(("contention: next to no compute ran at the same time",) if alone else ()),
+            ),
+            advice=(
+                "see with NCCL_DEBUG=INFO which transport and channels NCCL chose, and whether "
+                "peer access is switched off; at the usual speed they take "
+                f"{ms(float(expected.sum()))}, not {ms(float(some['transfer_ns'].sum()))}"
+            ),
+            confidence="high" if alone else "medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """256 MB all_reduces at 130 GB/s over NVLink4."""
+        return on_links(3500)
+
+    @staticmethod
+    def good() -> Trace:
+        """The same at 210 GB/s."""
+        return on_links(2130)

@@ -1,0 +1,148 @@
+"""Operations that become slower during the run, and stay so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.rules._bandwidth import hidden, served, streams, typical_ns
+from commtrace.rules._common import ms, several_ranks, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class DegradedLink(Rule):
+    """From one moment of the run on, the same operations take longer for everybody.
+
+    What it detects
+        In a group with ``min_count`` operations of at least ``min_bytes``, a moment after
+        which transfers, each against the median of its own kind and size, take more than
+        ``min_ratio`` times as long as before, all but a tenth of them longer than nine tenths
+        of those before; by a test for a change point (Pettitt) that noise passes with a
+        chance below ``max_chance``; and worth ``min_step_share`` of the step. Waiting for late
+        ranks is not part of a transfer.
+
+    Why it costs time
+        A link that lost lanes, retransmits, or a network card that throttles slows every
+        operation of the group from then on.
+
+    What to do
+        At the time named, look at the counters of NICs and NVLinks (``nvidia-smi nvlink -e``),
+        the kernel's log (Xid, link speed), temperatures; take the host out and compare.
+
+    Blind spots
+        One step is found, not several; a link that recovers is found if the slow part is
+        long. A neighbour's job on the same switch looks the same.
+    """
+
+    min_count: int = 20
+    min_bytes: int = 100_000
+    min_ratio: float = 1.25
+    max_chance: float = 1e-4
+    min_step_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per group."""
+        several_ranks(trace)
+        known = served(trace)
+        known = known[known["exact"] & (known["size_bytes"] >= self.min_bytes)]
+        known = known.assign(
+            relative=known["transfer_ns"] / typical_ns(known),
+            hidden=known["operation"].map(hidden(trace)),
+        )
+        groups = [
+            some
+            for _, some in known.groupby("communicator", observed=True, dropna=False)
+            if len(some) >= self.min_count
+        ]
+        if not groups:
+            raise CannotLook(f"no group has {self.min_count} operations seen on every rank")
+        for some in groups:
+            yield from self._in_group(some, trace)
+
+    def _in_group(self, some: pd.DataFrame, trace: Trace) -> Iterator[Finding]:
+        at, chance = _change(some["relative"].to_numpy())
+        before, after = some.iloc[:at], some.iloc[at:]
+        if min(len(before), len(after)) < self.min_count // 4 or chance > self.max_chance:
+            return
+        ratio = float(after["relative"].median() / before["relative"].median())
+        apart = after["relative"].quantile(0.1) > before["relative"].quantile(0.9)
+        level = after["transfer_ns"] / after["relative"] * float(before["relative"].median())
+        cost = round(float((after["transfer_ns"] - level).clip(lower=0).sum()))
+        if ratio < self.min_ratio or not apart:
+            return
+        more_compute = float(after["hidden"].median() - before["hidden"].median())
+        if more_compute > 0.2 or not worth_saying(cost, trace, self.min_step_share):
+            return
+        since = int(after["first_arrival_ns"].iloc[0])
+        yield Finding(
+            rule=self.name(),
+            summary=(
+                f"from {ms(since - int(some['first_arrival_ns'].iloc[0]))} into the run on, "
+                f"operations of ranks {after['communicator'].iloc[0]} take {ratio:.2f} times as "
+                f"long as before: {len(before)} before, {len(after)} after"
+            ),
+            ranks=(),
+            streams=streams(after, trace),
+            start_ns=since,
+            end_ns=int(after["last_end_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("transfers after against before", ratio, "x", self.min_ratio),
+                Evidence("chance of that by noise", chance, "probability", self.max_chance),
+                Evidence("operations slowed", len(after), "operations"),
+            ),
+            ruled_out=(
+                "sizes: each operation is compared with its own kind and size",
+                "late ranks: waiting is not counted",
+                f"contention: compute covers {100 * more_compute:+.0f} points more than before",
+            ),
+            advice="look at this time for NIC and NVLink errors, retransmits and throttling; "
+            "compare without the suspected host",
+            confidence="medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """30 all_reduces in 400 µs, then 30 in 800."""
+        return _all_reduces([400] * 30 + [800] * 30)
+
+    @staticmethod
+    def good() -> Trace:
+        """30 of 16 MB in 400 µs, then 30 of 32 MB in 800."""
+        return _all_reduces([400] * 30 + [800] * 30, [16_000_000] * 30 + [32_000_000] * 30)
+
+
+def _change(series: Float) -> tuple[int, float]:
+    """Where a series steps up most clearly, and the chance of that by noise.
+
+    Pettitt's test: the largest of 2 (sum of the first k ranks) - k (n + 1) over k.
+    """
+    n = series.size
+    _, place, count = np.unique(series, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    rise = np.arange(1, n) * (n + 1) - 2 * np.cumsum(ranks)[:-1]
+    at = int(np.argmax(rise))
+    return at + 1, float(min(1.0, 2 * np.exp(-6 * max(rise[at], 0.0) ** 2 / (n**3 + n**2))))
+
+
+def _all_reduces(took_us: list[int], sizes: list[int] | None = None) -> Trace:
+    run = Tiny(2)
+    for i, took in enumerate(took_us):
+        for rank in range(2):
+            size = (sizes or [16_000_000] * len(took_us))[i]
+            run.collective(rank, "all_reduce", i * 1000, took, size=size)
+    return run.trace()

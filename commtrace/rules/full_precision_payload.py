@@ -1,0 +1,129 @@
+"""Large float32 payloads where the model computes in half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.rules._bandwidth import fitted, hidden, mb, served, streams
+from commtrace.rules._common import ms, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+MATRIX = r"gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
+HALF = r"bf16|f16|fp16|float16|half|hgemm|[hs]884|[hs]16816|e4m3|e5m2|fp8"
+SINGLE = r"sgemm|f32|fp32|float"
+
+
+@dataclass(frozen=True)
+class FullPrecisionPayload(Rule):
+    """Operations carry float32 although the model computes in half precision.
+
+    What it detects
+        float32 operations of at least ``min_bytes`` in a run whose matrix kernels, as far as
+        their names tell a precision, spend at least ``min_half_share`` of their time in half
+        or lower precision; where sending two bytes for each element would gain
+        ``min_step_share`` of the step. The gain is by a model fitted from the trace, else half
+        the transfer; only what no compute hides counts.
+
+    Why it costs time
+        Twice the bytes, for digits that the forward and backward pass never had.
+
+    What to do
+        Send gradients compressed (DDP's ``bf16_compress_hook`` or ``fp16_compress_hook``), or
+        let FSDP reduce in the parameters' type (``MixedPrecision(reduce_dtype=...)``).
+
+    Blind spots
+        Some gradients need float32: sums over many ranks or micro-batches, small losses
+        without scaling. Compare the loss curves. Without kernels, on the CPU, the precision
+        of the compute is not known.
+    """
+
+    min_bytes: int = 1_000_000
+    min_half_share: float = 0.5
+    min_step_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding, for all float32 operations."""
+        share = _half_share(trace)
+        if share is None:
+            raise CannotLook("no kernel's name tells in which precision the model computes")
+        known = served(trace)
+        exposed = 1 - known["operation"].map(hidden(trace))
+        gain = _gain_ns(known) * exposed
+        full = (known["dtype"] == "float32") & (known["size_bytes"] >= self.min_bytes)
+        some, cost = known[full], round(float(gain[full].sum()))
+        if share < self.min_half_share or not worth_saying(cost, trace, self.min_step_share):
+            return
+        taken = float(some["transfer_ns"].sum())
+        yield Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(some)} operations carry {mb(float(some['size_bytes'].sum()))} of float32, "
+                f"while {share:.0%} of the matrix kernels' time is in half precision: two bytes "
+                f"for each element save up to {ms(cost)}"
+            ),
+            ranks=(),
+            streams=streams(some, trace),
+            start_ns=int(some["first_arrival_ns"].min()),
+            end_ns=int(some["last_end_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("matrix kernels in half", 100 * share, "%", 100 * self.min_half_share),
+                Evidence("transfer of float32", taken / 1e6, "ms"),
+                Evidence("of it not under compute", 100 * float(exposed[full].mean()), "%"),
+            ),
+            ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
+            advice="try a compression hook (DDP) or reduce_dtype (FSDP), and compare the loss: "
+            "gradients can need float32",
+            confidence="medium" if some["exact"].all() else "low",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """64 MB of float32 gradients beside bfloat16 matrix products."""
+        return _training("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn")
+
+    @staticmethod
+    def good() -> Trace:
+        """The same beside float32 ones."""
+        return _training("ampere_sgemm_128x64_nn")
+
+
+def _half_share(trace: Trace) -> float | None:
+    """The share of half precision in the matrix kernels' time, None where no name tells."""
+    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+    time = kernels.groupby("name", observed=True)["duration_ns"].sum()
+    names = time.index.astype(str)
+    half = names.str.contains(HALF, case=False)
+    matrix = names.str.contains(MATRIX, case=False)
+    told = matrix & (half | names.str.contains(SINGLE, case=False))
+    return float(time[matrix & half].sum() / time[told].sum()) if told.any() else None
+
+
+def _gain_ns(known: pd.DataFrame) -> pd.Series[float]:
+    """What each operation would save with half the bytes."""
+    gain = known["transfer_ns"].astype("float64") / 2
+    for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
+        if model := fitted(some):
+            saved = some["size_bytes"] / 2 / model.gb_s
+            gain[some.index] = np.minimum(saved, some["transfer_ns"] / 2)
+    return gain
+
+
+def _training(kernel: str) -> Trace:
+    run = Tiny(2)
+    for i in range(12):
+        for rank in range(2):
+            run.kernel(rank, i * 2000, 900, name=kernel)
+            run.collective(rank, "all_reduce", i * 2000 + 1000, 800, size=64_000_000)
+    return run.trace()

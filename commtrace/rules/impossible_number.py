@@ -1,0 +1,155 @@
+"""Bandwidths that no link has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from commtrace.expect import pcie
+from commtrace.rules._bandwidth import mb, served, streams
+from commtrace.rules._common import ms
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.rules._topology import gpu_name, link, uniform_link
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+_MARGIN = 1.05  # sizes are exact, but times end on the clock's ticks
+
+
+@dataclass(frozen=True)
+class ImpossibleNumber(Rule):
+    """An operation or a copy is faster than its link: the numbers are wrong, not the link fast.
+
+    What it detects
+        Operations and copies of at least ``min_bytes`` that took less than the floor no
+        algorithm beats: S (n-1)/n / B for all_gather, reduce_scatter and the like, S / B for
+        all others, all_reduce included, since a network that reduces halves its traffic. B is
+        the peak of the recorded link, else ``peak_gb_s``, more than any NVLink before the
+        sixth has; for copies to and from the host that of the GPU's PCIe, else ``host_gb_s``,
+        as much as Grace has.
+
+    Why it costs time
+        It costs no time, but whoever explains such a number explains an error.
+
+    What to do
+        Fix the measurement first: is the size right (element type, uneven splits, a size
+        that is not what was sent), and does the event cover all of the transfer?
+
+    Blind spots
+        A wrong number within what is possible is not seen. On gloo a send can end when its
+        bytes are in a buffer: sends and receives on the CPU are not looked at. Nor are copies
+        within a GPU, whose limit is the memory.
+    """
+
+    explains: ClassVar[tuple[str, ...]] = ("uneven-p2p-bandwidth", "detour-beats-direct")
+
+    min_bytes: int = 1_000_000
+    peak_gb_s: float = 900.0
+    host_gb_s: float = 450.0
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per kind of operation, and one per way of copies."""
+        copies = self._copies(trace)
+        try:
+            known = self._operations(trace)
+        except CannotLook:
+            if copies.empty:
+                raise CannotLook("neither an operation nor a copy tells its size") from None
+        else:
+            for op, some in _wrong(known).groupby("op", observed=True):
+                yield self._finding(
+                    some, str(op), streams(some, trace), "in-network reduction: allowed for"
+                )
+        ways = _wrong(copies).groupby(["rank", "kind", "source", "destination"], observed=True)
+        for (_, kind, source, destination), some in ways:
+            what, where = f"{kind} copies {source} → {destination}", set(some["stream"])
+            yield self._finding(some, what, tuple(sorted(where)), "overlap: each is timed alone")
+
+    def _operations(self, trace: Trace) -> pd.DataFrame:
+        known = served(trace)
+        told = uniform_link(trace)
+        on_cpu = bool((trace.collectives["device"] == "cpu").all())
+        known = known[known["size_bytes"] >= self.min_bytes]
+        if on_cpu:
+            known = known[~known["op"].isin(["send", "recv"])]
+        moved = known["size_bytes"] * known["factor"].clip(upper=1)
+        return known.assign(
+            gb_s=moved / known["transfer_ns"],
+            peak=told.peak_gb_s if told else self.peak_gb_s,
+            start_ns=known["first_arrival_ns"],
+            end_ns=known["last_end_ns"],
+            duration_ns=known["transfer_ns"],
+        )
+
+    def _copies(self, trace: Trace) -> pd.DataFrame:
+        copies = trace.copies[trace.copies[["source", "destination"]].notna().all(axis=1)]
+        large = copies[copies["size_bytes"].fillna(0) >= self.min_bytes]
+        known = large[large["kind"].isin(["HtoD", "DtoH", "PtoP"])]
+        ends = list(zip(known["source"], known["destination"], strict=True))
+        peaks = {way: self._peak(*way, trace) for way in set(ends)}
+        return known.assign(
+            gb_s=known["size_bytes"].astype("float64") / known["duration_ns"].clip(lower=1),
+            peak=[peaks[way] for way in ends],
+            end_ns=known["start_ns"] + known["duration_ns"],
+        )
+
+    def _peak(self, source: str, destination: str, trace: Trace) -> float:
+        if "host" in (source, destination):
+            host = pcie(gpu_name(trace))
+            return host.peak_gb_s if host else self.host_gb_s
+        told = link(source, destination, trace)
+        return told.peak_gb_s if told else self.peak_gb_s
+
+    def _finding(
+        self, some: pd.DataFrame, what: str, streams: tuple[int, ...], ruled_out: str
+    ) -> Finding:
+        gb_s, peak = float(some["gb_s"].median()), float(some["peak"].iloc[0])
+        size, took = float(some["size_bytes"].median()), float(some["duration_ns"].median())
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(some)} {what} of {mb(size)} seem to take {ms(took)}: that needs "
+                f"{gb_s:.4g} GB/s, and the fastest link here has {peak:.3g}"
+            ),
+            ranks=(),
+            streams=streams,
+            start_ns=int(some["start_ns"].min()),
+            end_ns=int(some["end_ns"].max()),
+            cost_ns=0,
+            evidence=(
+                Evidence("bandwidth needed at least", gb_s, "GB/s", peak),
+                Evidence("seen in", len(some), "operations"),
+            ),
+            ruled_out=(ruled_out,),
+            advice="mend the measurement before explaining it: the size (element type, splits) or "
+            "the time (an event that covers only part of the transfer) is wrong",
+            confidence="high",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """1 GB broadcast in 0.77 ms: 1.3 TB/s."""
+        return _broadcasts(770)
+
+    @staticmethod
+    def good() -> Trace:
+        """In 2.5 ms: 400 GB/s."""
+        return _broadcasts(2500)
+
+
+def _wrong(known: pd.DataFrame) -> pd.DataFrame:
+    return known[known["gb_s"] > _MARGIN * known["peak"]]
+
+
+def _broadcasts(took_us: float) -> Trace:
+    run = Tiny(2)
+    for i in range(3):
+        for rank in range(2):
+            run.collective(rank, "broadcast", i * 3000, took_us, size=1_000_000_000, root=0)
+    return run.trace()

@@ -1,0 +1,144 @@
+"""Many small operations in a row, whose time is latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.expect import nccl_latency_ns
+from commtrace.rules._bandwidth import fitted, mb, served, streams
+from commtrace.rules._common import ms, several_ranks, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class LatencyBound(Rule):
+    """Many small operations follow each other, and most of their time is latency.
+
+    What it detects
+        ``min_count`` operations or more of one kind whose latency is more than
+        ``min_latency_share`` of their time, in rows without a pause: the next begins within
+        one latency of the last one's end, so that nothing was computed in between, and they
+        could have been one. Latency is fitted from this trace where sizes differ enough, else
+        it is that of NCCL's own tuning constants. The gain, one latency for every operation
+        that joins another, has to be worth ``min_step_share`` of the step.
+
+    Why it costs time
+        Every operation pays for its launch and for every hop of its ring or tree, however
+        few bytes it has.
+
+    What to do
+        Send them together: flatten the tensors into one, use the coalesced calls or a
+        coalescing manager, raise DDP's ``bucket_cap_mb``.
+
+    Blind spots
+        An operation that needs the result of the one before cannot join it; with nothing
+        computed in between that is rare, but not seen here. A row becomes one operation for
+        every ``bucket_bytes``.
+    """
+
+    min_count: int = 10
+    min_latency_share: float = 0.5
+    min_step_share: float = 0.05
+    bucket_bytes: int = 25_000_000
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per operation, group and type."""
+        several_ranks(trace)
+        known = served(trace)
+        known = known[known["exact"]]
+        looked = False
+        for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
+            latency, origin = _latency_ns(some, trace)
+            if latency is not None:
+                looked = True
+                yield from self._among(some, latency, origin, known, trace)
+        if not looked:
+            raise CannotLook("sizes vary too little to fit a latency, and NCCL did not run")
+
+    def _among(
+        self, some: pd.DataFrame, latency: float, origin: str, known: pd.DataFrame, trace: Trace
+    ) -> Iterator[Finding]:
+        small = some[latency > self.min_latency_share * some["transfer_ns"]]
+        row = _rows(small, known, latency)
+        of_row = small.groupby(row)["size_bytes"].agg(["size", "sum"])
+        left = (1 + of_row["sum"] // self.bucket_bytes).clip(upper=of_row["size"])
+        joined = int((of_row["size"] - left).sum())
+        cost = round(joined * latency)
+        in_rows = small[of_row["size"].to_numpy()[row] > 1]
+        if len(in_rows) < self.min_count or not worth_saying(cost, trace, self.min_step_share):
+            return
+        share = min(latency / float(in_rows["transfer_ns"].median()), 1.0)
+        yield Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(in_rows)} {in_rows['op'].iloc[0]} of {mb(in_rows['size_bytes'].median())} "
+                f"each follow each other, {share:.0%} of their time latency ({ms(latency)}): "
+                f"{len(in_rows) - joined} would do"
+            ),
+            ranks=(),
+            streams=streams(in_rows, trace),
+            start_ns=int(in_rows["first_arrival_ns"].min()),
+            end_ns=int(in_rows["last_end_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("share of latency", 100 * share, "%", 100 * self.min_latency_share),
+                Evidence(f"latency, {origin}", latency / 1e3, "µs"),
+                Evidence("operations that could join another", joined, "operations"),
+            ),
+            ruled_out=("order: nothing ran long enough in between to need the result",),
+            advice="send them together: flatten the tensors, use a coalescing manager, or raise "
+            "DDP's bucket_cap_mb",
+            confidence="medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """After a few large ones, 60 all_reduces of 8 kB one after the other."""
+        return _all_reduces(pause_us=2)
+
+    @staticmethod
+    def good() -> Trace:
+        """The same with 200 µs in between."""
+        return _all_reduces(pause_us=200)
+
+
+def _latency_ns(some: pd.DataFrame, trace: Trace) -> tuple[float | None, str]:
+    """One operation's latency, and where it is from; None where nothing tells it."""
+    if model := fitted(some):
+        return model.latency_ns, "fitted from this trace"
+    if not (trace.groups["backend"] == "nccl").any():
+        return None, ""
+    op, ranks = str(some["op"].iloc[0]), int(some["ranks"].iloc[0])
+    nodes = min(max(trace.ranks["host"].nunique(), 1), ranks)
+    return nccl_latency_ns(op, ranks, nodes=nodes), "by NCCL's tuning constants"
+
+
+def _rows(small: pd.DataFrame, known: pd.DataFrame, latency: float) -> npt.NDArray[np.intp]:
+    """Numbers the rows of operations without a pause or another one in between."""
+    of_group = known["communicator"].isin(small["communicator"])
+    place = np.cumsum(of_group.to_numpy())[known.index.get_indexer(small.index)]
+    pause = small["first_arrival_ns"].to_numpy()[1:] - small["last_end_ns"].to_numpy()[:-1]
+    begins = (np.diff(place) > 1) | (pause > latency)
+    return np.concatenate(([0], np.cumsum(begins)))[: len(small)]
+
+
+def _all_reduces(pause_us: float) -> Trace:
+    run = Tiny(2)
+    now = 0.0
+    for size, took in [(4_000_000, 60), (16_000_000, 180), (64_000_000, 660)] + [(8_000, 20)] * 60:
+        for rank in range(2):
+            run.collective(rank, "all_reduce", now, took, size=size)
+        now += took + pause_us
+    return run.trace()

@@ -1,0 +1,154 @@
+"""One way between two ranks is slower than all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.comms import POINT_TO_POINT
+from commtrace.metrics.waits import matched
+from commtrace.rules._bandwidth import served, streams
+from commtrace.rules._common import several_ranks, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+ENDS = ["sender", "receiver"]
+
+
+@dataclass(frozen=True)
+class SlowLink(Rule):
+    """Transfers between two particular ranks take longer than the same between any others.
+
+    What it detects
+        Transfers between two ranks (sends, or operations of groups of two) are compared with
+        the median of their own kind and size, within machines and across them apart. One pair
+        with ``min_count`` transfers takes more than ``min_ratio`` times as long as the others,
+        its fastest quarter longer than theirs at the third quartile, no other pair half as
+        slow; and it is worth ``min_step_share`` of the step.
+
+    Why it costs time
+        Everybody who waits for these two ranks waits for their link.
+
+    What to do
+        Look at the cable, switch port or slot between the two; try the ranks in another
+        order, so that a heavy pair does not use this link.
+
+    Blind spots
+        Groups of more than two ranks do not tell their edges, as NCCL chooses the rings. A
+        slow rank or host is slow on all its edges and is no slow link; where an end has no
+        other edge in the trace, the two cannot be told apart, and the finding says so.
+    """
+
+    min_count: int = 10
+    min_ratio: float = 1.25
+    min_step_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """At most one finding: the pair that stands out."""
+        several_ranks(trace)
+        known = _between_two(trace)
+        count = known.groupby(ENDS)["relative"].transform("size")
+        known = known[count >= self.min_count]
+        level = known.groupby(ENDS)["relative"].median().sort_values()
+        if len(level) < 3:
+            raise CannotLook(f"fewer than three pairs of ranks have {self.min_count} transfers")
+        sender, receiver = level.index[-1]
+        here = known["sender"].eq(sender) & known["receiver"].eq(receiver)
+        back = known["sender"].eq(receiver) & known["receiver"].eq(sender)
+        slow, rest = known[here], known[~(here | back)]
+        ratio = float(slow["relative"].median() / rest["relative"].median())
+        others = rest.groupby(ENDS)["relative"].median() / rest["relative"].median()
+        cost = round(float(slow["transfer_ns"].sum()) * (1 - 1 / ratio))
+        apart = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
+        if ratio < self.min_ratio or not apart or others.max() > 1 + (ratio - 1) / 2:
+            return
+        if worth_saying(cost, trace, self.min_step_share):
+            touching = [bool((rest[ENDS] == end).any(axis=None)) for end in (sender, receiver)]
+            yield self._finding(slow, rest, ratio, cost, all(touching), trace)
+
+    def _finding(
+        self,
+        slow: pd.DataFrame,
+        rest: pd.DataFrame,
+        ratio: float,
+        cost: int,
+        told_apart: bool,
+        trace: Trace,
+    ) -> Finding:
+        sender, receiver = (int(slow[end].iloc[0]) for end in ENDS)
+        way = "→" if slow["op"].isin(POINT_TO_POINT).all() else "–"
+        ends = f"rank {sender} {way} rank {receiver}"
+        slow_gb_s, rest_gb_s = (float(some["busbw_gb_s"].median()) for some in (slow, rest))
+        others = rest[ENDS].drop_duplicates()
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(slow)} transfers {ends} take {ratio:.2f} times as long as the same between "
+                f"the other {len(others)} pairs"
+                + ("" if told_apart else "; link or rank, the trace cannot tell")
+            ),
+            ranks=tuple(sorted((sender, receiver))),
+            streams=streams(slow, trace),
+            start_ns=int(slow["first_arrival_ns"].min()),
+            end_ns=int(slow["last_end_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("time against the other pairs", ratio, "x", self.min_ratio),
+                Evidence(f"bandwidth {ends}", slow_gb_s, "GB/s"),
+                Evidence("bandwidth of the others", rest_gb_s, "GB/s"),
+            ),
+            ruled_out=(
+                "sizes and late ranks: transfers of one kind are compared, without waiting",
+                *(("a slow rank: both are as fast as others elsewhere",) if told_apart else ()),
+            ),
+            advice=f"check cable, port and slot between the ranks {sender} and {receiver}, or "
+            "order the ranks so that another pair uses this link",
+            confidence="medium" if told_apart else "low",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """Four ranks in a ring; 2 → 3 takes twice as long."""
+        return _ring({2: 200.0})
+
+    @staticmethod
+    def good() -> Trace:
+        """All of rank 2's edges take twice as long: a slow rank."""
+        return _ring({1: 200.0, 2: 200.0})
+
+
+def _between_two(trace: Trace) -> pd.DataFrame:
+    """Transfers between two ranks, with their ends and their time against their kind's."""
+    known = served(trace)
+    known = known[known["exact"] & (known["present"] == 2)]
+    rows = (
+        matched(trace)
+        .waits[["operation", "rank"]]
+        .assign(receives=(trace.collectives["op"] == "recv").to_numpy())
+    )
+    rows = rows[rows["operation"].isin(known["operation"])].sort_values(["receives", "rank"])
+    ends = rows.groupby("operation")["rank"].agg(["first", "last"]).loc[known["operation"]]
+    known = known.assign(sender=ends["first"].to_numpy(), receiver=ends["last"].to_numpy())
+    hosts = trace.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
+    same = known["sender"].map(hosts).eq(known["receiver"].map(hosts))
+    kind = [known["op"], known["dtype"], known["size_bytes"], same]
+    times = known.groupby(kind, observed=True, dropna=False)["transfer_ns"]
+    return known.assign(relative=known["transfer_ns"] / times.transform("median"))
+
+
+def _ring(took_us: dict[int, float]) -> Trace:
+    run = Tiny(4)
+    for i in range(12):
+        for rank in range(4):
+            took = took_us.get(rank, 100.0)
+            to, at = (rank + 1) % 4, i * 1000.0 + rank * 220
+            run.collective(rank, "send", at, took, size=4_000_000, peer=to)
+            run.collective(to, "recv", at, took, size=4_000_000, peer=rank)
+    return run.trace()

@@ -1,0 +1,169 @@
+"""NCCL is held to an algorithm or a protocol that is slower here than its own choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from commtrace.expect import PROTOCOL_BANDWIDTH, nccl_latency_ns
+from commtrace.rules._bandwidth import KIND, mb, served, streams
+from commtrace.rules._common import ms, worth_saying
+from commtrace.rules._links import one_machine
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.rules._topology import uniform_link
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+ALGORITHMS = ("Ring", "Tree")
+PROTOCOLS = ("LL", "LL128", "Simple")
+UNASKED = ("LL", "Simple")  # LL128 is on only where NCCL trusts the hardware
+Choice = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class WrongAlgorithm(Rule):
+    """NCCL_ALGO or NCCL_PROTO pins a choice that the model finds slower than NCCL's own.
+
+    What it detects
+        The recorded environment limits NCCL's algorithms or protocols, and for operations of
+        this trace the best of those left takes, by NCCL's tuning constants, more than
+        ``min_ratio`` times as long as the best of all; and that is worth ``min_step_share`` of
+        the step. The bandwidth in the model is the recorded link's, else the least that the
+        trace itself proves.
+
+    Why it costs time
+        LL and LL128 save latency for small operations and waste bandwidth on large ones,
+        Simple the other way round; a ring over many ranks takes many more hops than a tree.
+
+    What to do
+        Unset the variable: NCCL chooses for each operation and size.
+
+    Blind spots
+        Only Ring and Tree are modelled, and LL128 never as the better choice. The name of a
+        kernel does not tell what ran, and is not looked at. On two machines a tree can beat
+        its model. Someone may have had a reason: a bug, or results that repeat.
+    """
+
+    min_ratio: float = 1.2
+    min_step_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding, for all operations that suffer."""
+        environment = (trace.manifest or {}).get("environment")
+        if not isinstance(environment, Mapping):
+            raise CannotLook("the environment was not recorded")
+        pinned = {n: str(environment[n]) for n in ("NCCL_ALGO", "NCCL_PROTO") if environment.get(n)}
+        if not pinned:
+            return
+        allowed = list(
+            product(
+                _left(pinned.get("NCCL_ALGO"), ALGORITHMS, ALGORITHMS),
+                _left(pinned.get("NCCL_PROTO"), PROTOCOLS, UNASKED),
+            )
+        )
+        if not allowed:
+            raise CannotLook(f"{_told(pinned)} leaves nothing that is modelled")
+        known = served(trace)
+        known = known[known["op"].isin(["all_reduce", "all_gather", "reduce_scatter"])]
+        suffering = self._suffering(known, allowed, trace)
+        cost = round(float((suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])).sum()))
+        if len(suffering) and worth_saying(cost, trace, self.min_step_share):
+            yield self._finding(suffering, cost, pinned, trace)
+
+    def _suffering(self, known: pd.DataFrame, allowed: list[Choice], trace: Trace) -> pd.DataFrame:
+        link = uniform_link(trace)
+        proven = known["busbw_gb_s"].max() / max(PROTOCOL_BANDWIDTH[p] for _, p in allowed)
+        gb_s = max(link.usual_gb_s if link else 0.0, proven)
+        nodes = max(trace.ranks["host"].nunique(), 1)
+        kinds = known.groupby([*KIND, "ranks"], observed=True, dropna=False).ngroup()
+        ratio = {
+            kind: _ratio(some.iloc[0], allowed, gb_s, nodes) for kind, some in known.groupby(kinds)
+        }
+        known = known.assign(ratio=kinds.map(ratio).astype("float64"))
+        return known[known["ratio"] > self.min_ratio]
+
+    def _finding(
+        self, suffering: pd.DataFrame, cost: int, pinned: Mapping[str, str], trace: Trace
+    ) -> Finding:
+        worst = suffering.loc[(suffering["transfer_ns"] * suffering["ratio"]).idxmax()]
+        ratio, size = float(worst["ratio"]), float(worst["size_bytes"])
+        total = float(suffering["transfer_ns"].sum())
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{_told(pinned)} holds NCCL to a slower way for {len(suffering)} operations: "
+                f"{worst['op']} of {mb(size)} takes {ratio:.2f} times as "
+                "long as with its own choice, by its model"
+            ),
+            ranks=(),
+            streams=streams(suffering, trace),
+            start_ns=int(suffering["first_arrival_ns"].min()),
+            end_ns=int(suffering["last_end_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("modelled time against the best", ratio, "x", self.min_ratio),
+                Evidence("time of these operations", total / 1e6, "ms"),
+            ),
+            ruled_out=("late ranks: only the time after the last arrival counts",),
+            advice=(
+                f"unset {' and '.join(pinned)} unless there is a known reason; these operations "
+                f"then take about {ms(total - cost)}, not {ms(total)}"
+            ),
+            confidence="medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """NCCL_PROTO=LL with all_reduces of 256 MB."""
+        return _pinned("LL", 2400)
+
+    @staticmethod
+    def good() -> Trace:
+        """NCCL_PROTO=Simple with the same."""
+        return _pinned("Simple", 1220)
+
+
+def _left(told: str | None, every: tuple[str, ...], unasked: tuple[str, ...]) -> list[str]:
+    """What a list as NCCL reads it (``Ring,Tree``, ``^LL``) leaves of those modelled."""
+    if told is None:
+        return list(unasked)
+    listed = {one.strip().lower() for one in told.lstrip("^").split(",")}
+    return [one for one in every if (one.lower() in listed) != told.startswith("^")]
+
+
+def _ratio(operation: Any, allowed: list[Choice], gb_s: float, nodes: int) -> float:
+    """Modelled time of the best choice left, over that of the best of all."""
+
+    def best(choices: list[Choice]) -> float:
+        op, ranks = str(operation["op"]), int(operation["ranks"])
+        size = float(operation["size_bytes"] * operation["factor"])
+        return min(
+            nccl_latency_ns(op, ranks, nodes=min(nodes, ranks), algorithm=a, protocol=p)
+            + size / (gb_s * PROTOCOL_BANDWIDTH[p])
+            for a, p in choices
+        )
+
+    trees = operation["op"] == "all_reduce" and nodes != 2
+    if operation["op"] != "all_reduce":
+        allowed = [("Ring", protocol) for protocol in dict.fromkeys(p for _, p in allowed)]
+    every = list(product(ALGORITHMS if trees else ("Ring",), UNASKED))
+    return best(allowed) / min(best(every), best(allowed))
+
+
+def _told(pinned: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in pinned.items())
+
+
+def _pinned(protocol: str, took_us: float) -> Trace:
+    run = Tiny(8, manifest={**one_machine(8), "environment": {"NCCL_PROTO": protocol}})
+    for i in range(12):
+        for rank in range(8):
+            run.collective(rank, "all_reduce", i * 3000, took_us, size=256_000_000)
+    return run.trace()
