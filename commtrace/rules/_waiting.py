@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import pandas as pd
 
 from commtrace.intervals import covered, total, union
 from commtrace.metrics.activity import by_device, joined, work
@@ -17,8 +18,6 @@ from commtrace.rules._common import several_ranks, worth_saying
 from commtrace.rules._rule import CannotLook
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.trace import Trace
 
 __all__ = [
@@ -302,8 +301,6 @@ class _Doings:
 
     def of(self, rank: int, operations: pd.Series[Any]) -> Doing | None:
         """The rank's excess over the others' median in these operations."""
-        import pandas as pd
-
         if not self._parts:
             return None
         every = pd.concat(self._parts)

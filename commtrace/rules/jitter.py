@@ -1,0 +1,141 @@
+"""Somebody is always late, but never the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from commtrace.intervals import total, union
+from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.rules._waiting import arrivals, late_ranks
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Jitter(Rule):
+    """Ranks take turns in being late, so that everybody always waits for somebody.
+
+    What it detects
+        Collectives that everybody waits in (at least ``min_operations``) to which the ranks
+        come far apart, though none of them is last more often than chance allows. From where
+        a rank leaves one collective to where it arrives at the next, the slowest takes at
+        least ``min_ratio`` times the mean, and the last arrivals are behind the mean ones for
+        at least ``min_share`` of the steps' time.
+
+    Why it costs time
+        Each collective waits for the slowest of all ranks at that moment. The expected
+        maximum of n times that vary grows with n, though their mean does not.
+
+    What to do
+        Synchronise less often: accumulate gradients, larger buckets, no barriers. Make the
+        times alike: batches of equal length, pinned and enough cores, no other processes.
+
+    Blind spots
+        Whether the work varies or the machine does. What separates ranks on several hosts by
+        less than three times the clocks' error.
+    """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+
+    min_operations: int = 10
+    min_ratio: float = 1.5
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """At most one finding."""
+        operations = _operations(arrivals(trace, self.min_operations))
+        late = late_ranks(trace, self.min_operations)
+        if any(worth_saying(one.cost_ns, trace, self.min_share) for one in late):
+            return
+        behind = (operations["last_ns"] - operations["mean_ns"]).to_numpy()
+        varies = (operations["slowest_ns"] - operations["typical_ns"]).to_numpy()
+        start = operations["last_ns"].to_numpy() - np.minimum(behind, varies)
+        cost = total(union(start, operations["last_ns"].to_numpy()))
+        ratio = float(operations["slowest_ns"].sum() / max(operations["typical_ns"].sum(), 1))
+        if worth_saying(cost, trace, self.min_share) and ratio >= self.min_ratio:
+            yield self._finding(operations, cost, ratio, trace)
+
+    def _finding(self, operations: pd.DataFrame, cost: int, ratio: float, trace: Trace) -> Finding:
+        known = operations["last_rank"].dropna()
+        share = 100 * cost / step_time_ns(trace)
+        turns = int(known.nunique())
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{turns} ranks take turns in being last to {len(operations)} collectives: "
+                f"{ms(cost)} behind the mean arrival, {share:.0f} % of the run"
+            ),
+            ranks=tuple(sorted({int(rank) for rank in known})),
+            streams=(),
+            start_ns=int(operations["mean_ns"].min()),
+            end_ns=int(operations["last_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence("slowest over mean time between collectives", ratio, "x", self.min_ratio),
+                Evidence("share of the steps' time", share, "%", 100 * self.min_share),
+                Evidence("ranks that were last", turns, "ranks"),
+            ),
+            ruled_out=("a straggler: no rank is last more often than chance allows",),
+            advice=_advice(trace),
+            confidence="medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """Two ranks, each in turn 6 ms behind the other."""
+        return _run(late_us=6000)
+
+    @staticmethod
+    def good() -> Trace:
+        """The same, 0.2 ms behind."""
+        return _run(late_us=200)
+
+
+def _run(late_us: float) -> Trace:
+    run = Tiny(ranks=2)
+    for step in range(12):
+        for rank in (0, 1):
+            arrival = 2000 + (late_us if step % 2 == rank else 0)
+            run.step(rank, step, step * 10_000, 10_000)
+            run.kernel(rank, step * 10_000, arrival - 10)
+            run.collective(
+                rank, "all_reduce", step * 10_000 + arrival, 9900 - arrival, size=1 << 26
+            )
+    return run.trace()
+
+
+def _operations(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each operation the arrivals, and how long ranks took to it since the one before.
+
+    ``slowest_ns`` and ``typical_ns`` are the maximum and the mean over its ranks.
+    """
+    before = rows.groupby(["rank", "communicator"], observed=True, dropna=False)["end_ns"].shift()
+    took = (rows["arrival_ns"] - before).clip(lower=0)
+    by_operation = rows.assign(took_ns=took)[took.notna()].groupby("operation")
+    return pd.DataFrame(
+        {
+            "last_rank": by_operation["last_rank"].first(),
+            "mean_ns": by_operation["arrival_ns"].mean().astype("int64"),
+            "last_ns": by_operation["arrival_ns"].max(),
+            "slowest_ns": by_operation["took_ns"].max().astype("int64"),
+            "typical_ns": by_operation["took_ns"].mean().astype("int64"),
+        }
+    )
+
+
+def _advice(trace: Trace) -> str:
+    manifest = trace.manifest or {}
+    cores, ranks = (manifest.get("cpu") or {}).get("count"), manifest.get("world_size")
+    one_host = len(manifest.get("hosts") or ()) == 1
+    if cores and ranks and one_host and manifest.get("backend") == "gloo" and cores < ranks:
+        return f"{ranks} ranks share {cores} CPU cores and wait for their turn: use no more ranks"
+    return "synchronise less often, and make the ranks' work alike: batches of equal length"

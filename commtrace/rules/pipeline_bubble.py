@@ -1,0 +1,154 @@
+"""The stages of a pipeline wait while it fills and drains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from commtrace.rules._awaited import sent
+from commtrace.rules._common import step_time_ns, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class PipelineBubble(Rule):
+    """Stages of a pipeline wait for their neighbours a large part of the step.
+
+    What it detects
+        Ranks whose sends and recvs (at least ``min_operations``) form a chain, several
+        messages going over each link of it in a step: a pipeline of p stages with m
+        micro-batches. It speaks where the stages' mean waiting in these sends and recvs is
+        at least ``min_share`` of the steps' time.
+
+    Why it costs time
+        While the pipeline fills, later stages have nothing to do, while it drains the
+        earlier: even with equal stages (p-1)/(m+p-1) of the time is idle.
+
+    What to do
+        More micro-batches per step, or a schedule that interleaves several parts of the
+        model per stage. Where the waits are far longer than that, balance the stages.
+
+    Blind spots
+        Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
+        outside sends and recvs. Two ranks that only exchange one message are no pipeline.
+    """
+
+    explains: ClassVar[tuple[str, ...]] = (
+        "late-sender",
+        "late-receiver",
+        "exposed-communication",
+    )
+
+    min_operations: int = 10
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per pipeline."""
+        rows = sent(trace, self.min_operations)
+        chains = _chains(rows)
+        if not chains:
+            raise CannotLook("sends and recvs do not form the chain of a pipeline")
+        for chain in chains:
+            mine = rows[rows["rank"].isin(chain)]
+            micro_batches = _messages_per_step(mine)
+            waiting = float(mine.groupby("rank")["wait_ns"].sum().reindex(chain).mean())
+            if micro_batches > 1 and worth_saying(waiting, trace, self.min_share):
+                yield self._finding(mine, len(chain), micro_batches, waiting, trace)
+
+    def _finding(
+        self, rows: pd.DataFrame, stages: int, batches: int, waiting: float, trace: Trace
+    ) -> Finding:
+        measured = 100 * waiting / step_time_ns(trace)
+        ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, 4 * batches)
+        uneven = measured > 1.25 * ideal
+        advice = (
+            f"with {4 * batches} micro-batches instead of {batches}, {better:.0f} % must be lost"
+        )
+        if uneven:
+            advice += "; the rest is uneven stages or slow messages: balance the stages"
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{stages} pipeline stages wait {measured:.0f} % of the run for their neighbours; "
+                f"{batches} micro-batches cost {ideal:.0f} % at least"
+            ),
+            ranks=tuple(sorted({int(rank) for rank in rows["rank"]})),
+            streams=tuple(sorted(int(stream) for stream in rows["stream"].unique())),
+            start_ns=int(rows["arrival_ns"].min()),
+            end_ns=int(rows["end_ns"].max()),
+            cost_ns=round(waiting),
+            evidence=(
+                Evidence("mean waiting of a stage", waiting, "ns"),
+                Evidence("share of the steps' time", measured, "%", 100 * self.min_share),
+                Evidence("bubble of equal stages", ideal, "%"),
+                Evidence("micro-batches", batches, "messages per link, direction and step"),
+            ),
+            ruled_out=() if uneven else ("uneven stages: the waits are what equal ones must cost",),
+            advice=advice,
+            confidence="medium" if uneven else "high",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """Two stages, two micro-batches a step: the second stage waits a third of the time."""
+        return _run(steps=6, micro_batches=2)
+
+    @staticmethod
+    def good() -> Trace:
+        """The same with forty micro-batches in one step."""
+        return _run(steps=1, micro_batches=40)
+
+
+def _run(steps: int, micro_batches: int) -> Trace:
+    run = Tiny(ranks=2)
+    length = (micro_batches + 1) * 1000
+    for step in range(steps):
+        start = step * length
+        for rank in (0, 1):
+            run.step(rank, step, start, length)
+        for batch in range(micro_batches):
+            ready = start + (batch + 1) * 1000
+            posted = ready - 5 if batch else start + 5
+            run.kernel(0, ready - 990, 980)
+            run.collective(0, "send", ready - 5, 10, size=1 << 20, peer=1)
+            run.collective(1, "recv", posted, ready + 5 - posted, size=1 << 20, peer=0)
+            run.kernel(1, ready + 6, 980)
+    return run.trace()
+
+
+def _bubble_pct(stages: int, micro_batches: int) -> float:
+    """What equal stages wait: (p-1)/(m+p-1), as GPipe's paper has it (arXiv:1811.06965)."""
+    return 100 * (stages - 1) / (micro_batches + stages - 1)
+
+
+def _messages_per_step(rows: pd.DataFrame) -> int:
+    sends = rows[rows["op"] == "send"]
+    per_step = sends.groupby(["step", "sender", "receiver"], dropna=False)["operation"].nunique()
+    return int(per_step.median())
+
+
+def _chains(rows: pd.DataFrame) -> list[list[int]]:
+    """The groups of ranks whose links are a path: each neighbour at most two, without a ring."""
+    pairs = rows[["sender", "receiver"]].drop_duplicates().to_numpy().tolist()
+    links = {(min(pair), max(pair)) for pair in pairs}
+    degree = Counter(rank for link in links for rank in link)
+    home = {rank: {rank} for rank in degree}
+    for a, b in links:
+        together = home[a] | home[b]
+        home.update(dict.fromkeys(together, together))
+    groups = {tuple(sorted(group)) for group in home.values()}
+    return [
+        list(group)
+        for group in sorted(groups)
+        if max(degree[rank] for rank in group) <= 2
+        and sum(link[0] in group for link in links) == len(group) - 1
+    ]
