@@ -78,7 +78,8 @@ class ColdStart(Rule):
     ) -> Finding:
         op = str(cold["op"].iloc[0])
         time = float(cold["time_ns"].median())
-        groups = "a group" if len(cold) == 1 else f"{len(cold)} groups"
+        what = "group" if cold["peer"].isna().all() else "pair"
+        groups = f"a {what}" if len(cold) == 1 else f"{len(cold)} {what}s"
         return Finding(
             rule=self.name(),
             summary=(

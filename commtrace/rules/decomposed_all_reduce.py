@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from commtrace.comms import bus_factor
 from commtrace.rules._common import ms, step_time_ns
 from commtrace.rules._decomposed import Pair, Reference, pairs, reference
+from commtrace.rules._excess import counts, factors, ruled_out, source, spread
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -72,8 +72,8 @@ class DecomposedAllReduce(Rule):
 
     def _finding(self, trace: Trace, pair: Pair, once: Reference) -> Finding:
         time = float(pair.times["time"].median())
-        factors = _factors(pair, once)
-        told = [f"{value:.3g}x {name}" for name, value in factors.items() if _counts(value)]
+        split = factors(pair, once)
+        told = [f"{value:.3g}x {name}" for name, value in split.items() if counts(value)]
         return Finding(
             rule=self.name(),
             summary=(
@@ -88,14 +88,14 @@ class DecomposedAllReduce(Rule):
             cost_ns=round((time - once.time_ns) * len(pair.times)),
             evidence=(
                 Evidence(f"time of the pair, median of {len(pair.times)}", time / 1e6, "ms"),
-                Evidence(f"all_reduce, {_source(once)}", once.time_ns / 1e6, "ms"),
+                Evidence(f"all_reduce, {source(once)}", once.time_ns / 1e6, "ms"),
                 Evidence("ratio", time / once.time_ns, "x", self.slower),
-                *(Evidence(f"factor: {name}", value, "x") for name, value in factors.items()),
+                *(Evidence(f"factor: {name}", value, "x") for name, value in split.items()),
                 Evidence(f"{pair.first} alone", float(pair.times["first"].median()) / 1e6, "ms"),
                 Evidence(f"{pair.second} alone", float(pair.times["second"].median()) / 1e6, "ms"),
-                *_spread(pair, once),
+                *spread(pair, once),
             ),
-            ruled_out=tuple(_ruled_out(pair, once, len(trace.ranks))),
+            ruled_out=tuple(ruled_out(pair, once, len(trace.ranks))),
             advice=self._advice(pair, once),
             confidence=self._confidence(pair, once),
         )
@@ -148,78 +148,3 @@ def _steps(output: int, *, between: bool) -> Trace:
                 run.kernel(rank, start + 310 + half_us, 20, name="adam")
             run.collective(rank, "all_gather", start + 340 + half_us, half_us, size=4 * output)
     return run.trace()
-
-
-def _factors(pair: Pair, once: Reference) -> dict[str, float]:
-    """What the ratio is the product of; medians over the instances."""
-    times = pair.times
-    time, gap = (float(times[name].median()) for name in ("time", "gap"))
-    waiting = float((times["time"] - times["first"] - times["gap"] - times["second"]).median())
-    algorithm = _algorithm(pair)
-    factors = {
-        "bytes": pair.inflation,
-        **algorithm,
-        "launch gap": time / (time - gap),
-        "waiting in between": (time - gap) / (time - gap - waiting),
-    }
-    explained = 1.0
-    for factor in factors.values():
-        explained *= factor
-    rest = "unexplained" + (" (the all_reduce ran on a tree)" if once.tree else "")
-    return {**factors, rest: time / once.time_ns / explained}
-
-
-def _algorithm(pair: Pair) -> dict[str, float]:
-    """What theory says that the pair takes, by an all_reduce of the same bytes."""
-    n = pair.group_size
-    if pair.first == "reduce":
-        return {"lost pipelining": n / (n - 1)}
-    if pair.executed != "all_reduce":
-        return {}
-    whole, gather = (bus_factor(op, n) or 0.0 for op in ("all_reduce", "all_gather"))
-    return {"reduce_scatter ran as all_reduce": (whole + gather) / whole}
-
-
-def _counts(factor: float) -> bool:
-    return not 0.95 < factor < 1.05
-
-
-def _source(once: Reference) -> str:
-    if once.how == "measured":
-        return f"median of {once.count}"
-    return once.how + (f" to {once.count}" if once.how == "fitted" else " by a ring's steps")
-
-
-def _spread(pair: Pair, once: Reference) -> Iterator[Evidence]:
-    time = pair.times["time"]
-    if len(time) > 1:
-        yield Evidence("time of the pair, lower quartile", float(time.quantile(0.25)) / 1e6, "ms")
-        yield Evidence("all_reduce, upper quartile", once.upper_ns / 1e6, "ms")
-        yield Evidence("cold start: first by median", float(time.iloc[0] / time.median()), "x")
-
-
-def _ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
-    yield (
-        "only the root needs the sum: the same bytes go to all ranks at once"
-        if pair.first == "reduce"
-        else "sharding: nothing that could have used the shards ran between the two"
-    )
-    time = float(pair.times["time"].median())
-    ratio = time / once.time_ns
-    n = pair.group_size
-    pipelining = n / (n - 1)
-    if pair.first == "reduce_scatter":
-        yield "lost pipelining: on a ring the two are an all_reduce, step by step"
-    elif ratio > 1.5 * pipelining:
-        yield f"lost pipelining alone: on a ring it makes {pipelining:.3g}x, not {ratio:.3g}x"
-    if pair.inflation == 1 and pair.tensor_bytes:
-        yield "bytes: the pair is of the all_reduce's size"
-    gap = float(pair.times["gap"].median())
-    if gap < 0.05 * (time - once.time_ns):
-        share = 100 * gap / (time - once.time_ns)
-        yield f"launch gap: {ms(gap)}, {share:.2g} % of the excess"
-    waiting = time - gap - float((pair.times["first"] + pair.times["second"]).median())
-    if ranks > 1 and waiting < 0.05 * (time - once.time_ns):
-        yield "waiting: the ranks come to the second operation together"
-    if len(pair.times) > 2:
-        yield f"cold start: medians of {len(pair.times)} pairs, the first of which weighs nothing"

@@ -206,6 +206,31 @@ def test_sharded_training_is_no_decomposition(layers: int) -> None:
     assert not found(fsdp(layers))
 
 
+def test_normalising_shards_between_is_sequence_parallelism() -> None:
+    run = Tiny(2)
+    for layer in range(12):
+        for rank in range(2):
+            start = layer * 1000
+            run.collective(rank, "all_gather", start, 200, size=1 << 20)
+            run.kernel(rank, start + 200, 300)
+            run.collective(rank, "reduce_scatter", start + 500, 200, size=1 << 20)
+            run.kernel(rank, start + 710, 10, name="layer_norm")
+    assert not found(run.trace())
+
+
+def test_on_two_streams_and_beside_unrelated_compute_it_is_still_one() -> None:
+    run = Tiny(2)
+    for step in range(12):
+        start = step * 2000
+        for rank in range(2):
+            run.collective(rank, "all_reduce", start, 200, size=1 << 20)
+            run.collective(rank, "reduce_scatter", start + 500, 200, size=1 << 20, stream=30)
+            run.kernel(rank, start + 510, 400)  # begins before there is a shard to work on
+            run.collective(rank, "all_gather", start + 710, 200, size=1 << 20, stream=31)
+    (finding,) = found(run.trace())
+    assert finding.streams == (30, 31)
+
+
 def test_a_sum_across_nodes_between_the_two_uses_the_shards() -> None:
     run = Tiny(4)
     run.groups |= {"node": (0, 1), "across": (0, 2)}

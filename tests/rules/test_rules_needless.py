@@ -1,0 +1,295 @@
+"""What is needless, uneven, out of step, cold, or not fit to say: edges and confounders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commtrace.reader import read
+from commtrace.rules import diagnose
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Finding, Note
+from commtrace.trace import Trace
+
+
+def found(trace: Trace, rule: str) -> list[Finding]:
+    return list(diagnose(trace, select=[rule]).findings)
+
+
+def skipped(trace: Trace, rule: str) -> str:
+    return diagnose(trace, select=[rule]).skipped.get(rule, "")
+
+
+# emulated-operation
+
+
+def test_half_of_an_emulated_reduce_scatter_is_gained() -> None:
+    run = Tiny(2, backend="gloo")
+    for rank in range(2):
+        run.collective(rank, "reduce_scatter", 0, 800, size=1 << 20, executed="all_reduce")
+    (finding,) = found(run.trace(), "emulated-operation")
+    assert finding.cost_ns == 400_000
+
+
+def test_what_moves_no_more_bytes_is_no_loss() -> None:
+    run = Tiny(2)
+    for rank in range(2):
+        run.collective(rank, "all_reduce", 0, 800, size=1 << 20, executed="reduce_scatter")
+    assert not found(run.trace(), "emulated-operation")
+
+
+def test_without_both_names_emulation_cannot_be_seen() -> None:
+    run = Tiny(2)
+    run.collective(0, "all_reduce", 0, 800, size=1 << 20, executed=None)
+    assert "what ran" in skipped(run.trace(), "emulated-operation")
+
+
+# uneven-all-to-all
+
+
+def exchange(sent: dict[int, int], *, ranks: int | None = None, rotate: bool = False) -> Tiny:
+    run = Tiny(len(sent))
+    for step in range(12):
+        for rank in list(sent)[:ranks]:
+            mine = sent[(rank + step) % len(sent)] if rotate else sent[rank]
+            even = sum(sent.values()) // len(sent)
+            run.collective(rank, "all_to_all", step * 1000, 600, in_bytes=mine, out_bytes=even)
+    return run
+
+
+def test_the_busiest_rank_is_the_culprit_and_its_excess_the_gain() -> None:
+    (finding,) = found(exchange({0: 100, 1: 300, 2: 200, 3: 200}).trace(), "uneven-all-to-all")
+    assert finding.ranks == (1,)
+    assert finding.cost_ns == pytest.approx(12 * 600_000 * (1 - 200 / 300), rel=0.01)
+    assert finding.confidence == "high"
+
+
+@pytest.mark.parametrize(("most", "speaks"), [(119, False), (125, True)])
+def test_a_fifth_more_is_allowed(most: int, speaks: bool) -> None:
+    trace = exchange({0: most, 1: 200 - most}).trace()
+    assert bool(found(trace, "uneven-all-to-all")) == speaks
+
+
+def test_a_busiest_rank_that_changes_is_nobodys_fault() -> None:
+    trace = exchange({0: 100, 1: 300, 2: 200, 3: 200}, rotate=True).trace()
+    (finding,) = found(trace, "uneven-all-to-all")
+    assert finding.ranks == ()
+
+
+def test_the_mean_of_some_ranks_is_none() -> None:
+    some = exchange({0: 100, 1: 300, 2: 200}, ranks=2).trace()
+    assert "every rank" in skipped(some, "uneven-all-to-all")
+
+
+# cold-start
+
+
+def first_and_later(first: float, later: list[float], *, seq: int | None = 0) -> Trace:
+    run = Tiny(2)
+    clock = 0.0
+    for place, took in enumerate([first, *later]):
+        number = None if seq is None else seq + place
+        for rank in range(2):
+            run.collective(rank, "all_reduce", clock, took, size=1 << 20, seq=number)
+        clock += took + 50
+    return run.trace()
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "speaks"),
+    [
+        (2500, [1000] * 4, True),
+        (1900, [1000] * 4, False),
+        (2500, [1000, 1000, 1000, 2600], False),
+        (2500, [1000] * 2, False),
+    ],
+)
+def test_a_cold_first_stands_out(first: float, later: list[float], speaks: bool) -> None:
+    assert bool(found(first_and_later(first, later), "cold-start")) == speaks
+
+
+@pytest.mark.parametrize("seq", [None, 12])
+def test_the_windows_first_is_not_the_groups_first(seq: int | None) -> None:
+    trace = first_and_later(9000, [1000] * 4, seq=seq)
+    assert "sequence numbers" in skipped(trace, "cold-start")
+
+
+def test_a_long_first_call_on_the_host_is_cold_though_the_kernel_is_not() -> None:
+    run = Tiny(2)
+    for place in range(5):
+        for rank in range(2):
+            start = place * 40_000.0
+            took = 30_000 if place == 0 else 20
+            run.op(rank, start, took, name="c10d::allreduce_", kind="communication")
+            launch = start + took - 5
+            run.collective(rank, "all_reduce", launch + 5, 500, size=1 << 20)
+    (finding,) = found(run.trace(), "cold-start")
+    assert finding.cost_ns == pytest.approx(30e6, rel=0.01)
+
+
+def test_each_pair_connects_once() -> None:
+    run = Tiny(3)
+    for peer in (1, 2):
+        for place in range(4):
+            start, took = peer * 100_000 + place * 2000, 20_000 if place == 0 else 100
+            start += 20_000 if place else 0
+            seq = (peer - 1) * 4 + place
+            run.collective(0, "send", start, took, size=1 << 20, peer=peer, seq=seq)
+            run.collective(peer, "recv", start, took, size=1 << 20, peer=0, seq=seq)
+    (finding,) = found(run.trace(), "cold-start")
+    assert "first send of 2 pairs" in finding.summary
+
+
+# redundant
+
+
+def training(*, update: bool = False, parallel: bool = False, ranges: bool = False) -> Trace:
+    run = Tiny(2)
+    for rank in range(2):
+        run.step(rank, 0, 0, 10_000)
+        for micro in range(4):
+            start = micro * 1000
+            run.step(rank, 0, start, 100, label="DistributedDataParallel.forward")
+            if ranges:
+                run.step(rank, 0, start - 5, 900, label="train")
+            if parallel:
+                run.collective(rank, "all_reduce", start + 20, 30, size=1 << 10)
+            run.collective(rank, "all_reduce", start + 300, 500, size=1 << 24)
+            if update:
+                run.step(rank, 0, start + 850, 50, label="Optimizer.step#SGD.step")
+    return run.trace()
+
+
+def test_all_but_the_last_micro_batchs_reductions_are_needless() -> None:
+    (finding,) = found(training(), "redundant")
+    assert finding.cost_ns == 3 * 500_000
+
+
+@pytest.mark.parametrize("confounder", ["update", "parallel", "ranges"])
+def test_what_is_no_accumulation(confounder: str) -> None:
+    assert not found(training(**{confounder: True}), "redundant")
+
+
+def barriers(beside: str | None) -> Trace:
+    run = Tiny(2)
+    for step in range(5):
+        for rank in range(2):
+            run.collective(rank, "barrier", step * 1000, 200)
+            if beside:
+                run.collective(rank, beside, step * 1000 + 300, 500, size=1 << 20, root=0)
+    return run.trace()
+
+
+@pytest.mark.parametrize(
+    ("beside", "speaks"), [("all_reduce", True), ("broadcast", False), (None, False)]
+)
+def test_a_barrier_beside_what_waits_for_all_anyway(beside: str | None, speaks: bool) -> None:
+    assert bool(found(barriers(beside), "redundant")) == speaks
+
+
+def twice(second: tuple[int, ...], *, between: bool = False) -> Trace:
+    run = Tiny(4)
+    run.groups |= {"first": (0, 1), "second": second}
+    for step in range(5):
+        for rank in (0, 1):
+            start = step * 2000
+            run.collective(rank, "all_reduce", start, 400, size=1 << 24, group="first")
+            if between:
+                run.kernel(rank, start + 450, 100)
+            if rank in second:
+                run.collective(rank, "all_reduce", start + 600, 400, size=1 << 24, group="second")
+    return run.trace()
+
+
+def test_a_sum_is_not_summed_again_by_those_who_have_it() -> None:
+    (finding,) = found(twice((0, 1)), "redundant")
+    assert finding.confidence == "low"
+    assert finding.cost_ns == 5 * 400_000
+
+
+def test_other_ranks_or_other_values_are_another_sum() -> None:
+    assert not found(twice((0, 2)), "redundant")
+    assert not found(twice((0, 1), between=True), "redundant")
+
+
+# desync
+
+
+def test_the_first_divergence_is_named_with_the_minority() -> None:
+    run = Tiny(3)
+    for rank in range(3):
+        for place in range(5):
+            size = 1 << (19 if rank == 2 and place >= 3 else 20)
+            run.collective(rank, "all_reduce", place * 100, 50, size=size)
+    (finding,) = found(run.trace(), "desync")
+    assert finding.ranks == (2,)
+    assert "operation 3" in finding.summary
+
+
+def test_lost_events_and_own_sizes_are_no_divergence() -> None:
+    run = Tiny(2)
+    for rank in range(2):
+        for place in range(5):
+            if (rank, place) != (1, 2):
+                run.collective(rank, "all_reduce", place * 100, 50, size=place << 20, seq=place)
+        run.collective(rank, "all_to_all", 900, 50, size=(rank + 1) << 20, seq=9)
+    assert not found(run.trace(), "desync")
+
+
+def test_positions_are_not_enough() -> None:
+    run = Tiny(2)
+    run.collective(0, "all_reduce", 0, 50, size=1 << 20, seq=None)
+    run.collective(1, "broadcast", 0, 50, size=1 << 20, seq=None)
+    assert "sequence numbers" in skipped(run.trace(), "desync")
+    assert "one rank" in skipped(Tiny(1).trace(), "desync")
+
+
+# unfit-trace
+
+
+def test_each_way_of_being_unfit_is_told_apart() -> None:
+    run = Tiny(2)
+    for i in range(20):
+        run.kernel(0, i * 100, 50, launch_ns=None)
+        late = {"launch_ns": run._kernels[0]["start_ns"] + 10**9} if i == 0 else {}
+        run.kernel(1, i * 100, 50, **late)
+    run.notes.append(Note("truncated", "the JSON breaks off", 1, "rank1.json"))
+    told = [finding.summary for finding in found(run.trace(), "unfit-trace")]
+    assert len(told) == 3
+    assert "broke off" in told[0]
+    assert "50 % of the kernels lack their launch" in told[1]
+    assert "before their launch" in told[2]
+
+
+def test_missing_ranks_are_counted_by_the_jobs_size() -> None:
+    run = Tiny(2)
+    trace = run.trace()
+    trace.ranks["world_size"] = 8
+    (finding,) = found(trace, "unfit-trace")
+    assert "6 of 8 ranks" in finding.summary
+
+
+# recordings
+
+
+@pytest.mark.parametrize(
+    ("name", "speaks"),
+    [
+        ("all_gather", ()),
+        ("all_to_all", ("uneven-all-to-all",)),
+        ("barrier", ()),
+        ("cold_start", ()),
+        ("ddp_training", ("redundant",)),
+        ("pipeline", ()),
+        ("reduce_scatter", ("emulated-operation",)),
+        ("send_recv", ()),
+    ],
+)
+def test_recordings(recorded: Path, name: str, speaks: tuple[str, ...]) -> None:
+    rules = (
+        "cold-start", "desync", "emulated-operation", "redundant", "uneven-all-to-all",
+        "unfit-trace",
+    )  # fmt: skip
+    diagnosis = diagnose(read([recorded / name / "gloo-4"]), select=rules)
+    assert {finding.rule for finding in diagnosis.findings} == {*speaks}
