@@ -26,27 +26,27 @@ WARM_UP = 1  # the first operation of a communicator sets it up
 
 
 def served(trace: Trace) -> pd.DataFrame:
-    """The operations whose size and group are known, in the order of their arrival.
+    """The operations whose size is known, in the order of their arrival.
 
     Those of ``metrics.waits`` without each communicator's first, with ``ranks``, the group's
-    size, ``factor``, that of bus bandwidth, and ``busbw_gb_s``. Raises CannotLook where
-    there is none.
+    size, ``factor``, that of bus bandwidth, and ``busbw_gb_s``; the three are null where the
+    group's size is untold. Raises CannotLook where there is none.
     """
     found = matched(trace).operations
     group_size = trace.collectives["group_size"].groupby(_operation(trace)).max()
     known = found.assign(ranks=found["operation"].map(group_size).astype("Int64"))
     known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
     known = known[known.groupby("communicator", observed=True, dropna=False).cumcount() >= WARM_UP]
-    needed = ["op", "size_bytes", "ranks", "transfer_ns", "first_arrival_ns", "last_end_ns"]
+    needed = ["op", "size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns"]
     known = known[known[needed].notna().all(axis=1) & (known["op"] != "barrier")]
-    known = known[(known["size_bytes"] > 0) & (known["transfer_ns"] > 0) & (known["ranks"] > 1)]
+    known = known[(known["size_bytes"] > 0) & (known["transfer_ns"] > 0)]
+    known = known[known["ranks"].fillna(2) > 1]
     if known.empty:
-        raise CannotLook("no operation tells its size and its group's")
+        raise CannotLook("no operation tells its size")
     known = known.astype(dict.fromkeys(needed[1:], "int64")).reset_index(drop=True)
-    factor = [
-        bus_factor(str(op), int(n)) for op, n in zip(known["op"], known["ranks"], strict=True)
-    ]
-    known = known.assign(factor=np.asarray(factor, dtype=np.float64))
+    kinds = list(zip(known["op"], known["ranks"].fillna(0), strict=True))
+    factors = {kind: bus_factor(*kind) if kind[1] else None for kind in set(kinds)}
+    known = known.assign(factor=np.array([factors[kind] for kind in kinds], dtype=np.float64))
     return known.assign(busbw_gb_s=known["size_bytes"] * known["factor"] / known["transfer_ns"])
 
 

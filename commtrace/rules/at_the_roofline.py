@@ -51,7 +51,7 @@ class AtTheRoofline(Rule):
         if link is None:
             raise CannotLook("no recorded topology tells one link between all GPUs")
         known = served(trace)
-        large = known[known["size_bytes"] >= self.min_bytes]
+        large = known[(known["size_bytes"] >= self.min_bytes) & known["factor"].notna()]
         for (_, op), some in large.groupby(["communicator", "op"], observed=True, dropna=False):
             busbw = float(some["busbw_gb_s"].median())
             possible = busbw <= link.peak_gb_s * float(some["factor"].clip(lower=1).median())

@@ -56,7 +56,8 @@ class BelowLinkSpeed(Rule):
             raise CannotLook("no recorded topology tells one link between all GPUs")
         known = served(trace)
         known = known.assign(hidden=known["operation"].map(hidden(trace)))
-        large = known[(known["size_bytes"] >= self.min_bytes) & known["exact"]]
+        known = known[known["exact"] & known["factor"].notna()]
+        large = known[known["size_bytes"] >= self.min_bytes]
         for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
             slow = float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s
             if slow and len(some) >= self.min_count:

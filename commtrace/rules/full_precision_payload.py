@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from commtrace.trace import Trace
 
-MATRIX = r"gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
+MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
 HALF = r"bf16|f16|fp16|float16|half|hgemm|[hs]884|[hs]16816|e4m3|e5m2|fp8"
-SINGLE = r"sgemm|f32|fp32|float"
+SINGLE = r"sgemm|s1688|f32|fp32|float"
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def _latency_ns(some: pd.DataFrame, trace: Trace) -> tuple[float | None, str]:
     """One operation's latency, and where it is from; None where nothing tells it."""
     if model := fitted(some):
         return model.latency_ns, "fitted from this trace"
-    if not (trace.groups["backend"] == "nccl").any():
+    if some["ranks"].isna().any() or not (trace.groups["backend"] == "nccl").any():
         return None, ""
     op, ranks = str(some["op"].iloc[0]), int(some["ranks"].iloc[0])
     nodes = min(max(trace.ranks["host"].nunique(), 1), ranks)

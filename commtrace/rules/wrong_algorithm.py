@@ -72,6 +72,7 @@ class WrongAlgorithm(Rule):
             raise CannotLook(f"{_told(pinned)} leaves nothing that is modelled")
         known = served(trace)
         known = known[known["op"].isin(["all_reduce", "all_gather", "reduce_scatter"])]
+        known = known[known["factor"].notna()]
         suffering = self._suffering(known, allowed, trace)
         cost = round(float((suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])).sum()))
         if len(suffering) and worth_saying(cost, trace, self.min_step_share):
