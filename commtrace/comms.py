@@ -14,6 +14,7 @@ __all__ = [
     "CALL_PREFIX",
     "OPERATIONS",
     "POINT_TO_POINT",
+    "STEP_PREFIX",
     "bus_factor",
     "canonical_dtype",
     "canonical_operation",
@@ -112,6 +113,9 @@ CALL_PREFIX = (
     r"|vllm::(?:all_reduce|all_gather|reduce_scatter))"
 )
 """How the names of all communication calls begin, as a regular expression."""
+
+STEP_PREFIX = "ProfilerStep#"
+"""How the profiler names the range of a step: an annotation, before torch 1.11 an operator."""
 
 _CALL = re.compile(rf"{CALL_PREFIX}(?<!record_param_comms)|record_param_comms$")
 _ANNOTATION = re.compile(r"^(?:nccl|rccl|gloo|xccl|hccl):")

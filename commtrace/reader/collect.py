@@ -140,6 +140,8 @@ class Collector:
         kinds: dict[str, list[Event]] = defaultdict(list)
         for event in events:
             kind = _KINDS.get(event.cat)
+            if kind == "cpu_op" and (event.name or "").startswith(comms.STEP_PREFIX):
+                kind = "user_annotation"
             if kind is not None and event.ph == "X":
                 kinds[kind].append(event)
             elif event.ph == "M":

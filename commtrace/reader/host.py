@@ -13,7 +13,7 @@ from commtrace.schema import NULL, Coded, Columns
 
 __all__ = ["Steps", "operators", "step_ranges"]
 
-_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
+_STEP = re.compile(rf"^{comms.STEP_PREFIX}(\d{{1,18}})$")
 
 
 class Steps:

@@ -57,7 +57,7 @@ class Layout:
             return None
         ph, cat, name = map(re.escape, self.head)
         if operators:
-            calls = comms.CALL_PREFIX.encode()
+            calls = rf"(?:{comms.CALL_PREFIX}|{comms.STEP_PREFIX})".encode()
             unwanted = rb"(?:%b|(?:cpu_op|Operator)%b(?!%b|[^\"]*\\))" % (_UNWANTED, name, calls)
         else:
             unwanted = _UNWANTED

@@ -51,8 +51,9 @@ def _scan(path: Path) -> Scan:
     launches = [
         e for e in events if e.get("cat") in LAUNCHES and "correlation" in e.get("args", {})
     ]
-    operators = [e for e in events if e.get("cat") in OPERATORS]
-    annotations = [e for e in events if e.get("cat") == "user_annotation"]
+    hosted = [e for e in events if e.get("cat") in (*OPERATORS, "user_annotation")]
+    annotations = [e for e in hosted if _is_annotation(e)]
+    operators = [e for e in hosted if not _is_annotation(e)]
     row = {id(event): i for i, event in enumerate(gpu)}
     return Scan(
         file=str(path),
@@ -74,6 +75,10 @@ def _scan(path: Path) -> Scan:
         },
         events=len(every),
     )
+
+
+def _is_annotation(event: Event) -> bool:
+    return event["cat"] == "user_annotation" or event["name"].startswith("ProfilerStep#")
 
 
 def _is_call(event: Event) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from commtrace.reader.scan import scan
 
 
 def test_a_kernel_belongs_to_the_step_that_launched_it(read: Any, events: Any) -> None:
@@ -150,3 +154,23 @@ def test_beside_a_gpu_only_communication_operators_are_kept(read: Any, events: A
         ]
     )
     assert [o["name"] for o in found.ops] == ["c10d::allreduce_"]
+
+
+@pytest.mark.parametrize("category", ["cpu_op", "Operator", "user_annotation"])
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_steps_of_any_torch(
+    tmp_path: Path, events: Any, plain_tables: Any, category: str, fast: bool, on_gpu: bool
+) -> None:
+    step = {**events.op("ProfilerStep#3", 0, 100), "cat": category}
+    work = [events.launch(20, 1), events.kernel("mm", 30, 5, 1)] if on_gpu else []
+    head = {"deviceProperties": [{"id": 0}]} if on_gpu else {}
+    trace = {**head, "traceEvents": [step, events.op("aten::mm", 10, 50), *work]}
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(trace, indent=1))
+    found = plain_tables(scan(path, fast=fast))
+    assert [(row["step"], row["label"], row["duration_ns"]) for row in found.steps] == [
+        (3, None, 100_000)
+    ]
+    assert [(row["name"], row["step"]) for row in found.kernels] == ([("mm", 3)] if on_gpu else [])
+    assert [(op["name"], op["step"]) for op in found.ops] == ([] if on_gpu else [("aten::mm", 3)])
