@@ -227,7 +227,7 @@ def _link(rows: Rows, a: _End | None, b: _End | None, fewest: int) -> Reading | 
     apart = times - a.end[in_a]
     drifts = bool(times.size >= LINE_OPERATIONS and np.ptp(times) >= LINE_SPAN_NS)
     line = fit(times, apart) if drifts else level(times, apart)
-    error = _error(times, apart - line(times), _span(rows), drifts)
+    error = _error(a.end[in_a], apart - line(times), _span(rows), drifts)
     if times.size < FEW:
         error += 3 * float(np.abs(apart - line(times)).max())
     if times.size < 3:  # which agree by chance; what both took part in at once bounds it

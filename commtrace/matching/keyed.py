@@ -36,7 +36,8 @@ def keyed(rows: Rows) -> Found:
     source = np.where(by_id & _one_id(number, rows.comms_id), COMMS_ID, source)
     doubtful = consistent & (source != COMMS_ID)
     number[_contradicted(rows, number, doubtful)] = -1
-    return Found(number, np.where(number >= 0, source, -1))
+    alone = np.bincount(number + 1)[number + 1] == 1
+    return Found(number, np.where((number >= 0) & ~alone, source, -1))
 
 
 def _numbered(rows: Rows, key: Int64) -> Int64:
@@ -103,10 +104,9 @@ def _counts_differently(rows: Rows, number: Int64, a: Int64, b: Int64) -> bool:
     apart = rows.end[b] - rows.end[a]
     line = SAME if a.size == 0 or _one_clock(rows, a[0], b[0]) else fit(rows.end[b], apart)
     rest = apart - line(rows.end[b])
-    margin = CLOSE_NS + 4 * np.median(np.abs(rest)) / np.sqrt(a.size) if a.size else 0
     # One was done before the other had come: on no clock is that one operation.
-    impossible = (rows.end[b] - rows.start[b] - rest < -margin) | (
-        rows.end[a] - rows.start[a] + rest < -margin
+    impossible = (rows.end[b] - rows.start[b] - rest < -CLOSE_NS) | (
+        rows.end[a] - rows.start[a] + rest < -CLOSE_NS
     )
     return bool(keys - shared_keys + impossible.sum() > CONTRADICTED * keys)
 

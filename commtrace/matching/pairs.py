@@ -5,9 +5,9 @@ They pair by source, destination and order. The counters of point-to-point opera
 differ on the two ends: they are believed only where they agree with the order.
 
 Counting is right where both were there before either was done. Where that fails, one
-end's window opened late or events were lost, and times tell what belongs together; unless
-they tell little, as where small messages are on their way before anybody waits for them:
-then counting is right as long as nothing was received before it was sent.
+end's window opened late or events were lost, and it is the ends that agree in time that
+belong together; unless few do, as where small messages are on their way before anybody
+waits for them: then counting is right as long as nothing was received before it was sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from commtrace.schema import NULL
 __all__ = ["pair"]
 
 UNBROKEN = 0.9
-NEARLY_ALL = 0.95
+MOST = 0.5
 
 
 _Pairs = tuple[Int64, Int64]
@@ -54,10 +54,11 @@ def _matched(
         if line is not None and _possible(rows, pairs, line, both=True):
             return how, pairs
     aligned = _aligned(rows, like, sends, recvs, line)
-    if aligned[0].size < NEARLY_ALL * min(sends.size, recvs.size):
-        for how, pairs in counted.items():
-            if line is not None and _possible(rows, pairs, line, both=False):
-                return how, pairs
+    for how, pairs in counted.items():
+        if line is None or _agree(rows, aligned, pairs, line):
+            break
+        if _possible(rows, pairs, line, both=False):
+            return how, pairs
     return ALIGNMENT, aligned
 
 
@@ -114,6 +115,13 @@ def _possible(rows: Rows, pairs: _Pairs, line: Line, *, both: bool) -> bool:
     if both:
         late |= rows.called[recvs] - ahead > rows.end[sends] + MARGIN_NS
     return not late.any()
+
+
+def _agree(rows: Rows, aligned: _Pairs, counted: _Pairs, line: Line) -> bool:
+    """Whether most pairs ended together."""
+    sends, recvs = aligned
+    apart = rows.end[recvs] - line(rows.end[recvs]) - rows.end[sends]
+    return int((np.abs(apart) <= MARGIN_NS).sum()) > MOST * counted[0].size
 
 
 def _aligned(rows: Rows, like: Int64, sends: Int64, recvs: Int64, line: Line | None) -> _Pairs:

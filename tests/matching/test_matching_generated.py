@@ -1,0 +1,215 @@
+"""Generated runs, whose truth is known: everything matched or listed, nothing mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commtrace.matching import clock, match
+from commtrace.metrics.waits import matched, unmatched
+from commtrace.trace import Trace
+
+Generate = Callable[..., Any]
+BASE = {"hosts": 2, "offset_ns": 5e6, "drift_ppm": 30.0}
+WORLDS = (
+    {"world_size": 2, "steps": 300},
+    {"world_size": 4, "steps": 200, "mesh": 2, "pipeline": True},
+    {"world_size": 16, "steps": 60, "mesh": 4, "pipeline": True},
+    {"world_size": 64, "steps": 12, "mesh": 8, "pipeline": True},
+)
+FAULTS = (
+    {},
+    {"alike": True},
+    {"late": 1, "drop": 0.02},
+    {"late": 1, "drop": 0.02, "alike": True},
+    {"missing": (1,), "alike": True},
+    {"own_names": True, "named_hosts": False},
+)
+
+
+def mixed_and_split(truth: Any, operation: Any) -> tuple[int, int, int]:
+    """Operations found that are several in truth; true ones found as several; the true ones."""
+    both = truth.assign(found=operation)
+    mixed = both.groupby("found")["operation"].nunique().gt(1).sum()
+    split = both.groupby("operation")["found"].nunique().gt(1)
+    return int(mixed), int(split.sum()), split.size
+
+
+@pytest.mark.parametrize("identifiers", [None, "sequence", "comms-id"])
+@pytest.mark.parametrize("faults", FAULTS, ids=str)
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world["world_size"])
+def test_every_operation_is_matched_or_listed_and_none_is_mixed(
+    generate: Generate, world: dict[str, Any], faults: dict[str, Any], identifiers: str | None
+) -> None:
+    run = generate(**BASE, **world, **faults, identifiers=identifiers)
+    found = matched(run.trace)
+    mixed, split, operations = mixed_and_split(run.truth, found.matches["operation"])
+    assert mixed == 0
+    assert split <= 0.01 * operations
+    alone = found.matches["present"] == 1
+    assert alone.equals(found.matches["matched_by"].isna())
+    listed = {note.rank: note for note in unmatched(run.trace)}
+    # Who could have been met: those of the group that were recorded.
+    recorded = set(run.trace.ranks["rank"])
+    could = np.asarray([len(recorded & met) for met in _members(run.truth)]) > 1
+    for rank in recorded:
+        count = int((alone & could & (run.truth["rank"] == rank)).sum())
+        told = listed[rank].message.split()[0] if rank in listed else "0"
+        assert told == str(count)
+
+
+def _members(truth: Any) -> list[set[int]]:
+    return [
+        {int(one) for one in members.split(",")} if members else {rank, int(peer)}
+        for rank, peer, members in zip(truth["rank"], truth["peer"], truth["members"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("identifiers", [None, "sequence"])
+@pytest.mark.parametrize("world_size", [2, 4, 16])
+def test_offsets_are_within_50_us_and_within_the_published_error(
+    generate: Generate, world_size: int, identifiers: str | None
+) -> None:
+    wrong, inside = [], []
+    for seed in range(8):
+        run = generate(
+            world_size,
+            (50, 1500 // world_size)[seed % 2],
+            **BASE,
+            seed=seed,
+            late=seed % 3,
+            drop=0.01,
+            alike=seed % 2 == 0,
+            identifiers=identifiers,
+        )
+        clocks = matched(run.trace).clock
+        for row in clocks[clocks["clock"] != 0].itertuples(index=False):
+            error = abs(row.offset_ns - run.clocks.true_offset(row.at_ns, row.rank, 0))
+            wrong.append(error)
+            inside.append(error <= row.error_ns)
+    assert np.percentile(wrong, 95) < 50_000
+    assert np.mean(inside) >= 0.95
+
+
+def test_the_drift_is_found_in_a_long_run(generate: Generate) -> None:
+    run = generate(4, 2500, **BASE, alike=True, late=3, drop=0.005)
+    clocks = matched(run.trace).clock
+    assert clocks["drift_ppm"].tolist()[:2] == [0, 0]
+    expected = [drift * 1e6 for drift in run.clocks.drift[2:]]
+    assert clocks["drift_ppm"].tolist()[2:] == pytest.approx(expected, abs=3)
+    for at_ns in (run.trace.collectives["start_ns"].min(), run.trace.collectives["start_ns"].max()):
+        for row in clocks.itertuples(index=False):
+            told = row.offset_ns + row.drift_ppm * 1e-6 * (at_ns - row.at_ns)
+            true = run.clocks.true_offset(int(at_ns), row.rank, 0)
+            assert abs(told - true) <= row.error_ns
+
+
+@pytest.mark.parametrize("identifiers", [None, "sequence"])
+def test_bandwidth_comes_from_the_transfer(generate: Generate, identifiers: str | None) -> None:
+    run = generate(8, 300, **BASE, mesh=4, identifiers=identifiers)
+    found = matched(run.trace)
+    transfer = found.operations.set_index("operation")["transfer_ns"]
+    told = transfer.loc[found.matches["operation"]].to_numpy(dtype=float)
+    large = (run.truth["size_bytes"] >= 1 << 20).to_numpy()
+    ratio = told[large] / run.truth["transfer"].to_numpy()[large]
+    assert np.median(ratio) == pytest.approx(1, abs=0.02)
+    assert found.operations["exact"].all()
+
+
+def test_the_waits_are_right_and_who_caused_them(generate: Generate) -> None:
+    run = generate(8, 200, **BASE, skew_ns=3_000_000)
+    found = matched(run.trace)
+    wait = found.waits["wait_ns"].sum()
+    assert wait == pytest.approx(run.truth["wait"].sum(), rel=0.02)
+    assert found.waits["caused_wait_ns"].sum() == pytest.approx(wait, rel=0.02)
+    last = run.truth.loc[run.truth.groupby("operation")["arrival"].idxmax(), "rank"]
+    told = found.operations["last_rank"].dropna()
+    assert len(told) > 0.9 * len(last)
+    assert (told.to_numpy() == last.to_numpy()[told.index]).all()
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 8])
+@pytest.mark.parametrize("jitter_ns", [0, 5_000])
+def test_no_wait_is_invented(generate: Generate, hosts: int, jitter_ns: int) -> None:
+    run = generate(
+        8, 150, **{**BASE, "hosts": hosts}, skew_ns=0, jitter_ns=jitter_ns, pipeline=False
+    )
+    found = matched(run.trace)
+    assert (found.waits["wait_ns"] == 0).all()
+    assert (found.operations["skew_ns"] == 0).all()
+    assert found.operations["last_rank"].isna().all()
+
+
+def test_waits_of_a_partial_operation_are_lower_bounds(generate: Generate) -> None:
+    run = generate(8, 100, skew_ns=2_000_000, missing=(2, 5), identifiers="sequence")
+    found = matched(run.trace)
+    assert (found.waits["wait_ns"] <= run.truth["wait"] + 2).all()
+    assert not found.operations["exact"].any()
+    true = run.truth.groupby("operation")["transfer"].first()
+    assert (found.operations["transfer_ns"] >= true.to_numpy() - 50_000).all()
+    assert [note.code for note in unmatched(run.trace)] == ["partial-operations"]
+
+
+def test_unrelated_runs_are_not_aligned(generate: Generate) -> None:
+    ours, theirs = (generate(1, 60, seed=seed, alike=True, named_hosts=False) for seed in (1, 2))
+    shifted = theirs.trace.collectives.assign(
+        rank=1, start_ns=theirs.trace.collectives["start_ns"] + 10**12
+    )
+    both = _joined(ours.trace, shifted)
+    found = match(both)
+    assert found["matched_by"].isna().all()
+    assert clock(both, found)["offset_ns"].isna().tolist() == [False, True]
+
+
+def _joined(trace: Trace, rows: Any) -> Trace:
+    import pandas as pd
+
+    from commtrace import schema
+
+    tables = dict(vars(trace))
+    group = {"description": None, "backend": "nccl", "size": 2, "ranks": "0,1", "group": "world"}
+    tables["groups"] = schema.GROUPS.from_rows([{**group, "rank": rank} for rank in (0, 1)])
+    collectives = pd.concat([trace.collectives, rows], ignore_index=True)
+    text = [c.name for c in schema.COLLECTIVES.columns if c.dtype == "category"]
+    tables["collectives"] = collectives.astype(dict.fromkeys(text, "category"))
+    return Trace(**tables)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    order=st.integers(0, 2**32),
+    shift_ns=st.integers(-(10**8), 10**8),
+    identifiers=st.sampled_from([None, "sequence"]),
+)
+def test_names_order_and_a_clock_change_nothing_else(
+    generate: Generate, seed: int, order: int, shift_ns: int, identifiers: str | None
+) -> None:
+    run = generate(4, 30, seed=seed, hosts=4, mesh=2, drop=0.01, identifiers=identifiers)
+    rows = run.trace.collectives
+    places = np.random.default_rng(order).permutation(len(rows))
+    start = rows["start_ns"] + shift_ns * (rows["rank"] == 2)
+    renamed = rows["group"].cat.rename_categories(lambda name: f"{name} of {seed}")
+    changed = rows.assign(start_ns=start, group=renamed).iloc[places].reset_index(drop=True)
+    groups = run.trace.groups
+    names = groups["group"].cat.rename_categories(lambda name: f"{name} of {seed}")
+    tables = {**vars(run.trace), "collectives": changed, "groups": groups.assign(group=names)}
+    before, after = matched(run.trace), matched(Trace(**tables))
+    back = np.argsort(places)
+    pairs = set(
+        zip(before.matches["operation"], after.matches["operation"].to_numpy()[back], strict=True)
+    )
+    assert len(pairs) == before.matches["operation"].nunique() == len({b for _, b in pairs})
+    waits = after.waits.iloc[back].reset_index(drop=True)
+    for column in ("arrival_ns", "end_ns", "wait_ns", "caused_wait_ns"):
+        difference = (waits[column] - before.waits[column]).abs()
+        assert (difference.dropna() <= 2).all()
+        assert difference.isna().equals(before.waits[column].isna())
+    moved = after.clock["offset_ns"] - before.clock["offset_ns"]
+    assert moved.sub([0, 0, shift_ns, 0]).abs().max() <= 2
+    assert (after.clock["error_ns"] - before.clock["error_ns"]).abs().max() <= 2
