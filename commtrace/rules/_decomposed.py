@@ -129,13 +129,16 @@ def _found(trace: Trace, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pai
         if always.loc[halves].all():
             sure.append((halves[0], instances))
     for (communicator, op, dtype, size), instances in sure:
+        members = _group_size(instances)
+        if members is None or members < 2:
+            continue
         yield Pair(
             first=op,
             second=_SECOND[op],
             executed=str(instances["executed"].iloc[0]),
             communicator=communicator,
             dtype=dtype,
-            group_size=_group_size(instances),
+            group_size=members,
             size_bytes=int(size),
             tensor_bytes=_tensor_bytes(rows, instances, sure),
             streams=tuple(sorted({*instances["stream"], *instances["stream_second"]})),
@@ -143,11 +146,17 @@ def _found(trace: Trace, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pai
         )
 
 
-def _group_size(instances: pd.DataFrame) -> int:
+def _group_size(instances: pd.DataFrame) -> int | None:
+    """As told, else as the communicator lists its ranks, else as the sizes have it."""
     row = instances.iloc[0]
+    listed = row["communicator"].partition("#")[0]
     if pd.notna(row["group_size"]):
         return int(row["group_size"])
-    return max(round(row["in_bytes"] / row["out_bytes"]), 2) if row["out_bytes"] else 2
+    if listed:
+        return len(listed.split(","))
+    if row["op"] == "reduce_scatter" and pd.notna(row["in_bytes"]) and row["out_bytes"] > 0:
+        return int(row["in_bytes"] // row["out_bytes"])
+    return None
 
 
 def _tensor_bytes(rows: pd.DataFrame, instances: pd.DataFrame, sure: list[Any]) -> int | None:

@@ -20,12 +20,13 @@ def factors(pair: Pair, once: Reference) -> dict[str, float]:
     times = pair.times
     time, gap = (float(times[name].median()) for name in ("time", "gap"))
     waiting = float((times["time"] - times["first"] - times["gap"] - times["second"]).median())
-    algorithm = _algorithm(pair)
+    working = max(time - gap, 1.0)
     factors = {
-        "bytes": pair.inflation,
-        **algorithm,
-        "launch gap": time / (time - gap),
-        "waiting in between": (time - gap) / (time - gap - waiting),
+        # Where nothing beside it tells the tensor's size, its bytes are the pair's by assumption.
+        **({"bytes": pair.inflation} if pair.tensor_bytes else {}),
+        **_algorithm(pair),
+        "launch gap": time / working,
+        "waiting in between": working / max(working - waiting, 1.0),
     }
     explained = 1.0
     for factor in factors.values():
@@ -46,16 +47,19 @@ def _algorithm(pair: Pair) -> dict[str, float]:
 
 
 def counts(factor: float) -> bool:
+    """Whether a factor is worth its place in a sentence."""
     return not 0.95 < factor < 1.05
 
 
 def source(once: Reference) -> str:
+    """How the all_reduce's time is known, in words."""
     if once.how == "measured":
         return f"median of {once.count}"
     return once.how + (f" to {once.count}" if once.how == "fitted" else " by a ring's steps")
 
 
 def spread(pair: Pair, once: Reference) -> Iterator[Evidence]:
+    """How sure the times are, if there is more than one."""
     time = pair.times["time"]
     if len(time) > 1:
         yield Evidence("time of the pair, lower quartile", float(time.quantile(0.25)) / 1e6, "ms")
@@ -64,6 +68,7 @@ def spread(pair: Pair, once: Reference) -> Iterator[Evidence]:
 
 
 def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
+    """What does not explain the excess, with the numbers that say so."""
     yield (
         "only the root needs the sum: the same bytes go to all ranks at once"
         if pair.first == "reduce"

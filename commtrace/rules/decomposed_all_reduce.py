@@ -64,10 +64,9 @@ class DecomposedAllReduce(Rule):
             raise CannotLook("the trace tells no sizes: record with record_shapes=True")
         for pair in pairs(trace):
             once = reference(trace, pair)
-            beyond = (float(pair.times["time"].median()) - once.time_ns) * len(pair.times)
-            share = 100 * beyond / max(step_time_ns(trace), 1)
-            ratio = float(pair.times["time"].median()) / once.time_ns
-            if ratio >= self.slower and share >= self.min_share_pct:
+            time = float(pair.times["time"].median())
+            share = 100 * (time - once.time_ns) * len(pair.times) / max(step_time_ns(trace), 1)
+            if time >= self.slower * once.time_ns > 0 and share >= self.min_share_pct:
                 yield self._finding(trace, pair, once)
 
     def _finding(self, trace: Trace, pair: Pair, once: Reference) -> Finding:
@@ -97,7 +96,7 @@ class DecomposedAllReduce(Rule):
             ),
             ruled_out=tuple(ruled_out(pair, once, len(trace.ranks))),
             advice=self._advice(pair, once),
-            confidence=self._confidence(pair, once),
+            confidence=self._confidence(pair, once, len(trace.ranks)),
         )
 
     def _advice(self, pair: Pair, once: Reference) -> str:
@@ -117,12 +116,15 @@ class DecomposedAllReduce(Rule):
             )
         return advice
 
-    def _confidence(self, pair: Pair, once: Reference) -> Literal["high", "medium", "low"]:
+    def _confidence(
+        self, pair: Pair, once: Reference, ranks: int
+    ) -> Literal["high", "medium", "low"]:
         clear = float(pair.times["time"].quantile(0.25)) > once.upper_ns
         if once.how == "expected" or len(pair.times) == 1 or not clear:
             return "low"
         many = min(len(pair.times), once.count) >= self.few
-        return "high" if many and once.how == "measured" else "medium"
+        # One rank's times hold its waiting, too.
+        return "high" if many and once.how == "measured" and ranks > 1 else "medium"
 
     @staticmethod
     def bad() -> Trace:

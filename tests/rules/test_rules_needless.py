@@ -5,12 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from commtrace.comms import OPERATIONS
 from commtrace.reader import read
 from commtrace.rules import diagnose
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Finding, Note
 from commtrace.trace import Trace
+
+RULES = (
+    "cold-start",
+    "desync",
+    "emulated-operation",
+    "redundant",
+    "uneven-all-to-all",
+    "unfit-trace",
+)
 
 
 def found(trace: Trace, rule: str) -> list[Finding]:
@@ -287,9 +299,30 @@ def test_missing_ranks_are_counted_by_the_jobs_size() -> None:
     ],
 )
 def test_recordings(recorded: Path, name: str, speaks: tuple[str, ...]) -> None:
-    rules = (
-        "cold-start", "desync", "emulated-operation", "redundant", "uneven-all-to-all",
-        "unfit-trace",
-    )  # fmt: skip
-    diagnosis = diagnose(read([recorded / name / "gloo-4"]), select=rules)
+    diagnosis = diagnose(read([recorded / name / "gloo-4"]), select=RULES)
     assert {finding.rule for finding in diagnosis.findings} == {*speaks}
+
+
+CALLS = st.tuples(
+    st.integers(0, 2),
+    st.sampled_from(OPERATIONS),
+    st.integers(0, 5000),
+    st.integers(0, 1000),
+    st.sampled_from([None, 0, 1024, 4096]),
+    st.sampled_from([None, 0, 1, 4]),
+    st.sampled_from([None, 1, 3]),
+    st.sampled_from(["all_reduce", None]),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(CALLS, max_size=30))
+def test_no_mess_of_operations_is_too_much(calls: list[tuple[int, ...]]) -> None:
+    run = Tiny(3)
+    for rank, op, start, took, size, seq, members, executed in calls:
+        more = {"seq": seq, "group_size": members, "executed": executed}
+        run.collective(rank, op, start, took, size=size, **more)
+    rules = (*RULES, "decomposed-all-reduce", "byte-inflation")
+    for finding in diagnose(run.trace(), select=rules).findings:
+        assert finding.cost_ns >= 0
+        assert "\n" not in finding.summary
