@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -35,10 +36,12 @@ def read_each(files: Sequence[Path], workers: int | None) -> Iterator[tuple[Path
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
     By default as many ``workers`` as there are cores for this process. A worker that is
-    killed costs its own file only.
+    killed costs its own file only. A single file is read in a process, too, where that lets
+    this one load pandas meanwhile.
     """
     count = min(len(files), workers or _cores())
-    if count == 1 or not _can_fork():
+    alone = count == 1 and (workers == 1 or _cores() == 1 or "pandas" in sys.modules)
+    if alone or not _can_fork():
         yield from ((file, _outcome(file)) for file in files)
     else:
         yield from _in_processes(list(files), count)
@@ -101,6 +104,7 @@ def _start(file: Path) -> tuple[Connection, BaseProcess]:
 
 
 def _work(file: Path, pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends the workers
     pipe.send(_outcome(file))
 
 
