@@ -9,7 +9,7 @@ from commtrace.rules._rule import CannotLook
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
-__all__ = ["ms", "several_ranks", "step_time_ns", "worth_saying"]
+__all__ = ["mb", "ms", "several_ranks", "step_time_ns", "worth_saying"]
 
 
 def step_time_ns(trace: Trace) -> int:
@@ -36,6 +36,14 @@ def several_ranks(trace: Trace) -> None:
     """Raises CannotLook where there is nobody to compare with."""
     if len(trace.ranks) < 2:
         raise CannotLook("one rank only: waiting is not separable")
+
+
+def mb(size_bytes: float) -> str:
+    """A size for a sentence."""
+    for unit, per in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= per:
+            return f"{size_bytes / per:.3g} {unit}"
+    return f"{size_bytes:.0f} bytes"
 
 
 def ms(time_ns: float) -> str:

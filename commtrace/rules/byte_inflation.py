@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.comms import bus_factor
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import mb, ms, step_time_ns
 from commtrace.rules._decomposed import Pair, pairs
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
@@ -70,7 +70,7 @@ class ByteInflation(Rule):
             rule=self.name(),
             summary=(
                 f"reduce_scatter + all_gather move {pair.inflation:.3g}x the bytes that the sum "
-                f"of {pair.tensor_bytes / 1e6:.3g} MB needs: {pair.size_bytes / 1e6:.3g} MB, "
+                f"of {mb(pair.tensor_bytes)} needs: {mb(pair.size_bytes)}, "
                 f"{ms(time)}"
             ),
             ranks=(),
@@ -85,12 +85,12 @@ class ByteInflation(Rule):
                 Evidence(f"time of the pair, median of {count}", time / 1e6, "ms"),
             ),
             ruled_out=(
-                f"another tensor: {pair.tensor_bytes / 1e6:.3g} MB are summed beside it, as often",
+                f"another tensor: {mb(pair.tensor_bytes)} are summed beside it, as often",
                 "sharding: nothing that could have used the shards ran between the two",
             ),
             advice=(
                 f"give reduce_scatter an output of 1/{n} of the tensor "
-                f"({pair.tensor_bytes // n / 1e6:.3g} MB), not one as large as it; "
+                f"({mb(pair.tensor_bytes // n)}), not one as large as it; "
                 "or call all_reduce"
             ),
             confidence="high" if count >= 2 else "medium",

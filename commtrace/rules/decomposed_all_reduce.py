@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import mb, ms, step_time_ns
 from commtrace.rules._decomposed import Pair, Reference, pairs, reference
 from commtrace.rules._excess import counts, factors, ruled_out, source, spread
 from commtrace.rules._rule import CannotLook, Rule
@@ -76,7 +76,7 @@ class DecomposedAllReduce(Rule):
         return Finding(
             rule=self.name(),
             summary=(
-                f"{pair.first} + {pair.second} of {pair.size_bytes / 1e6:.3g} MB take "
+                f"{pair.first} + {pair.second} of {mb(pair.size_bytes)} take "
                 f"{time / once.time_ns:.3g}x an all_reduce's time"
                 + (f" ({', '.join(told)})" if told else "")
             ),
@@ -105,7 +105,7 @@ class DecomposedAllReduce(Rule):
         if pair.inflation > 1:
             advice += (
                 f"; or give reduce_scatter an output of 1/{pair.group_size} of the tensor, "
-                f"{pair.size_bytes // pair.group_size**2 / 1e6:.3g} MB"
+                f"{mb(pair.size_bytes // pair.group_size**2)}"
             )
         if pair.tensor_bytes is None:
             advice += "; nothing beside it tells the tensor's size, so bytes were not compared"

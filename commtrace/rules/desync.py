@@ -10,6 +10,7 @@ import pandas as pd
 
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.waits import matched
+from commtrace.rules._common import mb
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -133,8 +134,7 @@ def _numbered(trace: Trace) -> pd.DataFrame:
     rows = rows.assign(nth=rows.groupby(["communicator", "seq", "rank"]).cumcount())
     alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2
     rows = rows[~alone]
-    size = (rows["size_bytes"].astype("float64") / 1e6).map("{:.3g} MB".format)
-    told = size.where(rows["size_bytes"].notna(), "")
+    told = rows["size_bytes"].astype("float64").map(mb, na_action="ignore").fillna("")
     dtype = rows["dtype"].astype(object).where(rows["dtype"].notna(), "")
     said = (rows["op"].astype(str) + " " + dtype.astype(str) + " " + told).str.strip()
     return rows.assign(said=said)

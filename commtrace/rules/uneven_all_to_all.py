@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import mb, ms, step_time_ns
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -72,7 +72,7 @@ class UnevenAllToAll(Rule):
         return Finding(
             rule=self.name(),
             summary=(
-                f"{len(uneven)} of {count} all_to_all are uneven: {who} has {most / 1e6:.3g} MB, "
+                f"{len(uneven)} of {count} all_to_all are uneven: {who} has {mb(most)}, "
                 f"{imbalance:.3g}x the mean"
             ),
             ranks=(int(busiest),) if steady else (),
