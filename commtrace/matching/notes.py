@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.matching.lines import Int64
-from commtrace.matching.rows import Bool, Rows, rows_of
+from commtrace.matching.rows import Bool, Rows, codes, rows_of
 from commtrace.schema import NULL, Note
 
 if TYPE_CHECKING:
@@ -78,12 +78,14 @@ def _partial(matches: pd.DataFrame, partial: Bool) -> Iterator[Note]:
 
 
 def _misnumbered(rows: Rows, matches: pd.DataFrame) -> Iterator[Note]:
-    """Numbers under which a rank met fewer others than used it, unless that is coalescing."""
-    numbered = rows.seq_key >= 0
+    """Operations with fewer ranks than used their number, or with several numbers."""
+    numbered = np.flatnonzero(rows.seq_key >= 0)
     key = rows.seq_key[numbered]
+    operation = codes(matches["operation"].to_numpy()[numbered])
     users = np.bincount(np.unique(np.stack((key, rows.rank[numbered])), axis=1)[0])
+    keys = np.bincount(np.unique(np.stack((operation, key)), axis=1)[0])
     present = matches["present"].to_numpy(np.int64)[numbered]
-    wrong = numbered.nonzero()[0][present < users[key]]
+    wrong = numbered[(present < users[key]) | (keys[operation] > 1)]
     for communicator in np.unique(rows.communicator[wrong]).tolist():
         mine = wrong[rows.communicator[wrong] == communicator]
         ranks = ", ".join(map(str, np.unique(rows.rank[mine]).tolist()))

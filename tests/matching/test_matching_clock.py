@@ -1,0 +1,113 @@
+"""Offsets come from ends alone, one clock per host unless its ranks contradict it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commtrace.matching import clock, match, on_run_clock, unmatched
+from commtrace.schema import rows
+from commtrace.trace import Trace
+
+Make = Callable[..., Trace]
+MS = 1_000_000
+TIMES = (0, 7, 9, 20, 21, 35, 48, 50, 66, 70, 81, 99)
+
+
+def run(make: Make, hosts: list[str | None], ahead_ms: list[float], **call: Any) -> Trace:
+    """Twelve numbered operations of one millisecond, on clocks that are so far ahead."""
+    size = len(hosts)
+    ranks = range(size)
+    everyone = ",".join(map(str, ranks))
+    row = {"op": "all_reduce", "group": "0", "group_size": size, "size_bytes": 8, **call}
+    return make(
+        collectives=[
+            {
+                **row,
+                "rank": rank,
+                "seq": i,
+                "start_ns": round((time + ahead_ms[rank]) * MS),
+                "duration_ns": MS,
+            }
+            for rank in ranks
+            for i, time in enumerate(TIMES)
+        ],
+        groups=[{"rank": r, "group": "0", "size": size, "ranks": everyone} for r in ranks],
+        ranks=[{"rank": rank, "file": f"{rank}", "host": hosts[rank]} for rank in ranks],
+    )
+
+
+def clocks(trace: Trace) -> list[dict[str, Any]]:
+    return rows(clock(trace, match(trace)))
+
+
+def test_an_offset_is_what_to_subtract(make_trace: Make) -> None:
+    trace = run(make_trace, ["a", "a", "b"], [0, 0, 5])
+    first, second, third = clocks(trace)
+    assert [row["offset_ns"] for row in (first, second, third)] == [0, 0, 5 * MS]
+    assert [row["clock"] for row in (first, second, third)] == [0, 0, 2]
+    assert [row["operations"] for row in (first, second, third)] == [0, 0, 12]
+    assert first["error_ns"] == 0
+    assert 0 < second["error_ns"] < third["error_ns"] < 20_000
+    assert first["at_ns"] == third["at_ns"] == 50 * MS
+    assert third["drift_ppm"] is None
+    times, known = on_run_clock(np.array([5 * MS]), np.array([2]), clock(trace, match(trace)))
+    assert times.tolist() == [0]
+    assert known.all()
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce", "scatter", "gather"])
+def test_rooted_operations_tell_nothing(make_trace: Make, op: str) -> None:
+    told = clocks(run(make_trace, ["a", "b"], [0, 0.3], op=op, root=0))
+    assert told[1]["offset_ns"] is None
+    assert told[1]["error_ns"] is None
+    assert told[1]["operations"] == 0
+
+
+def test_a_rank_without_common_operations_has_its_hosts_clock(make_trace: Make) -> None:
+    trace = run(make_trace, ["a", "b"], [0, 5])
+    more = [
+        *rows(trace.ranks),
+        *({"rank": r, "file": "", "host": h} for r, h in ((2, "b"), (3, "c"))),
+    ]
+    trace = make_trace(collectives=rows(trace.collectives), groups=rows(trace.groups), ranks=more)
+    assert [row["offset_ns"] for row in clocks(trace)] == [0, 5 * MS, 5 * MS, None]
+    assert [row["clock"] for row in clocks(trace)] == [0, 1, 1, 3]
+
+
+def test_ranks_of_one_host_that_contradict_a_shared_clock(make_trace: Make) -> None:
+    trace = run(make_trace, ["a", "a", "a"], [0, 0, 5])
+    assert [row["clock"] for row in clocks(trace)] == [0, 0, 2]
+    assert [row["offset_ns"] for row in clocks(trace)] == [0, 0, 5 * MS]
+    matches = match(trace)
+    assert (matches["present"] == 3).all()
+    (note,) = unmatched(trace, matches, clock(trace, matches))
+    assert (note.code, note.rank) == ("clock-disagrees", 2)
+
+
+def test_ends_that_differ_little_are_no_contradiction(make_trace: Make) -> None:
+    # Within the operation nobody can say that the clocks differ: the host is believed.
+    assert [row["clock"] for row in clocks(run(make_trace, ["a", "a"], [0, 0.4]))] == [0, 0]
+
+
+def test_lowest_rank_present_is_the_reference(make_trace: Make) -> None:
+    whole = run(make_trace, ["a", "b", "c"], [1, 5, 9])
+    kept = [row for row in rows(whole.collectives) if row["rank"]]
+    trace = make_trace(collectives=kept, groups=rows(whole.groups)[1:], ranks=rows(whole.ranks)[1:])
+    assert [(row["rank"], row["offset_ns"]) for row in clocks(trace)] == [(1, 0), (2, 4 * MS)]
+
+
+def test_one_operation_leaves_much_doubt(make_trace: Make) -> None:
+    whole = run(make_trace, ["a", "b"], [0, 5])
+    one = [row for row in rows(whole.collectives) if row["seq"] == 3]
+    trace = make_trace(collectives=one, groups=rows(whole.groups), ranks=rows(whole.ranks))
+    told = clocks(trace)[1]
+    assert told["offset_ns"] == 5 * MS
+    assert told["error_ns"] >= MS  # as long as it took
+
+
+def test_nothing_recorded(make_trace: Make) -> None:
+    assert clocks(make_trace()) == []

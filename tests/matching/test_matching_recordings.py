@@ -1,0 +1,64 @@
+"""Real recordings: those that the project ships, and others' where this machine has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from commtrace import load
+from commtrace.metrics.waits import matched, unmatched
+from commtrace.trace import Trace
+
+SHIPPED = Path(__file__).parents[2] / "traces"
+FOLDERS = sorted(path.parent for path in SHIPPED.glob("*/gloo-*/manifest.json"))
+
+
+def without_numbers(trace: Trace) -> Trace:
+    """What an older torch, or one without flight recorder, would have left."""
+    none = pd.array([None] * len(trace.collectives), dtype="Int64")
+    return Trace(**{**vars(trace), "collectives": trace.collectives.assign(seq=none)})
+
+
+@pytest.mark.parametrize(
+    "folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}"
+)
+def test_every_operation_of_a_recording_is_matched_on_all_members(folder: Path) -> None:
+    trace = load(folder, workers=1).trace
+    found = matched(trace)
+    assert (found.matches["present"] == found.matches["expected"]).all()
+    assert unmatched(trace) == ()
+    assert (found.clock["offset_ns"] == 0).all()  # one host
+    bare = matched(without_numbers(trace)).matches["operation"]
+    mixed = found.matches["operation"].groupby(bare.to_numpy()).nunique()
+    assert (mixed == 1).all()
+
+
+def test_the_straggler_is_named(recorded: Path) -> None:
+    folder = recorded / "straggler" / "gloo-4"
+    slow = json.loads((folder / "manifest.json").read_text())["workload"]["settings"]["slow_rank"]
+    found = matched(load(folder, workers=1).trace)
+    assert found.operations["last_rank"].mode().tolist() == [slow]
+    assert found.waits.groupby("rank")["caused_wait_ns"].sum().idxmax() == slow
+    assert found.waits.groupby("rank")["wait_ns"].sum().idxmin() == slow
+
+
+def test_two_ranks_of_128(real_traces: Path) -> None:
+    trace = load(real_traces / "hta_dlrm_2_of_128", workers=1).trace
+    found = matched(trace)
+    pairs = found.operations[found.operations["present"] == 2]
+    assert pairs["op"].astype(str).tolist() == [
+        "all_to_all",
+        "all_reduce",
+        "all_gather",
+        "all_reduce",
+        "all_gather",
+    ]
+    assert (pairs["matched_by"] == "alignment").all()
+    assert not found.operations["exact"].any()
+    # Rank 1 came 22 ms later to the second all_reduce; most of the first rank's time was that.
+    assert pairs["skew_ns"].max() == pytest.approx(22.3e6, rel=0.01)
+    codes = [note.code for note in unmatched(trace)]
+    assert codes == ["unmatched-operations"] * 2 + ["partial-operations"]

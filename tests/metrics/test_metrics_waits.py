@@ -1,0 +1,193 @@
+"""Who waited for whom, in runs that can be followed by eye: times are in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from commtrace.metrics.waits import matched, operations, unmatched, waits
+from commtrace.schema import rows
+from commtrace.trace import Trace
+
+Make = Callable[..., Trace]
+MS = 1_000_000
+
+
+def run(
+    make: Make, times: list[tuple[float, float]], size: int | None = None, **call: Any
+) -> Trace:
+    """One operation on some ranks of one host, each from a time until a time."""
+    size = size or len(times)
+    everyone = ",".join(map(str, range(size)))
+    row = {"op": "all_reduce", "group": "0", "group_size": size, "seq": 1, "size_bytes": 8, **call}
+    return make(
+        collectives=[
+            {
+                **row,
+                "rank": rank,
+                "start_ns": round(first * MS),
+                "duration_ns": round((last - first) * MS),
+            }
+            for rank, (first, last) in enumerate(times)
+        ],
+        groups=[{"rank": r, "group": "0", "size": size, "ranks": everyone} for r in range(size)],
+        ranks=[{"rank": rank, "file": f"{rank}", "host": "a"} for rank in range(len(times))],
+    )
+
+
+def waited(trace: Trace) -> list[float | None]:
+    return [None if w is None else w / MS for w in (r["wait_ns"] for r in rows(waits(trace)))]
+
+
+def caused(trace: Trace) -> list[float | None]:
+    told = (row["caused_wait_ns"] for row in rows(waits(trace)))
+    return [None if ns is None else ns / MS for ns in told]
+
+
+def one(trace: Trace) -> dict[str, Any]:
+    (row,) = rows(operations(trace))
+    return row
+
+
+def test_all_wait_for_the_last(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 10), (4, 10), (8, 10)])
+    assert waited(trace) == [8, 4, 0]
+    assert caused(trace) == [0, 0, 12]
+    assert waits(trace)["last"].tolist() == [False, False, True]
+    row = one(trace)
+    assert row["last_rank"] == 2
+    assert (row["skew_ns"], row["transfer_ns"], row["exact"]) == (8 * MS, 2 * MS, True)
+    assert (row["first_arrival_ns"], row["last_arrival_ns"]) == (0, 8 * MS)
+    assert (row["last_end_ns"], row["present"], row["expected"]) == (10 * MS, 3, 3)
+    assert (row["group"], row["communicator"], row["seq"]) == ("0", "0,1,2", 1)
+    assert row["matched_by"] == "sequence"
+
+
+def test_what_the_clock_cannot_tell_is_no_wait(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 1), (0.002, 1)])
+    assert waited(trace) == caused(trace) == [0, 0]
+    row = one(trace)
+    assert (row["skew_ns"], row["last_rank"]) == (0, None)
+
+
+def test_transfer_below_the_clocks_error_is_the_shortest_duration(make_trace: Make) -> None:
+    row = one(run(make_trace, [(0, 5), (5 - 0.002, 5)]))
+    assert row["transfer_ns"] == 2_000
+
+
+@pytest.mark.parametrize("op", ["broadcast", "scatter"])
+def test_a_broadcast_waits_for_its_root_only(make_trace: Make, op: str) -> None:
+    trace = run(make_trace, [(0, 7), (4, 6), (5, 8)], op=op, root=1)
+    assert waited(trace) == [4, 0, 0]
+    assert caused(trace) == [0, 4, 0]
+    assert one(trace)["transfer_ns"] == 3 * MS  # rank 0 and 2: from 4 to 7 and 5 to 8
+
+
+@pytest.mark.parametrize("op", ["reduce", "gather"])
+def test_a_reduce_lets_only_its_root_wait(make_trace: Make, op: str) -> None:
+    trace = run(make_trace, [(0, 1), (3, 9), (5, 8)], op=op, root=0)
+    assert waited(trace) == [1, 0, 0]  # for the first of the others, at most as it ran
+    assert caused(trace) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+def test_without_its_root_a_rooted_operation_tells_nothing(make_trace: Make, op: str) -> None:
+    trace = run(make_trace, [(0, 7), (4, 6)], size=3, op=op, root=2)
+    assert waited(trace) == [None, None]
+    assert not one(trace)["exact"]
+    assert waited(run(make_trace, [(0, 7), (4, 6)], op=op)) == [None, None]
+
+
+def test_a_reduce_with_ranks_missing_tells_nothing(make_trace: Make) -> None:
+    # The one that is missing may have come first.
+    assert waited(run(make_trace, [(0, 7), (4, 6)], size=3, op="reduce", root=0)) == [None, None]
+
+
+def test_with_ranks_missing_waits_and_transfer_are_bounds(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 10), (4, 10)], size=3)
+    assert waited(trace) == [4, 0]
+    row = one(trace)
+    assert (row["transfer_ns"], row["exact"]) == (6 * MS, False)
+    assert [note.code for note in unmatched(trace)] == ["partial-operations"]
+
+
+def test_one_rank_alone_cannot_tell_its_waiting(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 10)], size=2)
+    assert waited(trace) == caused(trace) == [None]
+    row = one(trace)
+    assert (row["transfer_ns"], row["skew_ns"], row["exact"]) == (10 * MS, None, False)
+    assert row["matched_by"] is None
+
+
+def message(make: Make, send: tuple[float, float], recv: tuple[float, float], **of: Any) -> Trace:
+    trace = run(make, [send, recv], **of)
+    first, second = rows(trace.collectives)
+    ends = [{**first, "op": "send", "peer": 1}, {**second, "op": "recv", "peer": 0}]
+    return make(collectives=ends, groups=rows(trace.groups), ranks=rows(trace.ranks))
+
+
+def test_late_sender_and_late_receiver(make_trace: Make) -> None:
+    late_sender = message(make_trace, (4, 6), (0, 6))
+    assert (waited(late_sender), caused(late_sender)) == ([0, 4], [4, 0])
+    late_receiver = message(make_trace, (0, 6), (4, 6))
+    assert (waited(late_receiver), caused(late_receiver)) == ([4, 0], [0, 4])
+    row = one(late_receiver)
+    assert (row["op"], row["transfer_ns"], row["last_rank"]) == ("send", 2 * MS, 1)
+
+
+def test_a_send_that_was_through_waited_for_nobody(make_trace: Make) -> None:
+    assert waited(message(make_trace, (0, 1), (4, 6))) == [0, 0]
+
+
+def test_gloos_messages_arrive_when_they_are_called(make_trace: Make) -> None:
+    trace = message(make_trace, (4, 6), (0, 6), device="cpu", launch_ns=0)
+    assert waited(trace) == [0, 0]
+
+
+def test_ranks_of_another_host_share_its_clock(make_trace: Make) -> None:
+    # Two hosts, a group on each, nothing in common: offsets are untold, waits are not.
+    both = [run(make_trace, [(0, 10), (4, 10)]), run(make_trace, [(1, 11), (9, 11)])]
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for place, trace in enumerate(both):
+        for name in ("collectives", "groups", "ranks"):
+            for row in rows(getattr(trace, name)):
+                moved = {**row, "rank": row["rank"] + 2 * place}
+                if name == "groups":
+                    moved["ranks"] = ("0,1", "2,3")[place]
+                if name == "ranks":
+                    moved["host"] = "ab"[place]
+                tables.setdefault(name, []).append(moved)
+    trace = make_trace(**tables)
+    assert matched(trace).clock["offset_ns"].isna().tolist() == [False, False, True, True]
+    assert waited(trace) == [4, 0, 8, 0]
+    assert waits(trace)["arrival_ns"].isna().tolist() == [False, False, True, True]
+    assert operations(trace)["exact"].all()
+
+
+def test_sizes_and_types_come_from_the_ranks_that_know(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 1), (0, 1)], op="scatter", root=1)
+    known = rows(trace.collectives)
+    known[0]["size_bytes"], known[1]["dtype"] = None, "float32"
+    trace = make_trace(collectives=known, groups=rows(trace.groups), ranks=rows(trace.ranks))
+    assert (one(trace)["size_bytes"], one(trace)["dtype"]) == (8, "float32")
+
+
+def test_matching_is_done_once_and_rows_keep_their_order(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 10), (4, 10)])
+    assert matched(trace) is matched(trace)
+    backwards = make_trace(
+        collectives=rows(trace.collectives)[::-1],
+        groups=rows(trace.groups),
+        ranks=rows(trace.ranks),
+    )
+    assert waits(backwards)["rank"].tolist() == [1, 0]
+    assert waited(backwards) == [0, 4]
+
+
+def test_nothing_recorded(make_trace: Make) -> None:
+    trace = make_trace()
+    assert operations(trace).empty
+    assert waits(trace).empty
+    assert unmatched(trace) == ()
