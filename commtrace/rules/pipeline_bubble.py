@@ -79,7 +79,7 @@ class PipelineBubble(Rule):
             rule=self.name(),
             summary=(
                 f"{stages} pipeline stages wait {measured:.0f} % of the run for their neighbours; "
-                f"{batches} micro-batches cost {ideal:.0f} % at least"
+                f"of equal stages {batches} micro-batches leave {ideal:.0f} % idle"
             ),
             ranks=tuple(sorted({int(rank) for rank in rows["rank"]})),
             streams=tuple(sorted(int(stream) for stream in rows["stream"].unique())),

@@ -1,0 +1,92 @@
+"""What one GPU ran, in order, and where it had nothing to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from commtrace.rules._rule import CannotLook
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["Timeline", "timelines"]
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Kernels, copies and fills of a device by start, all streams together.
+
+    ``idle_ns`` is how long before each of them the device ran nothing, ``ready_ns`` how long
+    before its start the host had launched it, ``with_host`` whether it is a copy from or to
+    the host.
+    """
+
+    rank: int
+    device: str
+    start_ns: Int64
+    end_ns: Int64
+    launch_ns: Int64
+    stream: Int64
+    idle_ns: Int64
+    with_host: npt.NDArray[np.bool_]
+
+    @property
+    def ready_ns(self) -> Int64:
+        """From launch to start."""
+        return self.start_ns - self.launch_ns
+
+    def starved(self) -> npt.NDArray[np.bool_]:
+        """Whether the device ran nothing before an event because it was not launched yet.
+
+        The usual time from launch to start, when nothing is in the way, is the least that
+        one event in ten needs.
+        """
+        usual = np.percentile(self.ready_ns, 10) if self.ready_ns.size else 0.0
+        launched_late = self.launch_ns + usual >= self.start_ns - self.idle_ns
+        return (self.idle_ns > 0) & launched_late & (self.ready_ns <= self.idle_ns + usual)
+
+
+def timelines(trace: Trace) -> Iterator[Timeline]:
+    """Every GPU's timeline; CannotLook where the trace has no GPU or no launches."""
+    columns = ["rank", "device", "stream", "start_ns", "duration_ns", "launch_ns"]
+    with_host = trace.copies["kind"].isin(("HtoD", "DtoH"))
+    parts = [
+        trace.kernels[columns].assign(with_host=False),
+        trace.copies[columns].assign(with_host=with_host),
+    ]
+    events = pd.concat([part for part in parts if len(part)] or parts[:1])
+    if events.empty:
+        raise CannotLook("nothing ran on a GPU")
+    events = events[events["launch_ns"].notna()].sort_values("start_ns", kind="stable")
+    if events.empty:
+        raise CannotLook("the trace does not tell when the host launched what")
+    for rank in events["rank"].unique().tolist():
+        mine = events[events["rank"] == rank]
+        for device in mine["device"].dropna().unique().tolist():
+            yield _timeline(rank, str(device), mine[mine["device"] == device])
+
+
+def _timeline(rank: int, device: str, events: pd.DataFrame) -> Timeline:
+    start = events["start_ns"].to_numpy()
+    end = start + events["duration_ns"].to_numpy()
+    reach = np.maximum.accumulate(end)
+    idle = np.concatenate(([0], (start[1:] - reach[:-1]).clip(min=0)))
+    launch = events["launch_ns"].to_numpy(dtype=np.int64)
+    return Timeline(
+        rank,
+        device,
+        start,
+        end,
+        launch,
+        events["stream"].to_numpy(),
+        idle,
+        events["with_host"].to_numpy(dtype=np.bool_),
+    )

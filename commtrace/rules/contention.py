@@ -1,0 +1,179 @@
+"""Kernels run more slowly beside communication than alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from commtrace.intervals import covered
+from commtrace.metrics.activity import by_device, joined, work
+from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Contention(Rule):
+    """Compute kernels slow down while communication runs on the same GPU.
+
+    What it detects
+        Kernels of one name of which at least ``min_kernels`` ran beside communication and as
+        many alone, the middle half of each within ``spread_pct``, and those beside took
+        longer by more than a factor of ``min_slowdown`` (and not of ``max_slowdown``: that
+        is another shape of the same kernel). Together at least ``min_share`` of the steps'
+        time was lost so.
+
+    Why it costs time
+        Communication kernels occupy multiprocessors and memory bandwidth that compute needs.
+        Overlap hides communication, but less than it seems.
+
+    What to do
+        Fewer NCCL channels (``NCCL_MAX_NCHANNELS``), copy engines or in-network reduction
+        where there are any; move communication beside kernels that are bound elsewhere.
+
+    Blind spots
+        A kernel's shape is not in the trace: one name for two shapes, one of them always
+        beside communication, looks the same. Kernels that never run alone.
+    """
+
+    min_kernels: int = 10
+    min_slowdown: float = 1.1
+    max_slowdown: float = 3.0
+    spread_pct: float = 15.0
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per device."""
+        kernels = _compute_kernels(trace)
+        compared = [
+            self._compared(mine) for _, mine in kernels.groupby(["rank", "device"], observed=True)
+        ]
+        if not any(len(one) for one in compared):
+            raise CannotLook("no kernel ran often enough both beside communication and alone")
+        for one in compared:
+            slow = one[one["slowdown"] > self.min_slowdown]
+            if worth_saying(float(slow["lost_ns"].sum()), trace, self.min_share):
+                yield self._finding(slow, one, kernels, trace)
+
+    def _compared(self, kernels: pd.DataFrame) -> pd.DataFrame:
+        """Of each kernel its times beside communication and alone, if both are steady."""
+        kernels = kernels.assign(name=kernels["name"].astype(str))
+        beside = _spread(kernels[kernels["beside"]])
+        both = beside.join(_spread(kernels[kernels["alone"]]), lsuffix="_beside", rsuffix="_alone")
+        both = both.dropna()
+        enough = both[["count_beside", "count_alone"]].min(axis=1) >= self.min_kernels
+        steady = both[["spread_beside", "spread_alone"]].max(axis=1) <= self.spread_pct
+        slowdown = both["median_beside"] / both["median_alone"]
+        lost = (both["sum_beside"] - both["count_beside"] * both["median_alone"]).clip(lower=0)
+        both = both.assign(slowdown=slowdown, lost_ns=lost)
+        first = kernels[["rank", "device"]].iloc[0]
+        both = both.assign(rank=int(first["rank"]), device=str(first["device"]))
+        return both[enough & steady & (slowdown < self.max_slowdown)]
+
+    def _finding(
+        self, slow: pd.DataFrame, compared: pd.DataFrame, kernels: pd.DataFrame, trace: Trace
+    ) -> Finding:
+        rank, device = int(slow["rank"].iloc[0]), str(slow["device"].iloc[0])
+        lost = round(float(slow["lost_ns"].sum()))
+        slowdown = float(slow["sum_beside"].sum() / (slow["sum_beside"].sum() - lost))
+        its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
+        its = its[its["beside"] & its["name"].isin(slow.index)]
+        share = 100 * lost / step_time_ns(trace)
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"on rank {rank}'s {device} kernels take {slowdown:.2f}× as long beside "
+                f"communication as alone: {ms(lost)}, {share:.0f} % of the run"
+            ),
+            ranks=(rank,),
+            streams=tuple(sorted(int(stream) for stream in its["stream"].unique())),
+            start_ns=int(its["start_ns"].min()),
+            end_ns=int((its["start_ns"] + its["duration_ns"]).max()),
+            cost_ns=lost,
+            evidence=(
+                Evidence(
+                    "time beside communication over time alone", slowdown, "x", self.min_slowdown
+                ),
+                Evidence(
+                    "kernels beside communication", int(slow["count_beside"].sum()), "kernels"
+                ),
+                Evidence("kinds of kernels that are slower", len(slow), "kinds"),
+                Evidence("kinds of kernels compared", len(compared), "kinds"),
+            ),
+            ruled_out=("throttling: the same kernels run at full speed when no communication runs",)
+            if _steady_over_time(kernels, slow)
+            else (),
+            advice=(
+                "let communication use fewer multiprocessors (NCCL_MAX_NCHANNELS) or copy engines, "
+                "and measure whether its own time grows by less than compute gains"
+            ),
+            confidence="medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """A kernel takes 100 µs alone and 150 µs beside an all_reduce."""
+        return _run(beside_us=150)
+
+    @staticmethod
+    def good() -> Trace:
+        """It takes 105 µs beside the all_reduce."""
+        return _run(beside_us=105)
+
+
+def _run(beside_us: float) -> Trace:
+    run = Tiny()
+    for step in range(12):
+        start = step * 1000
+        run.step(0, step, start, 1000)
+        run.collective(0, "all_reduce", start + 400, 500, size=1 << 24)
+        for i in range(3):
+            run.kernel(0, start + 10 + i * 120, 100)
+            run.kernel(0, start + 405 + i * 160, beside_us)
+    return run.trace()
+
+
+def _compute_kernels(trace: Trace) -> pd.DataFrame:
+    """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``."""
+    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+    if kernels.empty or not (trace.collectives["device"] != "cpu").any():
+        raise CannotLook("no compute kernels and communication on one GPU")
+    share = np.zeros(len(kernels))
+    for where, streams in by_device(work(trace)).items():
+        at = ((kernels["rank"] == where.rank) & (kernels["device"] == where.device)).to_numpy()
+        start = kernels["start_ns"].to_numpy()[at]
+        duration = kernels["duration_ns"].to_numpy()[at]
+        communication = joined([done for _, done in streams]).communication
+        share[at] = covered(start, start + duration, communication) / duration.clip(min=1)
+    return kernels.assign(beside=share >= 0.8, alone=share == 0)
+
+
+def _spread(kernels: pd.DataFrame) -> pd.DataFrame:
+    by_name = kernels.groupby("name")["duration_ns"]
+    low, middle, high = (by_name.quantile(q) for q in (0.25, 0.5, 0.75))
+    return pd.DataFrame(
+        {
+            "count": by_name.size(),
+            "median": middle,
+            "spread": 100 * (high - low) / middle.clip(lower=1),
+            "sum": by_name.sum(),
+        }
+    )
+
+
+def _steady_over_time(kernels: pd.DataFrame, slow: pd.DataFrame) -> bool:
+    """Whether the kernels that ran alone were as fast late in the run as early."""
+    alone = kernels[kernels["alone"] & kernels["name"].isin(slow.index)]
+    late = alone["start_ns"] > alone["start_ns"].median()
+    names = alone["name"].astype(str)
+    early_ns = alone[~late].groupby(names[~late])["duration_ns"].median()
+    late_ns = alone[late].groupby(names[late])["duration_ns"].median()
+    return bool(((late_ns / early_ns).dropna() < 1.05).all())

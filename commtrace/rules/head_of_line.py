@@ -1,0 +1,175 @@
+"""An operation that is ready waits behind another on its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from commtrace.intervals import subtract, total, union
+from commtrace.metrics.activity import by_device, joined, work
+from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import BASE_NS, Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+_AT_ONCE_NS = 50_000
+
+
+@dataclass(frozen=True)
+class HeadOfLine(Rule):
+    """Communication that could start is stuck behind unrelated communication.
+
+    What it detects
+        Operations that were launched, and whose inputs were computed, while another
+        operation of another group, or of another kind and size, ran on the same stream
+        (gloo: the same thread), and that started as soon as it was done. At least
+        ``min_operations`` of them; the time in which they queued and the device computed
+        nothing is at least ``min_share`` of the steps' time.
+
+    Why it costs time
+        A stream runs one thing after the other, whether or not the second needs the first:
+        a small operation that compute waits for sits behind a large one that nobody awaits.
+
+    What to do
+        Give it a process group, and so a stream, of its own; or call it before the large one.
+
+    Blind spots
+        Inputs are taken to be ready when all compute that was launched before is done. An
+        operation of the same group, and of the same kind or size, is taken to be in its place on
+        purpose: the second half of a decomposition needs the first.
+    """
+
+    min_operations: int = 10
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per kind of blocked operation and kind of blocker."""
+        calls = trace.collectives[trace.collectives["launch_ns"].notna()]
+        if len(calls) < self.min_operations:
+            raise CannotLook(f"fewer than {self.min_operations} operations with a known launch")
+        stuck = _stuck(calls, trace)
+        kinds = ["op", "group", "blocker", "blocker_group"]
+        for _, mine in stuck.groupby(kinds, observed=True, dropna=False):
+            per_rank = mine.groupby("rank")
+            if int(per_rank.size().max()) < self.min_operations:
+                continue
+            cost = max(_exposed_ns(of_rank, trace) for _, of_rank in per_rank)
+            if worth_saying(cost, trace, self.min_share):
+                yield self._finding(mine, cost, trace)
+
+    def _finding(self, stuck: pd.DataFrame, cost: int, trace: Trace) -> Finding:
+        first = stuck.iloc[0]
+        queued = float((stuck["start_ns"] - stuck["ready_ns"]).median())
+        share = 100 * cost / step_time_ns(trace)
+        same = "" if first["group"] == first["blocker_group"] else " of another group"
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{first['op']} waits {ms(queued)} behind {first['blocker']}{same} on its stream, "
+                f"ready to start, {len(stuck)} times: {ms(cost)}, {share:.0f} % of the run"
+            ),
+            ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
+            streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),
+            start_ns=int(stuck["ready_ns"].min()),
+            end_ns=int(stuck["start_ns"].max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence(
+                    "operations that were stuck", len(stuck), "operations", self.min_operations
+                ),
+                Evidence("median time ready but queued", queued, "ns"),
+                Evidence(
+                    "queued while nothing computed, of the steps' time",
+                    share,
+                    "%",
+                    100 * self.min_share,
+                ),
+            ),
+            ruled_out=(
+                "inputs: the compute launched before it was done",
+                "intended order: operations of the same kind and group are not compared",
+            ),
+            advice=f"give {first['op']} a process group of its own, or call it before "
+            f"{first['blocker']}",
+            confidence="medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """An all_gather that compute needs queues behind a reduce_scatter on one stream."""
+        return _run(stream=20)
+
+    @staticmethod
+    def good() -> Trace:
+        """The same on a stream of its own."""
+        return _run(stream=21)
+
+
+def _run(stream: int) -> Trace:
+    run = Tiny()
+    for step in range(12):
+        start = step * 1000
+        run.step(0, step, start, 1000)
+        run.kernel(0, start + 10, 90)
+        at = {"launch_ns": BASE_NS + round(1e3 * (start + 50))}
+        run.collective(0, "reduce_scatter", start + 110, 400, size=1 << 24, **at)
+        begins = start + (512 if stream == 20 else 112)
+        run.collective(0, "all_gather", begins, 100, size=1 << 20, stream=stream, **at)
+        run.kernel(0, begins + 105, 200)
+    return run.trace()
+
+
+def _stuck(calls: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """Operations that started as soon as an unrelated one on their stream was done."""
+    calls = calls.sort_values(["rank", "device", "stream", "start_ns"], kind="stable")
+    calls = calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
+    before = calls.groupby(["rank", "device", "stream"], observed=True).shift()
+    calls = calls.assign(
+        blocker=before["op"],
+        blocker_group=before["group"],
+        ready_ns=np.maximum(_ready(calls, trace), before["start_ns"]),
+    )
+    op, group = (calls[name].astype(object) for name in ("op", "group"))
+    told = calls["op"].notna() & calls["blocker"].notna()
+    other_group = group.notna() & (group != calls["blocker_group"].astype(object))
+    other_kind = (op != calls["blocker"].astype(object)) & (
+        calls["size_bytes"] != before["size_bytes"]
+    ).fillna(value=False)
+    waited = calls["ready_ns"] < before["end_ns"]
+    at_once = (calls["start_ns"] - before["end_ns"]).between(0, _AT_ONCE_NS)
+    return calls[told & (other_kind | other_group) & waited & at_once]
+
+
+def _ready(calls: pd.DataFrame, trace: Trace) -> npt.NDArray[np.int64]:
+    """When each was launched, and the compute launched before it on its device was done."""
+    ready = np.array(calls["launch_ns"], dtype=np.int64)
+    compute = trace.kernels["kind"] == "compute"
+    kernels = trace.kernels[compute & trace.kernels["launch_ns"].notna()]
+    kernels = kernels.sort_values("launch_ns", kind="stable")
+    for rank, device in calls[["rank", "device"]].drop_duplicates().to_numpy().tolist():
+        at = ((calls["rank"] == rank) & (calls["device"] == device)).to_numpy()
+        its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
+        launched = its["launch_ns"].to_numpy(dtype=np.int64)
+        done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"]).to_numpy())
+        before = np.searchsorted(launched, ready[at])
+        ready[at] = np.maximum(ready[at], np.append(done, 0)[before - 1])
+    return ready
+
+
+def _exposed_ns(stuck: pd.DataFrame, trace: Trace) -> int:
+    """Time of one rank in which any of them was stuck and no compute ran."""
+    waits = union(stuck["ready_ns"].to_numpy(dtype=np.int64), stuck["start_ns"].to_numpy())
+    where = int(stuck["rank"].iloc[0]), str(stuck["device"].iloc[0])
+    for place, streams in by_device(work(trace)).items():
+        compute = joined([done for _, done in streams]).compute
+        if (place.rank, place.device) == where and compute is not None:
+            return total(subtract(waits, compute))
+    return total(waits)

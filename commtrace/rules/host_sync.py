@@ -1,0 +1,196 @@
+"""The host waits for a collective, and the device then waits for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._timeline import Timeline, timelines
+from commtrace.rules._tiny import BASE_NS, Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+Int64 = npt.NDArray[np.int64]
+
+_SILENCE = 10  # median launch intervals: so long does a host not pause by chance
+_RECOVERED_NS = 20_000
+
+
+@dataclass(frozen=True)
+class HostSync(Rule):
+    """The host blocks until a collective is done, and has launched nothing for after it.
+
+    What it detects
+        Collectives behind whose launch the host falls silent, for ten times its usual
+        interval between launches, until the collective, or a copy of its result to the host,
+        is done, and resumes within ``resume_us`` µs of that. At least ``min_operations`` of
+        them; the device's idle time until launches are ahead of it again is at least
+        ``min_share`` of the steps' time.
+
+    Why it costs time
+        A host that runs ahead of the device hides its own time. After ``item()``,
+        ``synchronize()`` or a copy to pageable memory the device is empty, and every launch
+        shows.
+
+    What to do
+        ``Work.wait()`` orders streams without blocking the host: no ``synchronize()`` is
+        needed. Keep what is printed or logged on the device, and read it later, or seldom.
+
+    Blind spots
+        The tables hold launches and copies, not the synchronising calls themselves: without
+        a copy to the host beside it the call is inferred from when the host resumes.
+    """
+
+    explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
+
+    min_operations: int = 10
+    resume_us: float = 100.0
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per device."""
+        calls = trace.collectives
+        calls = calls[(calls["device"] != "cpu") & calls["launch_ns"].notna()]
+        if len(calls) < self.min_operations:
+            raise CannotLook(f"fewer than {self.min_operations} collectives launched on a GPU")
+        for line in timelines(trace):
+            mine = calls[(calls["rank"] == line.rank) & (calls["device"] == line.device)]
+            to_host = trace.copies[
+                (trace.copies["rank"] == line.rank) & (trace.copies["kind"] == "DtoH")
+            ]
+            blocked, by_copy, idle = _blocked(line, mine, to_host, round(1e3 * self.resume_us))
+            enough = len(blocked) >= self.min_operations
+            if enough and worth_saying(idle, trace, self.min_share):
+                yield self._finding(line, blocked, by_copy, idle, trace)
+
+    def _finding(
+        self, line: Timeline, blocked: Int64, by_copy: int, idle: int, trace: Trace
+    ) -> Finding:
+        share = 100 * idle / step_time_ns(trace)
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"rank {line.rank}'s host blocks on {len(blocked)} collectives, and "
+                f"{line.device} then has nothing to run for {ms(idle)}, {share:.0f} % of the run"
+            ),
+            ranks=(line.rank,),
+            streams=tuple(sorted({int(stream) for stream in line.stream})),
+            start_ns=int(blocked.min()),
+            end_ns=int(blocked.max()),
+            cost_ns=idle,
+            evidence=(
+                Evidence(
+                    "collectives the host blocks on",
+                    len(blocked),
+                    "operations",
+                    self.min_operations,
+                ),
+                Evidence("of these with a copy to the host", by_copy, "operations"),
+                Evidence("idle behind them, of the steps' time", share, "%", 100 * self.min_share),
+            ),
+            ruled_out=("a slow host: it resumes when the collective is done, each time",),
+            advice=(
+                "read results on the host later or less often (item, print, .cpu()); Work.wait() "
+                "needs no synchronize() beside it"
+            ),
+            confidence="high" if by_copy == len(blocked) else "medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """After each all_reduce the host reads its result, then goes on launching."""
+        return _run(reads=True)
+
+    @staticmethod
+    def good() -> Trace:
+        """The host launches everything ahead, and reads nothing."""
+        return _run(reads=False)
+
+
+def _run(*, reads: bool) -> Trace:
+    run = Tiny()
+    launch, free = 0.0, 0.0
+    for step in range(12):
+        step_start = launch
+        for _ in range(19):
+            launch += 10
+            start = max(free, launch + 5)
+            run.kernel(0, start, 15, launch_ns=_at(launch))
+            free = start + 15
+        launch += 10
+        run.collective(0, "all_reduce", free, 400, size=1 << 20, launch_ns=_at(launch))
+        free += 400
+        if reads:
+            at = _at(launch + 10)
+            run.copy(0, free + 2, 3, kind="DtoH", size=4, memory="pageable", launch_ns=at)
+            free += 5
+            launch = free + 60
+        run.step(0, step, step_start, launch - step_start)
+    return run.trace()
+
+
+def _at(time_us: float) -> int:
+    return BASE_NS + round(1e3 * time_us)
+
+
+def _blocked(
+    line: Timeline, calls: pd.DataFrame, to_host: pd.DataFrame, resume_ns: int
+) -> tuple[Int64, int, int]:
+    """When the host unblocked, how often a copy shows why, and the idle time behind it all."""
+    launches = np.sort(line.launch_ns)
+    apart = np.diff(launches)
+    usual = float(np.median(apart[apart > 0])) if (apart > 0).any() else 0.0
+    launch = calls["launch_ns"].to_numpy(dtype=np.int64)
+    done = calls["start_ns"].to_numpy() + calls["duration_ns"].to_numpy()
+    read, read_launch = _read(launch, done, to_host, resume_ns)
+    after = np.where(read, read_launch, launch)
+    until = np.where(read, _copy_end(read_launch, to_host), done)
+    nth = np.searchsorted(launches, after, side="right")
+    resumed = np.append(launches, np.iinfo(np.int64).max)[nth]
+    silent = resumed - after >= _SILENCE * usual
+    blocked = silent & (resumed >= until) & (resumed - until <= resume_ns)
+    idle = sum(_idle_after(line, int(time)) for time in np.unique(until[blocked]))
+    return until[blocked], int((blocked & read).sum()), int(idle)
+
+
+def _read(
+    launch: Int64, done: Int64, to_host: pd.DataFrame, within_ns: int
+) -> tuple[npt.NDArray[np.bool_], Int64]:
+    """Whether a copy to the host that was launched meanwhile follows, and its launch."""
+    copies = to_host[to_host["launch_ns"].notna()].sort_values("launch_ns")
+    asked = copies["launch_ns"].to_numpy(dtype=np.int64)
+    began = copies["start_ns"].to_numpy()
+    if not len(asked):
+        return np.zeros(launch.shape, np.bool_), launch
+    at = np.searchsorted(asked, launch, side="right")
+    inside = np.minimum(at, len(asked) - 1)
+    follows = (began[inside] >= done) & (began[inside] - done <= within_ns)
+    return (at < len(asked)) & (asked[inside] < done) & follows, asked[inside]
+
+
+def _copy_end(asked: Int64, to_host: pd.DataFrame) -> Int64:
+    copies = to_host[to_host["launch_ns"].notna()].sort_values("launch_ns")
+    launched = copies["launch_ns"].to_numpy(dtype=np.int64)
+    end = (copies["start_ns"] + copies["duration_ns"]).to_numpy()
+    if not len(end):
+        return asked
+    found = np.minimum(np.searchsorted(launched, asked), len(end) - 1)
+    return np.asarray(end[found], dtype=np.int64)
+
+
+def _idle_after(line: Timeline, time_ns: int) -> int:
+    """Idle time from then on, until an event starts that had long been launched."""
+    first = int(np.searchsorted(line.start_ns, time_ns))
+    ahead = np.flatnonzero((line.ready_ns > _RECOVERED_NS)[first:])
+    stop = first + int(ahead[0]) if len(ahead) else len(line.start_ns)
+    return int(line.idle_ns[first:stop].sum())
