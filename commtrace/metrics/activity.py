@@ -120,9 +120,9 @@ def _work_of(trace: Trace, *, by_step: bool) -> dict[Stream, Work]:
         end = start + events["duration_ns"].to_numpy()
         for stream, kind, rows in _groups(events, by_step):
             first, last = start[rows], end[rows]
-            found.setdefault(stream, {})[kind] = _Part(
-                len(rows), int(first.min()), int(last.max()), union(first, last)
-            )
+            part = _Part(len(rows), int(first.min()), int(last.max()), union(first, last))
+            parts = found.setdefault(stream, {})
+            parts[kind] = part if kind not in parts else _both(parts[kind], part)
     return {
         stream: _merged(parts, told=stream.device != "cpu" or stream.rank not in gpu_ranks)
         for stream, parts in sorted(found.items(), key=_order)
@@ -147,6 +147,15 @@ class _Part:
     when: Intervals
 
 
+def _both(a: _Part, b: _Part) -> _Part:
+    return _Part(
+        a.events + b.events,
+        min(a.start_ns, b.start_ns),
+        max(a.end_ns, b.end_ns),
+        _joined([a.when, b.when]),
+    )
+
+
 def _merged(parts: dict[str, _Part], *, told: bool) -> Work:
     calls = parts.pop("call", None)
     when = {kind: part.when for kind, part in parts.items()}
@@ -162,10 +171,13 @@ def _merged(parts: dict[str, _Part], *, told: bool) -> Work:
 
 
 def _tables(trace: Trace, gpu_ranks: set[int]) -> Iterator[pd.DataFrame]:
-    """The tables of events in one form; no stream has a kind of work in two of them."""
+    """The tables of events in one form."""
     yield trace.kernels
     yield trace.copies.assign(kind="copy")
-    yield trace.collectives[trace.collectives["device"] == "cpu"].assign(kind="communication")
+    called = trace.collectives
+    # Kernels stand in their own table; what a copy engine or the CPU does stands here alone.
+    no_kernel = (called["device"] == "cpu") | called["name"].astype(str).str.startswith("Memcpy")
+    yield called[no_kernel].assign(kind="communication")
     ops = trace.ops[~trace.ops["rank"].isin(gpu_ranks)].rename(columns={"thread": "stream"})
     kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
     yield ops.assign(device="cpu", kind=kind)
