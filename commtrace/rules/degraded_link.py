@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.rules._bandwidth import hidden, served, streams, typical_ns
+from commtrace.rules._bandwidth import KIND, hidden, served, streams, typical_ns
 from commtrace.rules._common import ms, several_ranks, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
@@ -75,15 +75,16 @@ class DegradedLink(Rule):
 
     def _in_group(self, some: pd.DataFrame, trace: Trace) -> Iterator[Finding]:
         at, chance = _change(some["relative"].to_numpy())
-        before, after = some.iloc[:at], some.iloc[at:]
-        if min(len(before), len(after)) < self.min_count // 4 or chance > self.max_chance:
+        if min(at, len(some) - at) < self.min_count // 4 or chance > self.max_chance:
             return
-        ratio = float(after["relative"].median() / before["relative"].median())
-        apart = after["relative"].quantile(0.1) > before["relative"].quantile(0.9)
-        level = after["transfer_ns"] / after["relative"] * float(before["relative"].median())
-        cost = round(float((after["transfer_ns"] - level).clip(lower=0).sum()))
-        if ratio < self.min_ratio or not apart:
+        base = _typical_before(some, at)
+        times = some["transfer_ns"] / base
+        before, after = some.iloc[:at], some.iloc[at:][base.iloc[at:].notna()]
+        ratio = float(times[after.index].median())
+        apart = times[after.index].quantile(0.1) > times[before.index].quantile(0.9)
+        if not (apart and ratio >= self.min_ratio):
             return
+        cost = round(float((after["transfer_ns"] - base[after.index]).clip(lower=0).sum()))
         more_compute = float(after["hidden"].median() - before["hidden"].median())
         if more_compute > 0.2 or not worth_saying(cost, trace, self.min_step_share):
             return
@@ -124,6 +125,12 @@ class DegradedLink(Rule):
     def good() -> Trace:
         """30 of 16 MB in 400 µs, then 30 of 32 MB in 800."""
         return _all_reduces([400] * 30 + [800] * 30, [16_000_000] * 30 + [32_000_000] * 30)
+
+
+def _typical_before(some: pd.DataFrame, at: int) -> pd.Series[float]:
+    """Each operation's kind's median transfer among the first so many; NaN without any."""
+    kind = some.groupby(KIND, observed=True, dropna=False).ngroup()
+    return kind.map(some["transfer_ns"].iloc[:at].groupby(kind.iloc[:at]).median())
 
 
 def _change(series: Float) -> tuple[int, float]:

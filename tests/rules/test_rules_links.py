@@ -1,0 +1,342 @@
+"""The rules about how fast operations are served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commtrace.rules import RULES, diagnose
+from commtrace.rules._links import on_links, one_machine
+from commtrace.rules._tiny import Tiny
+from commtrace.rules.degraded_link import DegradedLink
+from commtrace.schema import Finding
+from commtrace.trace import Trace
+
+MB = 1_000_000
+
+
+def found(trace: Trace, rule: str) -> tuple[Finding, ...]:
+    return diagnose(trace, select=[rule]).findings
+
+
+def skipped(trace: Trace, rule: str) -> str | None:
+    return diagnose(trace, select=[rule]).skipped.get(rule)
+
+
+def all_reduces(
+    took_us: Sequence[float],
+    *,
+    sizes: Sequence[int] | int = 16 * MB,
+    ranks: int = 2,
+    pause_us: float = 1000,
+    **tiny: Any,
+) -> Tiny:
+    """One after the other, everybody there on time."""
+    run = Tiny(ranks, **tiny)
+    now = 0.0
+    for i, took in enumerate(took_us):
+        size = sizes if isinstance(sizes, int) else sizes[i]
+        for rank in range(ranks):
+            run.collective(rank, "all_reduce", now, took, size=size)
+        now += took + pause_us
+    return run
+
+
+class TestSpeedOfTheLink:
+    @pytest.mark.parametrize(
+        ("took_us", "speaks"),
+        [
+            (900, "at-the-roofline"),  # 498 GB/s, by NVLS: above the link's own peak
+            (1500, "at-the-roofline"),  # 299
+            (1540, None),  # 291: less than 0.8 of 370
+            (2400, None),  # 187
+            (2450, "below-link-speed"),  # 183: less than half of 370
+            (250, "impossible-number"),  # 1024 GB/s
+        ],
+    )
+    def test_who_speaks_at_which_bandwidth(self, took_us: float, speaks: str | None) -> None:
+        rules = ["at-the-roofline", "below-link-speed", "impossible-number"]
+        findings = diagnose(on_links(took_us), select=rules).findings
+        assert [one.rule for one in findings] == ([speaks] if speaks else [])
+
+    @pytest.mark.parametrize("rule", ["at-the-roofline", "below-link-speed"])
+    def test_without_a_topology_nobody_can_tell(self, rule: str) -> None:
+        trace = all_reduces([1000] * 20, ranks=4).trace()
+        assert "no recorded topology" in (skipped(trace, rule) or "")
+
+    @pytest.mark.parametrize("rule", ["at-the-roofline", "below-link-speed"])
+    def test_nor_where_links_differ_or_machines_do(self, rule: str) -> None:
+        mixed = one_machine(4)
+        mixed["topology"]["links"][0][1] = "SYS"
+        assert skipped(all_reduces([1000] * 20, ranks=4, manifest=mixed).trace(), rule)
+        two = all_reduces([1000] * 20, ranks=4, manifest=one_machine(4), hosts=("a", "b"))
+        assert skipped(two.trace(), rule)
+
+    def test_waiting_for_a_late_rank_is_not_slowness(self) -> None:
+        run = Tiny(8, manifest=one_machine(8))
+        for i in range(12):
+            for rank in range(8):
+                late = 5000 if rank == 3 else 0
+                at = i * 8000 + late
+                run.collective(rank, "all_reduce", at, 6500 - late, size=256 * MB)
+        assert not found(run.trace(), "below-link-speed")
+        assert found(run.trace(), "at-the-roofline")
+
+    def test_compute_at_the_same_time_lowers_the_confidence(self) -> None:
+        run = all_reduces([4000] * 12, sizes=256 * MB, ranks=8, manifest=one_machine(8))
+        for rank in range(8):
+            run.kernel(rank, 0, 60_000)
+        (finding,) = found(run.trace(), "below-link-speed")
+        assert finding.confidence == "medium"
+        assert "contention" not in " ".join(finding.ruled_out)
+
+
+class TestImpossibleNumber:
+    def test_a_copy_faster_than_the_pcie_of_the_gpu(self) -> None:
+        run = Tiny(manifest={"devices": [{"name": "NVIDIA A100-SXM4-80GB"}]})
+        run.copy(0, 0, 100, kind="DtoH", size=10 * MB)
+        (finding,) = found(run.trace(), "impossible-number")
+        assert "DtoH copies cuda:0 → host of 10 MB seem to take 0.1 ms: that needs 100 GB/s" in (
+            finding.summary
+        )
+
+    def test_on_an_unknown_gpu_it_could_be_grace(self) -> None:
+        run = Tiny()
+        run.copy(0, 0, 100, kind="DtoH", size=10 * MB)
+        assert not found(run.trace(), "impossible-number")
+
+    def test_a_send_of_gloo_may_only_have_filled_a_buffer(self) -> None:
+        run = Tiny(2, backend="gloo")
+        for i in range(3):
+            run.collective(0, "send", i * 1000, 1, size=10 * MB, peer=1)
+            run.collective(1, "recv", i * 1000, 1, size=10 * MB, peer=0)
+        assert not found(run.trace(), "impossible-number")
+
+    def test_copies_within_a_gpu_are_as_fast_as_its_memory(self) -> None:
+        run = Tiny()
+        run.copy(0, 0, 10, kind="DtoD", size=20 * MB, destination="cuda:0")
+        assert "neither" in (skipped(run.trace(), "impossible-number") or "")
+
+
+class TestLatencyBound:
+    LARGE = (4 * MB, 16 * MB, 64 * MB)
+
+    def run(self, small: int, pause_us: float, *, took: float = 20) -> Trace:
+        sizes = [*self.LARGE, *[8_000] * small]
+        times = [20 + size / 1e5 for size in self.LARGE] + [took] * small
+        return all_reduces(times, sizes=sizes, pause_us=pause_us).trace()
+
+    def test_what_it_saves(self) -> None:
+        (finding,) = found(self.run(60, 2), "latency-bound")
+        assert "60 all_reduce of 8 kB each follow each other" in finding.summary
+        assert finding.cost_ns == pytest.approx(59 * 20_000, rel=0.02)
+
+    @pytest.mark.parametrize(("small", "pause_us"), [(60, 25), (9, 2)])
+    def test_with_a_pause_or_few_there_is_nothing_to_join(
+        self, small: int, pause_us: float
+    ) -> None:
+        assert not found(self.run(small, pause_us), "latency-bound")
+
+    def test_another_operation_in_between_ends_the_row(self) -> None:
+        run = Tiny(2)
+        sizes = [*self.LARGE, *[8_000, 8_000, 2 * MB] * 20]
+        now = 0.0
+        for size in sizes:
+            for rank in range(2):
+                run.collective(rank, "all_reduce", now, 20 + size / 1e5, size=size)
+            now += 22 + size / 1e5
+        (finding,) = found(run.trace(), "latency-bound")
+        assert "20 would do" in finding.summary
+
+    def test_of_one_size_nccls_constants_tell(self) -> None:
+        trace = all_reduces([16.0] * 60, sizes=8_000, ranks=8, pause_us=2).trace()
+        (finding,) = found(trace, "latency-bound")
+        assert any("NCCL's tuning constants" in one.name for one in finding.evidence)
+
+    def test_of_one_size_on_gloo_nothing_tells(self) -> None:
+        trace = all_reduces([300.0] * 60, sizes=8_000, backend="gloo").trace()
+        assert "sizes vary too little" in (skipped(trace, "latency-bound") or "")
+
+
+class TestDegradedLink:
+    @pytest.mark.parametrize(("after", "speaks"), [(1.2, False), (1.3, True)])
+    def test_a_step_of_a_quarter(self, after: float, speaks: bool) -> None:
+        trace = all_reduces([400.0] * 40 + [400 * after] * 20, pause_us=100).trace()
+        findings = found(trace, "degraded-link")
+        assert bool(findings) == speaks
+        if findings:
+            assert "40 before" not in findings[0].summary, "the first one warms up"
+            assert "39 before, 20 after" in findings[0].summary
+
+    def test_mixed_sizes_are_compared_with_their_own(self) -> None:
+        sizes = [16 * MB, 64 * MB, 32 * MB] * 20
+        times = [size / 4e4 * (2 if i >= 30 else 1) for i, size in enumerate(sizes)]
+        (finding,) = found(all_reduces(times, sizes=sizes).trace(), "degraded-link")
+        assert finding.evidence[0].value == pytest.approx(2)
+        assert finding.cost_ns == pytest.approx(sum(times[30:]) / 2 * 1e3, rel=0.01)
+
+    def test_compute_that_begins_to_run_beside_it_is_another_cause(self) -> None:
+        run = all_reduces([400.0] * 30 + [800.0] * 30)
+        for rank in range(2):
+            run.kernel(rank, 30 * 1400, 60_000)
+        assert not found(run.trace(), "degraded-link")
+
+    def test_getting_faster_is_no_fault(self) -> None:
+        assert not found(all_reduces([800.0] * 30 + [400.0] * 30).trace(), "degraded-link")
+
+    def test_few_operations_tell_nothing(self) -> None:
+        trace = all_reduces([400.0] * 8 + [800.0] * 8).trace()
+        assert "no group has 20 operations" in (skipped(trace, "degraded-link") or "")
+
+    @settings(max_examples=25, deadline=None)
+    @given(seed=st.integers(0, 2**32 - 1), noise=st.floats(0, 1))
+    def test_noise_is_no_step(self, seed: int, noise: float) -> None:
+        times = 400 * np.random.default_rng(seed).lognormal(0, noise, 60)
+        assert not list(DegradedLink().check(all_reduces(times.tolist()).trace()))
+
+
+class TestSlowLink:
+    def pairs(self, slow: dict[tuple[int, int], float], *, ranks: int = 4, **tiny: Any) -> Trace:
+        """Everybody sends to everybody, one at a time, in 100 µs or as told."""
+        run = Tiny(ranks, **tiny)
+        at = 0.0
+        for _ in range(12):
+            for source in range(ranks):
+                for to in range(ranks):
+                    if source != to:
+                        took = slow.get((source, to), 100.0)
+                        run.collective(source, "send", at, took, size=4 * MB, peer=to)
+                        run.collective(to, "recv", at, took, size=4 * MB, peer=source)
+                        at += took + 10
+        return run.trace()
+
+    @pytest.mark.parametrize(("took", "speaks"), [(120.0, False), (300.0, True)])
+    def test_one_way_stands_out(self, took: float, speaks: bool) -> None:
+        findings = found(self.pairs({(1, 2): took}), "slow-link")
+        assert bool(findings) == speaks
+        if findings:
+            assert "12 transfers rank 1 → rank 2 take 3.00 times as long" in findings[0].summary
+            assert findings[0].ranks == (1, 2)
+            assert findings[0].confidence == "medium"
+
+    def test_both_ways_of_a_cable_are_one_link(self) -> None:
+        (finding,) = found(self.pairs({(1, 2): 300.0, (2, 1): 300.0}), "slow-link")
+        assert finding.ranks == (1, 2)
+
+    def test_a_rank_that_is_slow_with_everybody_is_no_link(self) -> None:
+        slow = {(1, to): 300.0 for to in (0, 2, 3)} | {(to, 1): 300.0 for to in (0, 2, 3)}
+        assert not found(self.pairs(slow), "slow-link")
+
+    def test_between_machines_everything_is_slower(self) -> None:
+        far = {(a, b): 300.0 for a in range(4) for b in range(4) if (a < 2) != (b < 2)}
+        assert not found(self.pairs(far, hosts=("a", "b")), "slow-link")
+
+    def test_two_ranks_have_nobody_to_compare_with(self) -> None:
+        trace = self.pairs({(0, 1): 300.0}, ranks=2)
+        assert "fewer than three pairs" in (skipped(trace, "slow-link") or "")
+
+
+class TestWrongAlgorithm:
+    def pinned(self, took: float, size: int, ranks: int = 8, **environment: str) -> Trace:
+        manifest = {**one_machine(ranks), "environment": environment}
+        return all_reduces([took] * 20, sizes=size, ranks=ranks, manifest=manifest).trace()
+
+    @pytest.mark.parametrize(
+        ("environment", "took", "size"),
+        [
+            ({"NCCL_PROTO": "LL"}, 2400, 256 * MB),
+            ({"NCCL_PROTO": "^Simple,LL128"}, 2400, 256 * MB),
+            ({"NCCL_PROTO": "simple"}, 60, 8_000),
+        ],
+    )
+    def test_a_protocol_for_other_sizes(
+        self, environment: dict[str, str], took: float, size: int
+    ) -> None:
+        (finding,) = found(self.pinned(took * 10, size, **environment), "wrong-algorithm")
+        assert f"NCCL_PROTO={environment['NCCL_PROTO']} holds NCCL" in finding.summary
+        assert "unset NCCL_PROTO " in finding.advice
+
+    @pytest.mark.parametrize(
+        "environment",
+        [{}, {"NCCL_DEBUG": "INFO"}, {"NCCL_PROTO": "LL,Simple"}, {"NCCL_ALGO": "Ring,Tree"}],
+    )
+    def test_free_to_choose(self, environment: dict[str, str]) -> None:
+        trace = self.pinned(2400, 256 * MB, **environment)
+        diagnosis = diagnose(trace, select=["wrong-algorithm"])
+        assert not diagnosis.findings
+        assert not diagnosis.skipped
+
+    def test_what_is_not_modelled_is_not_judged(self) -> None:
+        reason = skipped(self.pinned(2400, 256 * MB, NCCL_ALGO="NVLS"), "wrong-algorithm")
+        assert reason == "NCCL_ALGO=NVLS leaves nothing that is modelled"
+
+    def test_without_the_environment_nothing_is_known(self) -> None:
+        trace = all_reduces([100.0] * 20).trace()
+        assert skipped(trace, "wrong-algorithm") == "the environment was not recorded"
+
+
+class TestFullPrecisionPayload:
+    BFLOAT = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn"
+
+    def training(self, *kernels: str, gap: float = 1000, dtype: str = "float32") -> Trace:
+        run = Tiny(2)
+        for i in range(12):
+            for rank in range(2):
+                for k, kernel in enumerate(kernels):
+                    run.kernel(rank, i * 3000 + 400 * k, 400, name=kernel)
+                run.collective(rank, "all_reduce", i * 3000 + gap, 800, size=64 * MB, dtype=dtype)
+        return run.trace()
+
+    @pytest.mark.parametrize(
+        ("kernels", "speaks"),
+        [
+            ((BFLOAT,), True),
+            (("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, cutlass::bfloat16_t>>",), True),
+            ((BFLOAT, "ampere_sgemm_128x64_tn", "volta_sgemm_64x64_nn"), False),
+            (("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n",), False),
+        ],
+    )
+    def test_names_tell_in_which_precision_is_computed(
+        self, kernels: tuple[str, ...], speaks: bool
+    ) -> None:
+        trace = self.training(*kernels, gap=1500)
+        assert bool(found(trace, "full-precision-payload")) == speaks
+
+    @pytest.mark.parametrize(
+        "kernels", [("vectorized_elementwise_kernel",), ("void fbgemm_gpu::to<c10::Half>",)]
+    )
+    def test_what_multiplies_no_matrices_tells_nothing(self, kernels: tuple[str, ...]) -> None:
+        assert "no kernel's name" in (
+            skipped(self.training(*kernels), "full-precision-payload") or ""
+        )
+
+    def test_half_precision_payload_is_what_it_asks_for(self) -> None:
+        trace = self.training(self.BFLOAT, dtype="bfloat16")
+        assert not found(trace, "full-precision-payload")
+
+    def test_what_compute_hides_costs_nothing(self) -> None:
+        trace = self.training(self.BFLOAT, self.BFLOAT, self.BFLOAT, gap=200)
+        assert not found(trace, "full-precision-payload")
+
+
+@pytest.mark.parametrize("rule", ["latency-bound", "degraded-link", "slow-link"])
+def test_one_rank_cannot_tell_waiting_from_transfer(rule: str) -> None:
+    run = Tiny(1)
+    for i in range(30):
+        run.collective(0, "all_reduce", i * 100, 50, size=8_000)
+    assert skipped(run.trace(), rule) == "one rank only: waiting is not separable"
+
+
+@pytest.mark.parametrize("rule", sorted(set(RULES) & {"latency-bound", "degraded-link"}))
+def test_rows_of_a_table_may_be_numbered_as_they_like(rule: str) -> None:
+    trace = RULES[rule].bad()
+    shuffled = {
+        name: getattr(trace, name).set_axis(range(7, 7 + len(getattr(trace, name))))
+        for name in ("kernels", "copies", "collectives", "ops", "steps", "groups", "ranks")
+    }
+    assert found(Trace(**shuffled), rule) == found(trace, rule)
