@@ -1,16 +1,17 @@
-"""What a report shows: a summary of the run, the measures, the findings."""
+"""What a report shows: a summary of the run, the measures, the findings; a rule explained."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commtrace.schema import Diagnosis, Note
+from commtrace.schema import Diagnosis, Finding, Note
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Analysis", "Summary"]
+__all__ = ["Analysis", "Explanation", "Summary", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,35 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """A diagnosis, and what it takes to weigh its findings.
+
+    ``step_time_ns`` is the time that costs are a share of; findings of the rules in
+    ``good_news`` are no faults.
+    """
+
+    diagnosis: Diagnosis
+    step_time_ns: int
+    good_news: frozenset[str]
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """The findings that are no good news."""
+        return tuple(f for f in self.diagnosis.findings if f.rule not in self.good_news)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A rule: its documentation, its thresholds' defaults, and what it says of its example."""
+
+    rule: str
+    documentation: str
+    thresholds: Mapping[str, int | float | str]
+    example: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Analysis:
     """One run's analysis: the input of every report. Tables as in ``metrics``."""
 
@@ -44,4 +74,4 @@ class Analysis:
     operations: pd.DataFrame
     waits: pd.DataFrame
     clock: pd.DataFrame
-    diagnosis: Diagnosis
+    verdict: Verdict

@@ -1,7 +1,7 @@
 """The command line: one function per command, no logic.
 
-Exit status: 0 done, 2 bad input or usage, with one line on stderr. Whatever is heavy is
-imported within the commands, so that ``--help`` costs nothing.
+Exit status: 0 done, 1 findings under ``--strict``, 2 bad input or usage, with one line on
+stderr. Whatever is heavy is imported within the commands, so that ``--help`` costs nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
+_FINDINGS = 1
 _WIDTH = 100  # of a text that goes to no terminal
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
@@ -105,19 +106,54 @@ def analyze(
     operations: Annotated[
         bool, typer.Option("--operations", help="List every matched operation (JSON only).")
     ] = False,
+    select: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Ask this rule only; repeatable.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Do not ask this rule; repeatable.")
+    ] = None,
+    thresholds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--threshold", metavar="RULE.FIELD=VALUE", help="Set one; see `commtrace explain RULE`."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with status 1 if there are findings.")
+    ] = False,
 ) -> None:
-    """Where the time of a run went, and what its communication cost."""
+    """Where the time of a run went, what its communication cost, and what is wrong."""
     chosen = format or _format_of(output)
     if operations and chosen is not Format.json:
         raise UsageError("--operations: only JSON lists them; choose --format json")
     from commtrace.run import load
 
+    given = _thresholds(thresholds or ())
     with _progress() as progress:
-        analysis = load(paths, progress=progress).analysis()
+        run = load(paths, progress=progress)
+    analysis = run.analysis(select=select or (), ignore=ignore or (), thresholds=given)
     if output is None:
         _print(_rendered(analysis, chosen, operations=operations))
     else:
         _write(output, _rendered(analysis, chosen, operations=operations, to_terminal=False))
+    if strict and analysis.verdict.faults:
+        raise typer.Exit(_FINDINGS)
+
+
+@app.command()
+def explain(
+    rule: Annotated[str | None, typer.Argument(metavar="RULE", help="By default, a list.")] = None,
+) -> None:
+    """What a rule finds, why it matters, its blind spots, and a worked example."""
+    from commtrace.reports import prose, terminal
+    from commtrace.rules import RULES
+    from commtrace.run import explanation
+
+    if rule is None:
+        for name, its in RULES.items():
+            _print(f"{name}: {prose.first_line(its.__doc__ or '')}\n")
+    else:
+        _print(terminal.explain(explanation(rule), **_look()))
 
 
 @app.command()
@@ -201,9 +237,23 @@ def _rendered(
         return markdown.render(analysis)
     from commtrace.reports import terminal
 
-    color = to_terminal and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    width = get_terminal_size((_WIDTH, 24)).columns if to_terminal else _WIDTH
-    return terminal.render(analysis, color=color, width=width)
+    return terminal.render(analysis, **(_look() if to_terminal else {"width": _WIDTH}))
+
+
+def _look() -> dict[str, Any]:
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return {"color": color, "width": get_terminal_size((_WIDTH, 24)).columns}
+
+
+def _thresholds(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    thresholds: dict[str, dict[str, str]] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        rule, dot, field = key.partition(".")
+        if not (rule and dot and field and equals):
+            raise UsageError(f"--threshold {text}: write it as RULE.FIELD=VALUE")
+        thresholds.setdefault(rule, {})[field] = value
+    return thresholds
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from commtrace.analysis import Analysis, Summary
+from commtrace import config
+from commtrace.analysis import Analysis, Explanation, Summary, Verdict
 from commtrace.errors import UsageError
 from commtrace.schema import Diagnosis, Note
 from commtrace.trace import Trace
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Plot", "Run", "load"]
+    from commtrace.metrics.exposure import By
+
+__all__ = ["Plot", "Run", "explanation", "load"]
+
+Thresholds = Mapping[str, Mapping[str, Any]]
 
 # pandas, the measures and the pictures are imported where they are used: the processes
 # that read the files start before, and matplotlib is for who wants a picture.
@@ -172,32 +177,72 @@ class Run:
 
         return streams(self.trace)
 
-    def analysis(self) -> Analysis:
-        """Every measure at once: what a report shows."""
-        return self._analysis
+    def exposure(self, by: By = "group") -> pd.DataFrame:
+        """To which ``group``, ``op``, ``step`` or ``phase`` exposed communication belongs.
+
+        The columns are those of ``metrics.exposure.EXPOSURE_BY_GROUP`` and its like.
+        """
+        from commtrace.metrics.exposure import By, exposure
+
+        if by not in (ways := get_args(By)):
+            raise UsageError(f"exposure(by={by!r}): choose one of {', '.join(map(repr, ways))}")
+        return exposure(self.trace, by=by)
+
+    def queueing(self) -> pd.DataFrame:
+        """How long operations waited for their start: ``metrics.queueing.QUEUEING``."""
+        from commtrace.metrics.queueing import queueing
+
+        return queueing(self.trace)
+
+    def diagnose(
+        self,
+        *,
+        select: Collection[str] = (),
+        ignore: Collection[str] = (),
+        thresholds: Thresholds | None = None,
+    ) -> Diagnosis:
+        """What is wrong: findings, costliest first, symptoms behind their cause.
+
+        By all rules or the selected ones. ``thresholds`` are {rule: {field: value}}, over
+        those of the configuration (see ``config``). Raises UsageError for what is unknown.
+        """
+        from commtrace.rules import diagnose
+
+        merged = _thresholds(thresholds or {})
+        return diagnose(self.trace, select=select, ignore=ignore, thresholds=merged)
+
+    def analysis(
+        self,
+        *,
+        select: Collection[str] = (),
+        ignore: Collection[str] = (),
+        thresholds: Thresholds | None = None,
+    ) -> Analysis:
+        """Every measure at once, and the diagnosis: what a report shows."""
+        diagnosis = self.diagnose(select=select, ignore=ignore, thresholds=thresholds)
+        return Analysis(**self._measures, verdict=_verdict(self.trace, diagnosis))
 
     @cached_property
-    def _analysis(self) -> Analysis:
+    def _measures(self) -> dict[str, Any]:
         from commtrace.metrics.copies import copies
         from commtrace.metrics.ranks import ranks
         from commtrace.metrics.waits import unmatched
 
         devices = self.overlap()
-        return Analysis(
-            run=_summary(self.trace, self.name, devices),
-            notes=self.notes + unmatched(self.trace),
-            devices=devices,
-            streams=self.streams(),
-            stream_overlap=self.overlap(by="stream"),
-            collectives=self.bandwidth(),
-            copies=copies(self.trace),
-            ranks=ranks(self.trace),
-            arrivals=self.skew(),
-            operations=self.operations,
-            waits=self.waits,
-            clock=self.clock,
-            diagnosis=Diagnosis(),
-        )
+        return {
+            "run": _summary(self.trace, self.name, devices),
+            "notes": self.notes + unmatched(self.trace),
+            "devices": devices,
+            "streams": self.streams(),
+            "stream_overlap": self.overlap(by="stream"),
+            "collectives": self.bandwidth(),
+            "copies": copies(self.trace),
+            "ranks": ranks(self.trace),
+            "arrivals": self.skew(),
+            "operations": self.operations,
+            "waits": self.waits,
+            "clock": self.clock,
+        }
 
     def hta(self) -> Any:
         """Holistic Trace Analysis on the same files: its ``TraceAnalysis``.
@@ -246,6 +291,41 @@ class Plot:
         from commtrace import plots
 
         return plots.bandwidth(self.run.bandwidth(), ax=ax)
+
+
+def explanation(name: str) -> Explanation:
+    """The rule of a name, explained. Raises UsageError, which names the near ones."""
+    from commtrace.rules import diagnose, rule_named
+
+    rule = rule_named(name)
+    example = rule.bad()
+    return Explanation(
+        rule=rule.name(),
+        documentation=rule.__doc__ or "",
+        thresholds={field.name: getattr(rule, field.name) for field in fields(rule)},
+        example=rule.bad.__doc__ or "",
+        verdict=_verdict(example, diagnose(example, select=[rule.name()])),
+    )
+
+
+def _verdict(trace: Trace, diagnosis: Diagnosis) -> Verdict:
+    from commtrace.rules import RULES, step_time_ns
+
+    good_news = frozenset(name for name, rule in RULES.items() if rule.good_news)
+    return Verdict(diagnosis, step_time_ns(trace), good_news)
+
+
+def _thresholds(given: Thresholds) -> Thresholds:
+    """The configuration's thresholds, with those given in their place."""
+    from commtrace.rules import configured
+
+    file, known = config.rule_thresholds()
+    for name, values in known.items():
+        try:
+            configured(name, values)
+        except UsageError as error:
+            raise UsageError(f"{file}: tool.commtrace.rules: {error}") from None
+    return known | {name: {**known.get(name, {}), **values} for name, values in given.items()}
 
 
 def _summary(trace: Trace, name: str, devices: pd.DataFrame) -> Summary:

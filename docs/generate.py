@@ -1,4 +1,4 @@
-"""Write what code knows better: columns.md, workloads.md and the report's JSON Schema."""
+"""Write what code knows better: columns, rules, workloads and the report's JSON Schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 
 from commtrace import matching, metrics
 from commtrace.record import workloads
+from commtrace.reports import markdown
 from commtrace.reports.json import schema
+from commtrace.rules import RULES
+from commtrace.run import explanation
 from commtrace.schema import TABLES, Table
 
 _NOTE = "<!-- Written by docs/generate.py (`make docs`); change the code, not this page. -->"
@@ -20,6 +23,7 @@ def pages() -> dict[str, str]:
     """Each generated page's name, relative to this folder, and text."""
     return {
         "columns.md": _columns(),
+        "rules.md": _rules(),
         "workloads.md": _workloads(),
         "../commtrace/reports/analysis.schema.json": _schema(),
     }
@@ -57,6 +61,16 @@ def _tables(tables: Iterable[Table]) -> Iterator[str]:
             ("column", "type", "unit", "meaning"),
             ((f"`{c.name}`", c.dtype, c.unit or "", c.about) for c in table.columns),
         )
+
+
+def _rules() -> str:
+    return _page(
+        "# Rules",
+        "What `commtrace analyze` looks for. Each example is a tiny trace that has the fault, "
+        "with what the rule says of it. A threshold is changed with `--threshold "
+        "RULE.NAME=VALUE`, or under `[tool.commtrace.rules.RULE]` of `pyproject.toml`.",
+        *(markdown.explain(explanation(name)) for name in RULES),
+    )
 
 
 def _workloads() -> str:

@@ -44,6 +44,7 @@ def render(analysis: Analysis, *, operations: bool = False) -> str:
 
     With ``operations``, every operation that was matched across ranks is in it.
     """
+    diagnosis = analysis.verdict.diagnosis
     document = {
         "schema_version": SCHEMA_VERSION,
         "commtrace_version": __version__,
@@ -57,8 +58,8 @@ def render(analysis: Analysis, *, operations: bool = False) -> str:
         "copies": rows(analysis.copies),
         "clock": rows(analysis.clock[list(_CLOCK)]),
         "ranks": rows(analysis.ranks),
-        "findings": [asdict(finding) for finding in analysis.diagnosis.findings],
-        "skipped": dict(analysis.diagnosis.skipped),
+        "findings": [asdict(finding) for finding in diagnosis.findings],
+        "skipped": dict(diagnosis.skipped),
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
@@ -81,7 +82,7 @@ def schema() -> _Json:
         "copies": tables["copies"],
         "clock": _rows("one rank's clock against the lowest rank's", _CLOCK),
         "ranks": tables["ranks"],
-        "findings": _rows("one fault, costliest first", _FINDING),
+        "findings": _rows("a finding, costliest first, symptoms behind their cause", _FINDING),
         "skipped": {
             "type": "object",
             "description": "Rules that could not look.",
@@ -200,4 +201,7 @@ _FINDING = {
     "ruled_out": _list("string", "What else it could have been, and is not.", "A confounder."),
     "advice": _field("string", "What to do."),
     "confidence": {"enum": ["high", "medium", "low"], "description": "How sure it is."},
+    "explained_by": _field(
+        ["string", "null"], "The rule whose finding this one is a symptom of, if any."
+    ),
 }

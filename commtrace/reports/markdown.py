@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from commtrace.reports import content
+from commtrace.reports import content, findings
+from commtrace.reports.prose import paragraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commtrace.analysis import Analysis
+    from commtrace.analysis import Analysis, Explanation, Verdict
     from commtrace.reports.tables import Section
 
-__all__ = ["render"]
+__all__ = ["explain", "render"]
 
 _ALIGNED = {"<": ":--", ">": "--:"}
 # Underscores within a word, and most points, mean nothing.
@@ -31,7 +32,31 @@ def render(analysis: Analysis) -> str:
         lines += ["", *_section(section)]
     if notes := content.notes(analysis):
         lines += ["", "## Notes", "", *(f"- {_escaped(note)}" for note in notes)]
-    return "\n".join(lines) + "\n"
+    lines += ["", "## Findings", "", *_findings(analysis.verdict)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def explain(explanation: Explanation) -> str:
+    """What a rule means, its thresholds, and what it says of its worked example."""
+    lines = [f"## {explanation.rule}"]
+    for heading, texts in paragraphs(explanation.documentation):
+        lines += ["", f"**{heading}**"] if heading else []
+        lines += [line for text in texts for line in ("", _prose(text))]
+    if explanation.thresholds:
+        defaults = explanation.thresholds.items()
+        lines += ["", "| threshold | default |", "| --- | --: |"]
+        lines += [f"| `{name}` | {value} |" for name, value in defaults]
+    example = " ".join(explanation.example.split())
+    lines += ["", f"**Example.** {_prose(example)}", "", *_findings(explanation.verdict)]
+    return "\n".join(lines).rstrip("\n")
+
+
+def _findings(verdict: Verdict) -> Iterator[str]:
+    for number, told in enumerate(findings.told(verdict), 1):
+        yield f"{number}. {_escaped(told.summary)}"
+        yield from (f"   - {_escaped(line)}" for line in told.lines)
+    for line in findings.closing(verdict):
+        yield from ("", _escaped(line))
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -45,6 +70,12 @@ def _section(section: Section) -> Iterator[str]:
 
 def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _prose(text: str) -> str:
+    """Documentation, whose ``code`` becomes code."""
+    parts = text.split("``")
+    return "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts))
 
 
 def _escaped(text: str) -> str:

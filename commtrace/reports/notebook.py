@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from commtrace.reports import content
+from commtrace.reports import content, findings
 
 if TYPE_CHECKING:
-    from commtrace.analysis import Analysis
+    from commtrace.analysis import Analysis, Verdict
     from commtrace.reports.tables import Section
 
 __all__ = ["render"]
@@ -25,7 +25,17 @@ def render(analysis: Analysis) -> str:
         parts.append(
             f"<p>Notes</p><ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
         )
+    parts.append(_findings(analysis.verdict))
     return f"<div>{''.join(parts)}</div>"
+
+
+def _findings(verdict: Verdict) -> str:
+    listed = "".join(
+        f"<li><b>{escape(told.summary)}</b><br>{'<br>'.join(map(escape, told.lines))}</li>"
+        for told in findings.told(verdict)
+    )
+    closing = "<br>".join(map(escape, findings.closing(verdict)))
+    return f"<p>Findings</p><ol>{listed}</ol><p>{closing}</p>"
 
 
 def _section(section: Section) -> str:

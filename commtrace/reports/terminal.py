@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commtrace.reports import content
+from commtrace.reports import content, findings
+from commtrace.reports.prose import paragraphs
 from commtrace.reports.tables import BAR
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from commtrace.analysis import Analysis
+    from commtrace.analysis import Analysis, Explanation, Verdict
     from commtrace.reports.tables import Section
 
-__all__ = ["render"]
+__all__ = ["explain", "render"]
 
 _COLOURS = dict(zip(BAR, ("green", "cyan", "red", "yellow", "bright_black"), strict=True))
 _BAR_AT_80 = 12
@@ -29,16 +31,7 @@ _JUSTIFY: dict[str, JustifyMethod] = {"<": "left", ">": "right"}
 
 def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
     """What a busy person needs to know, ``width`` characters wide."""
-    out = StringIO()
-    # Texts are rich's Text objects: what stands in them is never taken for markup.
-    console = Console(
-        file=out,
-        width=width,
-        color_system="standard" if color else None,
-        force_terminal=color,
-        legacy_windows=False,
-        _environ={},
-    )
+    console = _console(color, width)
     name, facts, *verdicts = content.headline(analysis)
     for line, style in ((name, "bold"), (facts, ""), *((verdict, "bold") for verdict in verdicts)):
         console.print(Text(line, style=style))
@@ -48,7 +41,56 @@ def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
         console.print(Text("\nNotes", style="bold"))
         for note in notes:
             console.print(Text(f"- {note}"))
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+    _print_findings(console, "Findings", analysis.verdict)
+    return _written(console)
+
+
+def explain(explanation: Explanation, *, color: bool = False, width: int = 80) -> str:
+    """What a rule means, its thresholds, and what it says of its worked example."""
+    console = _console(color, width)
+    console.print(Text(explanation.rule, style="bold"))
+    for heading, texts in paragraphs(explanation.documentation):
+        if heading:
+            console.print(Text(f"\n{heading}", style="bold"))
+        for text in texts:
+            console.print(Padding(Text(text.replace("``", "")), (0, 0, 0, 2)))
+    if explanation.thresholds:
+        console.print(Text("\nThresholds", style="bold"))
+        for name, value in explanation.thresholds.items():
+            console.print(Text(f"  --threshold {explanation.rule}.{name}={value}"))
+    example = " ".join(explanation.example.split()).replace("``", "")
+    _print_findings(console, f"Example: {example}", explanation.verdict)
+    return _written(console)
+
+
+def _console(color: bool, width: int) -> Console:
+    # Texts are rich's Text objects: what stands in them is never taken for markup.
+    return Console(
+        file=StringIO(),
+        width=width,
+        color_system="standard" if color else None,
+        force_terminal=color,
+        legacy_windows=False,
+        _environ={},
+    )
+
+
+def _written(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+
+
+def _print_findings(console: Console, title: str, verdict: Verdict) -> None:
+    console.print(Text(f"\n{title}", style="bold"))
+    for number, told in enumerate(findings.told(verdict), 1):
+        table = Table.grid(padding=(0, 1, 0, 0))
+        table.add_row(Text(f"{number}."), Text(told.summary, style="bold"))
+        for line in told.lines:
+            table.add_row("", Text(line))
+        console.print(table)
+        console.print()
+    for line in findings.closing(verdict):
+        console.print(Text(line))
 
 
 def _print(console: Console, section: Section) -> None:

@@ -29,9 +29,10 @@ def straggler(analysis: Analysis) -> str | None:
     """A sentence about the rank that the others wait for, if one stands out.
 
     It causes most of the waiting, and is last more often than chance explains: in all
-    groups taken together, or else within one.
+    groups taken together, or else within one. None if a finding says the same.
     """
-    if not matters(analysis):
+    said = any(finding.rule == "straggler" for finding in analysis.verdict.diagnosis.findings)
+    if said or not matters(analysis):
         return None
     arrivals = analysis.arrivals
     if worst := _outstanding(_by_rank(arrivals)):

@@ -7,8 +7,17 @@ on which it must speak, ``good()`` the nearest one on which it must not.
 
 from __future__ import annotations
 
-from commtrace.rules._diagnose import diagnose
+from commtrace.rules._common import step_time_ns
+from commtrace.rules._diagnose import configured, diagnose
 from commtrace.rules._registry import RULES, rule_named
 from commtrace.rules._rule import CannotLook, Rule
 
-__all__ = ["RULES", "CannotLook", "Rule", "diagnose", "rule_named"]
+__all__ = [
+    "RULES",
+    "CannotLook",
+    "Rule",
+    "configured",
+    "diagnose",
+    "rule_named",
+    "step_time_ns",
+]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from commtrace.errors import UsageError
@@ -14,7 +15,7 @@ from commtrace.schema import Diagnosis, Finding
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
-__all__ = ["diagnose"]
+__all__ = ["configured", "diagnose"]
 
 
 def diagnose(
@@ -31,30 +32,38 @@ def diagnose(
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
     chosen -= {rule_named(name).name() for name in ignore}
-    wanted = {rule_named(name).name(): dict(values) for name, values in (thresholds or {}).items()}
+    rules = {name: configured(name, values) for name, values in (thresholds or {}).items()}
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
     for name in sorted(chosen):
-        rule = _configured(RULES[name], wanted.get(name, {}))
         try:
-            findings.extend(rule.check(trace))
+            findings.extend(rules.get(name, RULES[name]()).check(trace))
         except CannotLook as reason:
             skipped[name] = str(reason)
     return Diagnosis(tuple(_ordered(findings)), skipped)
 
 
-def _configured(rule: type[Rule], values: Mapping[str, Any]) -> Rule:
-    known: dict[str, Callable[[Any], Any]] = {f.name: f.default.__class__ for f in fields(rule)}
-    for name, value in values.items():
-        if name not in known:
+def configured(name: str, values: Mapping[str, Any]) -> Rule:
+    """The rule of a name with these thresholds. UsageError for an unknown or a bad one."""
+    rule = rule_named(name)
+    known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(rule)}
+    for field in values:
+        if field not in known:
             choices = ", ".join(known) or "none"
-            raise UsageError(f"{rule.name()} has no threshold {name!r}; it has: {choices}")
-        try:
-            values = {**values, name: known[name](value)}
-        except (TypeError, ValueError):
-            kind = getattr(rule, name).__class__.__name__
-            raise UsageError(f"{rule.name()}.{name} must be a {kind}, not {value!r}") from None
-    return rule(**values)
+            raise UsageError(f"{name} has no threshold {field!r}; it has: {choices}")
+    return rule(**{field: _value(rule, field, known[field], values[field]) for field in values})
+
+
+def _value(rule: type[Rule], field: str, kind: type[Any], given: Any) -> Any:
+    """What is given, maybe as text, as the field's type."""
+    try:
+        value = kind(given)
+        lossless = isinstance(given, str) or (value == given and not isinstance(given, bool))
+        if lossless and not (isinstance(value, float) and isnan(value)):
+            return value
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UsageError(f"{rule.name()}.{field} must be a {kind.__name__}, not {given!r}")
 
 
 def _ordered(findings: list[Finding]) -> list[Finding]:
