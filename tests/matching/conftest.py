@@ -236,6 +236,7 @@ def _collectives(
                 "stream": 20,
                 "peer": peer,
                 "root": None,
+                "asynchronous": None,
                 "launch_ns": None,
                 "start_ns": first,
                 "duration_ns": last - first,
