@@ -22,21 +22,23 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "fitted", "hidden", "mb", "served", "streams", "typical_ns"]
 
 KIND = ["communicator", "op", "dtype", "size_bytes"]
-WARM_UP = 1  # the first operation of a communicator sets it up
 
 
-def served(trace: Trace) -> pd.DataFrame:
+def served(trace: Trace, *, cold: bool = False) -> pd.DataFrame:
     """The operations whose size is known, in the order of their arrival.
 
-    Those of ``metrics.waits`` without each communicator's first, with ``ranks``, the group's
-    size, ``factor``, that of bus bandwidth, and ``busbw_gb_s``; the three are null where the
-    group's size is untold. Raises CannotLook where there is none.
+    Those of ``metrics.waits`` with ``ranks``, the group's size, ``factor``, that of bus
+    bandwidth, and ``busbw_gb_s``; the three are null where the group's size is untold. Each
+    communicator's first, which sets it up, only if ``cold``. Raises CannotLook where there
+    is none.
     """
     found = matched(trace).operations
     group_size = trace.collectives["group_size"].groupby(_operation(trace)).max()
     known = found.assign(ranks=found["operation"].map(group_size).astype("Int64"))
     known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
-    known = known[known.groupby("communicator", observed=True, dropna=False).cumcount() >= WARM_UP]
+    if not cold:
+        place = known.groupby("communicator", observed=True, dropna=False).cumcount()
+        known = known[place > 0]
     needed = ["op", "size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns"]
     known = known[known[needed].notna().all(axis=1) & (known["op"] != "barrier")]
     known = known[(known["size_bytes"] > 0) & (known["transfer_ns"] > 0)]
@@ -85,7 +87,8 @@ def streams(known: pd.DataFrame, trace: Trace) -> tuple[int, ...]:
 
 def mb(size_bytes: float) -> str:
     """A size for a sentence."""
-    return f"{size_bytes / 1e6:.3g} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.3g} kB"
+    unit, one = ("GB", 1e9) if size_bytes >= 1e9 else ("MB", 1e6)
+    return f"{size_bytes / one:.3g} {unit}" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.3g} kB"
 
 
 def _operation(trace: Trace) -> npt.NDArray[np.int64]:

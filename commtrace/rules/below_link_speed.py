@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.rules._bandwidth import hidden, mb, served, streams
 from commtrace.rules._common import ms, several_ranks, worth_saying
@@ -42,6 +42,8 @@ class BelowLinkSpeed(Rule):
         Says nothing without a recorded topology, where the GPUs of the machine are not all
         linked alike, or across machines. What other jobs send is not in the trace.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_bytes: int = 16_000_000
     min_count: int = 10

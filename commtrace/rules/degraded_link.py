@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,8 @@ class DegradedLink(Rule):
         One step is found, not several; a link that recovers is found if the slow part is
         long. A neighbour's job on the same switch looks the same.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("below-link-speed", "exposed-communication")
 
     min_count: int = 20
     min_bytes: int = 100_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.expect import pcie
 from commtrace.rules._bandwidth import mb, served, streams
@@ -32,7 +32,7 @@ class ImpossibleNumber(Rule):
         all others, all_reduce included, since a network that reduces halves its traffic. B is
         the peak of the recorded link, else ``peak_gb_s``, more than any NVLink before the
         sixth has; for copies to and from the host that of the GPU's PCIe, else ``host_gb_s``,
-        as much as Grace has.
+        as much as Grace has. At least ``min_share`` of their kind have to be that fast.
 
     Why it costs time
         It costs no time, but whoever explains such a number explains an error.
@@ -52,6 +52,7 @@ class ImpossibleNumber(Rule):
     min_bytes: int = 1_000_000
     peak_gb_s: float = 900.0
     host_gb_s: float = 450.0
+    min_share: float = 0.1
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         """One finding per kind of operation, and one per way of copies."""
@@ -62,17 +63,24 @@ class ImpossibleNumber(Rule):
             if copies.empty:
                 raise CannotLook("neither an operation nor a copy tells its size") from None
         else:
-            for op, some in _wrong(known).groupby("op", observed=True):
+            for (op, _), some in self._wrong(known, ["op", "dtype"]):
                 yield self._finding(
                     some, str(op), streams(some, trace), "in-network reduction: allowed for"
                 )
-        ways = _wrong(copies).groupby(["rank", "kind", "source", "destination"], observed=True)
-        for (_, kind, source, destination), some in ways:
+        for way, some in self._wrong(copies, ["rank", "kind", "source", "destination"]):
+            _, kind, source, destination = way
             what, where = f"{kind} copies {source} → {destination}", set(some["stream"])
             yield self._finding(some, what, tuple(sorted(where)), "overlap: each is timed alone")
 
+    def _wrong(self, known: pd.DataFrame, by: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+        """By operation or way, those too fast, if they are more than a stray few."""
+        for what, some in known.groupby(by, observed=True, dropna=False):
+            wrong = some[some["gb_s"] > _MARGIN * some["peak"]]
+            if len(wrong) and len(wrong) >= self.min_share * len(some):
+                yield what, wrong
+
     def _operations(self, trace: Trace) -> pd.DataFrame:
-        known = served(trace)
+        known = served(trace, cold=True)
         told = uniform_link(trace)
         on_cpu = bool((trace.collectives["device"] == "cpu").all())
         known = known[known["size_bytes"] >= self.min_bytes]
@@ -141,10 +149,6 @@ class ImpossibleNumber(Rule):
     def good() -> Trace:
         """In 2.5 ms: 400 GB/s."""
         return _broadcasts(2500)
-
-
-def _wrong(known: pd.DataFrame) -> pd.DataFrame:
-    return known[known["gb_s"] > _MARGIN * known["peak"]]
 
 
 def _broadcasts(took_us: float) -> Trace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,8 @@ class LatencyBound(Rule):
         computed in between that is rare, but not seen here. A row becomes one operation for
         every ``bucket_bytes``.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_count: int = 10
     min_latency_share: float = 0.5

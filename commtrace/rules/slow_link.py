@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.waits import matched
@@ -45,6 +45,8 @@ class SlowLink(Rule):
         slow rank or host is slow on all its edges and is no slow link; where an end has no
         other edge in the trace, the two cannot be told apart, and the finding says so.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_count: int = 10
     min_ratio: float = 1.25

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.expect import PROTOCOL_BANDWIDTH, nccl_latency_ns
 from commtrace.rules._bandwidth import KIND, mb, served, streams
@@ -50,6 +50,8 @@ class WrongAlgorithm(Rule):
         kernel does not tell what ran, and is not looked at. On two machines a tree can beat
         its model. Someone may have had a reason: a bug, or results that repeat.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("below-link-speed", "exposed-communication")
 
     min_ratio: float = 1.2
     min_step_share: float = 0.05

@@ -117,6 +117,16 @@ class TestImpossibleNumber:
             run.collective(1, "recv", i * 1000, 1, size=10 * MB, peer=0)
         assert not found(run.trace(), "impossible-number")
 
+    def test_a_single_cold_measurement_is_looked_at_too(self) -> None:
+        trace = all_reduces([770], sizes=1000 * MB, ranks=8).trace()
+        (finding,) = found(trace, "impossible-number")
+        assert finding.summary.startswith("1 all_reduce of 1 GB seem to take 0.77 ms")
+        assert "needs 1299 GB/s" in finding.summary
+
+    def test_a_stray_one_is_noise(self) -> None:
+        trace = all_reduces([4000] * 20 + [770], sizes=1000 * MB, ranks=8).trace()
+        assert not found(trace, "impossible-number")
+
     def test_copies_within_a_gpu_are_as_fast_as_its_memory(self) -> None:
         run = Tiny()
         run.copy(0, 0, 10, kind="DtoD", size=20 * MB, destination="cuda:0")
