@@ -228,6 +228,10 @@ COLLECTIVES = Table(
         _STREAM,
         _maybe("peer", "The other global rank of a send or recv."),
         _maybe("root", "The global rank of a rooted operation's root."),
+        _maybe(
+            "asynchronous",
+            "1 if the call was asked to return at once (`async_op`), 0 if not; null if untold.",
+        ),
         _LAUNCH,
         _START,
         _DURATION,

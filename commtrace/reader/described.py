@@ -68,6 +68,7 @@ class Described(NamedTuple):
     group_size: int | None = None
     peer: int | None = None
     root: int | None = None
+    asynchronous: bool | None = None
 
 
 def first(*rungs: Described) -> Described:
@@ -119,6 +120,7 @@ def operator(name: str, args: Arguments) -> Described:
         out_elements=0 if op == "send" else _elements(_argument_shapes(args, where.output)),
         peer=_peer(op, name, args),
         root=_integer(_item(args.inputs, where.root)),
+        asynchronous=_asynchronous(name, args),
     )
 
 
@@ -149,7 +151,7 @@ def completed(told: Described, group_size: int | None, is_root: bool | None) -> 
         ins = _root_side(outs, group_size, is_root)
     elif op == "barrier":
         ins = outs = None
-    return Described(op, told.call, told.dtype, ins, outs, group_size, told.peer, told.root)
+    return told._replace(in_elements=ins, out_elements=outs, group_size=group_size)
 
 
 def _shapes(dims: Any, types: Any) -> list[list[int]] | None:
@@ -209,6 +211,13 @@ def _root_side(part: int | None, size: int | None, is_root: bool | None) -> int 
 
 def _is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < _LARGEST for n in value)
+
+
+def _asynchronous(name: str, args: Arguments) -> bool | None:
+    """c10d's operators have one boolean argument, ``asyncOp``, wherever they have it."""
+    inputs = args.inputs if name.startswith("c10d::") and isinstance(args.inputs, list) else []
+    told = [value == "True" for value in inputs if value in ("True", "False")]
+    return told[0] if len(told) == 1 else None
 
 
 def _item(values: Any, index: int | None) -> Any:

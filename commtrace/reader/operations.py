@@ -121,6 +121,7 @@ def row(
         "stream": stream,
         "peer": setting.global_rank(told.peer, place, told.peer),
         "root": root,
+        "asynchronous": None if told.asynchronous is None else int(told.asynchronous),
         "launch_ns": launch_ns,
         "start_ns": start_ns,
         "duration_ns": duration_ns,

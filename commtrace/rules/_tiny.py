@@ -92,6 +92,7 @@ class Tiny:
             "stream": COMMUNICATION,
             "peer": None,
             "root": None,
+            "asynchronous": None,
             "launch_ns": BASE_NS + round(start_us * 1e3) - 5_000,
             "name": f"{self.backend}:{op}",
             "provenance": "kernel",

@@ -64,6 +64,7 @@ def test_a_call_and_its_work_are_one_row(read: Any, gloo: Any, events: Any) -> N
         "stream": 50,
         "peer": None,
         "root": None,
+        "asynchronous": None,
         "launch_ns": 1_000,
         "start_ns": 9_000,
         "duration_ns": 20_000,
@@ -256,3 +257,12 @@ def test_calls_that_nccl_ran_are_not_gloos(read: Any, gloo: Any, events: Any) ->
     )
     assert [r["launch_ns"] for r in found.collectives] == [10_000]
     assert found.notes == {}
+
+
+@pytest.mark.parametrize(("told", "known"), [("True", 1), ("False", 0), ("", None)])
+def test_a_call_tells_whether_it_is_asynchronous(
+    read: Any, gloo: Any, told: str, known: int | None
+) -> None:
+    call = gloo.call("allreduce_", 1, [[[10]], [], [], [], [], []], ["", "", "", "", told, "-1"])
+    (row,) = read([call, gloo.work("all_reduce", 9, 20, [10])]).collectives
+    assert row["asynchronous"] == known

@@ -58,6 +58,7 @@ def test_rung_one_the_kernels_arguments(read: Any, events: Any) -> None:
         "stream": 20,
         "peer": None,
         "root": None,
+        "asynchronous": None,
         "launch_ns": 10_000,
         "start_ns": 20_000,
         "duration_ns": 5_000,

@@ -1,0 +1,181 @@
+"""Asynchronous communication is waited for before the work that could hide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from commtrace.intervals import covered
+from commtrace.metrics.activity import by_device, joined, work
+from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._tiny import BASE_NS, Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.intervals import Intervals
+    from commtrace.trace import Trace
+
+Int64 = npt.NDArray[np.int64]
+
+_AT_ONCE_NS = 200_000
+_MOSTLY = 0.8
+_FAR = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class FalseOverlap(Rule):
+    """A call is asynchronous, yet its result is waited for before other work runs.
+
+    What it detects
+        Calls with ``async_op=True``, at least ``min_operations`` of one kind under one label,
+        of which at least four fifths hide nothing: the device (gloo: the calling thread) does
+        next to nothing until they are done, then computes at once. What that compute could
+        have hidden is at least ``min_share`` of the steps' time.
+
+    Why it costs time
+        The call is written to overlap and does not: communication and compute run in turn.
+
+    What to do
+        Move ``wait()`` behind the work that does not need the result.
+
+    Blind spots
+        Whether the compute behind it needs the result: then it is no fault. A wait has no
+        event: it is inferred from the idle time until the operation's end. Which calls are
+        asynchronous is known only from recorded shapes (``record_shapes=True``).
+    """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+
+    min_operations: int = 10
+    min_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """One finding per kind of call and label."""
+        if trace.collectives["asynchronous"].isna().all():
+            raise CannotLook(
+                "the trace does not tell which calls are asynchronous: record it with shapes"
+            )
+        calls = _calls(trace)
+        for _, mine in calls.groupby(["op", "group", "label"], observed=True, dropna=False):
+            blocked = mine[mine["blocked"]]
+            per_rank = blocked.groupby("rank")["regained_ns"].sum()
+            many = len(blocked) >= max(self.min_operations, _MOSTLY * len(mine))
+            if many and worth_saying(float(per_rank.median()), trace, self.min_share):
+                yield self._finding(blocked, len(mine), round(float(per_rank.median())), trace)
+
+    def _finding(self, blocked: pd.DataFrame, calls: int, cost: int, trace: Trace) -> Finding:
+        first = blocked.iloc[0]
+        where = "" if pd.isna(first["label"]) else f" in '{str(first['label'])[:40]}'"
+        share = 100 * cost / step_time_ns(trace)
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(blocked)} of {calls} asynchronous {first['op']}{where} are waited for "
+                f"before any work runs: {ms(cost)} could be hidden, {share:.0f} % of the run"
+            ),
+            ranks=tuple(sorted({int(rank) for rank in blocked["rank"]})),
+            streams=tuple(sorted({int(stream) for stream in blocked["stream"]})),
+            start_ns=int(blocked["start_ns"].min()),
+            end_ns=int((blocked["start_ns"] + blocked["duration_ns"]).max()),
+            cost_ns=cost,
+            evidence=(
+                Evidence(
+                    "asynchronous calls that hide nothing",
+                    len(blocked),
+                    "operations",
+                    self.min_operations,
+                ),
+                Evidence("median time blocked", float(blocked["blocked_ns"].median()), "ns"),
+                Evidence("compute right behind them", float(blocked["behind_ns"].median()), "ns"),
+                Evidence("could be hidden, of the steps' time", share, "%", 100 * self.min_share),
+            ),
+            ruled_out=(
+                "synchronous calls: only those made with async_op=True are counted",
+                "the last of several that overlap: most calls of the kind hide nothing",
+            ),
+            advice=(
+                "move wait() behind the compute that does not need the result; that it was waited "
+                "for is inferred from the idle time until the operation's end"
+            ),
+            confidence="medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """An asynchronous all_reduce, and the compute enqueued behind it starts at its end."""
+        return _run(compute_at=505)
+
+    @staticmethod
+    def good() -> Trace:
+        """The compute runs meanwhile."""
+        return _run(compute_at=105)
+
+
+def _run(compute_at: float) -> Trace:
+    run = Tiny()
+    for step in range(12):
+        start = step * 1000
+        run.step(0, step, start, 1000)
+        run.collective(0, "all_reduce", start + 100, 400, size=1 << 24, asynchronous=1)
+        launch = BASE_NS + round(1e3 * (start + 110))
+        run.kernel(0, start + compute_at, 380, launch_ns=launch)
+    return run.trace()
+
+
+def _calls(trace: Trace) -> pd.DataFrame:
+    """Asynchronous calls: whether they block, for how long, and the compute behind them."""
+    calls = trace.collectives[trace.collectives["asynchronous"] == 1]
+    calls = calls.assign(label=_labels(calls, trace))
+    parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
+    for place, streams in by_device(work(trace)).items():
+        mine = calls[(calls["rank"] == place.rank) & (calls["device"] == place.device)]
+        compute = joined([done for _, done in streams]).compute
+        if len(mine) and compute is not None:
+            parts.append(_blocked(mine, compute, _next_call(mine, trace)))
+    every = pd.concat([part for part in parts if len(part)] or parts[:1])
+    return every.assign(regained_ns=every[["blocked_ns", "behind_ns"]].min(axis=1))
+
+
+def _blocked(calls: pd.DataFrame, compute: Intervals, following: Int64) -> pd.DataFrame:
+    """Whether nothing computes while they run, and something does right behind."""
+    start = calls["start_ns"].to_numpy()
+    end = start + calls["duration_ns"].to_numpy()
+    hidden = covered(start, end, compute)
+    opens = np.append(compute[0], _FAR)
+    resumed = opens[np.searchsorted(opens, end)]
+    behind = covered(end, np.maximum(following, end), compute)
+    blocked = (hidden <= (1 - _MOSTLY) * (end - start)) & (resumed - end <= _AT_ONCE_NS)
+    return calls.assign(blocked=blocked, blocked_ns=end - start - hidden, behind_ns=behind)
+
+
+def _next_call(calls: pd.DataFrame, trace: Trace) -> Int64:
+    """When the next operation of the same rank and device starts, of whatever kind."""
+    rank, device = calls["rank"].iloc[0], calls["device"].iloc[0]
+    every = trace.collectives
+    every = every[(every["rank"] == rank) & (every["device"] == device)]
+    starts = np.sort(every["start_ns"].to_numpy())
+    last = starts[-1:] + 3_600_000_000_000
+    found = np.searchsorted(starts, calls["start_ns"].to_numpy(), side="right")
+    return np.asarray(np.append(starts, last)[found], dtype=np.int64)
+
+
+def _labels(calls: pd.DataFrame, trace: Trace) -> npt.NDArray[np.object_]:
+    """The innermost labelled range that each call was made in."""
+    ranges = trace.steps[trace.steps["label"].notna()].sort_values("start_ns", kind="stable")
+    moments = calls["launch_ns"].fillna(calls["start_ns"]).to_numpy(dtype=np.int64)
+    labels = np.full(len(calls), None, dtype=object)
+    for rank in calls["rank"].unique().tolist():
+        mine = ranges[ranges["rank"] == rank]
+        start = mine["start_ns"].to_numpy()
+        end = start + mine["duration_ns"].to_numpy()
+        name = mine["label"].astype(str).to_list()
+        for row in np.flatnonzero((calls["rank"] == rank).to_numpy()).tolist():
+            around = np.flatnonzero((start <= moments[row]) & (moments[row] < end))
+            labels[row] = name[around[-1]] if around.size else None
+    return labels
