@@ -242,6 +242,117 @@ def test_a_truncated_file_is_analysed_as_far_as_it_goes(
     assert 0 < document["devices"][0]["communication_ns"] < 2_000 * 10_000
 
 
+@pytest.fixture
+def with_a_finding(tmp_path: Path) -> Path:
+    """Of two ranks one has a trace, which `unfit-trace` says."""
+    return write(tmp_path / "rank0.json", trace(KERNEL, world_size=2))
+
+
+def found(capsys: Captured) -> list[str]:
+    document = json.loads(capsys.readouterr().out)
+    _validate(document)
+    return sorted({finding["rule"] for finding in document["findings"]})
+
+
+def test_strict_tells_findings_by_the_status(with_a_finding: Path, capsys: Captured) -> None:
+    json_of = ["analyze", str(with_a_finding), "--format", "json"]
+    assert main([*json_of, "--strict"]) == 1
+    assert found(capsys) == ["unfit-trace"]
+    assert main([*json_of]) == 0
+    assert found(capsys) == ["unfit-trace"]
+    assert main([*json_of, "--strict", "--ignore", "unfit-trace"]) == 0
+    assert found(capsys) == []
+    assert main([*json_of, "--strict", "--select", "straggler", "--select", "jitter"]) == 0
+    assert found(capsys) == []
+
+
+def test_good_news_is_no_finding_under_strict(
+    a_trace: Path, capsys: Captured, monkeypatch: Any
+) -> None:
+    from commtrace.rules import RULES
+    from commtrace.run import Run
+
+    run = Run(RULES["at-the-roofline"].bad(), "run")
+    monkeypatch.setattr("commtrace.run.load", lambda paths, **_: run)
+    arguments = ["analyze", str(a_trace), "--strict", "--select", "at-the-roofline"]
+    assert main(arguments) == 0
+    assert "Good news: " in capsys.readouterr().out
+
+
+def test_thresholds_from_the_configuration_and_over_it(
+    tmp_path: Path, capsys: Captured, monkeypatch: Any
+) -> None:
+    from commtrace.rules import RULES
+    from commtrace.run import Run
+
+    run = Run(RULES["straggler"].bad(), "run")
+    monkeypatch.setattr("commtrace.run.load", lambda paths, **_: run)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COMMTRACE_CONFIG", raising=False)
+    arguments = ["analyze", "x", "--format", "json", "--select", "straggler"]
+    assert main(arguments) == 0
+    assert found(capsys) == ["straggler"]
+    (tmp_path / "pyproject.toml").write_text("[tool.commtrace.rules.straggler]\nmin_share = 0.9")
+    assert main(arguments) == 0
+    assert found(capsys) == []
+    assert main([*arguments, "--threshold", "straggler.min_share=0.1"]) == 0
+    assert found(capsys) == ["straggler"]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("stragler]\nmin_share = 1", "straggler"),
+        ("straggler]\nmin_sare = 1", "min_sare"),
+        ("straggler]\nmin_share = true", "float, not True"),
+        ("straggler]\nmin_operations = 2.5", "int, not 2.5"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_that_names_it(
+    a_trace: Path, capsys: Captured, monkeypatch: Any, table: str, said: str
+) -> None:
+    file = write(a_trace.parent / "mine.toml", f"[tool.commtrace.rules.{table}")
+    monkeypatch.setenv("COMMTRACE_CONFIG", str(file))
+    assert main(["analyze", str(a_trace)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert str(file) in err
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--select", "stragler"], "did you mean straggler"),
+        (["--ignore", "nothing"], "'nothing'"),
+        (["--threshold", "straggler"], "RULE.FIELD=VALUE"),
+        (["--threshold", "straggler=3"], "RULE.FIELD=VALUE"),
+        (["--threshold", "stragler.min_share=3"], "did you mean straggler"),
+        (["--threshold", "straggler.share=3"], "it has: min_operations, min_share"),
+        (["--threshold", "straggler.min_share=much"], "must be a float"),
+        (["--threshold", "straggler.min_share=nan"], "must be a float"),
+        (["--threshold", "straggler.min_operations=2.5"], "must be an int"),
+        (["--select", "jitter", "--threshold", "straggler.share=3"], "it has: min_operations"),
+    ],
+)
+def test_a_wrong_rule_or_threshold_is_one_line(
+    a_trace: Path, capsys: Captured, arguments: list[str], said: str
+) -> None:
+    assert main(["analyze", str(a_trace), *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert said in err
+
+
+def test_explain_lists_and_explains(capsys: Captured) -> None:
+    assert main(["explain"]) == 0
+    assert "\nstraggler: One rank arrives last" in capsys.readouterr().out
+    assert main(["explain", "straggler"]) == 0
+    assert "Blind spots" in capsys.readouterr().out
+    assert main(["explain", "stragler"]) == 2
+    assert "did you mean straggler" in capsys.readouterr().err
+
+
 def test_a_file_name_is_no_terminal_sequence(tmp_path: Path) -> None:
     path = write(tmp_path / "\x1b[2Jrank0\n.json", "nothing")
     done = commtrace("analyze", path)

@@ -95,3 +95,18 @@ def test_a_named_file_must_be_there(
     configured("")
     with pytest.raises(UsageError, match=r"^none\.toml: .* COMMTRACE_CONFIG names it"):
         config.kernel_patterns()
+
+
+def test_thresholds_of_rules(configured: Callable[..., Path]) -> None:
+    configured("[tool.commtrace.rules.straggler]\nmin_share = 0.1\n")
+    assert config.rule_thresholds() == (
+        Path("pyproject.toml"),
+        {"straggler": {"min_share": 0.1}},
+    )
+
+
+@pytest.mark.parametrize("rules", ["rules = 3", "rules.straggler = 3"])
+def test_thresholds_that_are_no_tables(configured: Callable[..., Path], rules: str) -> None:
+    configured(f"[tool.commtrace]\n{rules}\n")
+    with pytest.raises(UsageError, match=r"pyproject\.toml: tool\.commtrace\.rules.* a table of"):
+        config.rule_thresholds()

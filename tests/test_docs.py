@@ -11,7 +11,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 @pytest.mark.parametrize(
-    "name", ["columns.md", "workloads.md", "../commtrace/reports/analysis.schema.json"]
+    "name",
+    ["columns.md", "rules.md", "workloads.md", "../commtrace/reports/analysis.schema.json"],
 )
 def test_a_generated_page_is_current(name: str) -> None:
     pages = runpy.run_path(str(DOCS / "generate.py"))["pages"]()

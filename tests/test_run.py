@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import commtrace as ct
+from commtrace.reports import terminal
 from commtrace.run import Run
 from commtrace.schema import Note, rows
 from commtrace.trace import Trace
@@ -80,7 +81,30 @@ def test_what_comparing_ranks_tells(recorded: Path) -> None:
     assert set(run.waits["operation"]) == set(run.operations["operation"])
     assert list(run.clock["rank"]) == list(run.ranks["rank"])
     assert run.skew()["wait_ns_total"].sum() == run.waits["wait_ns"].sum()
-    assert "Rank 1 arrived last" in run._repr_html_()
+    shown = run._repr_html_()
+    assert "rank 1 is last" in shown
+    assert "Rank 1 arrived last" not in shown, "the finding says it"
+    ignored = run.analysis(ignore=["straggler"])
+    assert "Rank 1 arrived last" in terminal.render(ignored)
+
+
+def test_a_diagnosis_can_be_narrowed(recorded: Path) -> None:
+    run = ct.load(recorded / "straggler" / "gloo-4")
+    (finding,) = run.diagnose(select=["straggler"]).findings
+    assert finding.ranks == (1,)
+    never = {"straggler": {"min_share": 2.0}}
+    assert run.diagnose(select=["straggler"], thresholds=never) == ct.Diagnosis()
+    assert "straggler" not in {f.rule for f in run.diagnose(ignore=["straggler"]).findings}
+
+
+def test_exposure_and_queueing(recorded: Path) -> None:
+    run = ct.load(recorded / "overlap" / "gloo-4")
+    whole = run.overlap()["exposed_communication_ns"].sum()
+    for by in ("group", "op", "step", "phase"):
+        assert run.exposure(by=by)["exposed_ns"].sum() == whole  # type: ignore[arg-type]
+    with pytest.raises(ct.UsageError, match="'group', 'op', 'step', 'phase'"):
+        run.exposure(by="rank")  # type: ignore[arg-type]
+    assert (run.queueing()["queue_ns_p50"] >= 0).all()
 
 
 def test_the_tables_are_the_traces(make_trace: Make) -> None:

@@ -63,7 +63,8 @@ def _value(rule: type[Rule], field: str, kind: type[Any], given: Any) -> Any:
             return value
     except (TypeError, ValueError, OverflowError):
         pass
-    raise UsageError(f"{rule.name()}.{field} must be a {kind.__name__}, not {given!r}")
+    article = "an" if kind is int else "a"
+    raise UsageError(f"{rule.name()}.{field} must be {article} {kind.__name__}, not {given!r}")
 
 
 def _ordered(findings: list[Finding]) -> list[Finding]:

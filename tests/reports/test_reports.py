@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from commtrace.analysis import Analysis
 from commtrace.reports import json as json_report
 from commtrace.reports import markdown, terminal
 from commtrace.run import Run
-from commtrace.schema import Note
+from commtrace.schema import Diagnosis, Note
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]
@@ -83,7 +84,11 @@ def training(make_trace: Make, ranks: int) -> Analysis:
         steps=[{"rank": r, "step": 1, "start_ns": 0, "duration_ns": ms} for r in range(ranks)],
         notes=(Note("missing-rank", f"rank {ranks} of {ranks + 1} has no trace", rank=None),),
     )
-    return Run(trace, "traces/training").analysis()
+    analysis = Run(trace, "traces/training").analysis()
+    # Rules come and go; what the reports are held against says what one of them says here.
+    found = tuple(f for f in analysis.verdict.diagnosis.findings if f.rule == "unfit-trace")
+    judged = replace(analysis.verdict, diagnosis=Diagnosis(found, {"cold-start": "no first one"}))
+    return replace(analysis, verdict=judged)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -180,35 +185,42 @@ def test_colour_is_only_added(make_trace: Make) -> None:
 
 
 def hostile(make_trace: Make) -> Analysis:
+    names = [_as_read(name) for name in HOSTILE]
     trace = make_trace(
         kernels=[
-            {"kind": "compute", "start_ns": 0, "duration_ns": 5, "device": name} for name in HOSTILE
+            {"kind": "compute", "start_ns": 0, "duration_ns": 5, "device": name} for name in names
         ],
         collectives=[
             {"op": name, "group": name, "dtype": name, "start_ns": 0, "duration_ns": 5}
-            for name in HOSTILE
+            for name in names
         ],
         copies=[
             {"kind": "HtoD", "source": name, "destination": name, "memory": name}
             | {"start_ns": 0, "duration_ns": 5}
-            for name in HOSTILE
+            for name in names
         ],
         ranks=[{"rank": i, "file": name, "host": name} for i, name in enumerate(HOSTILE)],
-        groups=[{"group": name, "backend": name} for name in HOSTILE],
+        groups=[{"group": name, "backend": name} for name in names],
         notes=tuple(Note(name, name, file=name) for name in HOSTILE),
     )
     return Run(trace, HOSTILE[3]).analysis()
 
 
+def _as_read(name: str) -> str:
+    """No trace's text has lone surrogates when it is read; a file's name can."""
+    return name.encode("utf-8", "replace").decode()
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_are_no_markup(make_trace: Make, name: str) -> None:
+    read = _as_read(name)
     trace = make_trace(
-        collectives=[{"op": name, "group": name, "dtype": name, "start_ns": 0, "duration_ns": 5}],
-        groups=[{"group": name, "backend": name}],
+        collectives=[{"op": read, "group": read, "dtype": read, "start_ns": 0, "duration_ns": 5}],
+        groups=[{"group": read, "backend": read}],
         ranks=[{"file": name, "host": name}],
         notes=(Note(name, name, file=name),),
     )
-    analysis = Run(trace, name).analysis()
+    analysis = Run(trace, name).analysis(select=["straggler"])
 
     shown = terminal.render(analysis, width=300)
     assert all(c.isprintable() for c in shown.replace("\n", ""))
@@ -216,7 +228,7 @@ def test_names_are_no_markup(make_trace: Make, name: str) -> None:
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render(analysis))
     inline = [child.type for token in tokens for child in token.children or ()]
     assert set(inline) <= {"text", "text_special", "softbreak"}
-    assert [t.type for t in tokens].count("heading_open") == 3 + (len(analysis.devices) > 0)
+    assert [t.type for t in tokens].count("heading_open") == 4 + (len(analysis.devices) > 0)
     assert [t.type for t in tokens].count("bullet_list_open") == 1
     rows = [t.type for t in tokens].count("tr_open")
     assert rows == 2 + 2 * (len(analysis.devices) > 0)

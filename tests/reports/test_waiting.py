@@ -45,7 +45,7 @@ def run_of(
             for r in ranks
         ],
     )
-    return Run(trace, "run").analysis()
+    return Run(trace, "run").analysis(select=["unfit-trace"])
 
 
 def always_late(rank: int, times: int = 10) -> list[list[float]]:
@@ -100,7 +100,7 @@ def test_the_straggler_of_one_group(make_trace: Make) -> None:
     trace = make_trace(
         collectives=called, groups=groups, ranks=[{**row, "start_ns": 0} for row in ranks]
     )
-    analysis = Run(trace, "run").analysis()
+    analysis = Run(trace, "run").analysis(select=["unfit-trace"])
     said = straggler(analysis)
     assert said is not None
     assert said.startswith("In group <b>, rank 1 arrived last in 12 of 12 operations")

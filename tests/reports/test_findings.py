@@ -1,0 +1,132 @@
+"""What the reports say of findings, whatever stands in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import jsonschema
+import pytest
+from markdown_it import MarkdownIt
+
+from commtrace.analysis import Analysis, Verdict
+from commtrace.reports import json as json_report
+from commtrace.reports import markdown, notebook, terminal
+from commtrace.reports.findings import closing
+from commtrace.rules import RULES
+from commtrace.run import Run, explanation
+from commtrace.schema import Diagnosis, Evidence, Finding
+from commtrace.trace import Trace
+
+Make = Callable[..., Trace]
+
+MS = 1_000_000
+FINDING = Finding(
+    rule="straggler",
+    summary="rank 5 is last in 38 of 40 steps",
+    ranks=(5,),
+    streams=(),
+    start_ns=0,
+    end_ns=1,
+    cost_ns=11 * MS,
+    evidence=(Evidence("steps", 38, "steps", 4),),
+    ruled_out=(),
+    advice="look at its data loader",
+    confidence="high",
+)
+SYMPTOM = replace(FINDING, rule="host-late", explained_by="straggler")
+GOOD = replace(FINDING, rule="at-the-roofline", summary="all is fast", cost_ns=0)
+
+
+def verdict(*findings: Finding, **skipped: str) -> Verdict:
+    return Verdict(Diagnosis(findings, skipped), 100 * MS, frozenset({"at-the-roofline"}))
+
+
+def reported(make_trace: Make, judged: Verdict) -> Analysis:
+    return replace(Run(make_trace(), "run").analysis(select=["straggler"]), verdict=judged)
+
+
+def test_a_finding_its_cost_its_cure_and_its_symptoms(make_trace: Make) -> None:
+    other = replace(FINDING, rule="desync", summary="ranks disagree", cost_ns=0, confidence="low")
+    judged = verdict(FINDING, SYMPTOM, SYMPTOM, replace(SYMPTOM, rule="jitter"), other, GOOD)
+    shown = terminal.render(reported(make_trace, judged), width=80)
+    assert shown[shown.index("Findings") :].splitlines() == [
+        "Findings",
+        "1. rank 5 is last in 38 of 40 steps",
+        "   costs at most 11.0 ms (11 % of the steps) · high confidence · straggler",
+        "   → look at its data loader",
+        "   also seen as: host-late (2×), jitter",
+        "",
+        "2. ranks disagree",
+        "   low confidence · desync",
+        "   → look at its data loader",
+        "",
+        "Good news: all is fast (at-the-roofline)",
+    ]
+    assert shown.splitlines()[-1] in markdown.render(reported(make_trace, judged))
+    assert "also seen as: host-late" in notebook.render(reported(make_trace, judged))
+    assert judged.faults == judged.diagnosis.findings[:-1]
+
+
+@pytest.mark.parametrize(
+    ("judged", "said"),
+    [
+        (verdict(), ["No findings."]),
+        (verdict(GOOD), ["No findings.", "Good news: all is fast (at-the-roofline)"]),
+        (
+            verdict(jitter="x"),
+            ["No findings.", "1 rule could not look: jitter; --format json says why."],
+        ),
+        (
+            verdict(FINDING, a="", b="", c="", d=""),
+            ["4 rules could not look; --format json says why."],
+        ),
+        (verdict(*[FINDING] * 13), ["3 more are not shown."]),
+    ],
+)
+def test_what_else_there_is_to_say(judged: Verdict, said: list[str]) -> None:
+    assert list(closing(judged)) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\x1b[2Ja", "[red]a[/red]", "a|b\n# c", "`a` **b** <b>c</b>", "[a](http://b)", "1. a", "- a"],
+)
+def test_a_findings_text_is_no_markup(make_trace: Make, text: str) -> None:
+    judged = verdict(replace(FINDING, summary=text, advice=text))
+    analysis = reported(make_trace, judged)
+    shown = terminal.render(analysis, width=200)
+    assert all(c.isprintable() for c in shown.replace("\n", ""))
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render(analysis))
+    inline = [child.type for token in tokens for child in token.children or ()]
+    assert set(inline) <= {"text", "text_special", "softbreak"}
+    kinds = [token.type for token in tokens]
+    assert (kinds.count("ordered_list_open"), kinds.count("bullet_list_open")) == (1, 1)
+    assert "<b>c" not in notebook.render(analysis)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rules_finding_fits_the_schema_and_the_screen(name: str) -> None:
+    analysis = Run(RULES[name].bad(), name).analysis(select=[name])
+    document = json.loads(json_report.render(analysis))
+    jsonschema.Draft202012Validator(json_report.schema()).validate(document)
+    assert document["findings"][0]["rule"] == name
+    for width in (80, 120):
+        assert max(map(len, terminal.render(analysis, width=width).splitlines())) <= width
+        lines = terminal.explain(explanation(name), width=width).splitlines()
+        assert max(map(len, lines)) <= width
+
+
+def test_an_explanation_has_it_all() -> None:
+    shown = terminal.explain(explanation("straggler"), width=80)
+    parts = (
+        "What it detects",
+        "Blind spots",
+        "--threshold straggler.min_operations=10",
+        "Example:",
+    )
+    assert [part for part in parts if part not in shown] == []
+    assert "1. rank 1 is last in 12 of 12" in shown
+    assert "``" not in shown
+    assert "`min_operations`" in markdown.explain(explanation("straggler"))
