@@ -23,7 +23,7 @@ Float = npt.NDArray[np.float64]
 PLACES = (0.5, 0.25, 0.75, 0.0, 1.0)  # where a vote is tried: a window may have opened late
 CHUNK = 16  # operations that vote on every offset there can be
 LONG_CHUNK = 512  # operations that vote on the best of them
-FINALISTS = 64
+FINALISTS = 8  # of the offsets that each of them proposes
 SEEDS = 3
 OFFSETS = 10_000
 TIE = 1.25  # votes as close as this are equal
@@ -79,19 +79,15 @@ def _vote(a: Marks, b: Marks, middle: int, gap: float) -> int | None:
     """The offset at which a stretch of b finds its like in a most closely."""
     few, many = (_chunk(b, middle, size) for size in (CHUNK, LONG_CHUNK))
     step = max(1, min(few.time.size * a.time.size // OFFSETS, few.time.size // SEEDS))
-    offsets = np.unique(
-        np.concatenate(
-            [
-                few.time[seed] - a.time[a.like == few.like[seed]]
-                for seed in range(0, few.time.size, step)
-            ]
-        )
-    )
-    if offsets.size == 0:
-        return None
     search = _Search(a)
-    closeness = np.abs(search.distances(few, offsets)).clip(max=gap / 2).mean(axis=1)
-    best = offsets[np.argsort(closeness, kind="stable")[:FINALISTS]]
+    finalists = []
+    for seed in range(0, few.time.size, step):
+        offsets = few.time[seed] - a.time[a.like == few.like[seed]]
+        closeness = np.abs(search.distances(few, offsets)).clip(max=gap / 2).mean(axis=1)
+        finalists.append(offsets[np.argsort(closeness, kind="stable")[:FINALISTS]])
+    best = np.unique(np.concatenate(finalists))
+    if best.size == 0:
+        return None
     distances = search.distances(many, best)
     centre = np.median(distances, axis=1)
     closeness = np.abs(distances - centre[:, None]).clip(max=gap / 2).mean(axis=1)

@@ -57,7 +57,8 @@ def match(trace: Trace) -> pd.DataFrame:
     rows = rows_of(trace)
     found = keyed(rows)
     _align(rows, found)
-    pair(rows, found, readings(rows, found.number))
+    if rows.p2p.any():
+        pair(rows, found, readings(rows, found.number))
     found.new(np.flatnonzero(found.number < 0))
     number = codes(found.number)
     present = np.bincount(number)[number]
@@ -118,7 +119,11 @@ class _Aligned:
         number, line = self.sequence.find(part, before, self._known(part))
         matched = (before < 0) & (number >= 0)
         found.join(part.place[matched], number[matched], ALIGNMENT)
-        self._show(number[matched])
+        # An operation without number here may have had one there.
+        met = (before >= 0) & (number != before)
+        if met.any():
+            self.sequence.renumber(found.merge(number[met], before[met], self.rows.rank))
+        self._show(np.concatenate((number[matched], before[met])))
         found.new(part.place[number < 0])
         if line is not None:
             self.lines.setdefault(_rank(self.rows, part), line)

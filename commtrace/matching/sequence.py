@@ -82,6 +82,12 @@ class Sequence:
         for name in ("number", "like", "time", "arrived"):
             setattr(self, name, getattr(self, name)[order])
 
+    def renumber(self, became: Int64) -> None:
+        """Take over new numbers."""
+        self.number = became[self.number]
+        if self.issued is not None:
+            self.issued = became[self.issued]
+
     def _by_number(self, number: Int64) -> Int64:
         order = np.argsort(self.number, kind="stable")
         at = np.searchsorted(self.number[order], number).clip(max=order.size - 1)

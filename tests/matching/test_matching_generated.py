@@ -155,6 +155,18 @@ def test_waits_of_a_partial_operation_are_lower_bounds(generate: Generate) -> No
     assert [note.code for note in unmatched(run.trace)] == ["partial-operations"]
 
 
+def test_numbers_that_only_some_rows_have(generate: Generate) -> None:
+    # A flight recorder is a ring: each rank has lost the numbers of a different beginning.
+    run = generate(4, 200, **BASE, mesh=2, alike=True, drop=0.01, identifiers="sequence")
+    rows = run.trace.collectives
+    lost = run.truth["place"] < 100 + 40 * run.truth["rank"]
+    trace = Trace(**{**vars(run.trace), "collectives": rows.assign(seq=rows["seq"].mask(lost))})
+    found = match(trace)
+    mixed, split, _ = mixed_and_split(run.truth, found["operation"])
+    assert (mixed, split) == (0, 0)
+    assert set(found["matched_by"].dropna()) == {"sequence", "alignment"}
+
+
 def test_unrelated_runs_are_not_aligned(generate: Generate) -> None:
     ours, theirs = (generate(1, 60, seed=seed, alike=True, named_hosts=False) for seed in (1, 2))
     shifted = theirs.trace.collectives.assign(
