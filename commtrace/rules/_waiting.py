@@ -126,8 +126,9 @@ class Late:
     """A rank that is last more often than chance allows.
 
     ``gaps`` has one row per operation that it was last in: ``start_ns``, the second-latest
-    arrival, ``end_ns``, its own, ``gap_ns`` between them and the ``communicator``.
-    ``communicator`` is None for the whole run.
+    arrival, ``end_ns``, its own, ``gap_ns`` between them, ``stalled_ns`` of it in which the
+    second-latest rank had nothing to compute, and the ``communicator``. ``communicator`` is
+    None for the whole run.
     """
 
     rank: int
@@ -154,8 +155,13 @@ class Late:
 
     @property
     def cost_ns(self) -> int:
-        """Wall time in which only it was awaited, counted once however many waited."""
-        return total(union(self.gaps["start_ns"].to_numpy(), self.gaps["end_ns"].to_numpy()))
+        """Wall time in which only it was awaited, counted once however many waited.
+
+        Less the share in which who waited for it computed on: that delays nobody.
+        """
+        awaited = total(union(self.gaps["start_ns"].to_numpy(), self.gaps["end_ns"].to_numpy()))
+        stalled = self.gaps["stalled_ns"].sum() / self.gaps["gap_ns"].sum()
+        return round(awaited * float(stalled))
 
 
 def arrivals(trace: Trace, min_operations: int) -> pd.DataFrame:
@@ -182,7 +188,9 @@ def late_ranks(trace: Trace, min_operations: int) -> tuple[Late, ...]:
     known = _KNOWN.setdefault(trace, {})
     if min_operations not in known:
         rows = arrivals(trace, min_operations)
-        known[min_operations] = tuple(_late(rows, own_gaps(rows), trace, min_operations))
+        gaps = own_gaps(rows)
+        gaps = gaps.assign(stalled_ns=_stalled_ns(gaps, trace))
+        known[min_operations] = tuple(_late(rows, gaps, trace, min_operations))
     return known[min_operations]
 
 
@@ -204,7 +212,8 @@ def stragglers_doing(
 def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
     """The last rows of the operations whose last rank is known and late by its own doing.
 
-    ``start_ns`` is the second-latest arrival, ``end_ns`` its own, ``gap_ns`` between them.
+    ``start_ns`` is the second-latest arrival, ``end_ns`` its own, ``gap_ns`` between them;
+    ``second_rank``, ``second_device`` and ``second_start_ns``, on its own clock, of the former.
     The first operation of a communicator is left out if it is far later than the others.
     """
     ordered = rows.sort_values(["operation", "arrival_ns"], kind="stable")
@@ -213,11 +222,27 @@ def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
     last = rows[rows["last"]].copy()
     last["end_ns"] = last["arrival_ns"]
     last["start_ns"] = last["operation"].map(second["arrival_ns"])
+    last["second_rank"] = last["operation"].map(second["rank"])
+    last["second_device"] = last["operation"].map(second["device"].astype(object))
+    last["second_start_ns"] = last["operation"].map(second["start_ns"])
     last["gap_ns"] = last["end_ns"] - last["start_ns"]
     first = rows.sort_values("arrival_ns").drop_duplicates("communicator")["operation"]
     started = last["operation"].isin(first) & (last["gap_ns"] > _OUTLIER * last["gap_ns"].median())
     own = last["gap_ns"] - last["caught_ns"] >= last["gap_ns"] / 2
     return last[own & ~started]
+
+
+def _stalled_ns(gaps: pd.DataFrame, trace: Trace) -> Any:
+    """Of each gap, the time in which the second-latest rank's device computed nothing."""
+    stalled = gaps["gap_ns"].to_numpy(dtype=np.int64, copy=True)
+    places = gaps.groupby(["second_rank", "second_device"], sort=False).indices
+    for (rank, device, _), streams in by_device(work(trace)).items():
+        at = places.get((rank, device))
+        compute = joined([done for _, done in streams]).compute
+        if at is not None and compute is not None:
+            start = gaps["second_start_ns"].to_numpy(dtype=np.int64)[at]
+            stalled[at] -= covered(start, start + stalled[at], compute)
+    return stalled
 
 
 def _late(
@@ -262,7 +287,7 @@ def _tested(
         steps_led=ahead,
         cpu=bool((mine["device"] == "cpu").all()),
         streams=tuple(sorted(int(one) for one in last["stream"].unique())),
-        gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns"]],
+        gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns", "stalled_ns"]],
         doing=doing.of(rank, last["operation"]),
     )
 
