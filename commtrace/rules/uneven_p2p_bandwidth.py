@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,6 @@ class UnevenP2PBandwidth(Rule):
         collectives of processes that were not traced may share a link. ROCm writes peer
         copies as DtoD and hides the pair.
     """
-
-    explains: ClassVar[tuple[str, ...]] = ("detour-beats-direct",)
 
     min_bytes: int = 16_000_000
     min_copies: int = 3
@@ -107,12 +105,7 @@ class UnevenP2PBandwidth(Rule):
                 *gains,
             ),
             ruled_out=_ruled_out(slow, fast),
-            advice=(
-                f"exchange less over {worst.ends}: {worst.size_bytes / 1e6:.0f} MB took "
-                f"{ms(total(worst.busy))}, over {fast.ends} they take "
-                f"{ms(worst.size_bytes / fast.gb_s)}; order ranks or CUDA_VISIBLE_DEVICES so "
-                "that the pairs that exchange most are on the fast links"
-            ),
+            advice=_advice(slow, fast),
             confidence="high" if sure else "medium",
         )
 
@@ -159,9 +152,24 @@ def _summary(classes: list[list[Pair]], trace: Trace) -> str:
     parts = []
     for place, one in enumerate(shown):
         who = " and ".join(pair.ends for pair in one) if len(one) <= 2 else f"{len(one)} pairs"
-        rates = f"{one[0].gb_s:.3g}" + (" GB/s" if place == 0 else "")
-        parts.append(f"{who} {'copies ' if place == 0 else ''}at {rates} ({_link(one, trace)})")
+        rate, link = f"{one[0].gb_s:.3g}", _link(one, trace)
+        if place == 0:
+            even = " even alone" if one[0].alone else ""
+            parts.append(f"{who} copies at {rate} GB/s{even} ({link})")
+        else:
+            parts.append(f"{who} at {rate} ({link})")
     return ", ".join(parts)
+
+
+def _advice(slow: list[Pair], fast: Pair) -> str:
+    gains = "; ".join(
+        f"{pair.ends} would take {ms(pair.size_bytes / fast.gb_s)}, not {ms(total(pair.busy))}"
+        for pair in slow[:3]
+    )
+    return (
+        "put the pairs that exchange most on the fast links (order of ranks, "
+        f"CUDA_VISIBLE_DEVICES): as fast as {fast.ends}, {gains}"
+    )
 
 
 def _link(one: list[Pair], trace: Trace) -> str:
