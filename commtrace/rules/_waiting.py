@@ -294,7 +294,7 @@ def _tested(
 
 def _leaders(gaps: pd.DataFrame) -> Any:
     """The rank that each step waited for longest."""
-    by_rank = gaps.groupby(["step", "rank"])["gap_ns"].sum().reset_index()
+    by_rank = gaps.groupby(["step", "rank"], dropna=False)["gap_ns"].sum().reset_index()
     return by_rank.sort_values("gap_ns").drop_duplicates("step", keep="last")["rank"].to_numpy()
 
 

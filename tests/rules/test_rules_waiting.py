@@ -1,0 +1,281 @@
+"""Who is late, who waits, and for what: thresholds, confounders, the recordings."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commtrace.reader import read
+from commtrace.rules import RULES, diagnose
+from commtrace.rules._tiny import BASE_NS, Tiny
+from commtrace.rules._waiting import chance
+from commtrace.schema import Finding
+from commtrace.trace import Trace
+
+TRACES = Path(__file__).parents[2] / "traces"
+MINE = [
+    *("straggler", "host-late", "device-late", "jitter", "late-root", "early-root"),
+    *("late-sender", "late-receiver", "pipeline-bubble", "exposed-communication"),
+    *("false-overlap", "head-of-line", "contention", "host-sync", "launch-gap"),
+]
+GPU_ONLY = ("head-of-line", "contention", "host-sync", "launch-gap")
+
+
+@cache
+def recorded(name: str) -> Trace:
+    return read([TRACES / name])
+
+
+def found(trace: Trace, *rules: str) -> tuple[Finding, ...]:
+    return diagnose(trace, select=rules).findings
+
+
+def reason(trace: Trace, rule: str) -> str:
+    return diagnose(trace, select=[rule]).skipped[rule]
+
+
+def late_run(compute_us: list[float], steps: int = 12, hosts: tuple[str, ...] = ("a",)) -> Trace:
+    """Every rank computes, then all reduce until 8 ms of a step of 10 ms."""
+    run = Tiny(ranks=len(compute_us), hosts=hosts)
+    for step in range(steps):
+        for rank, time in enumerate(compute_us):
+            start = step * 10_000
+            run.step(rank, step, start, 10_000)
+            run.kernel(rank, start, time)
+            run.collective(rank, "all_reduce", start + time, 8000 - time, size=1 << 26)
+    return run.trace()
+
+
+# ── straggler ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_recorded_straggler_is_named_with_its_cost() -> None:
+    straggler, refined = found(recorded("straggler/gloo-4"), "straggler", "device-late")
+    assert (straggler.rule, straggler.ranks) == ("straggler", (1,))
+    assert 0.5 * 12 * 10e6 < straggler.cost_ns < 1.2 * 12 * 10e6
+    assert (refined.rule, refined.ranks, refined.explained_by) == ("device-late", (1,), "straggler")
+
+
+def test_the_rank_that_sleeps_before_its_barriers_is_late_by_its_host() -> None:
+    straggler, host = found(recorded("barrier/gloo-4"), "straggler", "host-late", "device-late")
+    assert (straggler.ranks, host.ranks, host.rule) == ((3,), (3,), "host-late")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        str(path.parent.relative_to(TRACES))
+        for path in sorted(TRACES.glob("*/gloo-*/manifest.json"))
+        if path.parent.parent.name not in ("straggler", "barrier")
+    ],
+)
+def test_no_recording_without_a_slow_rank_has_a_straggler(name: str) -> None:
+    assert not found(recorded(name), "straggler", "host-late", "device-late")
+    assert not found(recorded(name), *GPU_ONLY)
+
+
+@settings(max_examples=10, deadline=None)
+@given(ranks=st.integers(2, 5), data=st.data())
+def test_whoever_is_late_is_named(ranks: int, data: st.DataObject) -> None:
+    late = data.draw(st.integers(0, ranks - 1))
+    trace = late_run([4000.0 if rank == late else 1000.0 for rank in range(ranks)])
+    straggler, device = found(trace, "straggler", "device-late", "host-late")
+    assert straggler.ranks == device.ranks == (late,)
+    assert straggler.cost_ns == 12 * 3_000_000
+    assert device.rule == "device-late"
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    for rule in MINE:
+        trace = RULES[rule].bad()
+        tables = {
+            field.name: table.sample(frac=1, random_state=1)
+            for field in fields(trace)
+            if isinstance(table := getattr(trace, field.name), pd.DataFrame)
+        }
+        assert found(replace(trace, **tables), rule) == found(trace, rule), rule
+
+
+def test_lateness_below_five_percent_of_the_step_is_not_worth_saying() -> None:
+    assert found(late_run([1000, 1510]), "straggler")
+    assert not found(late_run([1000, 1490]), "straggler")
+
+
+def test_nine_operations_are_too_few() -> None:
+    assert "9 matched collectives" in reason(late_run([1000, 5000], steps=9), "straggler")
+    assert "one rank" in reason(late_run([1000]), "straggler")
+
+
+def test_lateness_within_the_clocks_error_is_nobodys() -> None:
+    run = Tiny(ranks=2)
+    for i in range(20):
+        for rank in (0, 1):
+            run.collective(rank, "all_reduce", 20 * i + 2 * rank, 10 - 2 * rank, size=1 << 20)
+    assert not found(run.trace(), "straggler")
+
+
+def test_who_waited_elsewhere_is_not_blamed() -> None:
+    run = Tiny(ranks=3)
+    run.groups = {"pair": (0, 1), "others": (0, 2)}
+    for step in range(12):
+        start = step * 10_000
+        for rank, arrival in ((0, 500), (1, 4000)):
+            run.collective(
+                rank, "all_reduce", start + arrival, 4500 - arrival, size=1 << 20, group="pair"
+            )
+        for rank, arrival in ((0, 4600), (2, 1000)):
+            run.collective(
+                rank, "all_reduce", start + arrival, 8000 - arrival, size=1 << 20, group="others"
+            )
+    assert [finding.ranks for finding in found(run.trace(), "straggler")] == [(1,)]
+
+
+def test_who_was_let_out_later_is_not_blamed() -> None:
+    run = Tiny(ranks=3)
+    for i in range(12):
+        start = i * 10_000
+        for rank in range(3):
+            first = 2000 if i and rank == 1 else 0
+            run.collective(
+                rank, "all_reduce", start + first, 10_000 - first + 1900 * (rank == 1), size=1 << 20
+            )
+    assert not found(run.trace(), "straggler")
+
+
+def test_the_binomial_tail() -> None:
+    assert chance(0, 10, 0.3) == chance(5, 10, 1.0) == 1.0
+    assert chance(11, 10, 0.3) == 0.0
+    assert chance(10, 10, 0.5) == pytest.approx(2**-10)
+    assert chance(600_000, 1_000_000, 0.5) < 1e-300
+    assert chance(500_000, 1_000_000, 0.5) == pytest.approx(0.5, abs=1e-3)
+
+
+# ── roots, senders, receivers, pipelines ───────────────────────────────────────────────────
+
+
+def test_a_root_that_is_let_out_of_its_reduce_last_is_not_late_to_the_broadcast() -> None:
+    run = Tiny(ranks=3)
+    for i in range(12):
+        start = i * 10_000
+        for rank in range(3):
+            done = 6000 if rank == 0 else 2000
+            run.collective(rank, "reduce", start, done, size=1 << 26, root=0)
+            run.collective(rank, "broadcast", start + done + 10, 9000 - done, size=1 << 26, root=0)
+    assert not found(run.trace(), "late-root")
+
+
+def test_without_a_known_root_nobody_can_look() -> None:
+    run = Tiny(ranks=2)
+    for i in range(12):
+        for rank in (0, 1):
+            run.collective(rank, "broadcast", i * 1000 + 500 * rank, 400, size=1 << 20)
+    assert "known root" in reason(run.trace(), "late-root")
+
+
+def test_a_buffered_send_waits_for_nobody() -> None:
+    run = Tiny(ranks=2)
+    for start in range(0, 120_000, 10_000):
+        run.collective(0, "send", start, 100, size=1 << 10, peer=1)
+        run.collective(1, "recv", start + 5000, 100, size=1 << 10, peer=0)
+    assert not found(run.trace(), "late-receiver")
+
+
+def test_a_late_stage_is_a_symptom_of_the_bubble() -> None:
+    bubble, *others = found(
+        recorded("pipeline/gloo-4"), "pipeline-bubble", "late-sender", "exposed-communication"
+    )
+    assert bubble.rule == "pipeline-bubble"
+    assert {one.name: one.value for one in bubble.evidence}["bubble of equal stages"] == (
+        pytest.approx(100 * 3 / 7)
+    )
+    assert others
+    assert {other.explained_by for other in others} == {"pipeline-bubble"}
+
+
+def test_a_ring_is_no_pipeline() -> None:
+    assert "chain" in reason(recorded("isend_irecv/gloo-4"), "pipeline-bubble")
+
+
+# ── overlap ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_only_the_variant_that_waits_too_early_overlaps_falsely() -> None:
+    (finding,) = found(recorded("overlap/gloo-4"), "false-overlap")
+    assert "'waited_too_early'" in finding.summary
+    assert not found(recorded("ddp_training/gloo-4"), "false-overlap")
+
+
+def test_synchronous_calls_overlap_nothing_falsely() -> None:
+    trace = RULES["false-overlap"].bad()
+    synchronous = trace.collectives.assign(asynchronous=pd.array([0] * 12, dtype="Int64"))
+    assert not found(replace(trace, collectives=synchronous), "false-overlap")
+    untold = trace.collectives.assign(asynchronous=pd.array([None] * 12, dtype="Int64"))
+    assert "asynchronous" in reason(replace(trace, collectives=untold), "false-overlap")
+
+
+def test_compute_of_another_step_hides_nothing() -> None:
+    run = Tiny()
+    for step in range(4):
+        run.step(0, step, step * 10_000, 10_000)
+        if step % 2:
+            run.kernel(0, step * 10_000 + 100, 9000)
+        else:
+            run.collective(0, "all_reduce", step * 10_000 + 100, 9000, size=1 << 26)
+    assert not found(run.trace(), "exposed-communication")
+
+
+def test_what_sticks_out_of_good_overlap_is_left_alone() -> None:
+    def run(hidden_us: float) -> Trace:
+        run = Tiny()
+        for step in range(4):
+            run.step(0, step, step * 10_000, 10_000)
+            run.kernel(0, step * 10_000 + 100, 3000 + hidden_us)
+            run.collective(0, "all_reduce", step * 10_000 + 3100, 5000, size=1 << 26)
+        return run.trace()
+
+    assert found(run(3500), "exposed-communication")
+    assert not found(run(4200), "exposed-communication")
+
+
+# ── GPUs ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_kernels_of_one_graph_are_not_launched_late() -> None:
+    run = Tiny()
+    for i in range(200):
+        run.kernel(0, i * 30, 10, launch_ns=BASE_NS - 5_000)
+    assert not found(run.trace(), "launch-gap")
+
+
+@pytest.mark.parametrize(("beside_us", "speaks"), [(115, True), (109, False), (350, False)])
+def test_contention_is_a_slowdown_and_no_other_shape(beside_us: float, speaks: bool) -> None:
+    run = Tiny()
+    for step in range(12):
+        run.collective(0, "all_reduce", step * 1000 + 300, 390, size=1 << 24)
+        run.kernel(0, step * 1000, 100)
+        run.kernel(0, step * 1000 + 310, beside_us)
+    loose = diagnose(
+        run.trace(), select=["contention"], thresholds={"contention": {"min_share": 0.0}}
+    )
+    assert bool(loose.findings) == speaks
+
+
+def test_the_second_half_of_a_decomposition_is_in_its_place() -> None:
+    run = Tiny()
+    for step in range(12):
+        at = {"launch_ns": BASE_NS + step * 1_000_000}
+        run.kernel(0, step * 1000, 10)
+        run.collective(0, "reduce_scatter", step * 1000 + 20, 400, size=1 << 24, **at)
+        run.collective(0, "all_gather", step * 1000 + 422, 400, size=1 << 24, **at)
+    assert not found(run.trace(), "head-of-line")
+
+
+@pytest.mark.parametrize("rule", ["contention", "host-sync", "launch-gap"])
+def test_a_cpu_is_no_gpu(rule: str) -> None:
+    assert "GPU" in reason(recorded("overlap/gloo-4"), rule)
