@@ -101,7 +101,9 @@ class DecomposedAllReduce(Rule):
 
     def _advice(self, pair: Pair, once: Reference) -> str:
         time = float(pair.times["time"].median())
-        advice = f"call all_reduce: {ms(once.time_ns)} instead of {ms(time)}, {len(pair.times)} times"
+        advice = (
+            f"call all_reduce: {ms(once.time_ns)} instead of {ms(time)}, {len(pair.times)} times"
+        )
         if pair.inflation > 1:
             advice += (
                 f"; or give reduce_scatter an output of 1/{pair.group_size} of the tensor, "
