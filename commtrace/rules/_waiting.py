@@ -60,13 +60,22 @@ def chance(at_least: int, of: int, probability: float) -> float:
     return min(tail, 1.0)
 
 
+_ROWS: WeakKeyDictionary[Trace, pd.DataFrame] = WeakKeyDictionary()
+
+
 def joined_rows(trace: Trace) -> pd.DataFrame:
     """The rows of ``collectives`` with their waits and operations, those with a known time.
 
     Times are on the run's clock, but for ``start_ns``. ``caught_ns`` is lateness that is not
-    the rank's own.
+    the rank's own. CannotLook for one rank. Done once per trace, whichever rule asks.
     """
     several_ranks(trace)
+    if trace not in _ROWS:
+        _ROWS[trace] = _joined_rows(trace)
+    return _ROWS[trace]
+
+
+def _joined_rows(trace: Trace) -> pd.DataFrame:
     found = matched(trace)
     own = ["op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root"]
     of_operation = ["operation", "communicator", "present", "last_rank", "last_arrival_ns"]
@@ -88,8 +97,9 @@ def _caught(rows: pd.DataFrame) -> pd.Series[Any]:
 
     Such are those of its communicator; of a send or recv those of the same two ranks.
     """
-    low, high = (rows[["rank", "peer"]].astype("Int64").agg(f, axis=1) for f in ("min", "max"))
-    pair = (low * 2**31 + high).where(rows["peer"].notna(), -1)
+    peer = rows["peer"].fillna(-1).astype("int64")
+    low, high = np.minimum(rows["rank"], peer), np.maximum(rows["rank"], peer)
+    pair = np.where(peer < 0, -1, low * 2**31 + high)
     waited = rows.groupby("rank")["wait_ns"].cumsum()
     since = rows[["rank", "communicator"]].assign(pair=pair, through=waited, end_ns=rows["end_ns"])
     previous = since.groupby(["rank", "communicator", "pair"], observed=True, dropna=False).shift()

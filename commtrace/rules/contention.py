@@ -51,17 +51,20 @@ class Contention(Rule):
     min_share: float = 0.05
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        """One finding per device."""
+        """At most one finding, with the worst of the devices that have the fault."""
         kernels = _compute_kernels(trace)
         compared = [
             self._compared(mine) for _, mine in kernels.groupby(["rank", "device"], observed=True)
         ]
         if not any(len(one) for one in compared):
             raise CannotLook("no kernel ran often enough both beside communication and alone")
-        for one in compared:
-            slow = one[one["slowdown"] > self.min_slowdown]
-            if worth_saying(float(slow["lost_ns"].sum()), trace, self.min_share):
-                yield self._finding(slow, one, kernels, trace)
+        slow = [one[one["slowdown"] > self.min_slowdown] for one in compared]
+        lost = [float(one["lost_ns"].sum()) for one in slow]
+        worth = [at for at, time in enumerate(lost) if worth_saying(time, trace, self.min_share)]
+        if worth:
+            worst = max(worth, key=lambda at: lost[at])
+            ranks = tuple(sorted({int(slow[at]["rank"].iloc[0]) for at in worth}))
+            yield self._finding(slow[worst], len(compared[worst]), ranks, kernels, trace)
 
     def _compared(self, kernels: pd.DataFrame) -> pd.DataFrame:
         """Of each kernel its times beside communication and alone, if both are steady."""
@@ -79,7 +82,12 @@ class Contention(Rule):
         return both[enough & steady & (slowdown < self.max_slowdown)]
 
     def _finding(
-        self, slow: pd.DataFrame, compared: pd.DataFrame, kernels: pd.DataFrame, trace: Trace
+        self,
+        slow: pd.DataFrame,
+        kinds: int,
+        ranks: tuple[int, ...],
+        kernels: pd.DataFrame,
+        trace: Trace,
     ) -> Finding:
         rank, device = int(slow["rank"].iloc[0]), str(slow["device"].iloc[0])
         lost = round(float(slow["lost_ns"].sum()))
@@ -93,7 +101,7 @@ class Contention(Rule):
                 f"on rank {rank}'s {device} kernels take {slowdown:.2f}× as long beside "
                 f"communication as alone: {ms(lost)}, {share:.0f} % of the run"
             ),
-            ranks=(rank,),
+            ranks=ranks,
             streams=tuple(sorted(int(stream) for stream in its["stream"].unique())),
             start_ns=int(its["start_ns"].min()),
             end_ns=int((its["start_ns"] + its["duration_ns"]).max()),
@@ -106,7 +114,7 @@ class Contention(Rule):
                     "kernels beside communication", int(slow["count_beside"].sum()), "kernels"
                 ),
                 Evidence("kinds of kernels that are slower", len(slow), "kinds"),
-                Evidence("kinds of kernels compared", len(compared), "kinds"),
+                Evidence("kinds of kernels compared", kinds, "kinds"),
             ),
             ruled_out=("throttling: the same kernels run at full speed when no communication runs",)
             if _steady_over_time(kernels, slow)

@@ -58,11 +58,12 @@ class HostSync(Rule):
     min_share: float = 0.05
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        """One finding per device."""
+        """At most one finding, with the worst of the devices that have the fault."""
         calls = trace.collectives
         calls = calls[(calls["device"] != "cpu") & calls["launch_ns"].notna()]
         if len(calls) < self.min_operations:
             raise CannotLook(f"fewer than {self.min_operations} collectives launched on a GPU")
+        found = []
         for line in timelines(trace):
             mine = calls[(calls["rank"] == line.rank) & (calls["device"] == line.device)]
             to_host = trace.copies[
@@ -71,10 +72,19 @@ class HostSync(Rule):
             blocked, by_copy, idle = _blocked(line, mine, to_host, round(1e3 * self.resume_us))
             enough = len(blocked) >= self.min_operations
             if enough and worth_saying(idle, trace, self.min_share):
-                yield self._finding(line, blocked, by_copy, idle, trace)
+                found.append((idle, by_copy, blocked, line))
+        if found:
+            worst = max(found, key=lambda one: one[0])
+            yield self._finding(*worst, tuple(sorted({one[3].rank for one in found})), trace)
 
     def _finding(
-        self, line: Timeline, blocked: Int64, by_copy: int, idle: int, trace: Trace
+        self,
+        idle: int,
+        by_copy: int,
+        blocked: Int64,
+        line: Timeline,
+        ranks: tuple[int, ...],
+        trace: Trace,
     ) -> Finding:
         share = 100 * idle / step_time_ns(trace)
         return Finding(
@@ -83,7 +93,7 @@ class HostSync(Rule):
                 f"rank {line.rank}'s host blocks on {len(blocked)} collectives, and "
                 f"{line.device} then has nothing to run for {ms(idle)}, {share:.0f} % of the run"
             ),
-            ranks=(line.rank,),
+            ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),
             start_ns=int(blocked.min()),
             end_ns=int(blocked.max()),

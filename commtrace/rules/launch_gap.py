@@ -26,7 +26,8 @@ class LaunchGap(Rule):
     What it detects
         At least ``min_gaps`` gaps of a device, each up to ``max_gap_us`` µs long, in which it
         ran nothing and the event behind the gap was launched only when the device had
-        already run dry; together at least ``min_share`` of the steps' time.
+        already run dry; half of the gaps are longer than half of what it runs, and together
+        they are at least ``min_share`` of the steps' time.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -45,15 +46,31 @@ class LaunchGap(Rule):
     min_share: float = 0.05
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        """One finding per device."""
-        for line in timelines(trace):
-            behind_copy = np.concatenate(([False], line.with_host[:-1]))
-            found = line.starved() & ~behind_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
-            cost = line.idle_ns[found].sum()
-            if found.sum() >= self.min_gaps and worth_saying(cost, trace, self.min_share):
-                yield self._finding(line, found, trace)
+        """At most one finding, with the worst of the devices that have the fault."""
+        waiting = [(line, self._gaps(line)) for line in timelines(trace)]
+        found = [
+            (line, gaps)
+            for line, gaps in waiting
+            if gaps.sum() >= self.min_gaps
+            and np.median(line.idle_ns[gaps]) > np.median(line.end_ns - line.start_ns)
+            and worth_saying(int(line.idle_ns[gaps].sum()), trace, self.min_share)
+        ]
+        if found:
+            line, gaps = max(found, key=lambda one: int(one[0].idle_ns[one[1]].sum()))
+            yield self._finding(line, gaps, tuple(sorted({one.rank for one, _ in found})), trace)
 
-    def _finding(self, line: Timeline, found: npt.NDArray[np.bool_], trace: Trace) -> Finding:
+    def _gaps(self, line: Timeline) -> npt.NDArray[np.bool_]:
+        """Which events have a short gap before them because they were launched late."""
+        behind_copy = np.concatenate(([False], line.with_host[:-1]))
+        return line.starved() & ~behind_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
+
+    def _finding(
+        self,
+        line: Timeline,
+        found: npt.NDArray[np.bool_],
+        ranks: tuple[int, ...],
+        trace: Trace,
+    ) -> Finding:
         gaps = line.idle_ns[found]
         cost = int(gaps.sum())
         share = 100 * cost / step_time_ns(trace)
@@ -64,7 +81,7 @@ class LaunchGap(Rule):
                 f"rank {line.rank}'s {line.device} waits for a launch {len(gaps)} times, "
                 f"{ms(float(np.median(gaps)))} each: {ms(cost)}, {share:.0f} % of the run"
             ),
-            ranks=(line.rank,),
+            ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream[found]})),
             start_ns=int(line.start_ns[at[0]] - line.idle_ns[at[0]]),
             end_ns=int(line.start_ns[at[-1]]),
