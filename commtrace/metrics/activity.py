@@ -176,7 +176,8 @@ def _tables(trace: Trace, gpu_ranks: set[int]) -> Iterator[pd.DataFrame]:
     yield trace.copies.assign(kind="copy")
     called = trace.collectives
     # Kernels stand in their own table; what a copy engine or the CPU does stands here alone.
-    no_kernel = (called["device"] == "cpu") | called["name"].astype(str).str.startswith("Memcpy")
+    copied = called["name"].astype(object).str.startswith("Memcpy", na=False)
+    no_kernel = (called["device"] == "cpu") | copied.astype(bool)
     yield called[no_kernel].assign(kind="communication")
     ops = trace.ops[~trace.ops["rank"].isin(gpu_ranks)].rename(columns={"thread": "stream"})
     kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
