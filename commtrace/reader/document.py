@@ -22,6 +22,7 @@ from commtrace.reader.salvage import BROKEN, Salvaged, salvage
 __all__ = ["Document", "Event"]
 
 _LONGEST_EVENT = 1 << 23
+_KIND = b'"ph"'
 _LONGEST_METADATA = 1 << 26  # on one side of the events
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -194,7 +195,10 @@ class Document:
             # The last event has no separator behind it and so is never dropped: a cut in
             # the wrong place cannot go unnoticed.
             kept, dropped = self._dropper.subn(b"", chunk)
-            if dropped and self._decode_all(kept, dropped):
+            # Damage can weld two events together. Each names its kind once, so that a wanted
+            # one within what was dropped shows in the count.
+            whole = chunk.count(_KIND) - kept.count(_KIND) == dropped
+            if dropped and whole and self._decode_all(kept, dropped):
                 return True
         return self._decode_all(chunk, 0)
 

@@ -99,10 +99,9 @@ def test_broken_bytes(tmp_path: Path) -> None:
             except TraceError as error:
                 refusals.append(str(error))
                 continue
-            _, kept_by_fast = scan_of(tmp_path, data, fast=True)
+            kept_by_fast = scan_of(tmp_path, data, fast=True)[1]
         assert codes or kept >= 14 or is_json(data), f"a silent loss with seed {seed}"
-        # Damage can run a wanted event into one that is dropped, without a brace between.
-        assert kept_by_fast == kept or (codes and kept_by_fast >= kept - 2), f"seed {seed}"
+        assert kept_by_fast == kept, f"the paths differ with seed {seed}"
     assert all(text.startswith(f"{tmp_path}/a.json: ") for text in refusals)
     assert len(refusals) < INPUTS / 3
 
