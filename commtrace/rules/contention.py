@@ -68,7 +68,7 @@ class Contention(Rule):
 
     def _compared(self, kernels: pd.DataFrame) -> pd.DataFrame:
         """Of each kernel its times beside communication and alone, if both are steady."""
-        kernels = kernels.assign(name=kernels["name"].astype(str))
+        kernels = kernels.assign(name=kernels["name"].astype(object))
         beside = _spread(kernels[kernels["beside"]])
         both = beside.join(_spread(kernels[kernels["alone"]]), lsuffix="_beside", rsuffix="_alone")
         both = both.dropna()
@@ -181,7 +181,7 @@ def _steady_over_time(kernels: pd.DataFrame, slow: pd.DataFrame) -> bool:
     """Whether the kernels that ran alone were as fast late in the run as early."""
     alone = kernels[kernels["alone"] & kernels["name"].isin(slow.index)]
     late = alone["start_ns"] > alone["start_ns"].median()
-    names = alone["name"].astype(str)
+    names = alone["name"].astype(object)
     early_ns = alone[~late].groupby(names[~late])["duration_ns"].median()
     late_ns = alone[late].groupby(names[late])["duration_ns"].median()
     return bool(((late_ns / early_ns).dropna() < 1.05).all())
