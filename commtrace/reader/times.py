@@ -2,11 +2,13 @@
 
 ``round(ts * 1000)`` on a float is wrong beyond 2**42 µs, which timestamps since boot
 pass after 51 days and absolute ones always do. Whole and fraction are converted apart,
-exact below 2**43 µs; beyond, from the number's text.
+exact below 2**43 µs for the three decimals that Kineto writes; beyond either, from the
+number's text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
@@ -20,6 +22,7 @@ __all__ = ["nanoseconds"]
 
 _EXACT = 2.0**43
 _LIMIT_US = 2**62 // 1000
+_FINER = re.compile(rb"\.\d{4}|[eE]")
 
 _integers = msgspec.json.Decoder(list[int])
 _floats = msgspec.json.Decoder(list[float])
@@ -32,6 +35,8 @@ def nanoseconds(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
         return _from_integers(array)
     except (msgspec.DecodeError, OverflowError):
         pass
+    if _FINER.search(array):
+        return _one_by_one(texts)
     try:
         us = np.array(_floats.decode(array), dtype=np.float64)
     except (msgspec.DecodeError, RecursionError):

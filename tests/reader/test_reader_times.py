@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from commtrace.reader.times import nanoseconds
@@ -36,6 +36,8 @@ reprs = st.floats(0, 2**51).map(repr)
 
 
 @given(st.lists(st.one_of(whole, decimals, more_decimals, reprs)))
+@example(["1.3625"])  # a tie that no float tells
+@example(["4000000000000.123456789"])
 def test_agrees_with_decimal_arithmetic(texts: list[str]) -> None:
     assert nanoseconds([t.encode() for t in texts]).tolist() == [plain(t) for t in texts]
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,9 @@ def test_no_rank_outlives_its_launcher(
     )
     out = tmp_path / "out"
     command = [sys.executable, "-c", code, str(faulty), str(out)]
-    launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    # A shell starts what runs in its background deaf to Ctrl-C, these tests perhaps among it.
+    hear = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=hear)
     log = out / "rank1.log"
     assert wait_until(lambda: log.exists() and "asleep" in log.read_text())
     assert len(ranks_of(out)) == 2
