@@ -69,8 +69,11 @@ def _section(metadata: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+_MOST_RANKS = 2**20  # beyond any job: a number larger than this is damage
+
+
 def _count(*values: Any) -> int | None:
-    return next((v for v in values if type(v) is int and 0 <= v < 2**31), None)
+    return next((v for v in values if type(v) is int and 0 <= v < _MOST_RANKS), None)
 
 
 def _text(*values: Any) -> str | None:

@@ -29,7 +29,7 @@ def needless_barriers(rows: pd.DataFrame) -> pd.DataFrame:
         near = holds.shift(by, fill_value=False) & (
             rows["sequence"] == rows["sequence"].shift(by, fill_value=-1)
         )
-        beside |= near.to_numpy()
+        beside = beside | near.to_numpy()
     return rows[(rows["op"] == "barrier").to_numpy() & beside]
 
 
@@ -43,7 +43,7 @@ def reduced_twice(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
     second = rows.shift(-1)
     alike = ((rows["op"] == "all_reduce") & _within(rows, second)).to_numpy()
     for name in ("rank", "op", "dtype", "size_bytes"):
-        alike &= (rows[name] == second[name]).fillna(False).to_numpy(np.bool_)
+        alike = alike & (rows[name] == second[name]).fillna(False).to_numpy(np.bool_)
     at = np.flatnonzero(alike)
     later = rows.iloc[at + 1].reset_index(drop=True).add_suffix("_second")
     both = pd.concat([rows.iloc[at].reset_index(drop=True), later], axis=1)
