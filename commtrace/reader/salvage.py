@@ -23,7 +23,6 @@ BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _scan = json.JSONDecoder(strict=False).raw_decode
 _BETWEEN = re.compile(r"[\s,]*")
 _OPENING = re.compile(r'\{\s*"(ph"\s*:)?')
-_CLOSING = re.compile(r'\](?=\s*(?:,\s*"|\}?\s*\Z))')
 _CUT = re.compile(r"[-+.\\\w]{0,9}\Z")  # a word, a number or an escape that the text's end cuts
 _STRADDLE = 256  # an opening may begin in one text and end in the next
 _CLOSING = re.compile(r'(?<=\})\s*\](?=\s*(?:,\s*"|\}?\s*\Z))')
