@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -43,12 +43,11 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_event = msgspec.json.Decoder(Event)
-_list = msgspec.json.Decoder(list[Event])
+E = TypeVar("E", bound=Event)
 
 
-class Document:
-    """Feed it a file's blocks, then ``finish``; it hands events to ``take``.
+class Document(Generic[E]):
+    """Feed it a file's blocks, then ``finish``; it hands events of a ``kind`` to ``take``.
 
     ``metadata``
         the file's top level: before the first event as far as it stands there.
@@ -67,13 +66,15 @@ class Document:
     """
 
     def __init__(
-        self, path: Path, take: Callable[[list[Event]], None], *, fast: bool = True
+        self, path: Path, kind: type[E], take: Callable[[list[E]], None], *, fast: bool = True
     ) -> None:
         self.metadata: dict[str, Any] = {}
         self.events = self.unfit = self.repaired = self.damaged = self.lost = self.unfinished = 0
         self.reason: str | None = None
         self.complete = self.bare = self.partly_told = False
         self._path = path
+        self._event = msgspec.json.Decoder(kind)
+        self._list = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._take = take
         self._operators = True
         self._fast = fast
@@ -204,7 +205,7 @@ class Document:
 
     def _decode_all(self, text: bytes, dropped: int) -> bool:
         try:
-            events = _list.decode(b"[{" + text + b"}]")
+            events = self._list.decode(b"[{" + text + b"}]")
         except BROKEN:
             return False
         self.events += dropped + len(events)
@@ -214,7 +215,7 @@ class Document:
     def _salvage(self, before: bytes, final: bool) -> None:
         if self._go == self._body and not before:
             before = b"{"
-        found: Salvaged[Event] = salvage(before + self._text, _event, final)
+        found: Salvaged[E] = salvage(before + self._text, self._event, final)
         self.events += len(found.events) + found.unfit
         self.unfit += found.unfit
         self.reason = self.reason or found.reason

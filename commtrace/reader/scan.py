@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from commtrace.reader.events import Scan
 from commtrace.reader.source import Source
 from commtrace.schema import Note
 
-__all__ = ["scan"]
+__all__ = ["base_ns", "scan"]
 
 _BASE_LIMIT_NS = 2**61
 
@@ -37,6 +38,12 @@ def scan(path: Path, *, max_bytes: int | None = None, fast: bool = True) -> Scan
     return reading.scan()
 
 
+def base_ns(metadata: Mapping[str, Any]) -> int | None:
+    """What is to be added to every time of a file; None if it cannot be."""
+    base = metadata.get("baseTimeNanoseconds", 0)
+    return base if type(base) is int and 0 <= base < _BASE_LIMIT_NS else None
+
+
 class _Reading:
     """One pass over a file."""
 
@@ -44,7 +51,7 @@ class _Reading:
         self._path = path
         self._source = Source(path, max_bytes)
         self._collector = Collector()
-        self._document = Document(path, self._take, fast=fast)
+        self._document = Document(path, Event, self._take, fast=fast)
         self._notes: list[Note] = []
         self._operators = True
 
@@ -109,11 +116,11 @@ class _Reading:
         self._notes.append(Note(code, message, file=str(self._path)))
 
     def _base(self, metadata: dict[str, Any]) -> int:
-        base = metadata.get("baseTimeNanoseconds", 0)
-        if type(base) is int and 0 <= base < _BASE_LIMIT_NS:
-            return base
-        self._note("bad-metadata", f"baseTimeNanoseconds is {str(base)[:40]!r}: taken as 0")
-        return 0
+        base = base_ns(metadata)
+        if base is None:
+            told = str(metadata["baseTimeNanoseconds"])[:40]
+            self._note("bad-metadata", f"baseTimeNanoseconds is {told!r}: taken as 0")
+        return base or 0
 
     def _read_distributed(self, metadata: dict[str, Any]) -> None:
         told = metadata.get("distributedInfo")
