@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import commtrace as ct
 from commtrace import viewer
 from commtrace.errors import TraceError, UsageError
+from commtrace.reports import content
 
 BASE_NS = 1_700_000_000_123_456_789
 
@@ -44,8 +46,16 @@ def write(folder: Path, rank: int, *events: dict[str, Any], base_ns: int = BASE_
 
 def merged(*files: Path) -> list[dict[str, Any]]:
     target = files[0].parent / "merged.json.gz"
-    assert viewer.merge(files, target) == 0
-    events: list[dict[str, Any]] = json.loads(gzip.decompress(target.read_bytes()))["traceEvents"]
+    assert viewer.merge(by_rank(*files), target) == 0
+    return events_in(target.read_bytes())
+
+
+def by_rank(*files: Path) -> dict[int, Path]:
+    return {int(file.name.split("-")[1].split(".")[0]): file for file in files}
+
+
+def events_in(data: bytes) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(data))["traceEvents"]
     return events
 
 
@@ -69,14 +79,14 @@ def test_ranks_share_one_time_axis_to_the_nanosecond(tmp_path: Path) -> None:
 
 
 def test_times_since_1970_keep_their_nanoseconds(tmp_path: Path) -> None:
-    old = slice_("old", 1_683_564_901_540_885, 12), slice_("next", 1_683_564_901_540_890.25, 1)
+    old = slice_("old", 1_683_564_901_540_885, 12), slice_("next", 1_683_564_901_540_890.5, 1)
     found = slices(
         merged(
             write(tmp_path, 0, *old, base_ns=0),
             write(tmp_path, 1, slice_("x", 1_683_564_901_540_884, 0), base_ns=0),
         )
     )
-    assert [found[name]["ts"] for name in ("x", "old", "next")] == [0, 1, 6.25]
+    assert [found[name]["ts"] for name in ("x", "old", "next")] == [0, 1, 6.5]
 
 
 def test_processes_are_named_after_their_rank_and_never_shared(tmp_path: Path) -> None:
@@ -132,22 +142,39 @@ def test_slices_of_a_track_nest_or_are_apart(
             assert not (same and a["ts"] < b["ts"] < a["ts"] + a["dur"] < b["ts"] + b["dur"])
 
 
-def test_events_without_a_usable_time_are_counted(tmp_path: Path) -> None:
-    broken = ({**slice_("a", 0, 1), "ts": "soon"}, slice_("b", 0, -1), slice_("c", 0, 1))
-    files = [write(tmp_path, 0, *broken), write(tmp_path, 1)]
-    assert viewer.merge(files, tmp_path / "merged.json.gz") == 2
+@pytest.mark.parametrize(
+    "damage",
+    [{"ts": "soon"}, {"ts": None}, {"ts": 1e300}, {"dur": -1}, {"dur": None}, {"ph": ""}],
+    ids=str,
+)
+def test_events_that_cannot_be_placed_are_counted(tmp_path: Path, damage: dict[str, Any]) -> None:
+    file = write(tmp_path, 0, slice_("a", 0, 1), {**slice_("b", 0, 1), **damage})
+    target = tmp_path / "merged.json.gz"
+    assert viewer.merge({0: file}, target) == 1
+    assert set(slices(events_in(target.read_bytes()))) == {"a"}
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [lambda data: data[:-20], lambda data: gzip.compress(b"[1, NaN"), lambda data: b"\x1f\x8b no"],
-    ids=["truncated", "no JSON", "no gzip"],
+    "odd",
+    [
+        {"pid": [1], "tid": {}},
+        {"pid": None, "tid": 1.5},
+        {"args": None},
+        {"name": None},
+        {"id": []},
+    ],
+    ids=str,
 )
-def test_a_damaged_file_is_named(tmp_path: Path, damage: Any) -> None:
-    bad, good = write(tmp_path, 0, slice_("a", 0, 1)), write(tmp_path, 1)
-    bad.write_bytes(damage(bad.read_bytes()))
-    with pytest.raises(TraceError, match=r"rank-0\.json\.gz.*without it$"):
-        viewer.merge([good, bad], tmp_path / "merged.json.gz")
+def test_events_of_odd_types_are_shown(tmp_path: Path, odd: dict[str, Any]) -> None:
+    names_nothing = {"ph": "M", "name": "process_name", "pid": 42, "args": {"name": 7}}
+    file = write(tmp_path, 0, names_nothing, {**slice_("b", 3, 1), **odd})
+    (found,) = (event for event in merged(file) if event["ph"] == "X")
+    assert (found["ts"], found["dur"]) == (0, 1)
+
+
+def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="TMPDIR"):
+        viewer.merge({0: write(tmp_path, 0)}, tmp_path / "none" / "merged.json.gz")
 
 
 class Page:
@@ -183,11 +210,50 @@ def test_one_file_is_served_as_it_is_and_to_perfetto_only(tmp_path: Path) -> Non
     assert "local network" in told[1]
 
 
+def served(*paths: Path) -> tuple[set[str], list[str]]:
+    """The slices that the page gets, and what is said meanwhile but the last two lines."""
+    page, told = Page(), list[str]()
+    viewer.open_in_perfetto(paths, browser=page, port=0, tell=told.append)
+    return set(slices(events_in(page.body))), told[:-2]
+
+
 def test_several_files_are_served_merged(tmp_path: Path) -> None:
     files = [write(tmp_path, rank, slice_(f"on {rank}", 0, 1)) for rank in (0, 1)]
-    page = Page()
-    viewer.open_in_perfetto(files, browser=page, port=0)
-    assert set(slices(json.loads(gzip.decompress(page.body))["traceEvents"])) == {"on 0", "on 1"}
+    assert served(*files) == ({"on 0", "on 1"}, [])
+    assert served(tmp_path) == ({"on 0", "on 1"}, [])
+
+
+def test_of_a_truncated_file_what_can_be_read_is_served(tmp_path: Path) -> None:
+    file = write(tmp_path, 0, *(slice_(f"a{n}", 10 * n, 1) for n in range(2000)))
+    file.write_bytes(file.read_bytes()[:-2000])
+    shown, told = served(file)
+    assert 500 < len(shown) < 2000
+    assert "truncated (rank 0): the gzip data breaks off" in told[0]
+    write(tmp_path, 1, slice_("whole", 0, 1))
+    assert served(tmp_path) == (shown | {"whole"}, told)
+
+
+def test_ranks_are_those_of_the_analysis_and_so_are_the_notes(tmp_path: Path) -> None:
+    write(tmp_path, 0, slice_("first", 0, 1)).rename(tmp_path / "a.json.gz")
+    write(tmp_path, 0, slice_("second", 0, 1)).rename(tmp_path / "b.json.gz")
+    write(tmp_path, 1, slice_("other", 0, 1)).rename(tmp_path / "c.json.gz")
+    (tmp_path / "d.json").write_text("no trace")
+    (tmp_path / "manifest.json").write_text("{}")
+    shown, told = served(tmp_path)
+    assert shown == {"first", "other"}
+    assert told == content.notes(ct.load(tmp_path).notes)
+    assert [line.split()[0].rstrip(":") for line in told] == ["unreadable", "duplicate-rank"]
+
+
+def test_what_holds_no_trace_is_refused_as_by_the_analysis(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    for content_ in ("", "no JSON", '{"steps": []}'):
+        file.write_text(content_)
+        with pytest.raises(TraceError) as analysed:
+            ct.load(file)
+        with pytest.raises(TraceError) as opened:
+            viewer.open_in_perfetto([file], browser=lambda _: None, port=0)
+        assert str(opened.value) == str(analysed.value)
 
 
 def test_nothing_else_is_served(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commtrace.reports import tables, waiting
@@ -61,10 +61,9 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
         yield tables.copies(analysis.copies)
 
 
-def notes(analysis: Analysis) -> list[str]:
+def notes(notes: Sequence[Note]) -> list[str]:
     """What is wrong with the traces, one line each."""
-    shown = [_note(note) for note in analysis.notes[:_NOTES]]
-    return [*shown, *more(len(analysis.notes), _NOTES)]
+    return [*map(_note, notes[:_NOTES]), *more(len(notes), _NOTES)]
 
 
 def _verdict(devices: list[dict[str, Any]]) -> str:

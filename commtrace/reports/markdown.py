@@ -30,7 +30,7 @@ def render(analysis: Analysis) -> str:
     lines = [f"# {name}", *(line for fact in facts for line in ("", fact))]
     for section in content.sections(analysis, bar=0):
         lines += ["", *_section(section)]
-    if notes := content.notes(analysis):
+    if notes := content.notes(analysis.notes):
         lines += ["", "## Notes", "", *(f"- {_escaped(note)}" for note in notes)]
     lines += ["", "## Findings", "", *_findings(analysis.verdict)]
     return "\n".join(lines).rstrip("\n") + "\n"

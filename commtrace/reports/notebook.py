@@ -21,7 +21,7 @@ def render(analysis: Analysis) -> str:
     name, *facts = map(escape, content.headline(analysis))
     parts = [f"<p><b>{name}</b><br>{'<br>'.join(facts)}</p>"]
     parts += [_section(section) for section in content.sections(analysis, bar=12)]
-    if notes := content.notes(analysis):
+    if notes := content.notes(analysis.notes):
         parts.append(
             f"<p>Notes</p><ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
         )

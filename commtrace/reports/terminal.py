@@ -37,7 +37,7 @@ def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
         console.print(Text(line, style=style))
     for section in content.sections(analysis, bar=min(max(_BAR_AT_80 + width - 80, 0), 40)):
         _print(console, section)
-    if notes := content.notes(analysis):
+    if notes := content.notes(analysis.notes):
         console.print(Text("\nNotes", style="bold"))
         for note in notes:
             console.print(Text(f"- {note}"))

@@ -26,7 +26,7 @@ def test_every_slice_arrives_to_the_nanosecond(perfetto: Query, tmp_path: Path) 
         ]
         trace = {"traceEvents": events, "distributedInfo": {"rank": rank}}
         (tmp_path / f"{rank}.json").write_text(json.dumps(trace))
-    merge([tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "merged.json.gz")
+    merge({rank: tmp_path / f"{rank}.json" for rank in (0, 1)}, tmp_path / "merged.json.gz")
     problems, slices, processes = perfetto(tmp_path / "merged.json.gz", PROBLEMS, SLICES, PROCESSES)
     assert problems == []
     assert slices == [
@@ -46,7 +46,7 @@ def test_real_traces_lose_nothing(
 ) -> None:
     file = next(real_traces.glob(f"{name}.json.gz"))
     target = tmp_path / "merged.json.gz"
-    assert merge([file, file], target) == 0
+    assert merge({0: file, 1: file}, target) == 0
     assert perfetto(target, PROBLEMS) == [[]]
 
 
@@ -55,5 +55,25 @@ def test_a_recording_loses_nothing(perfetto: Query, recorded: Path, tmp_path: Pa
     if not files:
         pytest.skip("no recording")
     target = tmp_path / "merged.json.gz"
-    assert merge([file for file in files if file.parent == files[0].parent], target) == 0
+    ranks = dict(enumerate(file for file in files if file.parent == files[0].parent))
+    assert merge(ranks, target) == 0
     assert perfetto(target, PROBLEMS) == [[]]
+
+
+def test_odd_events_arrive_too(perfetto: Query, tmp_path: Path) -> None:
+    odd = [
+        {"pid": [1], "tid": {}},
+        {"tid": 1.5},
+        {"args": None},
+        {"args": [1]},
+        {"id": [], "s": "x"},
+    ]
+    events = [
+        {"ph": "X", "name": str(n), "pid": 9, "tid": 9, "ts": n, "dur": 1} | its
+        for n, its in enumerate(odd)
+    ]
+    (tmp_path / "0.json").write_text(json.dumps({"traceEvents": events})[:-1])
+    assert merge({0: tmp_path / "0.json"}, tmp_path / "merged.json.gz") == 0
+    problems, slices = perfetto(tmp_path / "merged.json.gz", PROBLEMS, SLICES)
+    assert problems == []
+    assert slices == [(1000 * n, 1000, str(n)) for n in range(len(odd))]
