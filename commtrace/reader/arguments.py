@@ -10,7 +10,7 @@ import msgspec
 from commtrace.reader.events import Arguments
 from commtrace.reader.salvage import BROKEN
 
-__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "NAME", "GpuArguments"]
+__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "NAME", "GpuArguments", "possible"]
 
 T = TypeVar("T")
 
@@ -68,3 +68,14 @@ GPU = _Decoder(GpuArguments)
 LAUNCH = _Decoder(_LaunchArguments)
 NAME = _Decoder(_NameArguments)
 COMMUNICATION = _Decoder(Arguments)
+
+
+def possible(args: Arguments) -> Arguments:
+    """The same object, unless it tells a negative size or an empty group: then without them."""
+    least = {"in_elements": 0, "out_elements": 0, "group_size": 1}
+    wrong = {
+        name: None
+        for name, minimum in least.items()
+        if (value := getattr(args, name)) is not None and value < minimum
+    }
+    return msgspec.structs.replace(args, **wrong) if wrong else args

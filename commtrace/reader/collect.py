@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ _ON_GPU = ("device", "stream", "correlation", "size_bytes", "from_device", "to_d
 _YEAR_NS = 366 * 86_400 * 10**9
 _BATCH = 1024  # fewer would waste numpy's time, more the cache's
 _WRONG_ARGUMENTS = "whose arguments have the wrong types"
+_IMPOSSIBLE = "with a negative size or device, or a group of no ranks"
 
 Mask = npt.NDArray[np.bool_]
 
@@ -98,16 +100,31 @@ class _Hosts:
         return Hosted(name=self.names.coded(), **self.numbers.joined(base_ns))
 
 
+@dataclass
+class Faults:
+    """How many events have something wrong with them, and what it is with the first."""
+
+    count: int = 0
+    reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def add(self, count: int, reason: str) -> None:
+        if count:
+            self.count += count
+            self.reason = self.reason or reason
+
+
 class Collector:
     """Takes a file's events and makes the columns of a ``Scan``.
 
-    ``bad`` counts the events that were left out, or lost their arguments, for what is
-    wrong with them; ``reason`` tells the first. ``seen``: anything with a phase at all.
+    ``left_out`` are the events that were not taken, ``unbelieved`` those that were, but for
+    arguments that cannot be. ``seen``: anything with a phase at all.
     """
 
     def __init__(self) -> None:
-        self.bad = 0
-        self.reason: str | None = None
+        self.left_out, self.unbelieved = Faults(), Faults()
         self.seen = False
         self.threads: dict[int, str] = {}
         self._pending: list[Event] = []
@@ -147,7 +164,7 @@ class Collector:
             elif event.ph == "M":
                 self._name_thread(event)
             elif kind is not None and not event.ph:
-                self._fault(1, "without a phase")
+                self.left_out.add(1, "without a phase")
         place = {id(event): row for row, event in enumerate(events)}
         self._take_launches(kinds["launch"])
         self._calls += sorted(
@@ -188,10 +205,6 @@ class Collector:
             if told is not None and told.name is not None:
                 self.threads[event.tid] = told.name
 
-    def _fault(self, count: int, reason: str) -> None:
-        self.bad += count
-        self.reason = self.reason or reason
-
     def _sound(self, events: list[Event], on_host: bool) -> _Batch:
         """The events with their times, but for those that lack something."""
         batch = _Batch(
@@ -208,14 +221,13 @@ class Collector:
             fits &= np.array([event.name is not None for event in events], dtype=np.bool_)
         if fits.all():
             return batch
-        self._fault(int((~fits).sum()), _lack(batch, int(fits.argmin())))
+        self.left_out.add(int((~fits).sum()), _lack(batch, int(fits.argmin())))
         return batch.only(fits)
 
     def _take_launches(self, events: list[Event]) -> None:
         batch = self._sound(events, on_host=True)
         told = arguments.LAUNCH.many([event.args for event in batch.events])
-        if None in told:
-            self._fault(told.count(None), _WRONG_ARGUMENTS)
+        self.left_out.add(told.count(None), _WRONG_ARGUMENTS)
         correlation = integers([None if args is None else args.correlation for args in told])
         joined = correlation != NULL
         self._launches.extend(
@@ -230,7 +242,7 @@ class Collector:
         decoded = arguments.GPU.many([event.args for event in batch.events])
         told = [args for args in decoded if args is not None]
         if len(told) < len(decoded):
-            self._fault(len(decoded) - len(told), _WRONG_ARGUMENTS)
+            self.left_out.add(len(decoded) - len(told), _WRONG_ARGUMENTS)
             batch = batch.only(np.array([args is not None for args in decoded], dtype=np.bool_))
         first = self._gpu.rows
         pairs = list(zip(told, batch.events, strict=True))
@@ -242,15 +254,22 @@ class Collector:
             device=integers([_device(args, event) for args, event in pairs]),
             stream=integers([e.tid if args.stream is None else args.stream for args, e in pairs]),
             correlation=integers([args.correlation for args in told]),
-            size_bytes=integers([args.size_bytes for args in told]),
-            from_device=integers([args.from_device for args in told]),
-            to_device=integers([args.to_device for args in told]),
+            size_bytes=self._believed([args.size_bytes for args in told]),
+            from_device=self._believed([args.from_device for args in told]),
+            to_device=self._believed([args.to_device for args in told]),
         )
         for row, (args, event) in enumerate(pairs):
             if _GPU[event.cat] == "kernel" and (
                 args.collective is not None or kernels.is_communication(str(event.name))
             ):
                 yield self._found(batch, row, "kernel", place, first + row)
+
+    def _believed(self, values: list[int | None]) -> Int64:
+        """A column of what is never negative."""
+        column = integers(values)
+        negative = (column < 0) & (column != NULL)
+        self.unbelieved.add(int(negative.sum()), _IMPOSSIBLE)
+        return np.where(negative, NULL, column)
 
     def _take_operators(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
         if not self._keep_operators:
@@ -273,9 +292,12 @@ class Collector:
         self, batch: _Batch, row: int, category: str, place: dict[int, int], gpu_row: int = -1
     ) -> _Found:
         event = batch.events[row]
-        args = arguments.COMMUNICATION.one(event.args)
-        if args is None:
-            self._fault(1, _WRONG_ARGUMENTS)
+        told = arguments.COMMUNICATION.one(event.args)
+        args = arguments.possible(told or Arguments())
+        if told is None:
+            self.unbelieved.add(1, _WRONG_ARGUMENTS)
+        elif args is not told:
+            self.unbelieved.add(1, _IMPOSSIBLE)
         return _Found(
             place[id(event)],
             category,
@@ -283,7 +305,7 @@ class Collector:
             int(batch.thread[row]),
             int(batch.start_ns[row]),
             int(batch.duration_ns[row]),
-            args or Arguments(),
+            args,
             gpu_row,
         )
 

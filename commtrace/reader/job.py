@@ -21,7 +21,8 @@ _RANK_IN_NAME = re.compile(r"(?<!local)(?<!local[-_.])(?:rank|worker)[-_.=]?(\d{
 class Job:
     """The job as one file knows it; None where untold.
 
-    ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's.
+    ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's. ``unusable`` lists what
+    they tell of ranks that cannot be.
     """
 
     file: str
@@ -31,6 +32,7 @@ class Job:
     host: str | None
     group_list: Any
     flight_dump: Any
+    unusable: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, scan: Scan) -> Job:
@@ -40,6 +42,12 @@ class Job:
             file=scan.file,
             rank=_count(torch.get("rank"), ours.get("rank")),
             world_size=_count(torch.get("world_size"), ours.get("world_size")),
+            unusable=tuple(
+                f"{key} is {str(section[key])[:40]}"
+                for section in (torch, ours)
+                for key in ("rank", "world_size")
+                if section.get(key) is not None and _count(section[key]) is None
+            ),
             backend=_text(torch.get("backend"), ours.get("backend")),
             host=_text(scan.metadata.get("host_name"), ours.get("host")),
             # The recorder's list also has the groups made while it recorded.

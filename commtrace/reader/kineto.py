@@ -146,6 +146,7 @@ def _unknown_types(calls: tuple[Call, ...]) -> int:
 
 def _notes(job: Job, rank: int, counts: dict[str, int]) -> tuple[Note, ...]:
     found = [(code, _COUNTED[code].format(count)) for code, count in counts.items() if count]
+    found += [("bad-metadata", f"{what}: taken as untold") for what in job.unusable]
     provenance = job.identity()[1]
     if provenance == "file-name":
         found.append(("rank-from-filename", f"the trace tells no rank: {rank} is from its name"))

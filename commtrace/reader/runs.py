@@ -22,7 +22,13 @@ def one_per_rank(parts: Sequence[Part]) -> tuple[list[Part], list[Note]]:
     for part in parts:
         first = kept.setdefault(part.rank, part)
         if first is not part:
-            message = f"{part.file} is of rank {part.rank} like {first.file}: not analysed"
+            if part.told:
+                message = f"{part.file} is of rank {part.rank} like {first.file}: not analysed"
+            else:
+                message = (
+                    f"{part.file} tells no rank, and {first.file} is taken for rank {part.rank}: "
+                    "not analysed; put the rank in its name, like rank1.json"
+                )
             notes.append(Note("duplicate-rank", message, part.rank, str(part.file)))
     return [kept[rank] for rank in sorted(kept)], notes
 

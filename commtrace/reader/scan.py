@@ -145,9 +145,8 @@ class _Reading:
         elif source.problem:
             self._note("damaged", f"{source.problem}; every event could be read")
         if document.partly_told:
-            self._note(
-                "damaged", f"the metadata are not JSON: known are {sorted(document.metadata)}"
-            )
+            known = ", ".join(sorted(document.metadata)) or "none of them"
+            self._note("damaged", f"the metadata are not JSON; could be read: {known}")
         if document.damaged:
             share = 100 * document.lost / source.read
             self._note(
@@ -162,10 +161,19 @@ class _Reading:
                 "bytes that are not UTF-8",
             )
         if document.unfit:
-            self._note("bad-events", f"{document.unfit:,} skipped: {document.reason}")
-        if collector.bad:
             self._note(
-                "bad-events", f"{collector.bad:,} skipped; the first is one {collector.reason}"
+                "bad-events",
+                f"{document.unfit:,} events skipped whose fields have the wrong types; "
+                f"the first: {document.reason}",
+            )
+        if left_out := collector.left_out:
+            self._note(
+                "bad-events", f"{left_out.count:,} events skipped; the first is one {left_out.reason}"
+            )
+        if odd := collector.unbelieved:
+            self._note(
+                "bad-arguments",
+                f"of {odd.count:,} events some arguments are not used; the first is one {odd.reason}",
             )
 
 

@@ -24,10 +24,14 @@ __all__ = ["Part", "read_each"]
 
 @dataclass(frozen=True)
 class Part:
-    """What one file adds to a Trace: columns by table, notes with rank and file."""
+    """What one file adds to a Trace: columns by table, notes with rank and file.
+
+    ``told`` is false where neither the trace nor its name tells the rank.
+    """
 
     file: Path
     rank: int
+    told: bool
     columns: dict[str, Columns]
     notes: tuple[Note, ...]
 
@@ -50,14 +54,14 @@ def read_each(files: Sequence[Path], workers: int | None) -> Iterator[tuple[Path
 def _outcome(file: Path) -> Part | str:
     try:
         found = scan(file)
-        rank, _ = identify(found)
+        rank, provenance = identify(found)
         made = tables(found, rank)
     except TraceError as error:
         return str(error)
     except MemoryError:
         return f"{file}: needs more memory than there is"
     noted = tuple(replace(note, rank=rank) for note in found.notes)
-    return Part(file, rank, made.columns, noted + made.notes)
+    return Part(file, rank, provenance != "assumed", made.columns, noted + made.notes)
 
 
 def _cores() -> int:
