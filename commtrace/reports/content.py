@@ -43,7 +43,7 @@ def headline(analysis: Analysis) -> list[str]:
     return [
         clean(run.name),
         " · ".join(clean(fact, 60) for fact in facts),
-        _verdict(rows(analysis.devices)),
+        clean(_verdict(rows(analysis.devices))),
         *filter(None, [waiting.straggler(analysis)]),
     ]
 
@@ -76,10 +76,10 @@ def _verdict(devices: list[dict[str, Any]]) -> str:
     shares = [percent(row["exposed_communication_ns"], row["span_ns"]) for row in (least, most)]
     if shares[0] == shares[1]:
         return f"Exposed communication: {shares[0]} of the time."
-    ranks = least["rank"], most["rank"]
+    several = len({row["rank"] for row in busy}) < len(busy)
+    where = [f"rank {r['rank']}" + f", {r['device']}" * several for r in (least, most)]
     return (
-        f"Exposed communication: {shares[0]} (rank {ranks[0]}) to {shares[1]} (rank {ranks[1]}) "
-        "of the time."
+        f"Exposed communication: {shares[0]} ({where[0]}) to {shares[1]} ({where[1]}) of the time."
     )
 
 

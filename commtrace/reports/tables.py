@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from commtrace.reports.text import clean, duration, percent, rate, size
+from commtrace.reports.text import NOTHING, clean, duration, percent, rate, size
 from commtrace.schema import rows
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ class Section:
 
 
 def devices(devices: pd.DataFrame, bar: int) -> Section:
-    """Where the time of each device went, with a bar ``bar`` characters long."""
+    """Where the time of each device went, with a bar ``bar`` characters long.
+
+    Of the CPU of a rank with a GPU only the communication is known: at most that is exposed.
+    """
     table = rows(devices)
     footer = ["Share of the span below each time; compute includes what is overlapped."]
     if bar:
@@ -45,13 +48,21 @@ def devices(devices: pd.DataFrame, bar: int) -> Section:
             f"{BAR[0]} compute  {BAR[1]} with comm.  {BAR[2]} exposed comm.  "
             f"{BAR[3]} copy alone  {BAR[4]} idle"
         )
+    untold = [row for row in table if row["span_ns"] is None]
     if len(table) > 2 * _ENDS:
-        table.sort(key=exposed_share, reverse=True)
-        footer.append(
-            f"The {_ENDS} with the most and the {_ENDS} with the least exposed communication; "
-            f"{len(table) - 2 * _ENDS} in between are not shown."
-        )
-        table = table[:_ENDS] + table[-_ENDS:]
+        told = [row for row in table if row["span_ns"] is not None]
+        table = sorted(told, key=exposed_share, reverse=True)
+        if hidden := table[_ENDS:-_ENDS]:
+            footer.append(
+                f"The {_ENDS} with the most and the {_ENDS} with the least exposed "
+                f"communication; {len(hidden)} in between are not shown."
+            )
+            table = table[:_ENDS] + table[-_ENDS:]
+        if untold:
+            most = duration(max(row["communication_ns"] for row in untold))
+            footer.append(f"{len(untold)} CPUs communicated, too, for up to {most}: not shown.")
+    elif untold:
+        footer.append("≤ all communication of the device: what it computed meanwhile is untold.")
     return Section(
         "Where the time went",
         (
@@ -71,14 +82,15 @@ def devices(devices: pd.DataFrame, bar: int) -> Section:
 
 def _device(row: dict[str, Any], bar: int) -> list[str]:
     span = row["span_ns"]
-    parts = ("compute", "exposed_communication", "overlapped_communication", "copy", "idle")
-    times = [row[f"{part}_ns"] for part in parts]
-    return [
-        str(row["rank"]),
-        clean(row["device"], 16),
-        f"{duration(span)}\n{_bar(row, bar)}".strip(),
-        *(f"{duration(time)}\n{percent(time, span)}" for time in times),
-    ]
+    if span is None:
+        at_most = f"≤ {duration(row['communication_ns'])}"
+        times = [NOTHING, at_most, at_most, NOTHING, NOTHING]
+    else:
+        parts = ("compute", "exposed_communication", "overlapped_communication", "copy", "idle")
+        lengths = [row[f"{part}_ns"] for part in parts]
+        times = [f"{duration(length)}\n{percent(length, span)}" for length in lengths]
+    name = clean(row["device"], 16)
+    return [str(row["rank"]), name, f"{duration(span)}\n{_bar(row, bar)}".strip(), *times]
 
 
 def exposed_share(row: dict[str, Any]) -> float:
@@ -110,6 +122,8 @@ def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> S
     footer += clocks
     if any(row["bound"] == "lower" for row in table):
         footer.append("≥ a lower bound: the time can include waiting for other ranks.")
+    if any(row["busbw_gb_s"] == 0 for row in table):
+        footer.append("No busbw where a group is one rank: nothing crosses a link.")
     if hidden := table[_COSTLIEST:]:
         rest, all_ = (sum(row["duration_ns_total"] for row in part) for part in (hidden, table))
         footer.append(
@@ -138,7 +152,7 @@ def _collective(row: dict[str, Any], span_ns: int) -> list[str]:
     total_ns, wait_ns = row["duration_ns_total"], row["wait_ns_total"]
     if wait_ns is not None:
         wait_ns = min(wait_ns, total_ns)  # a send can wait before gloo notes it
-    bound = "≥ " if row["bound"] == "lower" and row["busbw_gb_s"] is not None else ""
+    bound = "≥ " if row["bound"] == "lower" and row["busbw_gb_s"] else ""
     return [
         _operation(row),
         clean(row["group"], 24),
@@ -148,7 +162,7 @@ def _collective(row: dict[str, Any], span_ns: int) -> list[str]:
         f"{row['count']:,}",
         duration(row["duration_ns_p50"]),
         percent(wait_ns, total_ns),
-        bound + rate(row["busbw_gb_s"]),
+        bound + rate(row["busbw_gb_s"] or None),  # it is 0 in a group of one rank
         percent(row["exposed_ns"], span_ns),
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["clean", "duration", "percent", "rate", "size"]
+__all__ = ["NOTHING", "clean", "duration", "percent", "rate", "size"]
 
 NOTHING = "–"
 _DURATIONS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
@@ -31,9 +31,11 @@ def rate(gb_s: float | None) -> str:
     """GB/s, without the unit.
 
     >>> rate(88.91), rate(0.01234), rate(0.00001), rate(None)
-    ('88.9', '0.012', '0.000', '–')
+    ('88.9', '0.012', '<0.001', '–')
     """
-    return NOTHING if gb_s is None else _digits(gb_s)
+    if gb_s is None:
+        return NOTHING
+    return "<0.001" if 0 < gb_s < 0.0005 else _digits(gb_s)
 
 
 def percent(part: float | None, whole: float | None) -> str:

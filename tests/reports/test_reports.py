@@ -148,6 +148,49 @@ def test_many_ranks_show_the_extremes(make_trace: Make) -> None:
     assert "56 more are not shown" in shown
 
 
+def gloo_beside_gpus(make_trace: Make, ranks: int) -> Analysis:
+    """Each rank computes on its GPU for 4 ms; on the CPU gloo communicates for 3 ms."""
+    ms = 1_000_000
+    each = [{"rank": rank, "start_ns": 0} for rank in range(ranks)]
+    trace = make_trace(
+        kernels=[{**row, "kind": "compute", "duration_ns": 4 * ms} for row in each],
+        collectives=[
+            {**row, "device": "cpu", "op": "barrier", "duration_ns": 3 * ms} for row in each
+        ],
+        ranks=[{**row, "file": f"rank{row['rank']}.json"} for row in each],
+    )
+    return Run(trace, "run").analysis(select=["straggler"])
+
+
+def test_communication_on_the_cpu_of_a_gpus_rank_is_shown(make_trace: Make) -> None:
+    shown = terminal.render(gloo_beside_gpus(make_trace, 2), width=100)
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["1", "cpu", "–", "–", "≤", "3.00", "ms", "≤", "3.00", "ms", "–", "–"] in lines
+    assert "≤ all communication of the device" in shown
+    many = terminal.render(gloo_beside_gpus(make_trace, 9), width=100)
+    assert "9 CPUs communicated, too, for up to 3.00 ms: not shown." in many
+    assert "1 in between are not shown" in many
+
+
+def test_the_headline_tells_the_gpus_of_one_rank_apart(make_trace: Make) -> None:
+    both = [
+        {"kind": kind, "device": f"cuda:{device}", "start_ns": start, "duration_ns": length}
+        for device, exposed in ((0, 20), (1, 70))
+        for kind, start, length in (("compute", 0, 100 - exposed), ("communication", 0, 100))
+    ]
+    analysis = Run(make_trace(kernels=both), "run").analysis(select=["straggler"])
+    said = "Exposed communication: 20 % (rank 0, cuda:0) to 70 % (rank 0, cuda:1) of the time."
+    assert said in terminal.render(analysis, width=100)
+
+
+def test_a_group_of_one_rank_has_no_bandwidth(make_trace: Make) -> None:
+    alone = {"op": "all_reduce", "group": "0", "group_size": 1, "size_bytes": 4_000_000}
+    trace = make_trace(collectives=[{**alone, "start_ns": 0, "duration_ns": 5_000}])
+    shown = terminal.render(Run(trace, "run").analysis(select=["straggler"]), width=100)
+    assert "0.000" not in shown
+    assert "nothing crosses a link" in shown
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(make_trace: Make, width: int) -> None:
     analysis = hostile(make_trace)
