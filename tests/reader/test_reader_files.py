@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,3 +67,35 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         find(["x" * 5000])
     with pytest.raises(TraceError, match="no trace was given"):
         find([])
+    with pytest.raises(TraceError, match="empty path"):
+        find([""])
+
+
+def test_a_pattern_that_matches_no_trace(tmp_path: Path) -> None:
+    touch(tmp_path / "manifest.json")
+    with pytest.raises(TraceError, match="matches no trace"):
+        find([tmp_path / "*.json"])
+
+
+def test_a_pipe_is_refused_and_in_a_folder_no_trace(tmp_path: Path) -> None:
+    touch(tmp_path / "rank0.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    assert find([tmp_path]) == find([tmp_path / "*"]) == [tmp_path / "rank0.json"]
+    with pytest.raises(TraceError, match="is no file but a pipe"):
+        find([tmp_path / "pipe.json"])
+
+
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path / "rank0.json", tmp_path / "closed" / "rank1.json")
+    scandir = os.scandir
+
+    def guarded(path: Any) -> Any:
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    with pytest.raises(TraceError, match="closed: cannot be read: Permission denied"):
+        find([tmp_path])
