@@ -94,7 +94,7 @@ def options(
 @app.command()
 def analyze(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Trace files, folders or globs.")
+        list[str], typer.Argument(metavar="PATH", help="Trace files, folders or globs.")
     ],
     output: Annotated[
         Path | None,
@@ -126,12 +126,17 @@ def analyze(
     chosen = format or _format_of(output)
     if operations and chosen is not Format.json:
         raise UsageError("--operations: only JSON lists them; choose --format json")
-    from commtrace.run import load
+    from commtrace.run import check_rules, load
 
-    given = _thresholds(thresholds or ())
+    rules: dict[str, Any] = {
+        "select": select or (),
+        "ignore": ignore or (),
+        "thresholds": _thresholds(thresholds or ()),
+    }
+    check_rules(**rules)
     with _progress() as progress:
         run = load(paths, progress=progress)
-    analysis = run.analysis(select=select or (), ignore=ignore or (), thresholds=given)
+    analysis = run.analysis(**rules)
     if output is None:
         _print(_rendered(analysis, chosen, operations=operations))
     else:
@@ -146,8 +151,7 @@ def explain(
 ) -> None:
     """What a rule finds, why it matters, its blind spots, and a worked example."""
     from commtrace.reports import prose, terminal
-    from commtrace.rules import RULES
-    from commtrace.run import explanation
+    from commtrace.rules import RULES, explanation
 
     if rule is None:
         for name, its in RULES.items():
@@ -203,7 +207,9 @@ def workloads() -> None:
 
 @app.command("open")
 def open_recording(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Trace files or folders.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH", help="Trace files, folders or globs.")
+    ],
 ) -> None:
     """Show a recording in Perfetto, all ranks on one time axis."""
     from commtrace.viewer import open_in_perfetto

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from commtrace import config
-from commtrace.analysis import Analysis, Explanation, Summary, Verdict
+from commtrace.analysis import Analysis
 from commtrace.errors import UsageError
 from commtrace.schema import Diagnosis, Note
 from commtrace.trace import Trace
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from commtrace.metrics.exposure import By
+    from commtrace.rules import Thresholds
 
-__all__ = ["Plot", "Run", "explanation", "load"]
-
-Thresholds = Mapping[str, Mapping[str, Any]]
+__all__ = ["Plot", "Run", "check_rules", "load"]
 
 # pandas, the measures and the pictures are imported where they are used: the processes
 # that read the files start before, and matplotlib is for who wants a picture.
@@ -47,11 +46,20 @@ def load(
     from commtrace.reader import read
 
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    trace = read([Path(path) for path in given], workers=workers, progress=progress)
-    return Run(trace, name=", ".join(os.fspath(path) for path in given))
+    names = [os.fspath(path) for path in given]
+    return Run(read(names, workers=workers, progress=progress), name=", ".join(names))
 
 
-@dataclass(frozen=True, eq=False)
+def check_rules(select: Collection[str], ignore: Collection[str], thresholds: Thresholds) -> None:
+    """Raise UsageError for a rule or threshold that there is not, before traces are read."""
+    # Where none is named the rules can wait: they load pandas.
+    if select or ignore or thresholds or config.rule_thresholds()[1]:
+        from commtrace import rules
+
+        rules.check(select, ignore, thresholds)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """One run: its tables, described in ``commtrace.schema``, and what they tell.
 
@@ -206,10 +214,10 @@ class Run:
         By all rules or the selected ones. ``thresholds`` are {rule: {field: value}}, over
         those of the configuration (see ``config``). Raises UsageError for what is unknown.
         """
-        from commtrace.rules import diagnose
+        from commtrace import rules
 
-        merged = _thresholds(thresholds or {})
-        return diagnose(self.trace, select=select, ignore=ignore, thresholds=merged)
+        merged = rules.thresholds(thresholds or {})
+        return rules.diagnose(self.trace, select=select, ignore=ignore, thresholds=merged)
 
     def analysis(
         self,
@@ -219,20 +227,23 @@ class Run:
         thresholds: Thresholds | None = None,
     ) -> Analysis:
         """Every measure at once, and the diagnosis: what a report shows."""
+        from commtrace.rules import verdict
+
         diagnosis = self.diagnose(select=select, ignore=ignore, thresholds=thresholds)
-        return Analysis(**self._measures, verdict=_verdict(self.trace, diagnosis))
+        return Analysis(**self._measures, verdict=verdict(self.trace, diagnosis))
 
     @cached_property
     def _measures(self) -> dict[str, Any]:
         from commtrace.metrics.copies import copies
         from commtrace.metrics.ranks import ranks
+        from commtrace.metrics.sizes import unsized
+        from commtrace.metrics.summary import summary
         from commtrace.metrics.waits import unmatched
 
-        devices = self.overlap()
         return {
-            "run": _summary(self.trace, self.name, devices),
-            "notes": self.notes + unmatched(self.trace),
-            "devices": devices,
+            "run": summary(self.trace, self.name),
+            "notes": self.notes + unsized(self.trace) + unmatched(self.trace),
+            "devices": self.overlap(),
             "streams": self.streams(),
             "stream_overlap": self.overlap(by="stream"),
             "collectives": self.bandwidth(),
@@ -257,7 +268,22 @@ class Run:
         files = zip(self.ranks["rank"], self.ranks["file"], strict=True)
         return TraceAnalysis({int(rank): str(Path(file).resolve()) for rank, file in files})
 
+    def __repr__(self) -> str:
+        from commtrace.metrics.summary import summary
+        from commtrace.reports.text import duration
+
+        what = summary(self.trace, self.name)
+        events = int(self.ranks["events"].sum())
+        return (
+            f"<Run {self.name!r}: ranks {list(what.ranks)}, {events:,} events, "
+            f"{duration(what.span_ns)}>"
+        )
+
     def _repr_html_(self) -> str:
+        return self._html
+
+    @cached_property
+    def _html(self) -> str:
         from commtrace.reports import notebook
 
         return notebook.render(self.analysis())
@@ -291,61 +317,3 @@ class Plot:
         from commtrace import plots
 
         return plots.bandwidth(self.run.bandwidth(), ax=ax)
-
-
-def explanation(name: str) -> Explanation:
-    """The rule of a name, explained. Raises UsageError, which names the near ones."""
-    from commtrace.rules import diagnose, rule_named
-
-    rule = rule_named(name)
-    example = rule.bad()
-    return Explanation(
-        rule=rule.name(),
-        documentation=rule.__doc__ or "",
-        thresholds={field.name: getattr(rule, field.name) for field in fields(rule)},
-        example=rule.bad.__doc__ or "",
-        verdict=_verdict(example, diagnose(example, select=[rule.name()])),
-    )
-
-
-def _verdict(trace: Trace, diagnosis: Diagnosis) -> Verdict:
-    from commtrace.rules import RULES, step_time_ns
-
-    good_news = frozenset(name for name, rule in RULES.items() if rule.good_news)
-    return Verdict(diagnosis, step_time_ns(trace), good_news)
-
-
-def _thresholds(given: Thresholds) -> Thresholds:
-    """The configuration's thresholds, with those given in their place."""
-    from commtrace.rules import configured
-
-    file, known = config.rule_thresholds()
-    for name, values in known.items():
-        try:
-            configured(name, values)
-        except UsageError as error:
-            raise UsageError(f"{file}: tool.commtrace.rules: {error}") from None
-    return known | {name: {**known.get(name, {}), **values} for name, values in given.items()}
-
-
-def _summary(trace: Trace, name: str, devices: pd.DataFrame) -> Summary:
-    ranks = trace.ranks
-    told = ranks["world_size"].dropna()
-    world_size = int(told.max()) if len(told) else None
-    present = sorted({int(rank) for rank in ranks["rank"]})
-    spans = (ranks["end_ns"] - ranks["start_ns"]).dropna()
-    return Summary(
-        name=name,
-        world_size=world_size,
-        ranks=tuple(present),
-        missing_ranks=tuple(sorted({*range(world_size or 0)}.difference(present))),
-        backends=_names(trace.groups["backend"], ranks["backend"]),
-        devices=tuple(dict.fromkeys(devices["device"].astype(str))),
-        hosts=_names(ranks["host"]),
-        span_ns=int(spans.max()) if len(spans) else 0,
-        steps=int(trace.steps["step"].nunique()),
-    )
-
-
-def _names(*columns: pd.Series[Any]) -> tuple[str, ...]:
-    return tuple(sorted({str(name) for column in columns for name in column.dropna()}))

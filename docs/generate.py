@@ -12,8 +12,7 @@ from commtrace import matching, metrics
 from commtrace.record import workloads
 from commtrace.reports import markdown
 from commtrace.reports.json import schema
-from commtrace.rules import RULES
-from commtrace.run import explanation
+from commtrace.rules import RULES, explanation
 from commtrace.schema import TABLES, Table
 
 _NOTE = "<!-- Written by docs/generate.py (`make docs`); change the code, not this page. -->"

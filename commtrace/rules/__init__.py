@@ -9,15 +9,22 @@ from __future__ import annotations
 
 from commtrace.rules._common import step_time_ns
 from commtrace.rules._diagnose import configured, diagnose
+from commtrace.rules._explained import explanation, verdict
 from commtrace.rules._registry import RULES, rule_named
 from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._thresholds import Thresholds, check, thresholds
 
 __all__ = [
     "RULES",
     "CannotLook",
     "Rule",
+    "Thresholds",
+    "check",
     "configured",
     "diagnose",
+    "explanation",
     "rule_named",
     "step_time_ns",
+    "thresholds",
+    "verdict",
 ]

@@ -37,5 +37,6 @@ def rule_named(name: str) -> type[Rule]:
     try:
         return RULES[name]
     except KeyError:
-        near = get_close_matches(name, RULES, n=3) or list(RULES)
-        raise UsageError(f"no rule is called {name!r}; did you mean {', '.join(near)}?") from None
+        near = ", ".join(get_close_matches(name, RULES, n=3))
+        remedy = f"did you mean {near}?" if near else "`commtrace explain` lists them"
+        raise UsageError(f"no rule is called {name!r}; {remedy}") from None

@@ -26,7 +26,7 @@ _MENDED = {"truncated", "damaged", "repaired"}  # notes on files that Perfetto w
 
 
 def open_in_perfetto(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     *,
     browser: Callable[[str], object] = webbrowser.open,
     port: int = PORT,

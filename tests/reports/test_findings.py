@@ -14,8 +14,8 @@ from commtrace.analysis import Analysis, Verdict
 from commtrace.reports import json as json_report
 from commtrace.reports import markdown, notebook, terminal
 from commtrace.reports.findings import closing
-from commtrace.rules import RULES
-from commtrace.run import Run, explanation
+from commtrace.rules import RULES, explanation
+from commtrace.run import Run
 from commtrace.schema import Diagnosis, Evidence, Finding
 from commtrace.trace import Trace
 

@@ -1,0 +1,39 @@
+"""What ran: the few facts that head a report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commtrace.analysis import Summary
+from commtrace.metrics.activity import by_device, work
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["summary"]
+
+
+def summary(trace: Trace, name: str) -> Summary:
+    """What ran, under the name that the run has."""
+    ranks = trace.ranks
+    told = ranks["world_size"].dropna()
+    world_size = int(told.max()) if len(told) else None
+    present = set(ranks["rank"].tolist())
+    spans = (ranks["end_ns"] - ranks["start_ns"]).dropna()
+    return Summary(
+        name=name,
+        world_size=world_size,
+        ranks=tuple(sorted(present)),
+        missing_ranks=tuple(rank for rank in range(world_size or 0) if rank not in present),
+        backends=_names(trace.groups["backend"], ranks["backend"]),
+        devices=tuple(dict.fromkeys(place.device for place in by_device(work(trace)))),
+        hosts=_names(ranks["host"]),
+        span_ns=int(spans.max()) if len(spans) else 0,
+        steps=int(trace.steps["step"].nunique()),
+    )
+
+
+def _names(*columns: pd.Series[Any]) -> tuple[str, ...]:
+    return tuple(sorted({str(name) for column in columns for name in column.dropna()}))
