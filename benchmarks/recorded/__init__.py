@@ -1,0 +1,1 @@
+"""Faults that really happened: recorded with gloo on this machine, with and without them."""

@@ -1,0 +1,41 @@
+"""What does the first message of a group cost, and does a warm-up take it out of the steps?"""
+
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from asleep import work
+
+WARMUP = 0
+
+
+def setup(
+    ctx, warm: bool = False, message: bool = False, elements: int = 250_000
+) -> SimpleNamespace:
+    """Make a group, and use it once if it is to be warm."""
+    group = dist.new_group()
+    state = SimpleNamespace(ctx=ctx, group=group, tensor=torch.ones(elements), message=message)
+    if warm:
+        communicate(state)
+    return state
+
+
+def communicate(state: SimpleNamespace) -> None:
+    """Reduce, or send from rank 0 to rank 1."""
+    if not state.message:
+        dist.all_reduce(state.tensor, dist.ReduceOp.MAX, group=state.group)
+    elif state.ctx.rank == 0:
+        dist.send(state.tensor, dst=1, group=state.group)
+    elif state.ctx.rank == 1:
+        dist.recv(state.tensor, src=0, group=state.group)
+
+
+def step(state: SimpleNamespace) -> None:
+    """Compute and communicate."""
+    work(2)
+    communicate(state)
+
+
+def check(state: SimpleNamespace) -> None:
+    """Ones stay ones."""
+    assert torch.all(state.tensor == 1)
