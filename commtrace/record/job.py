@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from commtrace.record.workloads import Value
 
-__all__ = ["Backend", "Job"]
+__all__ = ["Backend", "Job", "Plan", "Program"]
 
 Backend = Literal["gloo", "nccl"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One recording: which workload, how, and into which folder."""
+    """One recording of a workload: which, how, and into which folder."""
 
     workload: str
     path: str
@@ -24,8 +24,8 @@ class Job:
     iterations: int
     warmup: int
     backend: Backend
-    world_size: int
     folder: str
+    timeout_s: float
 
     def to_json(self) -> str:
         """As one line."""
@@ -35,3 +35,52 @@ class Job:
     def from_json(cls, text: str) -> Job:
         """From what :meth:`to_json` made."""
         return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which steps to record: ``steps`` from the ``first`` (1 is the program's first step) on.
+
+    With ``seconds`` as many as begin within them; with ``on_signal`` from the one that
+    follows a signal on.
+    """
+
+    first: int = 5
+    steps: int = 3
+    seconds: float | None = None
+    on_signal: bool = False
+
+    def __str__(self) -> str:
+        amount = f"{self.seconds:g} s" if self.seconds else f"{self.steps} steps"
+        return f"{amount} {'after a signal' if self.on_signal else f'from step {self.first} on'}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One recording of a program: a script's path, or a module's name, and its arguments.
+
+    ``launched`` by commtrace, or by another launcher before it.
+    """
+
+    name: str
+    is_module: bool
+    arguments: list[str]
+    plan: Plan
+    folder: str
+    timeout_s: float
+    launched: bool = True
+
+    def described(self) -> dict[str, Any]:
+        """As it stands in traces and manifests."""
+        kind = "module" if self.is_module else "script"
+        return {kind: self.name, "arguments": self.arguments}
+
+    def to_json(self) -> str:
+        """As one line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        """From what :meth:`to_json` made."""
+        told = json.loads(text)
+        return cls(**{**told, "plan": Plan(**told["plan"])})

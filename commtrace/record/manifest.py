@@ -8,20 +8,23 @@ import platform
 import re
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from commtrace import __version__
-from commtrace.record.clock import Reading
-from commtrace.record.job import Job
+from isal import igzip
 
-__all__ = ["NAME", "clock_probe", "describe", "write"]
+from commtrace import __version__
+from commtrace.errors import RecordError
+from commtrace.record.clock import Reading
+
+__all__ = ["NAME", "clock_probe", "describe", "partial", "write"]
 
 NAME = "manifest.json"
 SCHEMA_VERSION = 1
+_HEAD_BYTES = 4096  # where `partial` and its reason stand
 
 _TOLD = re.compile(r"(?:NCCL|TORCH|CUDA|GLOO)_\w+|OMP_NUM_THREADS")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY")
@@ -29,16 +32,24 @@ _RANK = re.compile(r"rank(\d+)\.json(?:\.gz)?")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def describe(job: Job, question: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """What is known before the ranks start. ``environment`` is theirs."""
+def describe(
+    what: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    backend: str | None,
+    world_size: int,
+    hosts: Sequence[str] = (),
+) -> dict[str, Any]:
+    """``what`` is recorded, and what is known before the ranks start. ``environment`` is theirs.
+
+    ``backend`` is None where only the program knows it.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
-        "workload": {"name": job.workload, "question": question, "settings": dict(job.settings)},
-        "iterations": job.iterations,
-        "warmup": job.warmup,
-        "backend": job.backend,
-        "world_size": job.world_size,
-        "hosts": [socket.gethostname()],
+        **what,
+        "backend": backend,
+        "world_size": world_size,
+        "hosts": list(hosts) or [socket.gethostname()],
         "cpu": {"count": os.cpu_count(), "model": _cpu_model()},
         "devices": _devices(),
         "topology": _topology(_nvidia_smi("topo", "-m")),
@@ -61,18 +72,44 @@ def clock_probe(readings: Mapping[int, Iterable[Reading]]) -> list[dict[str, int
     ]
 
 
-def write(folder: Path, facts: Mapping[str, Any], error: str | None) -> None:
-    """Finish the manifest: when and how it ended, and which ranks' traces are there."""
-    matches = [match for path in folder.iterdir() if (match := _RANK.fullmatch(path.name))]
-    files = sorted((int(match[1]), match[0]) for match in matches)
+def write(folder: Path, facts: Mapping[str, Any], error: str | None, *, ended: bool = True) -> None:
+    """Write the manifest: when and how it ended, and which ranks' traces are there.
+
+    Without ``ended`` it is the one that tells of a recording that nobody could end properly.
+    Raises RecordError where the disk refuses.
+    """
+    status = ("failed" if error else "complete") if ended else "running"
     manifest = {
         **facts,
-        "finished": _now(),
-        "status": "failed" if error else "complete",
+        "finished": _now() if ended else None,
+        "status": status,
         "error": error,
-        "files": [{"rank": rank, "file": file} for rank, file in files],
+        "files": list(_files(folder)),
     }
-    (folder / NAME).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    path = folder / NAME
+    try:
+        path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    except OSError as refused:
+        raise RecordError(f"{path}: {refused.strerror}; make room on that disk") from None
+
+
+def _files(folder: Path) -> Iterator[dict[str, Any]]:
+    matches = [match for path in folder.iterdir() if (match := _RANK.fullmatch(path.name))]
+    for rank, name in sorted((int(match[1]), match[0]) for match in matches):
+        why = partial(folder / name)
+        yield {"rank": rank, "file": name, **({"partial": why} if why else {})}
+
+
+def partial(trace: Path) -> str | None:
+    """Why one of our traces does not hold all that it should; None if it does."""
+    try:
+        with igzip.open(trace) as file:
+            head = file.read(_HEAD_BYTES).decode(errors="replace")
+    except (OSError, EOFError):
+        return "cannot be read"
+    _, mark, rest = head.partition('"partial": ')
+    why = json.JSONDecoder().raw_decode(rest)[0] if mark else None
+    return str(why) if why else None
 
 
 def _now() -> str:

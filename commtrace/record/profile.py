@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from isal import igzip
-from torch._C import _distributed_c10d
 
+from commtrace import __version__
+from commtrace.errors import RecordError
+from commtrace.record import flight
 from commtrace.record.clock import Clock, Reading
+from commtrace.record.report import one_line
 
-__all__ = ["METADATA_KEY", "barrier", "export", "record_steps"]
+__all__ = ["METADATA_KEY", "barrier", "communication", "export", "record_steps", "whereabouts"]
 
 METADATA_KEY = "commtrace"
 """The top-level key of a trace that holds what commtrace adds."""
-
-_FLIGHT_RECORDERS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 
 
 def record_steps(
@@ -44,6 +49,7 @@ def record_steps(
     """
     readings: list[Reading] = []
     began_ns = 0
+    why: str | None = None
     # For the profiler all our warm-up is its one step of warm-up.
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=iterations, repeat=1)
     profiler = torch.profiler.profile(schedule=schedule, record_shapes=True)
@@ -59,12 +65,15 @@ def record_steps(
                 step()
                 profiler.step()
         readings += clock.read()
+    except BaseException as stop:
+        why = one_line(stop)
+        raise
     finally:
         if began_ns:
             # The launcher may be losing patience: do not leave half a file.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             probed = {"clock_probe": [reading.to_dict() for reading in readings]}
-            export(profiler, path, {**facts, **probed, **_communication(began_ns)})
+            export(profiler, path, {**facts, **probed, **communication(began_ns)}, partial=why)
     return readings
 
 
@@ -74,32 +83,83 @@ def barrier() -> None:
     dist.barrier(device_ids=[torch.cuda.current_device()] if nccl else None)
 
 
-def export(profiler: torch.profiler.profile, path: Path, facts: Mapping[str, Any]) -> None:
-    """Write a stopped profiler's trace, gzipped, with ``facts`` under the key ``commtrace``."""
-    raw = path.with_suffix(".raw")
-    profiler.export_chrome_trace(str(raw))
-    with raw.open("rb") as trace, igzip.open(path, "wb") as compressed:
-        # The profiler takes metadata only while it records, and this is known afterwards.
-        trace.seek(trace.read(64).index(b"{") + 1)
-        compressed.write(b'{"%s": %s,' % (METADATA_KEY.encode(), json.dumps(facts).encode()))
-        shutil.copyfileobj(trace, compressed)
-    raw.unlink()
+def export(
+    profiler: torch.profiler.profile,
+    path: Path,
+    facts: Mapping[str, Any],
+    *,
+    partial: str | None = None,
+) -> None:
+    """Write a stopped profiler's trace, with ``facts`` under the key ``commtrace``.
+
+    Gzipped, if the name says so. ``partial`` is why it does not hold all that it should.
+    Raises RecordError where the disk has no room for all of it; what it has room for is kept.
+    """
+    raw = path.with_name(f"{path.name}.raw")
+    try:
+        whole = _write_raw(profiler, raw)
+        why = partial or (None if whole else "cut off: no room left to write it")
+        _add(raw, path, {"partial": why, **facts})
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}; make room, or use -o elsewhere") from None
+    finally:
+        raw.unlink(missing_ok=True)
+    if not whole:
+        raise RecordError(f"{path}: cut off: no room left to write it; make room")
 
 
-def _communication(since_ns: int) -> dict[str, Any]:
+def communication(since_ns: int) -> dict[str, Any]:
+    """What the flight recorder noted since then, and all process groups."""
     # The profiler notes the groups when a window opens; those made within it come later.
-    groups = getattr(dist.distributed_c10d, "_get_all_pg_configs", None)
+    configs = getattr(dist.distributed_c10d, "_get_all_pg_configs", None)
+    groups = configs() if configs and dist.is_initialized() else None
+    return {"flight_recorder": flight.dump(since_ns), "groups": groups}
+
+
+def whereabouts() -> dict[str, Any]:
+    """Who this rank is: by the default group, or else by the environment."""
+    started = dist.is_available() and dist.is_initialized()
+    environment = os.environ
     return {
-        "flight_recorder": _flight_recorder(since_ns),
-        "groups": groups() if groups else None,
+        "version": __version__,
+        "rank": dist.get_rank() if started else int(environment.get("RANK", "0")),
+        "world_size": dist.get_world_size() if started else int(environment.get("WORLD_SIZE", "1")),
+        "backend": dist.get_backend() if started else None,
+        "host": socket.gethostname(),
     }
 
 
-def _flight_recorder(since_ns: int) -> dict[str, Any] | None:
-    """PyTorch's flight recorder, operations since then; None where there is none or it is off."""
-    dump = getattr(_distributed_c10d, _FLIGHT_RECORDERS[dist.get_backend()], None)
-    recorded: dict[str, Any] = json.loads(dump()) if dump else {}
-    if not recorded.get("entries"):
-        return None
-    entries = [entry for entry in recorded["entries"] if entry["time_created_ns"] >= since_ns]
-    return {**recorded, "entries": entries}
+def _write_raw(profiler: torch.profiler.profile, raw: Path) -> bool:
+    """The profiler's own file, and whether there was room for all of it."""
+    profiler.export_chrome_trace(str(raw))
+    size = raw.stat().st_size if raw.exists() else 0
+    if not size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with raw.open("rb") as trace:
+        trace.seek(max(0, size - 64))
+        return trace.read().rstrip().endswith(b"}")
+
+
+def _add(raw: Path, path: Path, facts: Mapping[str, Any]) -> None:
+    # The profiler takes metadata only while it records, and this is known afterwards.
+    added = b'{"%s": %s,' % (METADATA_KEY.encode(), json.dumps(facts).encode())
+    if path.suffix != ".gz":
+        with raw.open("rb") as trace, path.open("wb") as file:
+            _copy(trace, added, file)
+        return
+    compressed = BytesIO()
+    with raw.open("rb") as trace, igzip.open(compressed, "wb") as file:
+        _copy(trace, added, file)
+    raw.unlink()  # first: on a full disk it has the room that this needs
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        unfinished.write_bytes(compressed.getbuffer())
+        unfinished.replace(path)  # who looks for it finds all of it
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _copy(trace: Any, added: bytes, file: Any) -> None:
+    trace.seek(trace.read(64).index(b"{") + 1)
+    file.write(added)
+    shutil.copyfileobj(trace, file)

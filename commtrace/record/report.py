@@ -1,10 +1,13 @@
-"""How a rank tells the launcher that it ended well, or what went wrong."""
+"""The pipe between a rank and the launcher: what the rank tells, what the launcher orders."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -13,24 +16,36 @@ from typing import Any, Literal
 from commtrace.errors import UsageError
 from commtrace.record.clock import Reading
 
-__all__ = ["LAUNCHER", "REPORT_FD", "Report", "Word"]
+__all__ = ["LAUNCHER", "REPORT_FD", "Order", "Report", "Word", "one_line"]
 
 LAUNCHER = "COMMTRACE_LAUNCHER_PID"
 """The environment variable with the process that a rank must not outlive."""
 REPORT_FD = "COMMTRACE_REPORT_FD"
 """The environment variable with the file descriptor that a rank reports to."""
 
-Outcome = Literal["done", "usage", "error"]
+Outcome = Literal["recorded", "stuck", "state", "done", "usage", "error"]
+Order = Literal["state", "window", "leave"]
+_LAST = ("done", "usage", "error")
 
 
 @dataclass(frozen=True)
 class Word:
-    """The one thing that a rank says, and when on the host's clock. Without a word it has died."""
+    """Something that a rank says, and when in Unix time. Without a last word it has died.
+
+    ``operation`` is what it communicated at that time, as ``flight.Operation.to_dict``.
+    """
 
     outcome: Outcome
     message: str
     time_ns: int
     readings: list[Reading] = field(default_factory=list)
+    operation: dict[str, Any] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the rank says nothing after it."""
+        return self.outcome in _LAST
 
     def to_bytes(self) -> bytes:
         """As it goes through the pipe."""
@@ -47,11 +62,16 @@ class Report:
     """A context that reports the first exception that passes through it, and lets it pass.
 
     It can be entered again inside itself, so that an error is told before a long clean-up.
+    ``operation`` finds what the rank communicates. Without a descriptor nobody listens.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._pipe = Connection(descriptor, readable=False)
+    def __init__(
+        self, descriptor: int | None, operation: Callable[[], dict[str, Any] | None] | None = None
+    ) -> None:
+        self._pipe = None if descriptor is None else Connection(descriptor)
+        self._operation = operation or (lambda: None)
         self._told = False
+        self._one_at_a_time = threading.Lock()
 
     def __enter__(self) -> Report:
         return self
@@ -63,24 +83,54 @@ class Report:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, UsageError):
-            self._tell("usage", str(error))
+            self.failed(str(error), "usage")
         elif error is not None:
-            self._tell("error", _one_line(error))
+            self.failed(one_line(error))
+
+    def failed(self, message: str, outcome: Literal["error", "usage"] = "error") -> None:
+        """The rank ends, for this reason."""
+        if not self._told:
+            self._tell(outcome, message, operation=self._operation())
 
     def done(self, readings: list[Reading]) -> None:
         """The rank has done all that it had to do, and read its clock."""
         self._tell("done", readings=readings)
 
+    def recorded(self, readings: list[Reading], facts: dict[str, Any]) -> None:
+        """The rank has written its trace, and goes on."""
+        self._tell("recorded", readings=readings, facts=facts)
+
+    def at(self, outcome: Literal["stuck", "state"], operation: dict[str, Any] | None) -> None:
+        """Where the rank is."""
+        self._tell(outcome, operation=operation)
+
+    def order(self, patience_s: float) -> Order | None:
+        """What the launcher orders, if it does so in time. Raises EOFError when it is gone."""
+        if self._pipe is None:
+            time.sleep(patience_s)
+            return None
+        try:
+            if not self._pipe.poll(patience_s):
+                return None
+            order: Order = self._pipe.recv_bytes().decode()  # type: ignore[assignment]
+        except OSError:
+            raise EOFError from None
+        return order
+
     def _tell(self, outcome: Outcome, message: str = "", **more: Any) -> None:
-        if not self._told:
-            self._told = True
-            self._pipe.send_bytes(Word(outcome, message, time.monotonic_ns(), **more).to_bytes())
+        with self._one_at_a_time:
+            if self._told or self._pipe is None:
+                return
+            word = Word(outcome, message, time.time_ns(), **more)
+            self._told = word.is_last
+            with contextlib.suppress(BrokenPipeError):  # the launcher has stopped listening
+                self._pipe.send_bytes(word.to_bytes())
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     r"""``ValueError: the message``; where there is no message, the line that raised.
 
-    >>> _one_line(ValueError("two\nlines"))
+    >>> one_line(ValueError("two\nlines"))
     'ValueError: two lines'
     """
     message = " ".join(str(error).split())

@@ -9,7 +9,6 @@ import ctypes
 import importlib.util
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -20,32 +19,38 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from commtrace import __version__
-from commtrace.record import profile, workloads
+from commtrace.record import flight, profile, workloads
 from commtrace.record.clock import Clock, Reading
 from commtrace.record.context import Context
 from commtrace.record.job import Job
 from commtrace.record.report import LAUNCHER, REPORT_FD, Report
+from commtrace.record.watch import watch
 
-__all__ = ["main"]
+__all__ = ["bound_to_launcher", "main"]
 
-TIMEOUT = timedelta(seconds=60)
-"""After this long in one operation a rank gives up: some other never came."""
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Record this rank, report how it went, and end."""
-    report = Report(int(os.environ[REPORT_FD]))
-    _end_with(int(os.environ[LAUNCHER]))
+    job = Job.from_json(sys.argv[1])
+    with bound_to_launcher() as report:
+        watch(report, job.timeout_s)
+        report.done(_record(job, report))
+
+
+def bound_to_launcher() -> Report:
+    """End with the launcher, or when it says so, and report to it."""
+    report = Report(int(os.environ.pop(REPORT_FD)), flight.told)
+    _end_with(int(os.environ.pop(LAUNCHER)))
     signal.signal(signal.SIGTERM, _leave)
-    with report:
-        report.done(_record(Job.from_json(sys.argv[1]), report))
+    return report
 
 
 def _record(job: Job, report: Report) -> list[Reading]:
     context = _context(job)
-    dist.init_process_group(job.backend, timeout=TIMEOUT)
+    # Longer than the watch's patience, so that it says what happened.
+    dist.init_process_group(job.backend, timeout=timedelta(seconds=2 * job.timeout_s))
     store = dist.distributed_c10d._get_default_store()
     with Clock(context.rank, context.world_size, store, os.environ["MASTER_ADDR"]) as clock:
         workload = _load(Path(job.path))
@@ -55,7 +60,7 @@ def _record(job: Job, report: Report) -> list[Reading]:
             Path(job.folder, f"rank{context.rank}.json.gz"),
             warmup=job.warmup,
             iterations=job.iterations,
-            facts=_facts(job, context),
+            facts=_facts(job),
             report=report,
             clock=clock,
         )
@@ -73,7 +78,7 @@ def _context(job: Job) -> Context:
     return Context(
         rank=int(os.environ["RANK"]),
         local_rank=local_rank,
-        world_size=job.world_size,
+        world_size=int(os.environ["WORLD_SIZE"]),
         backend=job.backend,
         device=device,
     )
@@ -98,13 +103,9 @@ def _arguments(job: Job) -> dict[str, Any]:
     }
 
 
-def _facts(job: Job, context: Context) -> Mapping[str, Any]:
+def _facts(job: Job) -> Mapping[str, Any]:
     return {
-        "version": __version__,
-        "rank": context.rank,
-        "world_size": context.world_size,
-        "backend": context.backend,
-        "host": socket.gethostname(),
+        **profile.whereabouts(),
         "workload": job.workload,
         "settings": {**job.settings, "iterations": job.iterations, "warmup": job.warmup},
     }

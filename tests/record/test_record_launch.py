@@ -50,7 +50,7 @@ def ranks_of(folder: Path) -> list[str]:
 
 
 def wait_until(condition: Any) -> bool:
-    for _ in range(600):
+    for _ in range(2400):
         if condition():
             return True
         time.sleep(0.05)
@@ -250,7 +250,7 @@ def test_what_cannot_be_recorded_is_said_before_anything_starts(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "_cuda_devices", lambda: 1)
+    monkeypatch.setattr(launch, "cuda_devices", lambda: 1)
     with pytest.raises(UsageError, match=message):
         record(str(faulty), **arguments)
     assert not names(tmp_path)
@@ -277,7 +277,7 @@ def test_backend_and_world_size_where_not_told(
     world_size: int | None,
     chosen: tuple[str, int],
 ) -> None:
-    monkeypatch.setattr(launch, "_cuda_devices", lambda: devices)
+    monkeypatch.setattr(launch, "cuda_devices", lambda: devices)
     assert launch._where(backend, world_size) == chosen
 
 

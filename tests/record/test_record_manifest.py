@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 from commtrace.record import manifest
-from commtrace.record.job import Job
-
-JOB = Job("mine", "mine.py", {"elements": 8}, 5, 2, "gloo", 2, "out")
 
 TOPOLOGY = """\
 \t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -120,7 +117,7 @@ def test_environment_holds_what_concerns_communication_and_no_secret() -> None:
         "HOME": "/home/somebody",
         "MY_NCCL_X": "1",
     }
-    kept = manifest.describe(JOB, "Why?", environment)["environment"]
+    kept = manifest.describe({}, environment, backend="gloo", world_size=2)["environment"]
     assert set(kept) == {
         "NCCL_DEBUG",
         "TORCH_NCCL_BLOCKING_WAIT",

@@ -1,0 +1,102 @@
+"""PyTorch's flight recorder: what a rank communicated, and where it is now."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+
+__all__ = ["Operation", "current", "dump", "told", "waiting"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation that a rank called: ``number`` counts in its ``group``; done, or not yet."""
+
+    name: str
+    group: str
+    number: int
+    called_ns: int
+    done: bool
+    ranks: list[int] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it goes to the launcher."""
+        return dict(vars(self))
+
+    def waited_s(self) -> float:
+        """How long ago it was called."""
+        return (time.time_ns() - self.called_ns) / 1e9
+
+
+def dump(since_ns: int = 0) -> dict[str, Any] | None:
+    """The recorder's dump, operations called since then; None where it is off or not there."""
+    recorded = _dump()
+    if recorded is None:
+        return None
+    entries = [entry for entry in recorded["entries"] if entry["time_created_ns"] >= since_ns]
+    return {**recorded, "entries": entries}
+
+
+def current() -> Operation | None:
+    """The operation that this rank waits for, else the last it called; None where untold."""
+    operations = _operations(_dump())
+    pending = [operation for operation in operations if not operation.done]
+    return pending[0] if pending else operations[-1] if operations else None
+
+
+def told() -> dict[str, Any] | None:
+    """The same as the launcher is told."""
+    operation = current()
+    return operation.to_dict() if operation else None
+
+
+def waiting() -> Operation | None:
+    """The oldest operation that is not done. Cheap: only those are dumped."""
+    return next((one for one in _operations(_dump(pending=True)) if not one.done), None)
+
+
+def _dump(*, pending: bool = False) -> dict[str, Any] | None:
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    for name in _dumpers():
+        dumper = getattr(_distributed_c10d, name, None)
+        recorded: dict[str, Any] = json.loads(dumper(True, pending)) if dumper else {}
+        if recorded.get("entries"):
+            return recorded
+    return None
+
+
+def _dumpers() -> Iterator[str]:
+    """NCCL has a recorder of its own, unless it shares that of the others."""
+    if "nccl" in dist.get_backend():
+        yield "_dump_nccl_trace_json"
+    yield "_dump_fr_trace_json"
+
+
+def _operations(recorded: dict[str, Any] | None) -> list[Operation]:
+    members = _members()
+    return [_operation(entry, members) for entry in (recorded or {}).get("entries", ())]
+
+
+def _operation(entry: dict[str, Any], members: dict[str, list[int]]) -> Operation:
+    group = entry["process_group"][0]
+    return Operation(
+        name=entry["profiling_name"].partition(":")[2] or entry["profiling_name"],
+        group=group,
+        number=entry["p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"],
+        called_ns=entry["time_created_ns"],
+        # gloo's operations stay "scheduled" until they are retired.
+        done=bool(entry.get("retired")) or entry.get("state") == "completed",
+        ranks=members.get(group, []),
+    )
+
+
+def _members() -> dict[str, list[int]]:
+    configs: list[dict[str, Any]] = getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
+    return {config["pg_name"]: config["ranks"] for config in configs}

@@ -1,0 +1,174 @@
+"""Where the ranks meet: a store on the first node, through which launchers talk, too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from commtrace.errors import RecordError, UsageError
+from commtrace.record.blame import Failure
+
+__all__ = ["Nodes", "Place", "meet"]
+
+_LOOPBACK = "127.0.0.1"
+_SETTLE_S = 1.0
+"""How long each node may take to tell its failure before all agree which came first."""
+_FAREWELL_S = 30.0
+"""How long the first node keeps the store for those that have not ended."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of several nodes this is, and where all meet; alone by default."""
+
+    node: int = 0
+    nodes: int = 1
+    host: str = _LOOPBACK
+    port: int = 0
+
+    @classmethod
+    def of(cls, nodes: int, node: int, endpoint: str | None) -> Place:
+        """From what the user gave. Raises UsageError."""
+        if nodes == 1 and endpoint is None and node == 0:
+            return cls()
+        if endpoint is None:
+            raise UsageError("--nnodes: several nodes meet somewhere; give --rdzv-endpoint")
+        if not 0 <= node < nodes:
+            raise UsageError(f"--node-rank {node}: from 0 to {nodes - 1}, with --nnodes {nodes}")
+        host, colon, port = endpoint.rpartition(":")
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
+            raise UsageError(f"--rdzv-endpoint {endpoint}: write it as HOST:PORT")
+        return cls(node, nodes, host.strip("[]"), int(port))
+
+    def subfolder(self, name: str) -> str:
+        """Where this node's files go by default: a folder of its own where there are several."""
+        return f"{name}/node{self.node}" if self.nodes > 1 else name
+
+
+class Nodes:
+    """The launchers of all nodes. ``first_rank`` and ``world_size`` are known once all are here.
+
+    Raises RecordError where one does not come in time.
+    """
+
+    def __init__(self, place: Place, port: int, store: Any, ranks: int, timeout_s: float) -> None:
+        self.place, self.port = place, port
+        self._store = store
+        self._put("here", {"host": socket.gethostname(), "ranks": ranks})
+        others = [self._get(node, "here", timeout_s) for node in range(place.nodes)]
+        self.hosts = list(dict.fromkeys(other["host"] for other in others))
+        self.first_rank = sum(other["ranks"] for other in others[: place.node])
+        self.world_size = sum(other["ranks"] for other in others)
+
+    def failure(self) -> Failure | None:
+        """What another node failed of."""
+        if self.place.nodes == 1:
+            return None
+        try:
+            failed = self._store.check(["commtrace/failed"])
+        except RuntimeError:  # of the store: nobody serves it any more
+            return Failure(0, f"its node, {self.place.host}, is gone", died=True)
+        return self._first_failure() if failed else None
+
+    def tell(self, failure: Failure) -> Failure:
+        """Tell the others that this node has failed; which failure came first."""
+        if self.place.nodes == 1:
+            return failure
+        with contextlib.suppress(RuntimeError):
+            self._put("failure", asdict(failure))
+            self._store.set("commtrace/failed", "1")
+            return self._first_failure() or failure
+        return failure
+
+    def leave(self) -> None:
+        """Wait for the others, if they need this node's store."""
+        if self.place.nodes > 1:
+            with contextlib.suppress(RuntimeError, RecordError):
+                self._put("left", {})
+                for node in range(self.place.nodes if self.place.node == 0 else 0):
+                    self._get(node, "left", _FAREWELL_S)
+
+    def _first_failure(self) -> Failure | None:
+        time.sleep(_SETTLE_S)
+        keys = [self._key(node, "failure") for node in range(self.place.nodes)]
+        told = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
+        return min((Failure(**one) for one in told), key=lambda one: one.order, default=None)
+
+    def _key(self, node: int, what: str) -> str:
+        return f"commtrace/node{node}/{what}"
+
+    def _put(self, what: str, value: Mapping[str, Any]) -> None:
+        self._store.set(self._key(self.place.node, what), json.dumps(value))
+
+    def _get(self, node: int, what: str, timeout_s: float) -> Any:
+        key = self._key(node, what)
+        try:
+            self._store.wait([key], timedelta(seconds=timeout_s))
+            return json.loads(self._store.get(key))
+        except RuntimeError:
+            raise RecordError(
+                f"node {node} has not come to {self.place.host}:{self.port} "
+                f"within {timeout_s:.0f} s; start commtrace record there, too"
+            ) from None
+
+
+@contextlib.contextmanager
+def meet(place: Place, ranks: int, timeout_s: float) -> Iterator[Nodes]:
+    """All nodes together, each with so many ranks, until this one leaves."""
+    port, store = _store(place, timeout_s)
+    nodes = Nodes(place, port, store, ranks, timeout_s)
+    try:
+        yield nodes
+    finally:
+        nodes.leave()
+        del store
+
+
+def _store(place: Place, timeout_s: float) -> tuple[int, Any]:
+    """The port of the store and a connection to it; on the first node the store itself.
+
+    Its socket is bound before anyone is told its number: no other program can take it; and
+    to one address, so that only who reaches that can reach the store.
+    """
+    from torch.distributed import TCPStore
+
+    timeout = timedelta(seconds=timeout_s)
+    if place.node:
+        try:
+            return place.port, TCPStore(place.host, place.port, timeout=timeout)
+        except RuntimeError:
+            raise RecordError(
+                f"nobody at {place.host}:{place.port}; start commtrace record on node 0, too"
+            ) from None
+    with _listener(place) as listener:
+        port: int = listener.getsockname()[1]
+        return port, TCPStore(
+            place.host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timeout,
+            master_listen_fd=listener.detach(),
+            use_libuv=False,  # which before torch 2.8 never answers on a socket it was given
+        )
+
+
+def _listener(place: Place) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        where = f"{place.host}:{place.port}"
+        raise UsageError(
+            f"--rdzv-endpoint {where}: {error.strerror}; name an address of node 0 with a free port"
+        ) from None
+    return listener

@@ -1,0 +1,210 @@
+"""One recording on this node: meet the others, run the ranks, end them, say how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from commtrace.errors import RecordError, UsageError
+from commtrace.record import manifest, nccl
+from commtrace.record.blame import Failure
+from commtrace.record.folder import Follower, NewFolder, tidy_logs
+from commtrace.record.nodes import Nodes, Place, meet
+from commtrace.record.processes import GRACE_S, Ranks
+from commtrace.record.report import LAUNCHER
+
+__all__ = ["DEFAULTS", "Interrupted", "Session"]
+
+DEFAULTS = {
+    # Ranks on one host would otherwise each take all cores.
+    "OMP_NUM_THREADS": "1",
+    # Operations that the flight recorder keeps; gloo's is off unless this is set.
+    "TORCH_FR_BUFFER_SIZE": "20000",
+}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, or a signal, ended a recording. Its text is one line."""
+
+    def __init__(self, number: signal.Signals, message: str) -> None:
+        super().__init__(message)
+        self.status = 128 + number
+
+
+@dataclass
+class Session:
+    """What to run, where, and how long to wait.
+
+    ``ranks`` on this node; ``what`` is recorded; ``backend`` None where the program chooses.
+    ``tell`` is given lines for the user, and shows what this node's first rank prints.
+    """
+
+    command: tuple[str, ...]
+    folder: NewFolder
+    ranks: int
+    what: Mapping[str, Any]
+    backend: str | None
+    place: Place
+    timeout_s: float
+    grace_s: float = GRACE_S
+    tell: Callable[[str], object] | None = None
+    on_signal: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Record. Raises UsageError, RecordError or Interrupted; the manifest says so, too."""
+        path = self.folder.path
+        environment = _environment(self.place)
+        self.facts = manifest.describe(
+            self.what, environment, backend=self.backend, world_size=self.ranks
+        )
+        try:
+            with _stoppable():
+                manifest.write(path, self.facts, None, ended=False)
+                failure = self._meet_and_run(environment)
+        except UsageError:
+            self.folder.discard()
+            raise
+        except KeyboardInterrupt as stop:
+            number = stop.args[0] if stop.args else signal.SIGINT
+            why = "interrupted" if number == signal.SIGINT else f"interrupted by {number.name}"
+            self._finish(why)
+            raise Interrupted(number, f"{why}; what was recorded is in {path}") from None
+        except BaseException as stop:
+            self._finish(str(stop) or type(stop).__name__)
+            raise
+        if failure and failure.usage:
+            self.folder.discard()
+            raise UsageError(failure.message)
+        error = f"rank {failure.rank}: {failure.message}" if failure else None
+        self._finish(error)
+        if error:
+            raise RecordError(f"{error}; what was recorded is in {path}")
+
+    def _meet_and_run(self, environment: Mapping[str, str]) -> Failure | None:
+        with meet(self.place, self.ranks, self.timeout_s) as nodes:
+            self.facts |= {"world_size": nodes.world_size}
+            if self.place.nodes > 1:
+                self.facts |= {"hosts": nodes.hosts, "node": self.place.node}
+            try:
+                failure = self._run(nodes, environment)
+            except BaseException as stop:
+                where = f"ended on node {self.place.node}: {str(stop) or type(stop).__name__}"
+                nodes.tell(Failure(nodes.first_rank, where))
+                raise
+            return nodes.tell(failure) if failure else None
+
+    def _run(self, nodes: Nodes, environment: Mapping[str, str]) -> Failure | None:
+        """Start the ranks and wait for them; what they tell becomes facts."""
+        environments = _environments(nodes, self.ranks, environment)
+        with Ranks(
+            self.command,
+            environments,
+            self.folder.path,
+            first=nodes.first_rank,
+            grace_s=self.grace_s,
+        ) as ranks:
+            try:
+                with self._signals(ranks):
+                    return ranks.wait(self._meanwhile(ranks, nodes))
+            finally:
+                self.facts["clock_probe"] = manifest.clock_probe(ranks.readings)
+                told = ranks.facts
+                if told:
+                    self.facts["backend"] = next(iter(told.values())).pop("backend", self.backend)
+                    self.facts["ranks"] = [{"rank": r, **more} for r, more in told.items()]
+
+    def _meanwhile(self, ranks: Ranks, nodes: Nodes) -> Callable[[], Failure | None]:
+        follow = Follower(self.folder.path / f"rank{nodes.first_rank}.log")
+        untold = [self.tell] if self.tell else []
+
+        def meanwhile() -> Failure | None:
+            if self.tell:
+                follow()
+            if untold and len(ranks.facts) == self.ranks:
+                untold.pop()("recorded; the program runs on, Ctrl-C ends it")
+            return nodes.failure()
+
+        return meanwhile
+
+    @contextlib.contextmanager
+    def _signals(self, ranks: Ranks) -> Iterator[None]:
+        """Let SIGUSR1 order a window, where it is to."""
+        if not self.on_signal:
+            yield
+            return
+        before = signal.signal(signal.SIGUSR1, lambda *_: ranks.order("window"))
+        if self.tell:
+            self.tell(f"kill -USR1 {os.getpid()} begins the recording")
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    def _finish(self, error: str | None) -> None:
+        path = self.folder.path
+        tidy_logs(path)
+        if said := nccl.facts(path.glob("rank*.log")):
+            self.facts["nccl"] = said
+        manifest.write(path, self.facts, error)
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Have SIGTERM end a recording as Ctrl-C does: with all that is there kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number))
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _environment(place: Place) -> dict[str, str]:
+    """What every rank gets: the user's environment before our defaults."""
+    names = dict(socket.if_nameindex()).values()
+    alone = place.nodes == 1 and "lo" in names
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if alone else {}
+    return {**DEFAULTS, **loopback, **os.environ}
+
+
+def _environments(
+    nodes: Nodes, ranks: int, environment: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
+    """One environment per rank, as torchrun would make it."""
+    place = nodes.place
+    for local_rank in range(ranks):
+        rank = str(nodes.first_rank + local_rank)
+        yield {
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            **environment,
+            "RANK": rank,
+            "ROLE_RANK": rank,
+            "ROLE_NAME": "default",
+            "LOCAL_RANK": str(local_rank),
+            "GROUP_RANK": str(place.node),
+            "WORLD_SIZE": str(nodes.world_size),
+            "ROLE_WORLD_SIZE": str(nodes.world_size),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "GROUP_WORLD_SIZE": str(place.nodes),
+            "MASTER_ADDR": place.host,
+            "MASTER_PORT": str(nodes.port),
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": f"{place.host}:{nodes.port}",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            LAUNCHER: str(os.getpid()),
+        }

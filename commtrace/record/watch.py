@@ -1,0 +1,63 @@
+"""A thread in each rank that sees when it hangs, and does what the launcher orders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from commtrace.record import flight
+from commtrace.record.report import Report
+
+__all__ = ["watch"]
+
+_LOOK_S = 5.0
+"""How often to look. It costs a millisecond, and not that of the thread that trains."""
+
+
+def watch(report: Report, timeout_s: float, *, request: Callable[[], object] | None = None) -> None:
+    """Report the operation that this rank has waited for ``timeout_s``; obey the launcher.
+
+    ``request`` is called when it orders a window.
+    """
+    thread = threading.Thread(
+        target=_watch, args=(report, timeout_s, request), name="commtrace-watch", daemon=True
+    )
+    thread.start()
+
+
+def _watch(report: Report, timeout_s: float, request: Callable[[], object] | None) -> None:
+    patience_s = min(_LOOK_S, timeout_s / 4)
+    told = False
+    with contextlib.suppress(EOFError):
+        while True:
+            order = report.order(patience_s)
+            if order == "state":
+                report.at("state", flight.told())
+            elif order == "leave":
+                _cut_connections()
+            elif order == "window" and request:
+                request()
+            elif not told and (stuck := flight.waiting()) and stuck.waited_s() > timeout_s:
+                report.at("stuck", stuck.to_dict())
+                told = True
+
+
+def _cut_connections() -> None:
+    """Have the main thread return from an operation that nobody else will enter.
+
+    gloo has no other way; NCCL can abort.
+    """
+    if dist.is_initialized() and "nccl" in dist.get_backend():
+        with contextlib.suppress(RuntimeError):
+            dist.distributed_c10d._abort_process_group()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        # Whatever is no socket, or no connection, is none of ours to close.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as s:
+            if s.family in (socket.AF_INET, socket.AF_INET6):
+                s.shutdown(socket.SHUT_RDWR)
