@@ -275,7 +275,7 @@ class Run:
         what = summary(self.trace, self.name)
         events = int(self.ranks["events"].sum())
         return (
-            f"<Run {self.name!r}: ranks {list(what.ranks)}, {events:,} events, "
+            f"<Run {self.name!r}: {len(what.ranks)} ranks, {events:,} events, "
             f"{duration(what.span_ns)}>"
         )
 

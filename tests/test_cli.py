@@ -106,6 +106,10 @@ def test_a_format_outranks_the_outputs_name(a_trace: Path, tmp_path: Path) -> No
     [
         (["analyze"], "Missing argument"),
         (["analyze", "/nowhere"], "/nowhere"),
+        (["analyze", ""], "empty path"),
+        (["analyze", "/nowhere", "--select", "stragler"], "did you mean straggler"),
+        (["analyze", "/nowhere", "--ignore", "xyz"], "`commtrace explain` lists them"),
+        (["analyze", "/nowhere", "--threshold", "straggler.share=3"], "it has: "),
         (["analyze", "x", "--frobnicate"], "--frobnicate"),
         (["analyze", "x", "--format", "pdf"], "pdf"),
         (["analyze", "x", "--operations"], "--format json"),
@@ -116,6 +120,7 @@ def test_a_format_outranks_the_outputs_name(a_trace: Path, tmp_path: Path) -> No
         (["record", "all_reduce", "-n", "0"], "--world-size"),
         (["record", "all_reduce", "--backend", "mpi"], "mpi"),
         (["open", "/nowhere"], "/nowhere"),
+        (["open", ""], "empty path"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
@@ -157,6 +162,12 @@ def test_what_is_no_trace_is_one_line(tmp_path: Path, capsys: Captured, content:
     assert err.count("\n") == 1
     assert "rank0.json" in err
     assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("content", ["null", "3", '"a text"', "no JSON"])
+def test_what_is_no_object_is_told_so(tmp_path: Path, capsys: Captured, content: str) -> None:
+    assert main(["analyze", str(write(tmp_path / "rank0.json", content))]) == 2
+    assert "is no JSON object or list" in capsys.readouterr().err
 
 
 def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: Captured) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -86,6 +87,36 @@ def test_what_comparing_ranks_tells(recorded: Path) -> None:
     assert "Rank 1 arrived last" not in shown, "the finding says it"
     ignored = run.analysis(ignore=["straggler"])
     assert "Rank 1 arrived last" in terminal.render(ignored)
+
+
+def test_a_run_shows_itself_in_a_line(recorded: Path) -> None:
+    run = ct.load(recorded / "straggler" / "gloo-4")
+    shown = repr(run)
+    assert re.fullmatch(r"<Run '.*straggler/gloo-4': 4 ranks, [\d,]+ events, [\d.]+ ms>", shown)
+    assert shown in repr(run.plot)
+
+
+def test_a_run_is_analysed_once_however_often_it_is_shown(
+    make_trace: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(make_trace(ranks=[{"file": "a.json"}]), "run")
+    shown = run._repr_html_()
+    monkeypatch.setattr("commtrace.rules.diagnose", None)
+    assert run._repr_html_() == shown
+
+
+def test_unknown_sizes_are_noted(make_trace: Make) -> None:
+    its = {"start_ns": 0, "duration_ns": 5}
+    sized, unsized, barrier = (
+        {**its, "op": "all_reduce", "size_bytes": 4},
+        {**its, "op": "all_reduce"},
+        {**its, "op": "barrier"},
+    )
+    untold = Run(make_trace(collectives=[sized, unsized, unsized, barrier]), "run").analysis().notes
+    assert [(note.code, note.message[:36]) for note in untold] == [
+        ("sizes-unknown", "2 of 3 communication events tell no ")
+    ]
+    assert Run(make_trace(collectives=[sized, barrier]), "run").analysis().notes == ()
 
 
 def test_a_diagnosis_can_be_narrowed(recorded: Path) -> None:

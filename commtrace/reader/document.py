@@ -144,7 +144,7 @@ class Document(Generic[E]):
         if not start:
             return "is empty: the profiler wrote nothing; record it again"
         if start[:1] not in b"{[":
-            return "is not JSON: give a trace that torch.profiler exported"
+            return "is no JSON object or list: give a trace that torch.profiler exported"
         return "has no list of traceEvents: give a trace that torch.profiler exported"
 
     def _begin(self, at: int) -> None:
