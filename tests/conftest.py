@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from commtrace import schema
 from commtrace.trace import Trace
 
 ROOT = Path(__file__).parent.parent
+
+settings.register_profile("any machine", deadline=None)  # a busy one is no failure
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

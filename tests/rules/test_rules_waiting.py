@@ -71,7 +71,7 @@ def test_the_rank_that_sleeps_before_its_barriers_is_late_by_its_host() -> None:
     "name",
     [
         str(path.parent.relative_to(TRACES))
-        for path in sorted(TRACES.glob("*/gloo-*/manifest.json"))
+        for path in sorted(TRACES.glob("*/gloo-*/expected.json"))
         if path.parent.parent.name not in ("straggler", "barrier")
     ],
 )
