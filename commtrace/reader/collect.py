@@ -254,9 +254,11 @@ class Collector:
             device=integers([_device(args, event) for args, event in pairs]),
             stream=integers([e.tid if args.stream is None else args.stream for args, e in pairs]),
             correlation=integers([args.correlation for args in told]),
-            size_bytes=self._believed([args.size_bytes for args in told]),
-            from_device=self._believed([args.from_device for args in told]),
-            to_device=self._believed([args.to_device for args in told]),
+            **self._believed(
+                size_bytes=integers([args.size_bytes for args in told]),
+                from_device=integers([args.from_device for args in told]),
+                to_device=integers([args.to_device for args in told]),
+            ),
         )
         for row, (args, event) in enumerate(pairs):
             if _GPU[event.cat] == "kernel" and (
@@ -264,12 +266,11 @@ class Collector:
             ):
                 yield self._found(batch, row, "kernel", place, first + row)
 
-    def _believed(self, values: list[int | None]) -> Int64:
-        """A column of what is never negative."""
-        column = integers(values)
-        negative = (column < 0) & (column != NULL)
-        self.unbelieved.add(int(negative.sum()), _IMPOSSIBLE)
-        return np.where(negative, NULL, column)
+    def _believed(self, **columns: Int64) -> dict[str, Int64]:
+        """Columns of what is never negative."""
+        negative = {name: (c < 0) & (c != NULL) for name, c in columns.items()}
+        self.unbelieved.add(int(np.any([*negative.values()], axis=0).sum()), _IMPOSSIBLE)
+        return {name: np.where(negative[name], NULL, c) for name, c in columns.items()}
 
     def _take_operators(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
         if not self._keep_operators:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +36,20 @@ _STRING_OR_BARE = re.compile(
 _NAME = re.compile(r'("name"\s*:\s*")(.{0,2000}?)("\s*,\s*"(?:ph|cat|pid|tid|ts)"\s*:)', re.DOTALL)
 _QUOTE = re.compile(r'(?<!\\)"')
 _UNFIT = re.compile(r"[\x00-\x1f]|\\u[dD][89a-fA-F]..(?:\\u[dD][c-fC-F]..)?")
+
+
+_BRACE = re.compile(r"[\[{]")
+_DEEPEST = 900  # levels: what Python's decoder reads at least
+_NESTED = 16
+_NOWHERE = sys.maxsize
+
+
+class _Value(NamedTuple):
+    """Where a value ends, or its beginning; whether it breaks off; where it is broken."""
+
+    end: int
+    incomplete: bool = False
+    broken_at: int = -1
 
 
 @dataclass
@@ -61,6 +79,7 @@ def salvage(text: bytes, decoder: msgspec.json.Decoder[T], final: bool) -> Salva
     """
     found: Salvaged[T] = Salvaged()
     string = text.decode("utf-8", "surrogateescape")
+    places = _Places(string, final)
     at = 0
     while True:
         at = _end(_BETWEEN.match(string, at), at)
@@ -70,15 +89,15 @@ def salvage(text: bytes, decoder: msgspec.json.Decoder[T], final: bool) -> Salva
             found.ended = True
             found.rest = _bytes(string[at + 1 :])
             return found
-        end, incomplete = _value_end(string, at)
-        if end > at:
-            _keep(found, string[at:end], decoder)
-            at = end
+        value = _value(string, at)
+        if value.end > at:
+            _keep(found, string[at : value.end], decoder)
+            at = value.end
             continue
-        if incomplete and not final:
+        if value.incomplete and not final:
             found.rest = _bytes(string[at:])
             return found
-        resume = _resume(string, at, final)
+        resume = places.behind(at, value.broken_at)
         if resume is None:
             keep = at if final else max(at + 1, len(string) - _STRADDLE)
             if keep > at:
@@ -89,20 +108,43 @@ def salvage(text: bytes, decoder: msgspec.json.Decoder[T], final: bool) -> Salva
         at = resume
 
 
-def _resume(string: str, at: int, final: bool) -> int | None:
+class _Places:
     """Where to go on after damage: the next event, or in the final text the list's end."""
-    openings = (
-        found.start()
-        for found in _OPENING.finditer(string, at + 1)
-        if found[1] or _before(string, found.start()) in (",", "}")
-    )
-    closings = (
-        found.start()
-        for found in _CLOSING.finditer(string, at + 1)
-        if _before(string, found.start()) == "}"
-    )
-    places = [next(openings, None), next(closings, None) if final else None]
-    return min((place for place in places if place is not None), default=None)
+
+    def __init__(self, string: str, final: bool) -> None:
+        self._string = string
+        self._openings = self._found(_OPENING)
+        self._closings = self._found(_CLOSING) if final else iter(())
+        self._opening, self._closing = -1, -1
+        self._broken_at = -1  # the furthest
+        self._within = 0
+
+    def behind(self, at: int, broken_at: int) -> int | None:
+        """The next place behind one where a value began that is ``broken_at`` a later one.
+
+        What is nested in it is tried some times only, since most of it breaks there, too:
+        time would grow with the square of the depth.
+        """
+        self._within = self._within + 1 if at <= self._broken_at else 0
+        self._broken_at = max(self._broken_at, broken_at)
+        after = at if self._within < _NESTED else max(at, broken_at)
+        self._opening = _beyond(self._openings, self._opening, after)
+        self._closing = _beyond(self._closings, self._closing, after)
+        nearest = min(self._opening, self._closing)
+        return None if nearest == _NOWHERE else nearest
+
+    def _found(self, pattern: re.Pattern[str]) -> Iterator[int]:
+        for found in pattern.finditer(self._string):
+            before = _before(self._string, found.start())
+            if before == "}" or (pattern is _OPENING and (found[1] or before == ",")):
+                yield found.start()
+
+
+def _beyond(places: Iterator[int], current: int, at: int) -> int:
+    """The first of the places behind one, given the last that was looked at."""
+    while current <= at:
+        current = next(places, _NOWHERE)
+    return current
 
 
 def _before(string: str, at: int) -> str:
@@ -120,14 +162,18 @@ def _bytes(string: str) -> bytes:
     return string.encode("utf-8", "surrogateescape")
 
 
-def _value_end(string: str, at: int) -> tuple[int, bool]:
-    """Where the value ends that begins here, or here; and whether it breaks off."""
+def _value(string: str, at: int) -> _Value:
+    """The value that begins here, if one does."""
     try:
-        return _scan(string, at)[1], False
+        return _Value(_scan(string, at)[1])
     except json.JSONDecodeError as error:
-        return at, bool(_CUT.match(string, error.pos)) or error.msg.startswith("Unterminated")
-    except (ValueError, RecursionError):
-        return at, False
+        incomplete = bool(_CUT.match(string, error.pos)) or error.msg.startswith("Unterminated")
+        return _Value(at, incomplete, error.pos)
+    except ValueError:
+        return _Value(at)
+    except RecursionError:
+        deep = islice(_BRACE.finditer(string, at), _DEEPEST)
+        return _Value(at, broken_at=deque(deep, maxlen=1)[0].start())
 
 
 def _keep(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> None:

@@ -168,12 +168,14 @@ class _Reading:
             )
         if left_out := collector.left_out:
             self._note(
-                "bad-events", f"{left_out.count:,} events skipped; the first is one {left_out.reason}"
+                "bad-events",
+                f"{left_out.count:,} events skipped; the first is one {left_out.reason}",
             )
         if odd := collector.unbelieved:
             self._note(
                 "bad-arguments",
-                f"of {odd.count:,} events some arguments are not used; the first is one {odd.reason}",
+                f"of {odd.count:,} events some arguments are not used; "
+                f"the first is one {odd.reason}",
             )
 
 

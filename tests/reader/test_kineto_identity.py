@@ -51,6 +51,12 @@ def test_unusable_metadata_is_as_good_as_none(read: Any, info: Any) -> None:
     assert (row["rank"], row["rank_provenance"], row["world_size"]) == (3, "file-name", None)
 
 
+def test_a_damaged_world_size_is_noted(read: Any) -> None:
+    found = read([], distributedInfo={"rank": 1, "world_size": 2**62})
+    assert found.ranks[0]["world_size"] is None
+    assert found.notes == {"bad-metadata": f"world_size is {2**62}: taken as untold"}
+
+
 def test_a_rank_outside_its_world_is_noted(read: Any) -> None:
     found = read([], distributedInfo={"rank": 9, "world_size": 8})
     assert found.notes == {"inconsistent-metadata": "rank 9 in a world of 8 ranks"}

@@ -80,6 +80,14 @@ def test_one_rank_in_two_files(tmp_path: Path) -> None:
     assert str(tmp_path / "b.json") in note.message
 
 
+def test_two_files_that_tell_no_rank(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text('{"traceEvents": []}')
+    told = {note.code: note.message for note in read([tmp_path]).notes}
+    assert "b.json tells no rank" in told["duplicate-rank"]
+    assert "put the rank in its name" in told["duplicate-rank"]
+
+
 def test_ranks_that_are_missing(tmp_path: Path) -> None:
     write(tmp_path / "a.json", rank=2, world_size=8)
     (note,) = read([tmp_path]).notes

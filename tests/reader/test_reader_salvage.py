@@ -8,9 +8,11 @@ import random
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from commtrace.reader import salvage
 from commtrace.reader.events import Scan
 from commtrace.reader.scan import scan
 
@@ -203,3 +205,14 @@ def test_a_trimmed_trace_in_the_wild(real_traces: Path) -> None:
     found = scan(real_traces / "gpupuzzlers_malformed_json.json.gz")
     assert len(kernels(found)) == 200
     assert codes(found) == ["damaged"]
+
+
+@pytest.mark.parametrize("opening", ['{"ph":', '{"ph":"X","args":', '{"ph":"X","args":[{"a":'])
+def test_deep_junk_is_not_read_again_at_every_level(tmp_path: Path, opening: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"traceEvents": [' + opening * 5000)
+    with mock.patch.object(salvage, "_value", wraps=salvage._value) as tried:
+        found = scan(file)
+    assert found.events == 0
+    assert "damaged" in codes(found)
+    assert tried.call_count < 500

@@ -386,3 +386,25 @@ def test_layouts_may_mix_in_one_file(
     assert found.events == 4 * 13
     same(found, reference_scan(tmp_path / "a.json"))
     assert msgspec.json.encode([call.args for call in found.calls])
+
+
+def test_what_cannot_be_is_not_believed(tmp_path: Path) -> None:
+    copy = {
+        "ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD", "pid": 0, "tid": 7, "ts": 1,
+        "dur": 1, "args": {"device": 0, "stream": 7, "bytes": -5, "toDevice": -9},
+    }  # fmt: skip
+    record = {
+        "ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 1, "tid": 1, "ts": 1,
+        "dur": 1, "args": {"Collective name": "allreduce", "In msg nelems": -1, "Group size": 0},
+    }  # fmt: skip
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"traceEvents": [copy, record]}))
+    found = scan(file)
+    assert found.gpu.size_bytes.tolist() == found.gpu.to_device.tolist() == [NULL]
+    (call,) = found.calls
+    assert (call.args.collective, call.args.in_elements, call.args.group_size) == (
+        "allreduce", None, None,
+    )  # fmt: skip
+    (note,) = found.notes
+    assert note.code == "bad-arguments"
+    assert note.message.startswith("of 2 events some arguments are not used")
