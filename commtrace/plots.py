@@ -21,7 +21,13 @@ from matplotlib.axis import Axis
 from matplotlib.collections import PolyCollection
 from matplotlib.legend import Legend
 from matplotlib.patches import Patch
-from matplotlib.ticker import EngFormatter, Formatter, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import (
+    EngFormatter,
+    Formatter,
+    LogLocator,
+    NullLocator,
+    StrMethodFormatter,
+)
 
 from commtrace import intervals
 
@@ -260,11 +266,13 @@ def _lane_axis(ax: Axes, labels: list[str]) -> None:
 
 
 def _label_log(axis: Axis, formatter: Formatter) -> None:
-    """Powers of ten are labelled; within a single one, what lies between them, too."""
+    """Labels at powers of ten, and between them as many as there is room for."""
     low, high = axis.get_view_interval()
+    between = (1, 2, 3, 5, 7) if high < 10 * low else (1, 2, 5) if high < 1000 * low else (1,)
+    axis.set_major_locator(LogLocator(subs=between, numticks=_MAX_TICKS))
     axis.set_major_formatter(formatter)
-    axis.set_minor_formatter(formatter if high < 10 * low else NullFormatter())
-    axis.set_tick_params(which="both", labelsize="small")
+    axis.set_minor_locator(NullLocator())
+    axis.set_tick_params(labelsize="small")
 
 
 def _assigned(values: pd.Series[Any], looks: Sequence[str]) -> dict[str, str]:
@@ -278,8 +286,19 @@ def _text(value: Any) -> str:
 
 
 def _legend_above(ax: Axes, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    place = {"bbox_to_anchor": (0, 1), "ncols": 7}
-    ax.legend(handles, labels, loc="lower left", frameon=False, fontsize="small", **place)
+    """In as few lines as are no wider than the Axes."""
+    for columns in range(len(labels), 0, -1):
+        legend = ax.legend(
+            handles,
+            labels,
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=columns,
+            frameon=False,
+            fontsize="small",
+        )
+        if legend.get_window_extent().width <= ax.get_window_extent().width:
+            break
 
 
 def _plain(legend: Legend) -> None:

@@ -189,6 +189,28 @@ def test_bandwidth_has_a_line_per_operation_type_and_group(ax: Axes) -> None:
     ax.figure.draw_without_rendering()  # type: ignore[union-attr] # a $ in a name is no formula
 
 
+@pytest.mark.parametrize("most", [1.1, 4, 30, 900, 1e6])
+def test_both_axes_are_labelled_whatever_they_span(ax: Axes, most: float) -> None:
+    table = measured(size_bytes=[1000, int(1000 * most)], busbw_gb_s=[0.3, 0.3 * most])
+    plots.bandwidth(table, ax=ax)
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = axis.get_view_interval()
+        labelled = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+        assert 3 <= len(labelled) <= 10
+
+
+@pytest.mark.parametrize("width", [4, 9, 20])
+def test_a_legend_is_as_wide_as_the_picture(width: float) -> None:
+    ax = Figure(figsize=(width, 3)).add_subplot()
+    host = pd.DataFrame([{"rank": 0, "device": "cpu", "communication_ns": 3 * MS}])
+    told = devices(span=10, compute=5, overlapped_communication=2, exposed_communication=2, idle=2)
+    plots.breakdown(pd.concat([told, host], ignore_index=True).convert_dtypes(), ax=ax)
+    legend = ax.get_legend()
+    assert legend is not None
+    assert len(legend.get_texts()) == 6
+    assert legend.get_window_extent().width <= ax.get_window_extent().width
+
+
 @pytest.mark.parametrize("bound", ["exact", "lower"])
 def test_a_lower_bound_is_marked(ax: Axes, bound: str) -> None:
     plots.bandwidth(measured(size_bytes=[1000], busbw_gb_s=[1.0], bound=[bound]), ax=ax)
