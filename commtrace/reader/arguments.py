@@ -9,8 +9,9 @@ import msgspec
 
 from commtrace.reader.events import Arguments
 from commtrace.reader.salvage import BROKEN
+from commtrace.schema import NULL
 
-__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "NAME", "GpuArguments", "possible"]
+__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "NAME", "possible"]
 
 T = TypeVar("T")
 
@@ -25,19 +26,19 @@ class GpuArguments(
         "collective": "Collective name",
     },
 ):
-    """What a kernel, a copy or a fill tells."""
+    """What a kernel, a copy or a fill tells; NULL is untold, as it is in a column."""
 
-    device: int | None = None
-    stream: int | None = None
-    correlation: int | None = None
-    size_bytes: int | None = None
-    from_device: int | None = None
-    to_device: int | None = None
+    device: int | None = NULL
+    stream: int | None = NULL
+    correlation: int | None = NULL
+    size_bytes: int | None = NULL
+    from_device: int | None = NULL
+    to_device: int | None = NULL
     collective: Any = None
 
 
 class _LaunchArguments(msgspec.Struct, gc=False):
-    correlation: int | None = None
+    correlation: int | None = NULL
 
 
 class _NameArguments(msgspec.Struct, gc=False):
@@ -72,10 +73,13 @@ COMMUNICATION = _Decoder(Arguments)
 
 def possible(args: Arguments) -> Arguments:
     """The same object, unless it tells a negative size or an empty group: then without them."""
-    least = {"in_elements": 0, "out_elements": 0, "group_size": 1}
     wrong = {
         name: None
-        for name, minimum in least.items()
-        if (value := getattr(args, name)) is not None and value < minimum
+        for name, value, least in (
+            ("in_elements", args.in_elements, 0),
+            ("out_elements", args.out_elements, 0),
+            ("group_size", args.group_size, 1),
+        )
+        if value is not None and value < least
     }
     return msgspec.structs.replace(args, **wrong) if wrong else args

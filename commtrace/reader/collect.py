@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from commtrace import comms, kernels
 from commtrace.reader import arguments
-from commtrace.reader.arguments import GpuArguments
 from commtrace.reader.columns import Names, Numbers, integers
 from commtrace.reader.document import Event
 from commtrace.reader.events import Arguments, Call, Gpu, Hosted, Int64, Launches
@@ -245,32 +244,36 @@ class Collector:
             self.left_out.add(len(decoded) - len(told), _WRONG_ARGUMENTS)
             batch = batch.only(np.array([args is not None for args in decoded], dtype=np.bool_))
         first = self._gpu.rows
-        pairs = list(zip(told, batch.events, strict=True))
+        from_device, to_device, size = self._believed(
+            integers([args.from_device for args in told]),
+            integers([args.to_device for args in told]),
+            integers([args.size_bytes for args in told]),
+        )
+        pid = integers([event.pid for event in batch.events])
+        stream = integers([args.stream for args in told])
         self._gpu_categories.extend([_GPU[event.cat] for event in batch.events])
         self._gpu_names.extend([event.name for event in batch.events])
         self._gpu.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
-            device=integers([_device(args, event) for args, event in pairs]),
-            stream=integers([e.tid if args.stream is None else args.stream for args, e in pairs]),
+            device=_first(integers([args.device for args in told]), from_device, pid),
+            stream=_first(stream, batch.thread),
             correlation=integers([args.correlation for args in told]),
-            **self._believed(
-                size_bytes=integers([args.size_bytes for args in told]),
-                from_device=integers([args.from_device for args in told]),
-                to_device=integers([args.to_device for args in told]),
-            ),
+            size_bytes=size,
+            from_device=from_device,
+            to_device=to_device,
         )
-        for row, (args, event) in enumerate(pairs):
+        for row, (args, event) in enumerate(zip(told, batch.events, strict=True)):
             if _GPU[event.cat] == "kernel" and (
                 args.collective is not None or kernels.is_communication(str(event.name))
             ):
                 yield self._found(batch, row, "kernel", place, first + row)
 
-    def _believed(self, **columns: Int64) -> dict[str, Int64]:
+    def _believed(self, *columns: Int64) -> list[Int64]:
         """Columns of what is never negative."""
-        negative = {name: (c < 0) & (c != NULL) for name, c in columns.items()}
-        self.unbelieved.add(int(np.any([*negative.values()], axis=0).sum()), _IMPOSSIBLE)
-        return {name: np.where(negative[name], NULL, c) for name, c in columns.items()}
+        negative = [(column < 0) & (column != NULL) for column in columns]
+        self.unbelieved.add(int(np.any(negative, axis=0).sum()), _IMPOSSIBLE)
+        return [np.where(odd, NULL, c) for odd, c in zip(negative, columns, strict=True)]
 
     def _take_operators(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
         if not self._keep_operators:
@@ -325,7 +328,9 @@ def _lack(batch: _Batch, row: int) -> str:
     return "whose tid is not an integer"
 
 
-def _device(args: GpuArguments, event: Event) -> Any:
-    if args.device is not None:
-        return args.device
-    return event.pid if args.from_device is None else args.from_device
+def _first(*columns: Int64) -> Int64:
+    """Row by row, the first value that is told."""
+    first, *others = columns
+    for other in others:
+        first = np.where(first == NULL, other, first)
+    return first
