@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +25,26 @@ __all__ = ["KIND", "fitted", "hidden", "mb", "served", "streams", "typical_ns"]
 KIND = ["communicator", "op", "dtype", "size_bytes"]
 
 
+_SERVED: WeakKeyDictionary[Trace, dict[bool, pd.DataFrame]] = WeakKeyDictionary()
+
+
 def served(trace: Trace, *, cold: bool = False) -> pd.DataFrame:
     """The operations whose size is known, in the order of their arrival.
 
     Those of ``metrics.waits`` with ``ranks``, the group's size, ``factor``, that of bus
     bandwidth, and ``busbw_gb_s``; the three are null where the group's size is untold. Each
     communicator's first, which sets it up, only if ``cold``. Raises CannotLook where there
-    is none.
+    is none. Done once per trace, whichever rule asks; nobody changes it in place.
     """
+    known = _SERVED.setdefault(trace, {})
+    if cold not in known:
+        known[cold] = _served(trace, cold)
+    if known[cold].empty:
+        raise CannotLook("no operation tells its size")
+    return known[cold]
+
+
+def _served(trace: Trace, cold: bool) -> pd.DataFrame:
     found = matched(trace).operations
     group_size = trace.collectives["group_size"].groupby(_operation(trace)).max()
     known = found.assign(ranks=found["operation"].map(group_size).astype("Int64"))
@@ -43,8 +56,6 @@ def served(trace: Trace, *, cold: bool = False) -> pd.DataFrame:
     known = known[known[needed].notna().all(axis=1) & (known["op"] != "barrier")]
     known = known[(known["size_bytes"] > 0) & (known["transfer_ns"] > 0)]
     known = known[known["ranks"].fillna(2) > 1]
-    if known.empty:
-        raise CannotLook("no operation tells its size")
     known = known.astype(dict.fromkeys(needed[1:], "int64")).reset_index(drop=True)
     kinds = list(zip(known["op"], known["ranks"].fillna(0), strict=True))
     factors = {kind: bus_factor(*kind) if kind[1] else None for kind in set(kinds)}

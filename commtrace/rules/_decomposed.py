@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -72,8 +73,20 @@ class Reference:
     tree: bool = False
 
 
-def pairs(trace: Trace) -> list[Pair]:
-    """Every decomposition of an all_reduce whose parts nothing uses in between."""
+_PAIRS: WeakKeyDictionary[Trace, tuple[Pair, ...]] = WeakKeyDictionary()
+
+
+def pairs(trace: Trace) -> tuple[Pair, ...]:
+    """Every decomposition of an all_reduce whose parts nothing uses in between.
+
+    Sought once per trace, whichever rule asks.
+    """
+    if trace not in _PAIRS:
+        _PAIRS[trace] = tuple(_pairs(trace))
+    return _PAIRS[trace]
+
+
+def _pairs(trace: Trace) -> Iterator[Pair]:
     rows = sequences(trace)
     second = rows.shift(-1)
     follows = (
@@ -84,13 +97,15 @@ def pairs(trace: Trace) -> list[Pair]:
         & ((rows["root"] == second["root"]) | rows["root"].isna() | second["root"].isna())
     ).to_numpy()
     at = np.flatnonzero(follows)
+    if not at.size:
+        return
     both = rows.iloc[at].reset_index(drop=True)
     later = rows.iloc[at + 1].reset_index(drop=True).add_suffix("_second")
     both = pd.concat([both, later], axis=1)
     free = at[~used_between(trace, rows, both)]
     rows["paired"] = np.isin(np.arange(len(rows)), np.concatenate([free, free + 1]))
     both = both[np.isin(at, free)]
-    return list(_found(trace, rows, both))
+    yield from _found(trace, rows, both)
 
 
 def sequences(trace: Trace, *, barriers: bool = False) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from commtrace.rules._rule import CannotLook
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
-__all__ = ["Timeline", "timelines"]
+__all__ = ["Timeline", "ready_ns", "timelines"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -90,3 +90,22 @@ def _timeline(rank: int, device: str, events: pd.DataFrame) -> Timeline:
         idle,
         events["with_host"].to_numpy(dtype=np.bool_),
     )
+
+
+def ready_ns(calls: pd.DataFrame, trace: Trace) -> Int64:
+    """When each was launched, and the compute launched before it on its device was done.
+
+    On the rank's own clock; ``calls`` are rows of ``collectives`` with a known launch.
+    """
+    ready = np.array(calls["launch_ns"], dtype=np.int64)
+    compute = trace.kernels["kind"] == "compute"
+    kernels = trace.kernels[compute & trace.kernels["launch_ns"].notna()]
+    kernels = kernels.sort_values("launch_ns", kind="stable")
+    for rank, device in calls[["rank", "device"]].drop_duplicates().to_numpy().tolist():
+        at = ((calls["rank"] == rank) & (calls["device"] == device)).to_numpy()
+        its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
+        launched = its["launch_ns"].to_numpy(dtype=np.int64)
+        done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"]).to_numpy())
+        before = np.searchsorted(launched, ready[at])
+        ready[at] = np.maximum(ready[at], np.append(done, 0)[before - 1])
+    return ready

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from commtrace.intervals import covered, total, union
+from commtrace.intervals import covered
 from commtrace.metrics.activity import by_device, joined, work
 from commtrace.metrics.waits import matched
 from commtrace.rules._common import several_ranks, worth_saying
+from commtrace.rules._delays import delay_ns
 from commtrace.rules._rule import CannotLook
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ __all__ = [
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _SIGNIFICANT = 0.05
-_OUTLIER = 10
+_OUTLIER = 3
 
 
 def chance(at_least: int, of: int, probability: float) -> float:
@@ -89,7 +91,15 @@ def _joined_rows(trace: Trace) -> pd.DataFrame:
         launch_ns=rows["launch_ns"].astype("float64") + (arrival - rows["start_ns"]),
         wait_ns=rows["wait_ns"].fillna(0).astype("int64"),
     ).sort_values(["rank", "arrival_ns", "operation"], kind="stable", ignore_index=True)
+    rows = rows.assign(pair=_pair(rows))
     return rows.assign(caught_ns=_caught(rows))
+
+
+def _pair(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """A number for the two ranks of a send or recv; -1 for other operations."""
+    peer = rows["peer"].fillna(-1).astype("int64")
+    low, high = np.minimum(rows["rank"], peer), np.maximum(rows["rank"], peer)
+    return np.where(peer < 0, -1, low * 2**31 + high)
 
 
 def _caught(rows: pd.DataFrame) -> pd.Series[Any]:
@@ -97,11 +107,8 @@ def _caught(rows: pd.DataFrame) -> pd.Series[Any]:
 
     Such are those of its communicator; of a send or recv those of the same two ranks.
     """
-    peer = rows["peer"].fillna(-1).astype("int64")
-    low, high = np.minimum(rows["rank"], peer), np.maximum(rows["rank"], peer)
-    pair = np.where(peer < 0, -1, low * 2**31 + high)
     waited = rows.groupby("rank")["wait_ns"].cumsum()
-    since = rows[["rank", "communicator"]].assign(pair=pair, through=waited, end_ns=rows["end_ns"])
+    since = rows[["rank", "communicator", "pair", "end_ns"]].assign(through=waited)
     previous = since.groupby(["rank", "communicator", "pair"], observed=True, dropna=False).shift()
     elsewhere = waited - rows["wait_ns"] - previous["through"]
     left = previous["end_ns"].clip(upper=rows["arrival_ns"])
@@ -114,9 +121,10 @@ def _caught(rows: pd.DataFrame) -> pd.Series[Any]:
 class Doing:
     """What a late rank did more of, between one arrival and the next, than the others' median.
 
-    Medians over the operations that it was last in, of what it did less what the others did:
-    time in compute, in copies, with nothing running; how much later it enqueued the operation.
-    ``launch_ns`` is None where the trace does not tell.
+    Of the operations that it was last in, what it did less what the others did: the mean
+    time in compute, in copies, with nothing running, since one thing at the start of a step
+    makes it late to every operation of the step; and how much later it enqueued them, the
+    median. ``launch_ns`` is None where the trace does not tell.
     """
 
     compute_ns: float
@@ -124,11 +132,11 @@ class Doing:
     idle_ns: float
     launch_ns: float | None
 
-    def cause(self, gap_ns: float) -> str | None:
-        """``compute``, ``copy`` or ``idle`` if one of them makes at least half of the gap."""
+    def cause(self, cost_ns: float) -> str | None:
+        """``compute``, ``copy`` or ``idle`` if one makes at least half of what each costs."""
         more = {"compute": self.compute_ns, "copy": self.copy_ns, "idle": self.idle_ns}
         most = max(more, key=lambda name: more[name])
-        return most if more[most] >= gap_ns / 2 else None
+        return most if more[most] >= cost_ns / 2 else None
 
 
 @dataclass(frozen=True)
@@ -136,9 +144,10 @@ class Late:
     """A rank that is last more often than chance allows.
 
     ``gaps`` has one row per operation that it was last in: ``start_ns``, the second-latest
-    arrival, ``end_ns``, its own, ``gap_ns`` between them, ``stalled_ns`` of it in which the
-    second-latest rank had nothing to compute, and the ``communicator``. ``communicator`` is
-    None for the whole run.
+    arrival, ``end_ns``, its own, ``gap_ns`` between them, and the ``communicator``.
+    ``communicator`` is None for the whole run. ``cost_ns`` is the wall time in which only it
+    was awaited, counted once however many waited, less that in which the second-latest rank
+    computed on: that delays nobody.
     """
 
     rank: int
@@ -151,6 +160,7 @@ class Late:
     cpu: bool
     streams: tuple[int, ...]
     gaps: pd.DataFrame
+    cost_ns: int
     doing: Doing | None
 
     @property
@@ -164,14 +174,9 @@ class Late:
         return float(self.gaps["gap_ns"].median())
 
     @property
-    def cost_ns(self) -> int:
-        """Wall time in which only it was awaited, counted once however many waited.
-
-        Less the share in which who waited for it computed on: that delays nobody.
-        """
-        awaited = total(union(self.gaps["start_ns"].to_numpy(), self.gaps["end_ns"].to_numpy()))
-        stalled = self.gaps["stalled_ns"].sum() / self.gaps["gap_ns"].sum()
-        return round(awaited * float(stalled))
+    def each_ns(self) -> float:
+        """What one operation that it was last in costs."""
+        return self.cost_ns / self.last
 
 
 def arrivals(trace: Trace, min_operations: int) -> pd.DataFrame:
@@ -199,7 +204,6 @@ def late_ranks(trace: Trace, min_operations: int) -> tuple[Late, ...]:
     if min_operations not in known:
         rows = arrivals(trace, min_operations)
         gaps = own_gaps(rows)
-        gaps = gaps.assign(stalled_ns=_stalled_ns(gaps, trace))
         known[min_operations] = tuple(_late(rows, gaps, trace, min_operations))
     return known[min_operations]
 
@@ -224,7 +228,8 @@ def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
 
     ``start_ns`` is the second-latest arrival, ``end_ns`` its own, ``gap_ns`` between them;
     ``second_rank``, ``second_device`` and ``second_start_ns``, on its own clock, of the former.
-    The first operation of a communicator is left out if it is far later than the others.
+    The first operation of a communicator, or of the two ranks of a message, is left out if
+    it is far later than the others: who is behind somebody else has to begin later.
     """
     ordered = rows.sort_values(["operation", "arrival_ns"], kind="stable")
     second = ordered[ordered["operation"].duplicated(keep="last")]
@@ -236,23 +241,12 @@ def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
     last["second_device"] = last["operation"].map(second["device"].astype(object))
     last["second_start_ns"] = last["operation"].map(second["start_ns"])
     last["gap_ns"] = last["end_ns"] - last["start_ns"]
-    first = rows.sort_values("arrival_ns").drop_duplicates("communicator")["operation"]
-    started = last["operation"].isin(first) & (last["gap_ns"] > _OUTLIER * last["gap_ns"].median())
+    between = ["communicator", "pair"]
+    first = rows.sort_values("arrival_ns").drop_duplicates(between)["operation"]
+    usual = last.groupby(between, observed=True, dropna=False)["gap_ns"].transform("median")
+    started = last["operation"].isin(first) & (last["gap_ns"] > _OUTLIER * usual)
     own = last["gap_ns"] - last["caught_ns"] >= last["gap_ns"] / 2
     return last[own & ~started]
-
-
-def _stalled_ns(gaps: pd.DataFrame, trace: Trace) -> Any:
-    """Of each gap, the time in which the second-latest rank's device computed nothing."""
-    stalled = gaps["gap_ns"].to_numpy(dtype=np.int64, copy=True)
-    places = gaps.groupby(["second_rank", "second_device"], sort=False).indices
-    for (rank, device, _), streams in by_device(work(trace)).items():
-        at = places.get((rank, device))
-        compute = joined([done for _, done in streams]).compute
-        if at is not None and compute is not None:
-            start = gaps["second_start_ns"].to_numpy(dtype=np.int64)[at]
-            stalled[at] -= covered(start, start + stalled[at], compute)
-    return stalled
 
 
 def _late(
@@ -268,7 +262,8 @@ def _late(
             here = mine if place is None else mine[mine["communicator"] == place]
             if len(here) < min_operations:
                 continue
-            late = _tested(rank, place, here, gaps, tests, doing)
+            there = rows if place is None else rows[rows["communicator"] == place]
+            late = _tested(rank, place, there, gaps, tests, doing, trace)
             if late is not None:
                 yield late
                 if place is None:
@@ -276,8 +271,15 @@ def _late(
 
 
 def _tested(
-    rank: int, place: str | None, mine: pd.DataFrame, gaps: pd.DataFrame, tests: int, doing: _Doings
+    rank: int,
+    place: str | None,
+    rows: pd.DataFrame,
+    gaps: pd.DataFrame,
+    tests: int,
+    doing: _Doings,
+    trace: Trace,
 ) -> Late | None:
+    mine = rows[rows["rank"] == rank]
     there = gaps[gaps["operation"].isin(mine["operation"])]
     last = there[there["rank"] == rank]
     fair = float((1 / mine["present"]).mean())
@@ -297,7 +299,8 @@ def _tested(
         steps_led=ahead,
         cpu=bool((mine["device"] == "cpu").all()),
         streams=tuple(sorted(int(one) for one in last["stream"].unique())),
-        gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns", "stalled_ns"]],
+        gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns"]],
+        cost_ns=delay_ns(rows, last, trace),
         doing=doing.of(rank, last["operation"]),
     )
 
@@ -342,10 +345,10 @@ class _Doings:
         every = every[every["operation"].isin(operations)].set_index("operation")
         its, others = every[every["rank"] == rank], every[every["rank"] != rank]
         columns = ["compute_ns", "copy_ns", "idle_ns", "launch_ns"]
-        more = (its[columns] - others.groupby(level=0)[columns].median()).median()
+        more = its[columns] - others.groupby(level=0)[columns].median()
+        launch, more = float(more["launch_ns"].median()), more.mean()
         if more[columns[:3]].isna().any():
             return None
-        launch = float(more["launch_ns"])
         return Doing(
             compute_ns=float(more["compute_ns"]),
             copy_ns=float(more["copy_ns"]),

@@ -44,7 +44,7 @@ class DeviceLate(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         """One finding per straggler whose device was busy."""
         for late, doing in stragglers_doing(trace, self.min_operations, self.min_share):
-            cause = doing.cause(late.median_ns)
+            cause = doing.cause(late.each_ns)
             if cause in ("compute", "copy"):
                 yield self._finding(late, doing, cause)
 
@@ -63,7 +63,7 @@ class DeviceLate(Rule):
             end_ns=int(late.gaps["end_ns"].max()),
             cost_ns=late.cost_ns,
             evidence=(
-                Evidence(f"more {cause} than the others' median", more, "ns", late.median_ns / 2),
+                Evidence(f"more {cause} than the others' median", more, "ns", late.each_ns / 2),
                 Evidence("more idle time than the others' median", doing.idle_ns, "ns"),
             ),
             ruled_out=(f"a late host: idle time differs by {ms(abs(doing.idle_ns))} only",),

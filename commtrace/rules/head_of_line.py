@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.activity import by_device, joined, work
 from commtrace.rules._common import ms, step_time_ns, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._timeline import ready_ns
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
 
@@ -135,7 +135,7 @@ def _stuck(calls: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     calls = calls.assign(
         blocker=before["op"],
         blocker_group=before["group"],
-        ready_ns=np.maximum(_ready(calls, trace), before["start_ns"]),
+        ready_ns=np.maximum(ready_ns(calls, trace), before["start_ns"]),
     )
     op, group = (calls[name].astype(object) for name in ("op", "group"))
     told = calls["op"].notna() & calls["blocker"].notna()
@@ -146,22 +146,6 @@ def _stuck(calls: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     waited = calls["ready_ns"] < before["end_ns"]
     at_once = (calls["start_ns"] - before["end_ns"]).between(0, _AT_ONCE_NS)
     return calls[told & (other_kind | other_group) & waited & at_once]
-
-
-def _ready(calls: pd.DataFrame, trace: Trace) -> npt.NDArray[np.int64]:
-    """When each was launched, and the compute launched before it on its device was done."""
-    ready = np.array(calls["launch_ns"], dtype=np.int64)
-    compute = trace.kernels["kind"] == "compute"
-    kernels = trace.kernels[compute & trace.kernels["launch_ns"].notna()]
-    kernels = kernels.sort_values("launch_ns", kind="stable")
-    for rank, device in calls[["rank", "device"]].drop_duplicates().to_numpy().tolist():
-        at = ((calls["rank"] == rank) & (calls["device"] == device)).to_numpy()
-        its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
-        launched = its["launch_ns"].to_numpy(dtype=np.int64)
-        done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"]).to_numpy())
-        before = np.searchsorted(launched, ready[at])
-        ready[at] = np.maximum(ready[at], np.append(done, 0)[before - 1])
-    return ready
 
 
 def _exposed_ns(stuck: pd.DataFrame, trace: Trace) -> int:

@@ -45,11 +45,11 @@ class HostLate(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         """One finding per straggler whose device was idle."""
         for late, doing in stragglers_doing(trace, self.min_operations, self.min_share):
-            if doing.cause(late.median_ns) == "idle" and _enqueued_late(late, doing):
+            if doing.cause(late.each_ns) == "idle" and _enqueued_late(late, doing):
                 yield self._finding(late, doing)
 
     def _finding(self, late: Late, doing: Doing) -> Finding:
-        half = late.median_ns / 2
+        half = late.each_ns / 2
         launch = [] if doing.launch_ns is None else [doing.launch_ns]
         where = "calling thread" if late.cpu else "device"
         return Finding(
@@ -113,4 +113,4 @@ def _run(stall_us: float) -> Trace:
 
 
 def _enqueued_late(late: Late, doing: Doing) -> bool:
-    return late.cpu or (doing.launch_ns is not None and doing.launch_ns >= late.median_ns / 2)
+    return late.cpu or (doing.launch_ns is not None and doing.launch_ns >= late.each_ns / 2)

@@ -124,7 +124,7 @@ def _more(doing: Doing | None) -> list[Evidence]:
 
 
 def _advice(late: Late) -> str:
-    cause = late.doing.cause(late.median_ns) if late.doing else None
+    cause = late.doing.cause(late.each_ns) if late.doing else None
     rank = f"rank {late.rank}"
     if late.doing is None or cause is None:
         return f"look at what {rank} does before it arrives; the trace shows no single cause"

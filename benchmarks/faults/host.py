@@ -1,0 +1,67 @@
+"""The host is in the way, or something is set up."""
+
+from __future__ import annotations
+
+from benchmarks.faults.case import Fault, Truth
+from benchmarks.faults.loop import Loop
+
+__all__ = ["FAULTS"]
+
+
+def host_sync(loop: Loop, share: float, present: bool) -> Truth:
+    """The host reads each reduced loss, and launches the next small kernels too slowly.
+
+    Without the reading it is a step ahead, and its time does not show.
+    """
+    loop.ahead = True
+    apart = share * loop.step_us / 50
+
+    def reads() -> None:
+        loop.together("all_reduce", 4096, wait=True)
+        for rank in loop.everyone:
+            if present:
+                to_host = {"kind": "DtoH", "memory": "pageable", "size": 4}
+                loop.copy(rank, 2, blocks=True, **to_host)
+            for _ in range(50):
+                loop.compute(rank, 10, name="elementwise", launch_us=10 + apart)
+
+    loop.hooks["end"].append(reads)
+    return Truth("host-sync", also=("launch-gap", "exposed-communication"))
+
+
+def launch_gap(loop: Loop, share: float, present: bool) -> Truth:
+    """Small kernels at the start of each step, one launch each. Without: one for all."""
+    loop.ahead = False
+    lasts, gap = loop.dice.uniform(3, 6), loop.dice.uniform(10, 25)
+    count = max(1, round(share * loop.step_us / gap))
+
+    def small() -> None:
+        for rank in loop.everyone:
+            for place in range(count):
+                first = place == 0
+                launch_us = lasts + gap if present or first else 0.0
+                loop.compute(rank, lasts, name="elementwise", launch_us=launch_us)
+
+    loop.hooks["input"].append(small)
+    return Truth("launch-gap")
+
+
+def cold_start(loop: Loop, share: float, present: bool) -> Truth:
+    """The first operation connects the ranks. ``share`` is of the whole run."""
+    setup = share * loop.step_us * loop.steps * present
+    seen: list[str] = []
+
+    def first(op: str, us: float) -> float:
+        cold = not seen
+        seen.append(op)
+        return us + setup * cold
+
+    loop.wire = first
+    return Truth("cold-start", also=("exposed-communication",))
+
+
+FAULTS = (
+    Fault("host-sync", host_sync),
+    Fault("launch-gap", launch_gap),
+    Fault("cold-start", cold_start),
+)

@@ -1,0 +1,81 @@
+"""What a late arrival delays, after compute has hidden what it can of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.intervals import Intervals, subtract, total, union
+from commtrace.metrics.activity import by_device, joined, work
+from commtrace.rules._timeline import ready_ns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["delay_ns"]
+
+Int64 = npt.NDArray[np.int64]
+
+_QUEUED_NS = 20_000
+_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def delay_ns(rows: pd.DataFrame, gaps: pd.DataFrame, trace: Trace) -> int:
+    """Wall time that the others stand still since a rank was late to operations: their median.
+
+    ``rows`` are all ranks' rows of the operations; ``gaps`` those that it was last in, with
+    how much later than the second-latest. Without the lateness an operation were done that
+    much earlier, and so were the next, if it only queued behind; what a device computed in
+    that time delays nobody.
+    """
+    late = rows["rank"].isin(gaps["rank"].unique())
+    others = rows[~late & rows["operation"].isin(rows.loc[late, "operation"])]
+    gap = others["operation"].map(gaps.set_index("operation")["gap_ns"]).fillna(0)
+    others = others.assign(gap_ns=gap.astype("int64"), queued_ns=_queued(others, trace))
+    compute = _compute(trace, others)
+    stands = [
+        total(_stands(mine, compute.get(cast("tuple[int, str]", place), _NEVER)))
+        for place, mine in others.groupby(["rank", "device"], observed=True)
+    ]
+    return int(np.median(stands)) if stands else 0
+
+
+def _queued(rows: pd.DataFrame, trace: Trace) -> Int64:
+    """How long before their arrival they were ready; 0 where the trace does not tell."""
+    queued = np.zeros(len(rows), np.int64)
+    told = rows["launch_ns"].notna().to_numpy()
+    ahead = rows["arrival_ns"] - rows["start_ns"]
+    calls = rows.assign(launch_ns=rows["launch_ns"] - ahead)[told]
+    queued[told] = calls["start_ns"].to_numpy() - ready_ns(calls, trace)
+    return queued.clip(min=0)
+
+
+def _compute(trace: Trace, rows: pd.DataFrame) -> dict[tuple[int, str], Intervals]:
+    """Every device's compute on the run's clock."""
+    found = {}
+    ahead = (rows["arrival_ns"] - rows["start_ns"]).groupby(rows["rank"]).median()
+    for where, streams in by_device(work(trace)).items():
+        compute = joined([done for _, done in streams]).compute
+        if compute is not None:
+            shift = round(float(ahead.get(where.rank, 0)))
+            found[where.rank, where.device] = compute[0] + shift, compute[1] + shift
+    return found
+
+
+def _stands(rows: pd.DataFrame, compute: Intervals) -> Intervals:
+    """When one device stood still for the lateness."""
+    arrival, end, gap = (
+        rows[name].to_numpy(np.int64) for name in ("arrival_ns", "end_ns", "gap_ns")
+    )
+    queued = np.append(False, np.abs(arrival[1:] - end[:-1]) <= _QUEUED_NS)
+    could_be_earlier = np.where(queued, rows["queued_ns"].to_numpy(np.int64), 0)
+    own = gap.copy()
+    for at in np.flatnonzero(could_be_earlier).tolist():
+        carried = min(own[at - 1], could_be_earlier[at])
+        own[at] += carried
+        own[at - 1] -= carried
+    return subtract(union(end - own, end), compute)
