@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commtrace.errors import CommtraceError, RecordError, TraceError, UsageError
+    from commtrace.record.recording import recording, step, trace_handler
     from commtrace.run import Run, load
     from commtrace.schema import Diagnosis, Evidence, Finding, Note
     from commtrace.trace import Trace
@@ -29,12 +30,16 @@ __all__ = [
     "UsageError",
     "__version__",
     "load",
+    "recording",
+    "step",
+    "trace_handler",
 ]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "errors": ("CommtraceError", "RecordError", "TraceError", "UsageError"),
+    "record.recording": ("recording", "step", "trace_handler"),
     "run": ("Run", "load"),
     "schema": ("Diagnosis", "Evidence", "Finding", "Note"),
     "trace": ("Trace",),

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from io import TextIOWrapper
@@ -19,6 +19,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from commtrace import __version__
 from commtrace.errors import CommtraceError, UsageError
@@ -160,39 +161,100 @@ def explain(
         _print(terminal.explain(explanation(rule), **_look()))
 
 
-@app.command()
+class _RecordCommand(typer.core.TyperCommand):
+    """What stands behind ``--`` is a program and its arguments, and none of ours."""
+
+    def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
+        if "--" in arguments:
+            mark = arguments.index("--")
+            context.obj = arguments[mark + 1 :]
+            arguments = arguments[:mark]
+        return super().parse_args(context, arguments)
+
+
+@app.command(cls=_RecordCommand, options_metavar="[OPTIONS] (WORKLOAD | -- PROGRAM ARGS…)")
 def record(
+    context: typer.Context,
     workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="Its name, or a Python file.")
-    ],
+        str | None, typer.Argument(metavar="WORKLOAD", help="Its name, or a Python file.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One of the workload's settings."),
     ] = None,
     world_size: Annotated[
-        int | None, typer.Option("-n", "--world-size", min=1, help="How many ranks.")
+        int | None,
+        typer.Option("-n", "--world-size", min=1, help="How many ranks; of several nodes, here."),
     ] = None,
     backend: Annotated[
-        Backend | None, typer.Option(help="By default nccl with a GPU for each rank, else gloo.")
+        Backend | None,
+        typer.Option(help="Of a workload; by default nccl with a GPU for each rank, else gloo."),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="The folder; default traces/WORKLOAD/BACKEND-N."),
     ] = None,
+    start_step: Annotated[
+        int | None, typer.Option(help="The program's step to begin with; default 5.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="How many steps of the program to record; default 3.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Record steps of the program for so long instead.")
+    ] = None,
+    on_signal: Annotated[
+        bool, typer.Option("--on-signal", help="Begin at the step after SIGUSR1 instead.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds in one operation after which a rank hangs; default 300, or 60."),
+    ] = None,
+    nnodes: Annotated[int, typer.Option(min=1, help="How many nodes, as torchrun has it.")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is.")] = 0,
+    rdzv_endpoint: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where node 0 listens.")
+    ] = None,
 ) -> None:
-    """Record a workload on this host: a trace per rank, and a manifest."""
-    chosen = dict(map(_setting, settings or ()))
-    from commtrace.record.launch import record
+    """Record a workload, or a program of your own: a trace per rank, and a manifest.
 
-    folder = record(
-        workload,
-        settings=chosen,
-        world_size=world_size,
-        backend=backend and backend.value,
-        out=output,
-    )
+    A program runs to its end as under torchrun, and some of its steps are profiled: those of
+    its first optimizer, or what it ends with commtrace.step().
+    """
+    chosen = dict(map(_setting, settings or ()))
+    window = {
+        "--start-step": start_step,
+        "--steps": steps,
+        "--seconds": seconds,
+        "--on-signal": on_signal or None,
+    }
+    _same_kind(context.obj, workload, window, {"--set": settings, "--backend": backend})
+    from commtrace import record as recorder
+
+    common: dict[str, Any] = {
+        "world_size": world_size,
+        "out": output,
+        "place": recorder.Place.of(nnodes, node_rank, rdzv_endpoint),
+        **({} if timeout is None else {"timeout_s": timeout}),
+    }
+    try:
+        if workload is None:
+            told = {"first": start_step, "steps": steps}
+            plan = recorder.Plan(
+                seconds=seconds,
+                on_signal=on_signal,
+                **{name: value for name, value in told.items() if value is not None},
+            )
+            folder = recorder.record_program(context.obj, plan=plan, tell=_tell, **common)
+        else:
+            folder = recorder.record(
+                workload, settings=chosen, backend=backend and backend.value, **common
+            )
+    except recorder.Interrupted as stop:
+        _fail(str(stop))
+        raise typer.Exit(stop.status) from None
     _print(f"{folder}\n")
-    typer.echo(f"Now: commtrace analyze {shlex.quote(str(folder))}", err=True)
+    _tell(f"Now: commtrace analyze {shlex.quote(str(folder))}")
 
 
 @app.command()
@@ -214,7 +276,7 @@ def open_recording(
     """Show a recording in Perfetto, all ranks on one time axis."""
     from commtrace.viewer import open_in_perfetto
 
-    open_in_perfetto(paths, tell=lambda line: typer.echo(line, err=True))
+    open_in_perfetto(paths, tell=_tell)
 
 
 def _format_of(output: Path | None) -> Format:
@@ -260,6 +322,25 @@ def _thresholds(texts: Sequence[str]) -> dict[str, dict[str, str]]:
             raise UsageError(f"--threshold {text}: write it as RULE.FIELD=VALUE")
         thresholds.setdefault(rule, {})[field] = value
     return thresholds
+
+
+def _same_kind(
+    program: Sequence[str] | None,
+    workload: str | None,
+    of_programs: Mapping[str, object],
+    of_workloads: Mapping[str, object],
+) -> None:
+    if (program is None) == (workload is None):
+        raise UsageError("name a workload, or a program behind --: commtrace record -- train.py")
+    wrong = of_programs if program is None else of_workloads
+    given = [name for name, value in wrong.items() if value]
+    if given:
+        kind = "a program behind --" if program is None else "a workload"
+        raise UsageError(f"{given[0]} is for {kind}")
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _setting(text: str) -> tuple[str, str]:

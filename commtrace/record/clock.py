@@ -20,6 +20,7 @@ ROUNDS = 20
 TIMEOUT_S = 10.0
 """How long to wait for another rank. Who is later is not asked, and asks in vain."""
 
+_POLL_S = 0.01
 _KEY = "commtrace/clock"
 _TIME = struct.Struct("<q")
 
@@ -27,6 +28,7 @@ _TIME = struct.Struct("<q")
 class _Store(Protocol):
     def set(self, key: str, value: str) -> object: ...
     def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Clock:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        """Disconnect."""
         for peer in self._peers:
             peer.close()
 
@@ -79,15 +82,28 @@ class Clock:
         return readings
 
     def _listen(self, world_size: int, store: _Store, host: str) -> None:
-        with socket.create_server((host, 0), backlog=world_size) as listener:
-            listener.settimeout(TIMEOUT_S)
-            store.set(_KEY, f"{host} {listener.getsockname()[1]}")
-            for _ in range(world_size - 1):
-                self._add(listener.accept()[0])
+        address = ""
+        try:
+            with socket.create_server((host, 0), backlog=world_size) as listener:
+                listener.settimeout(TIMEOUT_S)
+                address = f"{host} {listener.getsockname()[1]}"
+                store.set(_KEY, address)
+                for _ in range(world_size - 1):
+                    self._add(listener.accept()[0])
+        finally:
+            if not address:  # it is not this host's: nobody need wait
+                store.set(_KEY, address)
 
     def _connect(self, store: _Store) -> None:
-        host, port = store.get(_KEY).decode().split()
-        self._add(socket.create_connection((host, int(port)), TIMEOUT_S))
+        # Asked again and again: a store that waits lets no other thread ask.
+        deadline = time.monotonic() + TIMEOUT_S
+        while not store.check([_KEY]):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_S)
+        host, _, port = store.get(_KEY).decode().partition(" ")
+        if port:
+            self._add(socket.create_connection((host, int(port)), TIMEOUT_S))
 
     def _add(self, peer: socket.socket) -> None:
         peer.settimeout(TIMEOUT_S)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
@@ -62,8 +63,6 @@ def waiting() -> Operation | None:
 
 
 def _dump(*, pending: bool = False) -> dict[str, Any] | None:
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
     for name in _dumpers():
         dumper = getattr(_distributed_c10d, name, None)
         recorded: dict[str, Any] = json.loads(dumper(True, pending)) if dumper else {}
@@ -73,8 +72,8 @@ def _dump(*, pending: bool = False) -> dict[str, Any] | None:
 
 
 def _dumpers() -> Iterator[str]:
-    """NCCL has a recorder of its own, unless it shares that of the others."""
-    if "nccl" in dist.get_backend():
+    """NCCL has a recorder of its own, and both may be in use. They outlive the groups."""
+    if torch.cuda.is_initialized():
         yield "_dump_nccl_trace_json"
     yield "_dump_fr_trace_json"
 
@@ -98,5 +97,7 @@ def _operation(entry: dict[str, Any], members: dict[str, list[int]]) -> Operatio
 
 
 def _members() -> dict[str, list[int]]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return {}
     configs: list[dict[str, Any]] = getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
     return {config["pg_name"]: config["ranks"] for config in configs}

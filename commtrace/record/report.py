@@ -119,10 +119,10 @@ class Report:
 
     def _tell(self, outcome: Outcome, message: str = "", **more: Any) -> None:
         with self._one_at_a_time:
-            if self._told or self._pipe is None:
-                return
             word = Word(outcome, message, time.time_ns(), **more)
-            self._told = word.is_last
+            if self._pipe is None or (self._told and word.is_last):
+                return
+            self._told |= word.is_last
             with contextlib.suppress(BrokenPipeError):  # the launcher has stopped listening
                 self._pipe.send_bytes(word.to_bytes())
 

@@ -109,7 +109,10 @@ def parse(path: Path) -> Workload:
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
     for name in ("setup", "step", "check"):
         if name not in functions:
-            raise UsageError(f"{path}: a workload defines setup, step and check; {name} is missing")
+            raise UsageError(
+                f"{path}: a workload defines setup, step and check; {name} is missing; "
+                f"a program is recorded with commtrace record -- {path}"
+            )
     constants = dict(_constants(module, path))
     return Workload(
         name=path.stem,

@@ -31,6 +31,9 @@ class Store:
             self._changed.wait_for(lambda: key in self._values, timeout=30)
             return self._values[key]
 
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self._values for key in keys)
+
 
 @pytest.fixture
 def skewed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +91,20 @@ def test_without_rank_0_there_is_no_reading(run: Callable[..., list[list[Reading
         return [] if threading.current_thread().name == "rank0" else clock.read()
 
     assert run(3, without) == [[], [], []]
+
+
+def test_who_never_hears_of_rank_0_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "TIMEOUT_S", 0.1)
+    with Clock(1, 2, Store(), "127.0.0.1") as clock:
+        assert clock.read() == []
+
+
+def test_rank_0_at_an_address_that_is_not_its_own_says_so() -> None:
+    store = Store()
+    with Clock(0, 2, store, "192.0.2.1") as clock:
+        assert len(clock.read()) == 1
+    with Clock(1, 2, store, "192.0.2.1") as clock:
+        assert clock.read() == []
 
 
 def test_who_comes_too_late_gets_no_stale_answer(

@@ -1,0 +1,117 @@
+"""A rank that torchrun or Slurm has started: who it is, and where its files go."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from commtrace.errors import UsageError
+from commtrace.record import manifest, nccl
+from commtrace.record.clock import Reading
+from commtrace.record.job import Program
+
+__all__ = ["finish", "folder", "rank"]
+
+_OTHERS_S = 10.0
+"""How long the one that writes the manifest waits for the traces of its node's other ranks."""
+
+
+def rank(world_size: int | None) -> dict[str, str] | None:
+    """The environment of this rank, as torchrun would make it; None where there is no launcher.
+
+    ``world_size`` is what the user asked for: on a Slurm node it means to start ranks here.
+    """
+    given = dict(os.environ)
+    if "RANK" in given and "WORLD_SIZE" in given:
+        if world_size is not None:
+            raise UsageError("-n: a launcher has started the ranks (RANK is set); leave -n out")
+        told = {"LOCAL_RANK": given["RANK"], "LOCAL_WORLD_SIZE": given["WORLD_SIZE"]}
+    elif world_size is None and "SLURM_STEP_ID" in given and given.get("SLURM_NTASKS", "1") != "1":
+        told = _slurm(given)
+    else:
+        return None
+    return {"TORCH_FR_BUFFER_SIZE": "20000", **told, **given}
+
+
+def folder(environment: Mapping[str, str], out: Path | None) -> Path:
+    """Where this rank writes: below ``out``, for each node apart. Raises UsageError."""
+    if out is None:
+        raise UsageError("with torchrun or Slurm the ranks need one folder: name it with -o")
+    several = environment["LOCAL_WORLD_SIZE"] != environment["WORLD_SIZE"]
+    path = out / f"node{environment.get('GROUP_RANK', '0')}" if several else out
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name another folder with -o") from None
+    # The other ranks' files may be of this very recording.
+    mine = path / f"rank{environment['RANK']}.json.gz"
+    if mine.exists():
+        raise UsageError(f"{mine} exists, and nothing is overwritten; name a new folder with -o")
+    return path
+
+
+def finish(
+    program: Program, told: Mapping[str, Any], readings: list[Reading], error: str | None
+) -> None:
+    """Write the manifest, if this is the node's first rank."""
+    environment = os.environ
+    if environment["LOCAL_RANK"] != "0":
+        return
+    path, number = Path(program.folder), int(environment["RANK"])
+    expected = int(environment["LOCAL_WORLD_SIZE"])
+    deadline = time.monotonic() + (_OTHERS_S if not error else 1.0)
+    while len(list(path.glob("rank*.json.gz"))) < expected and time.monotonic() < deadline:
+        time.sleep(0.1)
+    facts = manifest.describe(
+        {"program": program.described(), "window": str(program.plan)},
+        environment,
+        backend=told.get("backend"),
+        world_size=int(environment["WORLD_SIZE"]),
+    )
+    facts["clock_probe"] = manifest.clock_probe({number: readings})
+    if said := nccl.facts(path.glob("rank*.log")):
+        facts["nccl"] = said
+    problem = f"rank {number}: {error}" if error else None
+    manifest.write(path, facts, problem)
+
+
+def _slurm(given: Mapping[str, str]) -> dict[str, str]:
+    per_node = given.get("SLURM_STEP_TASKS_PER_NODE", given.get("SLURM_TASKS_PER_NODE", "1"))
+    job = int(given.get("SLURM_JOB_ID", "0"))
+    return {
+        "RANK": given["SLURM_PROCID"],
+        "WORLD_SIZE": given["SLURM_NTASKS"],
+        "LOCAL_RANK": given["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": str(_tasks(per_node, int(given.get("SLURM_NODEID", "0")))),
+        "GROUP_RANK": given.get("SLURM_NODEID", "0"),
+        "MASTER_ADDR": _first_host(given.get("SLURM_STEP_NODELIST", "127.0.0.1")),
+        # Below the ports that the system gives away itself.
+        "MASTER_PORT": str(15000 + job % 15000),
+    }
+
+
+def _tasks(per_node: str, node: int) -> int:
+    """How many tasks a node has.
+
+    >>> _tasks("4(x2),3", 2)
+    3
+    """
+    counts = []
+    for part in per_node.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        counts += [int(match[1])] * int(match[2] or 1) if match else []
+    return counts[node] if node < len(counts) else 1
+
+
+def _first_host(nodes: str) -> str:
+    """The first of Slurm's list.
+
+    >>> _first_host("gpu[03-07,9],cpu1"), _first_host("a1,b2")
+    ('gpu03', 'a1')
+    """
+    match = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)
+    return f"{match[1]}{match[2] or ''}{match[3] or ''}" if match else nodes

@@ -1,0 +1,207 @@
+"""Which steps of a program are profiled, and when: a state that the end of each step moves on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from commtrace.errors import RecordError
+from commtrace.record import profile
+from commtrace.record.job import Plan
+from commtrace.record.meeting import Meeting
+from commtrace.record.profile import Profiler
+
+__all__ = ["Window"]
+
+_OWN_PROFILER = (
+    "the program ran a profiler of its own: record it without, "
+    "or give that profiler commtrace.trace_handler"
+)
+
+
+class _Stage(Enum):
+    WAITING = 0
+    WARMING = 1
+    RECORDING = 2
+    OVER = 3
+
+
+class Window:
+    """The part of a program that is recorded, into one file.
+
+    ``step`` is called when a step has ended. Until the window comes, all is recorded, too,
+    for a program that never calls it: ``begin`` starts that, ``pause`` limits it. ``written``
+    is called with clocks' readings and other facts once the file is there. Outside the window
+    a step costs a few comparisons.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        path: Path,
+        facts: Mapping[str, Any],
+        written: Callable[[Meeting, dict[str, Any]], object] = lambda *_: None,
+    ) -> None:
+        self._plan, self._path, self._facts, self._written = plan, path, facts, written
+        self._stage = _Stage.WAITING
+        self._requested = not plan.on_signal
+        self._first = None if plan.on_signal else plan.first
+        self._last: int | None = None
+        self._ended = 0
+        self._until = 0.0
+        self._profiler = Profiler()
+        self._step: torch.profiler.record_function | None = None
+        self._meeting = Meeting()
+        self._known: dict[str, Any] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether no step has been seen yet."""
+        return self._stage is _Stage.WAITING and not self._ended
+
+    def begin(self) -> None:
+        """Record from here on, for want of steps."""
+        if self.waits and self._requested:
+            self._profiler.prepare()
+            self._profiler.start()
+
+    def pause(self) -> None:
+        """Record no more, for want of steps: it has been long enough."""
+        if self._stage is _Stage.WAITING:
+            self._profiler.stop()
+
+    def request(self) -> None:
+        """A signal has come; callable from any thread."""
+        self._requested = True
+
+    def step(self) -> None:
+        """A step has ended."""
+        self._ended += 1
+        if self._stage is _Stage.OVER or not self._requested:
+            return
+        if self._first is None:
+            self._first = self._meeting.agree("first", self._ended + 2)
+        if self._stage is _Stage.WAITING and self._ended >= self._first - 2:
+            self._warm_up()
+        if self._stage is _Stage.WARMING and self._ended >= self._first - 1:
+            self._start()
+        elif self._stage is _Stage.RECORDING:
+            self._next()
+
+    def recount(self) -> None:
+        """The program will count its steps itself, and ends its first one now."""
+        if self._stage is _Stage.WAITING:
+            self._ended = 0
+        if not self._ended:
+            self.step()
+
+    def remember(self) -> None:
+        """The default group is about to go: keep what only it tells."""
+        self._known = self._tell()
+
+    def close(self, error: str | None = None) -> None:
+        """The program ends, with an error or not: write what there is.
+
+        Raises RecordError if that is not what was asked for, and there is no error yet.
+        """
+        if self._stage is _Stage.OVER:
+            return
+        short = self._shortfall()
+        if self._profiler.has_recorded:
+            self._save(error or short)
+        self._stage = _Stage.OVER
+        if short and not error:
+            raise RecordError(short)
+
+    def _shortfall(self) -> str | None:
+        """What is missing from what was asked for."""
+        if self._profiler.was_taken:
+            return _OWN_PROFILER
+        if not self._requested:
+            return "no signal came to begin the recording: send SIGUSR1, or leave --on-signal out"
+        if self._stage is _Stage.RECORDING:
+            return f"the program ended after step {self._ended}, within the window: {self._plan}"
+        if self._ended:
+            return (
+                f"no step reached the window ({self._plan}): the program ended after step "
+                f"{self._ended}; choose a lower --start-step"
+            )
+        return None
+
+    def _warm_up(self) -> None:
+        self._profiler.stop()  # what was recorded for want of steps
+        self._profiler.prepare()
+        self._meeting.open()
+        self._meeting.read()
+        self._stage = _Stage.WARMING
+
+    def _start(self) -> None:
+        self._profiler.start()
+        self._first = self._ended + 1
+        if self._plan.seconds is None:
+            self._last = self._ended + self._plan.steps
+        else:
+            self._until = time.monotonic() + self._plan.seconds
+        self._stage = _Stage.RECORDING
+        self._mark()
+
+    def _next(self) -> None:
+        self._unmark()
+        if self._last is None and time.monotonic() >= self._until:
+            self._last = self._meeting.agree("last", self._ended)
+        if self._last is not None and self._ended >= self._last:
+            self._save(None)
+        else:
+            self._mark()
+
+    def _mark(self) -> None:
+        self._step = torch.profiler.record_function(f"ProfilerStep#{self._ended + 1}")
+        self._step.__enter__()
+
+    def _unmark(self) -> None:
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+    def _save(self, partial: str | None) -> None:
+        whole = self._stage is not _Stage.RECORDING
+        self._unmark()
+        self._profiler.stop()
+        if self._profiler.was_taken:
+            partial = partial or _OWN_PROFILER
+        if not partial:
+            self._meeting.read()
+        self._meeting.close()
+        self._stage = _Stage.OVER
+        told = self._tell()
+        if told["backend"] is None and self._known:
+            told = self._known
+        facts = {
+            **told,
+            **self._facts,
+            "steps": None if whole else [self._first, self._ended],
+            "notes": [*self._notes(whole, told), *self._meeting.notes],
+        }
+        probed = [reading.to_dict() for reading in self._meeting.readings]
+        with profile.unstoppable():
+            self._profiler.export(self._path, {**facts, "clock_probe": probed}, partial=partial)
+        kept = ("backend", "steps", "notes")
+        self._written(self._meeting, {key: facts[key] for key in kept})
+
+    def _tell(self) -> dict[str, Any]:
+        return {**profile.whereabouts(), **profile.communication(self._profiler.began_ns)}
+
+    def _notes(self, whole: bool, told: Mapping[str, Any]) -> list[str]:
+        notes = []
+        if whole:
+            length = f"its first {self._profiler.recorded_s:.1f} s"
+            what = "no optimizer's step and no commtrace.step()" if not self._ended else "no window"
+            notes.append(f"{what} was seen: recorded whole, {length}")
+        if told["backend"] is None:
+            notes.append("the program has no process group: rank and world size as it was started")
+        return notes
