@@ -14,9 +14,9 @@ Settings = Mapping[str, str]
 class Case:
     """A workload that has one fault, and not with other settings.
 
-    ``ranks`` must be named, None for no certain one. ``once`` is a fault of the run, not of
-    each step. ``gain`` tells whether removing it changes nothing else, so that the time it
-    cost is known.
+    ``ranks`` must be named, None for no certain one. ``once`` is a fault of the first step
+    alone. ``gain`` tells whether removing it changes nothing else, so that the time it
+    cost is known. ``stays`` are rules that are right to speak without it, too.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Case:
     ranks: tuple[int, ...] | None = None
     once: bool = False
     gain: bool = True
+    stays: tuple[str, ...] = ()
     both: Settings = field(default_factory=dict)
 
     @property
@@ -64,6 +65,7 @@ def _message(rule: str, late: str, rank: int) -> Case:
 
 def _first(name: str, **both: str) -> Case:
     settings = {"warm": "no"}, {"warm": "yes"}
+    both = {"iterations": "4", **both}
     return Case(f"first {name}", "cold-start", "first_use", *settings, once=True, both=both)
 
 
@@ -78,7 +80,8 @@ def _composed(way: str, world_size: int = 2) -> Case:
 
 def _inflated(world_size: int) -> Case:
     settings = {"way": "inflated"}, {"way": "reduce_scatter + all_gather"}
-    return Case("inflated bytes", "byte-inflation", "composed", *settings, world_size)
+    true = ("decomposed-all-reduce",)
+    return Case("inflated bytes", "byte-inflation", "composed", *settings, world_size, stays=true)
 
 
 def _uneven(world_size: int) -> Case:
@@ -108,6 +111,7 @@ CASES = (
         "late_rank",
         {"slow_rank": "-1"},
         {"slow_rank": "-2"},
+        both={"work_ms": "4", "delay_ms": "16"},
     ),
     _rooted("late-root", "broadcast", "root"),
     _rooted("late-root", "broadcast", "root", 4),

@@ -36,12 +36,12 @@ class Judged:
 
     @property
     def predicted_ms(self) -> list[float]:
-        """What the rule's findings say that is gained, per step or once, where it spoke."""
+        """What the rule's first finding says that is gained, per step or once, where it spoke."""
         sums = []
         for one in self.fault:
             mine = [f.cost_ns for f in one.findings if f.rule == self.case.rule]
             if mine:
-                sums.append(sum(mine) / 1e6 / (1 if self.case.once else len(one.steps_ms)))
+                sums.append(mine[0] / 1e6 / (1 if self.case.once else len(one.steps_ms)))
         return sums
 
     @property
@@ -58,7 +58,7 @@ class Judged:
         return statistics.median(self.predicted_ms) / statistics.median(self.gained_ms) - 1
 
     def _time(self, one: Recorded) -> float:
-        return one.run_ms if self.case.once else one.step_ms
+        return one.steps_ms[0] if self.case.once else one.step_ms
 
     def row(self) -> str:
         """Its line of the table."""
@@ -76,14 +76,14 @@ class Judged:
             f"{statistics.median(said):.2f}" if said and self.case.gain else "",
             "" if self.error is None else f"{self.error:+.0%}",
             _rules(self.fault, self.case.rule),
-            _rules(self.without),
+            _rules(self.without, *self.case.stays),
         ]
         return f"| {' | '.join(cells)} |"
 
 
-def _rules(recordings: list[Recorded], besides: str = "") -> str:
+def _rules(recordings: list[Recorded], *besides: str) -> str:
     counts = Counter(rule for one in recordings for rule in {f.rule for f in one.causes})
-    return ", ".join(f"{rule} {n}" for rule, n in counts.most_common() if rule != besides)
+    return ", ".join(f"{rule} {n}" for rule, n in counts.most_common() if rule not in besides)
 
 
 def judge(cases: list[Case], rounds: int) -> None:
@@ -93,6 +93,7 @@ def judge(cases: list[Case], rounds: int) -> None:
         for one in judged:
             progress(f"round {number + 1} of {rounds}: {one.case.title}")
             one.record()
+            progress(one.row())
     print(
         "| fault | rule | named | step, ms: with → without | gain, ms: median (min–max) "
         "| predicted | error | other findings | without the fault |"
@@ -107,11 +108,10 @@ def judge(cases: list[Case], rounds: int) -> None:
 def _summary(judged: list[Judged]) -> None:
     faulty = sum(len(one.fault) for one in judged)
     named = sum(one.named for one in judged)
-    clean = [one for each in judged for one in each.without]
-    said = sum(bool(one.causes) for one in clean)
+    said = sum(bool(_rules([one], *each.case.stays)) for each in judged for one in each.without)
     print(
-        f"{faulty + len(clean)} recordings. Named as the first finding of its rule, with the "
-        f"right ranks: {named} of {faulty}. Without the fault, a finding in {said} of {len(clean)}."
+        f"{2 * faulty} recordings. Named as the first finding of its rule, with the "
+        f"right ranks: {named} of {faulty}. Without the fault, a finding in {said} of {faulty}."
     )
     for ranks in sorted({one.case.world_size for one in judged}):
         errors = [

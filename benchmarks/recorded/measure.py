@@ -22,10 +22,9 @@ WORKLOADS = Path(__file__).parent / "workloads"
 
 @dataclass(frozen=True)
 class Recorded:
-    """One recording. Times in ms, of the slowest rank: each step's, and from first to last."""
+    """One recording: how long each step took on its slowest rank, and what was found."""
 
     steps_ms: list[float]
-    run_ms: float
     findings: tuple[Finding, ...]
 
     @property
@@ -52,11 +51,9 @@ def measured(workload: str, settings: Mapping[str, str], world_size: int) -> Rec
     with tempfile.TemporaryDirectory() as folder:
         run = recording(workload, settings, world_size, Path(folder, "recording"))
         steps = run.steps[run.steps["label"].isna()]
-        spans = steps.assign(end_ns=steps["start_ns"] + steps["duration_ns"]).groupby("rank")
-        whole_ns = (spans["end_ns"].max() - spans["start_ns"].min()).max()
         slowest_ns = steps.groupby("step")["duration_ns"].max()
         findings = run.diagnose().findings
-    return Recorded([ns / 1e6 for ns in slowest_ns.tolist()], int(whole_ns) / 1e6, findings)
+    return Recorded([ns / 1e6 for ns in slowest_ns.tolist()], findings)
 
 
 def progress(text: str) -> None:

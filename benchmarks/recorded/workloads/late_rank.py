@@ -17,7 +17,7 @@ def setup(
     delay_ms: float = 6.0,
     slow_rank: int = 1,
     stalls: bool = True,
-    work_ms: float = 8.0,
+    work_ms: float = 16.0,
     elements: int = 1000,
 ) -> SimpleNamespace:
     """Allocate a small tensor, so that nothing but the lateness costs time."""

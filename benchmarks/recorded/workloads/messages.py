@@ -9,7 +9,7 @@ from asleep import work
 
 
 def setup(
-    ctx, late: str = "sender", delay_ms: float = 6.0, elements: int = 4_000_000
+    ctx, late: str = "sender", delay_ms: float = 15.0, elements: int = 1_000_000
 ) -> SimpleNamespace:
     """Rank 0 sends to rank 1, more than a socket's buffers hold."""
     ctx.require(ctx.world_size == 2, "messages needs 2 ranks")
@@ -20,7 +20,7 @@ def setup(
 
 def step(state: SimpleNamespace) -> None:
     """Compute, be late or not, and pass one message."""
-    work(8)
+    work(50)
     time.sleep(state.delay_s)
     if state.ctx.rank == 0:
         dist.send(state.tensor, dst=1)

@@ -9,7 +9,7 @@ from asleep import work
 
 
 def setup(
-    ctx, op: str = "broadcast", late: str = "root", delay_ms: float = 6.0, elements: int = 100_000
+    ctx, op: str = "broadcast", late: str = "root", delay_ms: float = 6.0, elements: int = 1000
 ) -> SimpleNamespace:
     """Rank 0 is the root; ``late`` is root, others or nobody."""
     mine = "root" if ctx.rank == 0 else "others"
@@ -20,7 +20,7 @@ def setup(
 
 def step(state: SimpleNamespace) -> None:
     """Compute, be late or not, communicate."""
-    work(6)
+    work(16)
     time.sleep(state.delay_s)
     state.op(state.tensor, 0)
     state.tensor.fill_(1)
