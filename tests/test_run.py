@@ -147,6 +147,25 @@ def test_the_tables_are_the_traces(make_trace: Make) -> None:
         assert getattr(run, table) is getattr(trace, table)
 
 
+def test_a_manifest_is_found_beside_the_traces_or_above_the_nodes(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        folder = tmp_path / f"node{rank}"
+        folder.mkdir()
+        trace = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": []}
+        (folder / "trace.json").write_text(json.dumps(trace))
+        (folder / "manifest.json").write_text(json.dumps({"node": rank}))
+    assert ct.load(tmp_path / "node1").manifest == {"node": 1}
+    several = ct.load(tmp_path)
+    assert several.manifest == {"node": 0}
+    assert [note.code for note in several.notes] == ["several-manifests"]
+    (tmp_path / "manifest.json").write_text(json.dumps({"nodes": 2}))
+    assert ct.load(tmp_path).manifest == {"nodes": 2}
+    for rank in (0, 1):
+        (tmp_path / f"node{rank}" / "manifest.json").unlink()
+    above = ct.load([tmp_path / "node0" / "trace.json", tmp_path / "node1"])
+    assert (above.manifest, above.notes) == ({"nodes": 2}, ())
+
+
 def test_the_summary_names_what_is_there_and_what_is_missing(make_trace: Make) -> None:
     ranks = [
         {"rank": 2, "file": "c", "world_size": 4, "host": "b", "start_ns": 0, "end_ns": 50},

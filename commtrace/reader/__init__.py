@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def read(
     notes = [Note("unreadable", why, file=str(file)) for file, why in failures]
     parts, duplicates = one_per_rank(parts)
     notes += duplicates + run_notes(parts)
-    manifest = _manifest(parts[0].file.parent, notes)
+    manifest = _manifest([part.file for part in parts], notes)
     for part in parts:
         notes += part.notes
     frames = {
@@ -56,12 +57,23 @@ def read(
     return Trace(**frames, notes=tuple(notes), manifest=manifest)
 
 
-def _manifest(folder: Path, notes: list[Note]) -> Mapping[str, Any] | None:
-    file = folder / "manifest.json"
+def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | None:
+    """The recording's own: above all its files, or beside the first that has one."""
+    beside = dict.fromkeys(file.parent for file in files)
+    above = Path(os.path.commonpath([folder.resolve() for folder in beside]))
+    found = {
+        (folder / "manifest.json").resolve(): folder / "manifest.json"
+        for folder in (*beside, above)
+        if (folder / "manifest.json").exists()
+    }
+    if not found:
+        return None
+    file = found.get(above / "manifest.json") or next(iter(found.values()))
+    if len(found) > 1:
+        others = f"the other {len(found) - 1} beside the traces are not used"
+        notes.append(Note("several-manifests", f"{file} is taken for the run's: {others}"))
     try:
         manifest = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, RecursionError) as error:
         notes.append(Note("unreadable", f"{file}: not a manifest: {error}", file=str(file)))
         return None
