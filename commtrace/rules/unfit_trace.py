@@ -17,7 +17,19 @@ from commtrace.schema import Evidence, Finding, Note
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
-_CUT_OFF = ("truncated", "damaged", "bad-events", "unreadable")
+_BROKEN = {
+    "truncated": ("broke off", "record again, and stop the profiler before the process ends"),
+    "unreadable": ("cannot be read", "copy it, or record it, again"),
+    "bad-events": ("told events that cannot be", "record again: what is left is analysed"),
+    "damaged": (
+        "came damaged",
+        "all that could be read is analysed; copy the file, or record, again if what the note "
+        "names is missed",
+    ),
+}
+"""What a note's code says of a file, and the remedy; the worst first."""
+
+_SAID = 120
 _LATE_NS = 10_000
 
 
@@ -26,7 +38,7 @@ class UnfitTrace(Rule):
     """What was recorded cannot carry all conclusions.
 
     What it detects
-        Files that break off or are damaged; ranks of the job without a trace; over
+        Files that break off, are damaged or cannot be read; ranks of the job without a trace; over
         ``orphaned_pct`` of the kernels without their launch; over ``early_pct`` of the GPU's
         events more than 10 us before their launch, which clocks that agree do not show; and
         ranks' clocks that are known less well than a typical operation takes, that is
@@ -52,22 +64,23 @@ class UnfitTrace(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         """One finding for each way in which the trace is unfit."""
-        yield from self._cut_off(trace)
+        yield from self._broken(trace)
         yield from self._missing_ranks(trace)
         yield from self._launches(trace)
         yield from self._clocks(trace)
 
-    def _cut_off(self, trace: Trace) -> Iterator[Finding]:
-        notes = [note for note in trace.notes if note.code in _CUT_OFF]
-        if notes:
-            files = len({note.file for note in notes})
-            yield self._finding(
-                trace,
-                f"{files} of the files broke off or are damaged: {notes[0].code}",
-                Evidence("files broken off or damaged", files, "files", 0),
-                "record again, and stop the profiler before the process ends",
-                tuple(sorted({note.rank for note in notes if note.rank is not None})),
-            )
+    def _broken(self, trace: Trace) -> Iterator[Finding]:
+        for code, (what, advice) in _BROKEN.items():
+            notes = [note for note in trace.notes if note.code == code]
+            if notes:
+                files = len({note.file for note in notes})
+                yield self._finding(
+                    trace,
+                    f"{files} file{'s' * (files != 1)} {what}: {_shortened(notes[0].message)}",
+                    Evidence(f"files: {code}", files, "files", 0),
+                    advice,
+                    tuple(sorted({note.rank for note in notes if note.rank is not None})),
+                )
 
     def _missing_ranks(self, trace: Trace) -> Iterator[Finding]:
         world, present = trace.ranks["world_size"].max(), trace.ranks["rank"].nunique()
@@ -155,6 +168,11 @@ class UnfitTrace(Rule):
     def good() -> Trace:
         """The whole file; one kernel of the step before ran into the window."""
         return _kernels(lost=1).trace()
+
+
+def _shortened(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= _SAID else line[: _SAID - 1] + "…"
 
 
 def _kernels(lost: int) -> Tiny:

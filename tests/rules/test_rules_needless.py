@@ -274,6 +274,24 @@ def test_each_way_of_being_unfit_is_told_apart() -> None:
     assert "before their launch" in told[2]
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "remedy"),
+    [
+        ("truncated", "1 file broke off: why", "stop the profiler"),
+        ("damaged", "1 file came damaged: why", "could be read is analysed"),
+        ("unreadable", "1 file cannot be read: why", "copy it"),
+    ],
+)
+def test_a_broken_file_is_told_with_its_reason_and_remedy(
+    code: str, said: str, remedy: str
+) -> None:
+    run = Tiny()
+    run.notes.append(Note(code, "why", 0, "rank0.json"))
+    (finding,) = found(run.trace(), "unfit-trace")
+    assert finding.summary == said
+    assert remedy in finding.advice
+
+
 def test_missing_ranks_are_counted_by_the_jobs_size() -> None:
     run = Tiny(2)
     trace = run.trace()
