@@ -29,7 +29,6 @@ from commtrace.record.report import one_line
 
 __all__ = [
     "METADATA_KEY",
-    "Profiler",
     "barrier",
     "communication",
     "export",
@@ -85,54 +84,6 @@ def record_steps(
             with unstoppable():
                 export(profiler, path, {**facts, **probed, **communication(began_ns)}, partial=why)
     return readings
-
-
-class Profiler:
-    """torch.profiler, driven by hand; it gives way to one that the program runs itself."""
-
-    def __init__(self) -> None:
-        self._profiler: torch.profiler.profile | None = None
-        self._running = False
-        self.has_recorded = False
-        self.was_taken = False
-        self.began_ns = 0
-        self.recorded_s = 0.0
-
-    def prepare(self) -> None:
-        """Set up; what was recorded before is forgotten."""
-        self.has_recorded = False
-        self.was_taken = torch.autograd._profiler_enabled()
-        if not self.was_taken:
-            self._profiler = torch.profiler.profile(record_shapes=True)
-            self._profiler.prepare_trace()
-
-    def start(self) -> None:
-        """Record from here on; on a device what is called from here on."""
-        if self._profiler is None or self.was_taken:
-            return
-        _synchronize()
-        self.began_ns = time.time_ns()
-        self._profiler.start_trace()
-        self._running = self.has_recorded = True
-
-    def stop(self) -> None:
-        """Record no more, but all that was called."""
-        if self._profiler is None or not self._running:
-            return
-        self._running = False
-        self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
-        _synchronize()
-        # One that the program started has taken all events, and ended this one.
-        self.was_taken = not torch.autograd._profiler_enabled()
-        if self.was_taken:
-            self.has_recorded = False
-        else:
-            self._profiler.stop_trace()
-
-    def export(self, path: Path, facts: Mapping[str, Any], *, partial: str | None) -> None:
-        """Write what was recorded, if anything was; see :func:`export`."""
-        if self._profiler is not None and self.has_recorded:
-            export(self._profiler, path, facts, partial=partial)
 
 
 def barrier() -> None:
@@ -198,11 +149,6 @@ def whereabouts() -> dict[str, Any]:
         "backend": dist.get_backend() if started else None,
         "host": socket.gethostname(),
     }
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def _write_raw(profiler: torch.profiler.profile, raw: Path) -> bool:

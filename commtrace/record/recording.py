@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["count_with", "recording", "step", "trace_handler"]
 
+_Schedule = Callable[[int], torch.profiler.ProfilerAction]
 _steps: Steps | None = None
 
 
@@ -58,14 +59,16 @@ class recording:  # noqa: N801 - a function to its users
         self,
         folder: str | Path,
         *,
-        schedule: Callable[[int], torch.profiler.ProfilerAction] | None = None,
+        schedule: _Schedule | None = None,
     ) -> None:
         self.folder = Path(folder)
         self._meeting = Meeting()
         self._written = False
         self._began_ns = 0
         self._profiler = torch.profiler.profile(
-            schedule=schedule, record_shapes=True, on_trace_ready=self._ready
+            schedule=schedule and self._once(schedule),
+            record_shapes=True,
+            on_trace_ready=self._ready,
         )
 
     def __enter__(self) -> recording:
@@ -100,9 +103,11 @@ class recording:  # noqa: N801 - a function to its users
         """A step has ended."""
         self._profiler.step()
 
+    def _once(self, schedule: _Schedule) -> _Schedule:
+        none = torch.profiler.ProfilerAction.NONE
+        return lambda step: none if self._written else schedule(step)
+
     def _ready(self, profiler: torch.profiler.profile) -> None:
-        if self._written:
-            return
         self._written = True
         if not self._partial:
             self._meeting.read()

@@ -14,7 +14,7 @@ from commtrace.errors import RecordError
 from commtrace.record import profile
 from commtrace.record.job import Plan
 from commtrace.record.meeting import Meeting
-from commtrace.record.profile import Profiler
+from commtrace.record.profiler import Profiler
 
 __all__ = ["Window"]
 
@@ -154,6 +154,8 @@ class Window:
         self._unmark()
         if self._last is None and time.monotonic() >= self._until:
             self._last = self._meeting.agree("last", self._ended)
+        if self._profiler.was_taken:
+            return
         if self._last is not None and self._ended >= self._last:
             self._save(None)
         else:
@@ -172,8 +174,6 @@ class Window:
         whole = self._stage is not _Stage.RECORDING
         self._unmark()
         self._profiler.stop()
-        if self._profiler.was_taken:
-            partial = partial or _OWN_PROFILER
         if not partial:
             self._meeting.read()
         self._meeting.close()

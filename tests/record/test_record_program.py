@@ -1,0 +1,399 @@
+"""Programs of one's own, recorded as a user does it: what they see, what is kept, how it fails."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commtrace
+from commtrace.errors import RecordError, UsageError
+from commtrace.record import Place, Plan, processes, record, record_program
+
+torch = pytest.importorskip("torch")
+
+TRAIN = """
+import multiprocessing, os, resource, signal, sys, time
+import torch
+import torch.distributed as dist
+
+def main():
+    fault, steps = sys.argv[1], int(sys.argv[2])
+    if fault == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    if fault == "early":
+        sys.exit(3)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    print(__name__, sys.argv, os.path.basename(sys.path[0]), "rank", rank)
+    weight = torch.nn.Parameter(torch.ones(64))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step in range(1, steps + 1):
+        if step == 6 and rank == dist.get_world_size() - 1:
+            if fault == "raise":
+                raise ValueError("no more data")
+            if fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if fault == "hang":
+                dist.all_gather([torch.ones(4) for _ in range(2)], torch.ones(4))
+            if fault == "sleep":
+                print("asleep", flush=True)
+                time.sleep(600)
+        if step == 6 and fault == "hang":
+            time.sleep(600)
+        if fault == "slow":
+            time.sleep(0.05)
+        weight.grad = torch.ones(64)
+        dist.all_reduce(weight.grad)
+        optimizer.step()
+    dist.destroy_process_group()
+    sys.exit(0)
+
+if __name__ == "__main__":
+    main()
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A script that fails as its first argument says, in its sixth step."""
+    path = tmp_path_factory.mktemp("program") / "train.py"
+    path.write_text(TRAIN)
+    return str(path)
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "manifest.json").read_text("utf-8"))
+
+
+def trace(folder: Path, rank: int) -> dict[str, Any]:
+    return json.loads(gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()))
+
+
+def steps(content: dict[str, Any]) -> list[str]:
+    return sorted(e["name"] for e in content["traceEvents"] if e["name"].startswith("ProfilerStep"))
+
+
+def ranks_of(folder: Path) -> list[str]:
+    """Processes that still work for this folder: each has it on its command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:  # it has just ended
+            continue
+        if str(folder).encode() in command and b"commtrace.record.runner" in command:
+            found.append(process.name)
+    return found
+
+
+def wait_until(condition: Any) -> bool:
+    for _ in range(2400):
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "commtrace", "record", *map(str, words)]
+
+
+def start(*words: object, **options: Any) -> subprocess.Popen[str]:
+    # A shell starts what runs in its background deaf to Ctrl-C, these tests perhaps among it.
+    hear = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(
+        command(*words), stderr=subprocess.PIPE, text=True, preexec_fn=hear, **options
+    )
+
+
+def test_a_script_as_torchrun_would_start_it(train: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = command("-n", 2, "-o", out, "--", train, "none", 9)
+    ran = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{out}\n"
+    said = f"__main__ {[train, 'none', '9']} {Path(train).parent.name} rank"
+    assert f"{said} 0\n" in ran.stderr  # the first rank's; the others' are in their logs
+    assert f"{said} 1\n" not in ran.stderr
+    assert (out / "rank1.log").read_text() == f"{said} 1\n"
+    content = manifest(out)
+    assert content["status"] == "complete"
+    assert content["program"] == {"script": train, "arguments": ["none", "9"]}
+    assert content["window"] == "3 steps from step 5 on"
+    assert (content["backend"], content["world_size"]) == ("gloo", 2)
+    assert [one["steps"] for one in content["ranks"]] == [[5, 7]] * 2
+    assert [reading["rank"] for reading in content["clock_probe"]] == [0, 0, 1, 1]
+    for rank in (0, 1):
+        recorded = trace(out, rank)
+        assert steps(recorded) == ["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7"]
+        ours = recorded["commtrace"]
+        assert (ours["rank"], ours["world_size"], ours["partial"]) == (rank, 2, None)
+        assert len(ours["flight_recorder"]["entries"]) == 3
+        assert [group["ranks"] for group in ours["groups"]] == [[0, 1]]
+    run = commtrace.load(out)
+    assert set(run.collectives["op"]) == {"all_reduce"}
+    assert not ranks_of(out)
+
+
+def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "go.py").write_text(
+        "import os, sys, torch\n"
+        "torch.ones(8)\n"
+        "print(sys.argv[1], __package__, os.environ['LOCAL_RANK'], os.environ['GROUP_RANK'])\n"
+    )
+    words = command("-n", 1, "-o", "out", "--", "-m", "mine.go", "--flag")
+    subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    out = tmp_path / "out"
+    assert (out / "rank0.log").read_text() == "--flag mine 0 0\n"
+    (told,) = manifest(out)["ranks"]
+    assert told["steps"] is None
+    assert "recorded whole" in told["notes"][0]
+    assert "no process group" in told["notes"][1]
+    assert any(event["name"] == "aten::ones" for event in trace(out, 0)["traceEvents"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "kept"),
+    [
+        (
+            "raise",
+            "rank 1: ValueError: no more data; rank 1 last called all_reduce (number 5 in group 0)",
+            {"rank0.json.gz", "rank1.json.gz"},
+        ),
+        (
+            "kill",
+            "rank 1: killed by SIGKILL; rank 0 was in all_reduce (number 6 in group 0)",
+            {"rank0.json.gz"},
+        ),
+        (
+            "hang",
+            "rank 1: has waited",
+            {"rank0.json.gz", "rank1.json.gz"},
+        ),
+    ],
+)
+def test_a_rank_that_fails_is_named_with_its_operation(
+    train: str, tmp_path: Path, fault: str, message: str, kept: set[str]
+) -> None:
+    out = tmp_path / "out"
+    # All may take long on a machine that does much else, but no rank waits so long for another.
+    patience = {"timeout_s": 20.0} if fault == "hang" else {}
+    with pytest.raises(RecordError) as caught:
+        record_program([train, fault, "9"], world_size=2, out=out, **patience)
+    error = str(caught.value)
+    assert error.startswith(message)
+    assert "\n" not in error
+    if fault == "hang":
+        assert "s in all_gather (number 6 in group 0); rank 0 last called all_reduce" in error
+    content = manifest(out)
+    assert content["status"] == "failed"
+    assert error.startswith(content["error"])
+    assert {file["file"] for file in content["files"]} == kept
+    for file in content["files"]:
+        assert file["partial"] == trace(out, file["rank"])["commtrace"]["partial"]
+        assert "ProfilerStep#5" in steps(trace(out, file["rank"]))
+    if fault == "raise":
+        log = (out / "rank1.log").read_text()
+        assert log.startswith("__main__")
+        assert "runpy" not in log  # the traceback begins in the script
+        assert "ValueError: no more data" in log
+    assert not ranks_of(out)
+
+
+def test_a_full_disk_keeps_what_there_was_room_for(train: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(RecordError, match=r"rank 0: .*rank0\.json\.gz: cut off: no room left"):
+        record_program([train, "full", "9"], world_size=1, out=out)
+    (file,) = manifest(out)["files"]
+    assert file["partial"] == "cut off: no room left to write it"
+    assert not list(out.glob("*.raw"))
+    assert commtrace.load(out).trace.ranks.shape[0] == 1  # what is there can be read
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "why"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "interrupted by SIGTERM")],
+)
+def test_an_interrupted_recording_is_kept(
+    train: str, tmp_path: Path, number: signal.Signals, status: int, why: str
+) -> None:
+    out = tmp_path / "out"
+    launcher = start("-n", 2, "-o", out, "--", train, "sleep", 9)
+    log = out / "rank1.log"
+    assert wait_until(lambda: log.exists() and "asleep" in log.read_text())
+    launcher.send_signal(number)
+    _, said = launcher.communicate()
+    assert launcher.returncode == status
+    assert said.splitlines()[-1] == f"commtrace: {why}; what was recorded is in {out}"
+    content = manifest(out)
+    assert (content["status"], content["error"]) == ("failed", why)
+    assert [file["file"] for file in content["files"]] == ["rank0.json.gz", "rank1.json.gz"]
+    assert all("SIGTERM" in file["partial"] for file in content["files"])
+    assert wait_until(lambda: not ranks_of(out))
+
+
+def test_a_signal_begins_the_same_steps_on_all_ranks(train: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    launcher = start("-n", 2, "-o", out, "--on-signal", "--", train, "slow", 400)
+    log = out / "rank1.log"
+    assert wait_until(lambda: log.exists() and "rank 1" in log.read_text())
+    launcher.send_signal(signal.SIGUSR1)
+    _, said = launcher.communicate()
+    assert launcher.returncode == 0, said
+    assert f"kill -USR1 {launcher.pid} begins the recording" in said
+    first, second = (trace(out, rank) for rank in (0, 1))
+    assert len(steps(first)) == 3
+    assert steps(first) == steps(second)
+
+
+def test_a_window_in_seconds_ends_on_the_same_step(train: str, tmp_path: Path) -> None:
+    out = record_program(
+        [train, "slow", "60"], plan=Plan(seconds=0.3), world_size=2, out=tmp_path / "out"
+    )
+    assert steps(trace(out, 0))
+    assert steps(trace(out, 0)) == steps(trace(out, 1))
+
+
+def test_a_window_that_is_never_reached(train: str, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"rank 0: no step reached the window .* after step 3"):
+        record_program([train, "none", "3"], world_size=1, out=tmp_path / "out")
+    assert "no step reached" in manifest(tmp_path / "out")["files"][0]["partial"]
+
+
+def test_a_script_that_exits_with_a_status(train: str, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="rank 0: ended with exit status 3"):
+        record_program([train, "early", "3"], world_size=1, out=tmp_path / "out")
+
+
+def test_under_torchrun_each_process_becomes_its_rank(train: str, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    words = [*torchrun, "--standalone", "--no-python", *command("-o", "out", "--", train)]
+    subprocess.run([*words, "none", "9"], cwd=tmp_path, capture_output=True, check=True)
+    out = tmp_path / "out"
+    assert steps(trace(out, 0)) == steps(trace(out, 1))
+    content = manifest(out)
+    assert content["status"] == "complete"
+    assert (content["backend"], content["world_size"]) == ("gloo", 2)
+    assert [file["rank"] for file in content["files"]] == [0, 1]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def nodes(train: str, folder: Path, fault: str) -> list[subprocess.Popen[str]]:
+    where = ["--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
+    # The program's gloo would look for the address of the host's name.
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    return [
+        start(
+            *("-n", 1, *where, "--node-rank", node, "-o", folder / f"node{node}"),
+            *("--", train, fault, 9),
+            env=environment,
+        )
+        for node in (1, 0)
+    ][::-1]
+
+
+def test_two_nodes_are_one_recording(train: str, tmp_path: Path) -> None:
+    launchers = nodes(train, tmp_path, "none")
+    said = [launcher.communicate()[1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], said
+    run = commtrace.load([tmp_path / "node0", tmp_path / "node1"])
+    assert sorted(set(run.collectives["rank"])) == [0, 1]
+    told = [manifest(tmp_path / f"node{node}") for node in (0, 1)]
+    assert [content["world_size"] for content in told] == [2, 2]
+    assert [file["rank"] for content in told for file in content["files"]] == [0, 1]
+    assert not run.notes, run.notes
+
+
+def test_a_failure_on_one_node_ends_the_others_and_is_named_there(
+    train: str, tmp_path: Path
+) -> None:
+    launchers = nodes(train, tmp_path, "kill")
+    said = [launcher.communicate()[1].splitlines()[-1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [2, 2], said
+    for node in (0, 1):
+        assert said[node].startswith("commtrace: rank 1: killed by SIGKILL")
+        assert manifest(tmp_path / f"node{node}")["error"].startswith("rank 1: killed by")
+    assert not ranks_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (["no.py"], {}, r"no\.py: no such file; name a Python script"),
+        (["-m", "no.such"], {}, r"-m no\.such: no such module"),
+        (["-m"], {}, "name a module"),
+        ([], {}, "name a script behind it"),
+        ([__file__], {"plan": Plan(first=1)}, "--start-step 1: at least 2"),
+        ([__file__], {"plan": Plan(steps=0)}, "--steps 0: at least 1"),
+        ([__file__], {"plan": Plan(seconds=0.0)}, "--seconds 0: more than 0"),
+    ],
+)
+def test_what_cannot_be_recorded_is_said_before_anything_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        record_program(words, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_something_in_it_is_never_used(train: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty, and nothing is overwritten"):
+        record_program([train], out=tmp_path)
+
+
+def test_a_port_that_is_taken(train: str, tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(UsageError, match="Address already in use; name an address of node 0"),
+    ):
+        place = Place(0, 2, "127.0.0.1", taken.getsockname()[1])
+        record_program([train], out=tmp_path / "a" / "b", place=place)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_node_that_never_comes(train: str, tmp_path: Path) -> None:
+    place = Place(0, 2, "127.0.0.1", free_port())
+    with pytest.raises(RecordError, match=r"node 1 has not come to 127\.0\.0\.1:\d+ within 1 s"):
+        record_program([train], out=tmp_path / "out", place=place, timeout_s=1.0)
+
+
+def test_a_workload_that_hangs_ends_in_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "TERMINATE_S", 5.0)
+    workload = tmp_path / "hangs.py"
+    workload.write_text(
+        '"""Why?"""\n'
+        "import torch, torch.distributed as dist\n"
+        "def setup(ctx): return ctx\n"
+        "def step(ctx):\n"
+        "    dist.all_reduce(torch.ones(2))\n"
+        "    if ctx.rank: dist.barrier()\n"
+        "    else: dist.all_gather([torch.ones(2)] * 2, torch.ones(2))\n"
+        "def check(ctx): ...\n"
+    )
+    with pytest.raises(RecordError, match=r"has waited \d+ s in .*; rank . was in "):
+        record(str(workload), world_size=2, out=tmp_path / "out", timeout_s=15.0)

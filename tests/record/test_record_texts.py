@@ -1,0 +1,137 @@
+"""What is said about failures, read from logs, from launchers' environments and endpoints."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from commtrace.errors import UsageError
+from commtrace.record import blame, external, nccl
+from commtrace.record.nodes import Place
+
+AT = {"name": "all_gather", "number": 3, "group": "0", "done": False, "ranks": [0, 1, 2]}
+SUM = {"name": "all_reduce", "number": 2, "group": "0", "done": True, "ranks": [0, 1, 2]}
+
+
+def test_who_hangs_where_and_who_never_came() -> None:
+    assert blame.hang(AT, 12.3, {0: SUM, 2: AT}) == (
+        "has waited 12 s in all_gather (number 3 in group 0); "
+        "rank 0 last called all_reduce (number 2 in group 0)"
+    )
+    assert blame.hang(AT, 5, {0: None}).endswith("; rank 0 is in no operation")
+    # Who is not of the group need not come.
+    assert blame.hang({**AT, "ranks": [1, 2]}, 5, {0: None, 2: AT}).endswith("in group 0)")
+    many = blame.hang({**AT, "ranks": []}, 5, dict.fromkeys(range(9)))
+    assert many.endswith("rank 2 is in no operation; 6 more never came")
+
+
+def test_a_death_comes_first_then_what_was_earlier() -> None:
+    failures = [
+        blame.Failure(0, "noticed", 5),
+        blame.Failure(1, "killed", 9, died=True),
+        blame.Failure(2, "raised", 4),
+    ]
+    assert [failure.rank for failure in sorted(failures, key=lambda f: f.order)] == [1, 2, 0]
+
+
+def test_what_nccl_says(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(
+        "host:1:1 [0] NCCL INFO NCCL version 2.27.3+cuda12.9\n"
+        "host:1:1 [0] NCCL INFO AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{0..1}\n"
+        "host:1:1 [0] NCCL INFO AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{0..1}\n"
+        "host:1:1 [0] NCCL INFO 1024 Bytes -> Algo 0 proto 1 time 12.5\n"
+        "loss 0.3\n"
+    )
+    assert nccl.facts(tmp_path.glob("*.log")) == {
+        "version": "2.27.3+cuda12.9",
+        "choices": [
+            {
+                "operation": "AllReduce",
+                "bytes": 4194304,
+                "algorithm": "RING",
+                "protocol": "SIMPLE",
+                "count": 2,
+            },
+            {
+                "operation": None,
+                "bytes": 1024,
+                "algorithm": "TREE",
+                "protocol": "LL128",
+                "count": 1,
+            },
+        ],
+    }
+    (tmp_path / "rank0.log").write_text("loss 0.3\n")
+    assert nccl.facts(tmp_path.glob("*.log")) is None
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in list(os.environ):
+        if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_nobody_has_started_us(bare: pytest.MonkeyPatch) -> None:
+    assert external.rank(None) is None
+    bare.setenv("SLURM_NTASKS", "4")  # of a batch script, which is no task
+    bare.setenv("SLURM_PROCID", "0")
+    assert external.rank(None) is None
+
+
+def test_torchrun_has_started_us(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
+        bare.setenv(name, value)
+    bare.setenv("LOCAL_WORLD_SIZE", "4")
+    bare.setenv("GROUP_RANK", "1")
+    environment = external.rank(None)
+    assert environment is not None
+    assert environment["LOCAL_RANK"] == "1"
+    assert environment["TORCH_FR_BUFFER_SIZE"]
+    assert external.folder(environment, tmp_path) == tmp_path / "node1"
+    (tmp_path / "node1" / "rank5.json.gz").touch()
+    with pytest.raises(UsageError, match=r"rank5\.json\.gz exists, and nothing is overwritten"):
+        external.folder(environment, tmp_path)
+    with pytest.raises(UsageError, match="name it with -o"):
+        external.folder(environment, None)
+    with pytest.raises(UsageError, match="leave -n out"):
+        external.rank(2)
+
+
+def test_slurm_has_started_us(bare: pytest.MonkeyPatch) -> None:
+    slurm = {
+        "STEP_ID": "0",
+        "NTASKS": "6",
+        "PROCID": "5",
+        "LOCALID": "1",
+        "NODEID": "1",
+        "STEP_TASKS_PER_NODE": "4,2",
+        "STEP_NODELIST": "gpu[07-08]",
+        "JOB_ID": "123456",
+    }
+    for name, value in slurm.items():
+        bare.setenv(f"SLURM_{name}", value)
+    environment = external.rank(None)
+    assert environment is not None
+    told = {name: environment[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")}
+    assert told == {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "GROUP_RANK": "1"}
+    assert environment["LOCAL_WORLD_SIZE"] == "2"
+    assert environment["MASTER_ADDR"] == "gpu07"
+    assert external.rank(4) is None  # the user wants ranks of his own here
+
+
+def test_places() -> None:
+    assert Place.of(1, 0, None) == Place()
+    assert Place.of(2, 1, "[::1]:29500") == Place(1, 2, "::1", 29500)
+    assert Place.of(2, 1, "a:1").subfolder("gloo-4") == "gloo-4/node1"
+    for nodes, node, endpoint, message in [
+        (2, 0, None, "give --rdzv-endpoint"),
+        (2, 2, "a:1", "from 0 to 1"),
+        (2, 0, "a", "write it as HOST:PORT"),
+        (2, 0, "a:99999", "write it as HOST:PORT"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            Place.of(nodes, node, endpoint)

@@ -1,0 +1,272 @@
+"""Which steps are in the trace, in this process: what each call of a program leads to."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.errors import RecordError, UsageError
+
+torch = pytest.importorskip("torch")
+
+import commtrace  # noqa: E402
+from commtrace.record import recording as recordings  # noqa: E402
+from commtrace.record.counting import Steps  # noqa: E402
+from commtrace.record.job import Plan  # noqa: E402
+from commtrace.record.manifest import partial  # noqa: E402
+from commtrace.record.window import Window  # noqa: E402
+
+Make = Callable[..., Window]
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def spans(content: dict[str, Any], start: str) -> list[str]:
+    events = [e for e in content["traceEvents"] if e["ph"] == "X" and e["name"].startswith(start)]
+    return [event["name"] for event in sorted(events, key=lambda event: event["ts"])]
+
+
+def work(times: int, window: Window) -> None:
+    for _ in range(times):
+        torch.ones(8)
+        window.step()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rank0.json.gz"
+
+
+@pytest.fixture
+def make(path: Path) -> Make:
+    return lambda *arguments, **plan: Window(Plan(**plan), path, {"program": "mine"}, *arguments)
+
+
+def test_the_steps_asked_for_and_no_others(make: Make, path: Path) -> None:
+    told: list[Any] = []
+    window = make(lambda meeting, facts: told.append(facts))
+    window.begin()
+    work(7, window)
+    content = read(path)  # it is there as soon as the window is over
+    work(5, window)
+    window.close()
+    assert spans(content, "ProfilerStep") == ["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7"]
+    assert spans(content, "aten::ones") == ["aten::ones"] * 3
+    ours = content["commtrace"]
+    assert ours["program"] == "mine"
+    assert ours["partial"] is None
+    assert told == [{"backend": None, "steps": [5, 7], "notes": ours["notes"]}]
+    assert ours["notes"] == [
+        "the program has no process group: rank and world size as it was started"
+    ]
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_a_window_without_room_to_warm_up(make: Make, path: Path, first: int) -> None:
+    window = make(first=first, steps=1)
+    window.begin()
+    work(first, window)
+    assert spans(read(path), "ProfilerStep") == [f"ProfilerStep#{first}"]
+
+
+def test_who_has_no_steps_is_recorded_whole(make: Make, path: Path) -> None:
+    window = make()
+    window.begin()
+    torch.ones(8)
+    window.close()
+    content = read(path)
+    assert spans(content, "aten::ones") == ["aten::ones"]
+    assert content["commtrace"]["steps"] is None
+    assert content["commtrace"]["partial"] is None
+    assert "recorded whole, its first " in content["commtrace"]["notes"][0]
+
+
+def test_without_steps_it_does_not_record_for_ever(make: Make, path: Path) -> None:
+    window = make()
+    window.begin()
+    torch.ones(8)
+    window.pause()
+    torch.ones(8)
+    window.close()
+    assert spans(read(path), "aten::ones") == ["aten::ones"]
+
+
+def test_a_window_that_no_step_reaches(make: Make, path: Path) -> None:
+    window = make()
+    window.begin()
+    work(2, window)
+    with pytest.raises(RecordError, match=r"no step reached the window \(3 steps from step 5 on\)"):
+        window.close()
+    assert spans(read(path), "aten::ones") == ["aten::ones"] * 2
+    assert partial(path) == read(path)["commtrace"]["partial"]
+    assert "ended after step 2; choose a lower --start-step" in (partial(path) or "")
+
+
+def test_a_program_that_ends_within_its_window(make: Make, path: Path) -> None:
+    window = make()
+    window.begin()
+    work(5, window)
+    with pytest.raises(RecordError, match="the program ended after step 5, within the window"):
+        window.close()
+    assert spans(read(path), "aten::ones") == ["aten::ones"]
+
+
+def test_a_program_that_fails_within_its_window(make: Make, path: Path) -> None:
+    window = make()
+    window.begin()
+    work(5, window)
+    window.close("ValueError: no")
+    assert partial(path) == "ValueError: no"
+
+
+def test_steps_for_so_many_seconds(make: Make, path: Path, monkeypatch: Any) -> None:
+    now = [0.0]
+    monkeypatch.setattr("commtrace.record.window.time.monotonic", lambda: now[0])
+    window = make(first=2, seconds=10.0)
+    window.begin()
+    for _ in range(6):
+        work(1, window)
+        now[0] += 4
+    assert spans(read(path), "ProfilerStep") == [f"ProfilerStep#{n}" for n in (2, 3, 4)]
+
+
+def test_a_signal_begins_it(make: Make, path: Path) -> None:
+    window = make(on_signal=True, steps=2)
+    window.begin()  # nothing, before the signal
+    work(4, window)
+    window.request()
+    work(4, window)
+    assert spans(read(path), "ProfilerStep") == ["ProfilerStep#7", "ProfilerStep#8"]
+
+
+def test_a_signal_that_never_comes(make: Make, path: Path) -> None:
+    window = make(on_signal=True)
+    work(4, window)
+    with pytest.raises(RecordError, match="no signal came"):
+        window.close()
+    assert not path.exists()
+
+
+def test_it_gives_way_to_the_programs_own_profiler(make: Make, path: Path) -> None:
+    window = make(first=3, steps=1)
+    window.begin()
+    with torch.profiler.profile() as own:
+        work(4, window)
+    assert own.events()
+    with pytest.raises(RecordError, match=r"a profiler of its own: .* commtrace\.trace_handler"):
+        window.close()
+    assert not path.exists()
+
+
+@pytest.fixture
+def counted(make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    window = make(first=3, steps=2)
+    window.begin()
+    optimizers = torch.optim.Optimizer
+    monkeypatch.setattr(optimizers, "profile_hook_step", staticmethod(optimizers.profile_hook_step))
+    steps = Steps(window)
+    steps.watch_optimizers()
+    monkeypatch.setattr(recordings, "_steps", steps)
+    yield steps
+    window.close("over")
+
+
+def optimizer() -> Any:
+    class Mine(torch.optim.SGD):  # a class of its own: torch patches each but once
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    return Mine([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+
+@pytest.mark.usefixtures("counted")
+def test_the_first_optimizer_that_steps_counts(path: Path) -> None:
+    first, second = optimizer(), optimizer()
+    for _ in range(4):
+        first.step()
+        second.step()
+        second.step()
+    content = read(path)
+    assert content["commtrace"]["steps"] == [3, 4]
+    # A step ends where the optimizer's range has ended, and not within it.
+    ranges = [e for e in content["traceEvents"] if e["name"] == "Optimizer.step#Mine.step"]
+    steps = [e for e in content["traceEvents"] if e["name"].startswith("ProfilerStep#")]
+    assert len(steps) == 2
+    for event in ranges:
+        assert sum(s["ts"] <= event["ts"] < s["ts"] + s["dur"] for s in steps) == 1
+        end = event["ts"] + event["dur"]
+        assert any(s["ts"] <= event["ts"] and end <= s["ts"] + s["dur"] for s in steps)
+
+
+@pytest.mark.usefixtures("counted")
+def test_what_the_program_says_takes_over(path: Path) -> None:
+    mine = optimizer()
+    for _ in range(4):
+        torch.ones(8)
+        mine.step()
+        mine.step()
+        commtrace.step()
+    assert spans(read(path), "aten::ones") == ["aten::ones"] * 2
+    assert read(path)["commtrace"]["steps"] == [3, 4]
+
+
+def test_a_step_that_nobody_counts_does_nothing() -> None:
+    commtrace.step()
+
+
+def test_recording_all_of_a_context(tmp_path: Path) -> None:
+    with commtrace.recording(tmp_path / "out"):
+        torch.ones(8)
+    content = read(tmp_path / "out" / "rank0.json.gz")
+    assert spans(content, "aten::ones") == ["aten::ones"]
+    assert content["commtrace"]["world_size"] == 1
+    with (
+        pytest.raises(UsageError, match="exists, and nothing is overwritten"),
+        commtrace.recording(tmp_path / "out"),
+    ):
+        pass
+
+
+def test_recording_by_a_schedule_writes_its_first_window(tmp_path: Path) -> None:
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=2)
+    with commtrace.recording(tmp_path, schedule=schedule) as run:
+        for _ in range(12):
+            run.step()
+    content = read(tmp_path / "rank0.json.gz")
+    assert spans(content, "ProfilerStep") == ["ProfilerStep#2", "ProfilerStep#3"]
+
+
+def test_recording_what_raises_keeps_what_there_is(tmp_path: Path) -> None:
+    def fail() -> None:
+        with commtrace.recording(tmp_path):
+            torch.ones(8)
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    path = tmp_path / "rank0.json.gz"
+    assert spans(read(path), "aten::ones") == ["aten::ones"]
+    assert partial(path) == "ValueError: no"
+
+
+@pytest.mark.parametrize("use_gzip", [False, True])
+def test_a_handler_names_files_as_tensorboards_and_adds_what_we_know(
+    tmp_path: Path, use_gzip: bool
+) -> None:
+    handler = commtrace.trace_handler(tmp_path / "log", "me", use_gzip=use_gzip)
+    with torch.profiler.profile(on_trace_ready=handler):
+        torch.ones(8)
+    (path,) = (tmp_path / "log").iterdir()
+    worker, number, *suffix = path.name.split(".")
+    assert (worker, number.isdecimal()) == ("me", True)
+    assert suffix == ["pt", "trace", "json", "gz"][: 4 if use_gzip else 3]
+    content = read(path) if use_gzip else json.loads(path.read_text())
+    assert content["commtrace"]["rank"] == 0
+    assert commtrace.load(tmp_path / "log").trace.ranks.shape[0] == 1
