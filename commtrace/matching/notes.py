@@ -62,7 +62,8 @@ def _alone(rows: Rows, alone: Bool) -> Iterator[Note]:
         yield Note(
             "unmatched-operations",
             f"{(alone & mine).sum()} of rank {rank}'s {mine.sum()} operations were found on no "
-            "other rank of their group: its window, or events that are missing, may be why",
+            "other rank of their group: the others never called them, began or ended their "
+            "recording elsewhere, or lost events",
             rank=rank,
         )
 

@@ -55,7 +55,11 @@ _NO_ROUTE = _Route(None, _Side.UNKNOWN, _Side.UNKNOWN)
 
 @dataclass(frozen=True)
 class Launched:
-    """For each GPU event the host's launch (NULL where there is none), and its step."""
+    """For each GPU event the host's launch (NULL where there is none), and its step.
+
+    The step is the one that launched it: where the launch is lost, so is the step. A trace
+    without any launch has only the steps in which events ran.
+    """
 
     launch_ns: Int64
     thread: Int64
@@ -74,7 +78,7 @@ def launched(scan: Scan, steps: Steps) -> Launched:
     return Launched(
         launch_ns,
         thread,
-        steps.containing(np.where(found, launch_ns, gpu.start_ns)),
+        steps.containing(launch_ns if launches.start_ns.size else gpu.start_ns),
         orphans=int(lost.sum()) if launches.correlation.size else 0,
         premature=int((found & (gpu.start_ns < launch_ns - _EARLY_NS)).sum()),
     )

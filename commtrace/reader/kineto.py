@@ -80,7 +80,7 @@ def tables(scan: Scan, rank: int) -> Tables:
     columns: dict[str, Columns] = {
         "kernels": gpu.kernels(scan, join, rank),
         "copies": copies,
-        "collectives": _collectives(rows, steps),
+        "collectives": _collectives(rows, steps, launches=scan.launches.start_ns.size > 0),
         "ops": host.operators(scan, steps, rank),
         "steps": host.step_ranges(scan, steps, rank),
         "groups": _groups(setting.groups, rank),
@@ -89,12 +89,19 @@ def tables(scan: Scan, rank: int) -> Tables:
     return Tables(columns, _notes(job, rank, counts))
 
 
-def _collectives(rows: list[dict[str, Any]], steps: Steps) -> Columns:
-    moments = [row["start_ns"] if row["launch_ns"] is None else row["launch_ns"] for row in rows]
+def _collectives(rows: list[dict[str, Any]], steps: Steps, *, launches: bool) -> Columns:
+    moments = [_begun(row, launches) for row in rows]
     numbers = steps.containing(np.asarray(moments, dtype=np.int64)).tolist()
     for row, number in zip(rows, numbers, strict=True):
         row["step"] = None if number == NULL else number
     return COLLECTIVES.arrays(rows)
+
+
+def _begun(row: dict[str, Any], launches: bool) -> int:
+    """When the host called an operation; NULL where that was lost, as for kernels."""
+    on_gpu = row["device"].startswith("cuda")
+    called = row["launch_ns"] if on_gpu and launches else row["launch_ns"] or row["start_ns"]
+    return NULL if called is None else called
 
 
 def _groups(groups: Groups, rank: int) -> Columns:

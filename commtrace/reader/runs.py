@@ -46,7 +46,8 @@ def run_notes(parts: Sequence[Part]) -> list[Note]:
     notes += _apart(parts)
     missing = set(range(max(sizes, default=0))) - {part.rank for part in parts}
     if missing:
-        message = f"no trace of {_ranges(missing)} of {max(sizes)} ranks"
+        ranks = "rank" if len(missing) == 1 else "ranks"
+        message = f"no trace of {ranks} {_ranges(missing)}, of {max(sizes)}"
         notes.append(Note("missing-rank", message))
     return notes
 

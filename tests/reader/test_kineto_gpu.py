@@ -31,7 +31,7 @@ def test_a_kernel_belongs_to_the_step_that_launched_it(read: Any, events: Any) -
         (90_000, 1, 4, "compute"),  # runs in step 5; its external id is another's correlation
         (110_000, 9, 5, "compute"),
         (95_000, 1, 4, "communication"),
-        (None, None, 4, "compute"),
+        (None, None, None, "compute"),  # its launch is lost, and so is its step
         (None, None, None, "compute"),
     ]
     assert {k["device"] for k in found.kernels} == {"cuda:0"}
@@ -174,3 +174,13 @@ def test_steps_of_any_torch(
     ]
     assert [(row["name"], row["step"]) for row in found.kernels] == ([("mm", 3)] if on_gpu else [])
     assert [(op["name"], op["step"]) for op in found.ops] == ([] if on_gpu else [("aten::mm", 3)])
+
+
+def test_a_lost_launch_leaves_the_step_unknown(read: Any, events: Any) -> None:
+    step = events.note("ProfilerStep#3", 0, 200)
+    orphan = events.kernel("ncclKernel_AllReduce_RING_LL_Sum_float(a)", 150, 10, 77)
+    found = read([step, orphan])
+    assert (found.kernels[0]["step"], found.collectives[0]["step"]) == (3, 3)
+    found = read([step, orphan, events.launch(90, 1), events.kernel("gemm", 250, 10, 1)])
+    assert [row["step"] for row in found.kernels] == [None, 3]
+    assert found.collectives[0]["step"] is None

@@ -92,7 +92,7 @@ def test_ranks_that_are_missing(tmp_path: Path) -> None:
     write(tmp_path / "a.json", rank=2, world_size=8)
     (note,) = read([tmp_path]).notes
     assert note.code == "missing-rank"
-    assert "0–1, 3–7 of 8" in note.message
+    assert "ranks 0–1, 3–7, of 8" in note.message
 
 
 def test_two_runs_in_one_folder(tmp_path: Path) -> None:
