@@ -50,8 +50,10 @@ def devices(trace: Trace, *, by_step: bool = False) -> pd.DataFrame:
     """Where each device's time went, as ``DEVICES``; or per step, as ``DEVICE_STEPS``.
 
     Times are lengths of unions of intervals on one device, so that nothing counts twice.
-    ``cpu`` is listed for a rank whose collectives run there or that uses no GPU. Work that
-    no step launched is in no step.
+    A device is listed if it did any work: a GPU if a kernel or a copy ran there; ``cpu`` if
+    communication did, or of a rank without a GPU any operator but calls that enqueue or await
+    communication. So a rank whose trace holds no work has no row. Work that no step launched
+    is in no step.
     """
     rows = [
         {**where._asdict(), **_times(joined([done for _, done in streams]))}
