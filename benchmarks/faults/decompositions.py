@@ -57,7 +57,7 @@ def inflated(loop: Loop, share: float, present: bool) -> Truth:
 
 
 def emulated(loop: Loop, share: float, present: bool) -> Truth:
-    """gloo has no reduce_scatter: it runs an all_reduce, twice the bytes."""
+    """On gloo there is no reduce_scatter: it runs an all_reduce, twice the bytes."""
     size = size_for(loop, "reduce_scatter", share * loop.step_us)
     runs = "all_reduce" if present else "reduce_scatter"
 

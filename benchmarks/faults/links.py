@@ -1,5 +1,6 @@
 """Links that are slower than they should be, known from a recorded topology or from before."""
 
+# ruff: noqa: ARG001 - all faults are called alike
 from __future__ import annotations
 
 from benchmarks.faults.case import Fault, Truth
@@ -23,7 +24,7 @@ def below_link_speed(loop: Loop, share: float, present: bool) -> Truth:
     slower = loop.dice.uniform(2.5, 5)
     _reduces_behind(loop, share / (slower - 1))
     if present:
-        loop.wire = lambda op, us: us + (slower - 1) * (us - loop.latency_us)
+        loop.wire = lambda _, us: us + (slower - 1) * (us - loop.latency_us)
     return Truth("below-link-speed", also=("exposed-communication",))
 
 
@@ -34,7 +35,7 @@ def degraded_link(loop: Loop, share: float, present: bool) -> Truth:
     after = 1 - (since - 1) / loop.steps
     _reduces_behind(loop, share / (slower - 1) / after)
     if present:
-        loop.wire = lambda op, us: us * (slower if loop.number >= since else 1)
+        loop.wire = lambda _, us: us * (slower if loop.number >= since else 1)
     return Truth("degraded-link", also=("exposed-communication",))
 
 
@@ -44,7 +45,7 @@ def wrong_algorithm(loop: Loop, share: float, present: bool) -> Truth:
     loop.run.manifest = manifest if present else loop.run.manifest
     _reduces_behind(loop, share)
     if present:
-        loop.wire = lambda op, us: us + max(us - loop.latency_us, 0)
+        loop.wire = lambda _, us: us + max(us - loop.latency_us, 0)
     return Truth("wrong-algorithm", also=("below-link-speed", "exposed-communication"))
 
 

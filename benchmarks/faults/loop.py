@@ -63,7 +63,7 @@ class Loop:
         self.speed = [1.0] * self.ranks
         self.free: dict[tuple[int, int], float] = defaultdict(float)
         self.beside = 1.0  # how much longer kernels take beside communication
-        self.wire: Callable[[str, float], float] = lambda op, us: us
+        self.wire: Callable[[str, float], float] = lambda _, us: us
         self.hooks: dict[str, list[Callable[[], None]]] = defaultdict(list)
         self.couples = True  # whether a message waits for both its sides
         self.edits: list[Callable[[Trace], Trace]] = []

@@ -1,5 +1,6 @@
 """Communication that nobody needs, that is uneven, or that ranks disagree about."""
 
+# ruff: noqa: ARG001 - all faults are called alike
 from __future__ import annotations
 
 from benchmarks.faults.case import Fault, Truth

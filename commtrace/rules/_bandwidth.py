@@ -13,14 +13,16 @@ from commtrace.expect import Model, fit
 from commtrace.intervals import covered
 from commtrace.metrics.activity import by_device, joined, work
 from commtrace.metrics.waits import matched
+from commtrace.rules._delays import delay_ns
 from commtrace.rules._rule import CannotLook
+from commtrace.rules._waiting import joined_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.trace import Trace
 
-__all__ = ["KIND", "fitted", "hidden", "mb", "served", "streams", "typical_ns"]
+__all__ = ["KIND", "felt_ns", "fitted", "hidden", "mb", "served", "streams", "typical_ns"]
 
 KIND = ["communicator", "op", "dtype", "size_bytes"]
 
@@ -88,6 +90,19 @@ def hidden(trace: Trace) -> pd.Series[Any]:
         if compute is not None:
             share[at] = covered(start[at], end[at], compute) / np.maximum(end[at] - start[at], 1)
     return called[[]].assign(share=share)["share"].groupby(_operation(trace)).mean()
+
+
+def felt_ns(known: pd.DataFrame, saved_ns: pd.Series[Any], trace: Trace) -> int:
+    """What a run gains if operations take so much less: what compute hides gains nothing.
+
+    Of one rank alone it is not known what is transfer: all that is saved.
+    """
+    if len(trace.ranks) < 2:
+        return round(float(saved_ns.sum()))
+    saved = saved_ns.astype("float64").set_axis(known["operation"])
+    rows = joined_rows(trace)
+    of = rows["communicator"].isin(rows.loc[rows["operation"].isin(saved.index), "communicator"])
+    return delay_ns(rows[of], saved, trace)
 
 
 def streams(known: pd.DataFrame, trace: Trace) -> tuple[int, ...]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import pandas as pd
 
 from commtrace.rules._rule import CannotLook
 
@@ -12,19 +15,33 @@ if TYPE_CHECKING:
 __all__ = ["mb", "ms", "several_ranks", "step_time_ns", "worth_saying"]
 
 
+_TIMES: WeakKeyDictionary[Trace, int] = WeakKeyDictionary()
+
+
 def step_time_ns(trace: Trace) -> int:
-    """The time that findings are weighed against: the median rank's steps, else its events."""
+    """The time that findings are weighed against: the median rank's steps, else its events.
+
+    A step lasts until all is done that its host launched.
+    """
+    if trace not in _TIMES:
+        _TIMES[trace] = _step_time_ns(trace)
+    return _TIMES[trace]
+
+
+def _step_time_ns(trace: Trace) -> int:
     steps = trace.steps[trace.steps["label"].isna()]
-    if len(steps):
-        end = (steps["start_ns"] + steps["duration_ns"]).groupby(steps["rank"]).max()
-        return int((end - steps.groupby("rank")["start_ns"].min()).median())
     events = [trace.kernels, trace.copies, trace.collectives, trace.ops]
-    spans = [
-        int((one["start_ns"] + one["duration_ns"]).max() - one["start_ns"].min())
-        for one in events
-        if len(one)
-    ]
+    if len(steps):
+        launched = [one[one["step"].notna()] for one in events[:3]]
+        ends = pd.concat([_ends(one) for one in (steps, *launched)]).groupby(level=0).max()
+        return int((ends - steps.groupby("rank")["start_ns"].min()).median())
+    spans = [int(_ends(one).max() - one["start_ns"].min()) for one in events if len(one)]
     return max(spans, default=0)
+
+
+def _ends(events: pd.DataFrame) -> pd.Series[int]:
+    """Each rank's last end."""
+    return (events["start_ns"] + events["duration_ns"]).groupby(events["rank"]).max()
 
 
 def worth_saying(cost_ns: float, trace: Trace, share: float) -> bool:

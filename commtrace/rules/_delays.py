@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from commtrace.trace import Trace
 
-__all__ = ["delay_ns"]
+__all__ = ["delay_ns", "stands_ns"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -24,24 +24,29 @@ _QUEUED_NS = 20_000
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def delay_ns(rows: pd.DataFrame, gaps: pd.DataFrame, trace: Trace) -> int:
-    """Wall time that the others stand still since a rank was late to operations: their median.
+def delay_ns(rows: pd.DataFrame, lateness: pd.Series[Any], trace: Trace) -> int:
+    """Wall time that ranks stand still since operations were late, the ranks' median.
 
-    ``rows`` are all ranks' rows of the operations; ``gaps`` those that it was last in, with
-    how much later than the second-latest. Without the lateness an operation were done that
+    ``lateness`` is by operation, in ns; else as ``stands_ns``.
+    """
+    late = rows["operation"].map(lateness).fillna(0).astype("int64")
+    stands = stands_ns(rows.assign(late_ns=late), trace)
+    return int(np.median(stands)) if stands else 0
+
+
+def stands_ns(rows: pd.DataFrame, trace: Trace) -> list[int]:
+    """For how long each device stands still since operations were ``late_ns`` late.
+
+    ``rows`` are those of ``joined_rows``. Without the lateness an operation were done that
     much earlier, and so were the next, if it only queued behind; what a device computed in
     that time delays nobody.
     """
-    late = rows["rank"].isin(gaps["rank"].unique())
-    others = rows[~late & rows["operation"].isin(rows.loc[late, "operation"])]
-    gap = others["operation"].map(gaps.set_index("operation")["gap_ns"]).fillna(0)
-    others = others.assign(gap_ns=gap.astype("int64"), queued_ns=_queued(others, trace))
-    compute = _compute(trace, others)
-    stands = [
+    rows = rows.assign(queued_ns=_queued(rows, trace))
+    compute = _compute(trace, rows)
+    return [
         total(_stands(mine, compute.get(cast("tuple[int, str]", place), _NEVER)))
-        for place, mine in others.groupby(["rank", "device"], observed=True)
+        for place, mine in rows.groupby(["rank", "device"], observed=True)
     ]
-    return int(np.median(stands)) if stands else 0
 
 
 def _queued(rows: pd.DataFrame, trace: Trace) -> Int64:
@@ -68,12 +73,12 @@ def _compute(trace: Trace, rows: pd.DataFrame) -> dict[tuple[int, str], Interval
 
 def _stands(rows: pd.DataFrame, compute: Intervals) -> Intervals:
     """When one device stood still for the lateness."""
-    arrival, end, gap = (
-        rows[name].to_numpy(np.int64) for name in ("arrival_ns", "end_ns", "gap_ns")
+    arrival, end, late = (
+        rows[name].to_numpy(np.int64) for name in ("arrival_ns", "end_ns", "late_ns")
     )
     queued = np.append(False, np.abs(arrival[1:] - end[:-1]) <= _QUEUED_NS)
     could_be_earlier = np.where(queued, rows["queued_ns"].to_numpy(np.int64), 0)
-    own = gap.copy()
+    own = late.copy()
     for at in np.flatnonzero(could_be_earlier).tolist():
         carried = min(own[at - 1], could_be_earlier[at])
         own[at] += carried

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["configured", "diagnose"]
 
+_EXPLAINED = 0.4  # of its cost: of a larger one the most would remain
+
 
 def diagnose(
     trace: Trace,
@@ -83,8 +85,15 @@ def _ordered(findings: list[Finding]) -> list[Finding]:
 
 
 def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
+    """The costliest finding that explains another: at its time, of its ranks, of its size."""
     for other in findings:
+        rule = RULES[other.rule]
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
-        if overlap and symptom.rule in RULES[other.rule].explains:
+        elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
+        enough = not other.cost_ns or other.cost_ns >= _EXPLAINED * symptom.cost_ns
+        if symptom.rule in rule.explains and overlap and not elsewhere and enough:
+            return other
+        times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)
+        if symptom.rule in rule.same and times:
             return other
     return None

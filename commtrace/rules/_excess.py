@@ -12,7 +12,7 @@ from commtrace.schema import Evidence
 if TYPE_CHECKING:
     from commtrace.rules._decomposed import Pair, Reference
 
-__all__ = ["counts", "factors", "ruled_out", "source", "spread"]
+__all__ = ["counts", "factors", "in_words", "ruled_out", "source", "spread"]
 
 
 def factors(pair: Pair, once: Reference) -> dict[str, float]:
@@ -51,6 +51,17 @@ def counts(factor: float) -> bool:
     return not 0.95 < factor < 1.05
 
 
+def in_words(name: str, factor: float) -> str:
+    """A factor's place in a sentence.
+
+    >>> in_words("bytes", 4.0), in_words("unexplained", 0.777)
+    ('4x bytes', '22 % less than these explain')
+    """
+    if factor > 1:
+        return f"{factor:.3g}x {name}"
+    return f"{100 * (1 - factor):.0f} % less than these explain"
+
+
 def source(once: Reference) -> str:
     """How the all_reduce's time is known, in words."""
     if once.how == "measured":
@@ -87,7 +98,7 @@ def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
     gap = float(pair.times["gap"].median())
     if gap < 0.05 * (time - once.time_ns):
         share = 100 * gap / (time - once.time_ns)
-        yield f"launch gap: {ms(gap)}, {share:.2g} % of the excess"
+        yield f"launch gap: {ms(gap)}, {share:.{2 if share < 9.5 else 3}g} % of the excess"
     waiting = time - gap - float((pair.times["first"] + pair.times["second"]).median())
     if ranks > 1 and waiting < 0.05 * (time - once.time_ns):
         yield "waiting: the ranks come to the second operation together"

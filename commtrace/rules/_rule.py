@@ -23,10 +23,12 @@ class Rule(ABC):
     """One diagnosis. Fields are thresholds, each with a default and its unit in its name.
 
     ``explains`` names the rules whose findings are, at the same time and place, symptoms
-    of this one; ``good_news`` marks a rule that reports no fault.
+    of this one, and ``same`` those that are only where they speak of the very same events;
+    ``good_news`` marks a rule that reports no fault.
     """
 
     explains: ClassVar[tuple[str, ...]] = ()
+    same: ClassVar[tuple[str, ...]] = ()
     good_news: ClassVar[bool] = False
 
     @classmethod

@@ -289,6 +289,7 @@ def _tested(
     mostly = 2 * ahead > steps or chance(ahead, steps, fair) <= 0.05
     if p_value > _SIGNIFICANT or not mostly:
         return None
+    others = rows[(rows["rank"] != rank) & rows["operation"].isin(mine["operation"])]
     return Late(
         rank=rank,
         communicator=place,
@@ -300,7 +301,7 @@ def _tested(
         cpu=bool((mine["device"] == "cpu").all()),
         streams=tuple(sorted(int(one) for one in last["stream"].unique())),
         gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns"]],
-        cost_ns=delay_ns(rows, last, trace),
+        cost_ns=delay_ns(others, last.set_index("operation")["gap_ns"], trace),
         doing=doing.of(rank, last["operation"]),
     )
 
@@ -346,12 +347,12 @@ class _Doings:
         its, others = every[every["rank"] == rank], every[every["rank"] != rank]
         columns = ["compute_ns", "copy_ns", "idle_ns", "launch_ns"]
         more = its[columns] - others.groupby(level=0)[columns].median()
-        launch, more = float(more["launch_ns"].median()), more.mean()
-        if more[columns[:3]].isna().any():
+        launch, mean = float(more["launch_ns"].median()), more[columns[:3]].mean()
+        if mean.isna().any():
             return None
         return Doing(
-            compute_ns=float(more["compute_ns"]),
-            copy_ns=float(more["copy_ns"]),
-            idle_ns=float(more["idle_ns"]),
+            compute_ns=float(mean["compute_ns"]),
+            copy_ns=float(mean["copy_ns"]),
+            idle_ns=float(mean["idle_ns"]),
             launch_ns=None if np.isnan(launch) else launch,
         )

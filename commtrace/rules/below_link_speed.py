@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.rules._bandwidth import hidden, mb, served, streams
+from commtrace.rules._bandwidth import felt_ns, hidden, mb, served, streams
 from commtrace.rules._common import ms, several_ranks, worth_saying
 from commtrace.rules._links import on_links
 from commtrace.rules._rule import CannotLook, Rule
@@ -27,7 +27,8 @@ class BelowLinkSpeed(Rule):
     What it detects
         ``min_count`` operations or more of one kind, of at least ``min_bytes``, seen on every
         rank, whose bus bandwidth after the last rank's arrival is under ``max_share`` of what
-        the recorded link usually reaches, where that is worth ``min_step_share`` of the step.
+        the recorded link usually reaches, where that is worth ``min_step_share`` of the step;
+        what compute hides is worth nothing.
 
     Why it costs time
         The bytes take a slower way than they could: through the host instead of NVLink or
@@ -67,7 +68,7 @@ class BelowLinkSpeed(Rule):
 
     def _finding(self, some: pd.DataFrame, link: Link, trace: Trace) -> Iterator[Finding]:
         expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
-        cost = round(float((some["transfer_ns"] - expected).clip(lower=0).sum()))
+        cost = felt_ns(some, (some["transfer_ns"] - expected).clip(lower=0), trace)
         if not worth_saying(cost, trace, self.min_step_share):
             return
         busbw, share = float(some["busbw_gb_s"].median()), float(some["hidden"].median())

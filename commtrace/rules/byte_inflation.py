@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.comms import bus_factor
 from commtrace.rules._common import mb, ms, step_time_ns
@@ -41,6 +41,8 @@ class ByteInflation(Rule):
         the pair. Without one the rule says that it could not look: any size is plausible.
         That the two sum the same tensor follows from sizes and order, not from addresses.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     inflation: float = 1.5
     min_share_pct: float = 1.0

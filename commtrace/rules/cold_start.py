@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -49,6 +49,8 @@ class ColdStart(Rule):
         first step may compile or allocate as well: that delays arrivals, which are not
         counted here, but also the host's call.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     slower: float = 2.0
     others: int = 3

@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.intervals import covered
 from commtrace.metrics.activity import by_device, joined, work
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -28,8 +28,8 @@ class Contention(Rule):
         Kernels of one name of which at least ``min_kernels`` ran beside communication and as
         many alone, the middle half of each within ``spread_pct``, and those beside took
         longer by more than a factor of ``min_slowdown`` (and not of ``max_slowdown``: that
-        is another shape of the same kernel). Together at least ``min_share`` of the steps'
-        time was lost so.
+        is another shape of the same kernel). At least ``min_share`` of the steps' time was
+        lost so, by these and by kernels of the same name that were partly beside.
 
     Why it costs time
         Communication kernels occupy multiprocessors and memory bandwidth that compute needs.
@@ -64,7 +64,7 @@ class Contention(Rule):
         if worth:
             worst = max(worth, key=lambda at: lost[at])
             ranks = tuple(sorted({int(slow[at]["rank"].iloc[0]) for at in worth}))
-            yield self._finding(slow[worst], len(compared[worst]), ranks, kernels, trace)
+            yield self._finding(slow[worst], len(compared[worst]), ranks, kernels)
 
     def _compared(self, kernels: pd.DataFrame) -> pd.DataFrame:
         """Of each kernel its times beside communication and alone, if both are steady."""
@@ -75,7 +75,9 @@ class Contention(Rule):
         enough = both[["count_beside", "count_alone"]].min(axis=1) >= self.min_kernels
         steady = both[["spread_beside", "spread_alone"]].max(axis=1) <= self.spread_pct
         slowdown = both["median_beside"] / both["median_alone"]
-        lost = (both["sum_beside"] - both["count_beside"] * both["median_alone"]).clip(lower=0)
+        touched = kernels[~kernels["alone"]].groupby("name")["duration_ns"].agg(["sum", "size"])
+        touched = touched.reindex(both.index)
+        lost = (touched["sum"] - touched["size"] * both["median_alone"]).clip(lower=0)
         both = both.assign(slowdown=slowdown, lost_ns=lost)
         first = kernels[["rank", "device"]].iloc[0]
         both = both.assign(rank=int(first["rank"]), device=str(first["device"]))
@@ -87,19 +89,18 @@ class Contention(Rule):
         kinds: int,
         ranks: tuple[int, ...],
         kernels: pd.DataFrame,
-        trace: Trace,
     ) -> Finding:
         rank, device = int(slow["rank"].iloc[0]), str(slow["device"].iloc[0])
         lost = round(float(slow["lost_ns"].sum()))
-        slowdown = float(slow["sum_beside"].sum() / (slow["sum_beside"].sum() - lost))
+        beside_ns = slow["count_beside"] * slow["median_alone"] * slow["slowdown"]
+        slowdown = float(beside_ns.sum() / (beside_ns / slow["slowdown"]).sum())
         its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
         its = its[its["beside"] & its["name"].isin(slow.index)]
-        share = 100 * lost / step_time_ns(trace)
         return Finding(
             rule=self.name(),
             summary=(
                 f"on rank {rank}'s {device} kernels take {slowdown:.2f}× as long beside "
-                f"communication as alone: {ms(lost)}, {share:.0f} % of the run"
+                f"communication as alone: {ms(lost)} lost"
             ),
             ranks=ranks,
             streams=tuple(sorted(int(stream) for stream in its["stream"].unique())),
@@ -172,7 +173,6 @@ def _spread(kernels: pd.DataFrame) -> pd.DataFrame:
             "count": by_name.size(),
             "median": middle,
             "spread": 100 * (high - low) / middle.clip(lower=1),
-            "sum": by_name.sum(),
         }
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from commtrace.rules._common import mb, ms, step_time_ns
 from commtrace.rules._decomposed import Pair, Reference, pairs, reference
-from commtrace.rules._excess import counts, factors, ruled_out, source, spread
+from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -28,7 +28,9 @@ class DecomposedAllReduce(Rule):
         time, from the last arrival at the first to the end of the second, is at least
         ``slower`` times that of an all_reduce of the tensor in the same group: as measured
         in the trace, else by the model fitted to its all_reduces, else as a ring relates
-        them. All that is beyond it is at least ``min_share_pct`` of the steps. Only with
+        them. All that is beyond it is at least ``min_share_pct`` of the steps. Or it is less
+        slower, as on many ranks, but clearly (three quarters of the pairs are slower than
+        three quarters of the all_reduces), and that is ``large_share_pct`` of the steps. Only with
         ``few`` pairs or more, and as many all_reduces, is the claim called certain.
 
     Why it costs time
@@ -52,10 +54,12 @@ class DecomposedAllReduce(Rule):
         an all_reduce of the tensor beside it, bytes in excess cannot be seen.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("emulated-operation",)
+    explains: ClassVar[tuple[str, ...]] = ("emulated-operation", "exposed-communication")
+    same: ClassVar[tuple[str, ...]] = ("byte-inflation",)
 
     slower: float = 1.25
     min_share_pct: float = 1.0
+    large_share_pct: float = 5.0
     few: int = 10
 
     def check(self, trace: Trace) -> Iterator[Finding]:
@@ -66,13 +70,14 @@ class DecomposedAllReduce(Rule):
             once = reference(trace, pair)
             time = float(pair.times["time"].median())
             share = 100 * (time - once.time_ns) * len(pair.times) / max(step_time_ns(trace), 1)
-            if time >= self.slower * once.time_ns > 0 and share >= self.min_share_pct:
+            slower = time >= self.slower * once.time_ns > 0 and share >= self.min_share_pct
+            if slower or (share >= self.large_share_pct and _clear(pair, once)):
                 yield self._finding(trace, pair, once)
 
     def _finding(self, trace: Trace, pair: Pair, once: Reference) -> Finding:
         time = float(pair.times["time"].median())
         split = factors(pair, once)
-        told = [f"{value:.3g}x {name}" for name, value in split.items() if counts(value)]
+        told = [in_words(name, value) for name, value in split.items() if counts(value)]
         return Finding(
             rule=self.name(),
             summary=(
@@ -121,8 +126,7 @@ class DecomposedAllReduce(Rule):
     def _confidence(
         self, pair: Pair, once: Reference, ranks: int
     ) -> Literal["high", "medium", "low"]:
-        clear = float(pair.times["time"].quantile(0.25)) > once.upper_ns
-        if once.how == "expected" or len(pair.times) == 1 or not clear:
+        if once.how == "expected" or len(pair.times) == 1 or not _clear(pair, once):
             return "low"
         many = min(len(pair.times), once.count) >= self.few
         # One rank's times hold its waiting, too.
@@ -137,6 +141,11 @@ class DecomposedAllReduce(Rule):
     def good() -> Trace:
         """Each rank updates its shard of 4 MB before the all_gather: sharding."""
         return _steps(output=1_000_000, between=True)
+
+
+def _clear(pair: Pair, once: Reference) -> bool:
+    """Whether the pair's lower quartile is above the all_reduce's upper one."""
+    return float(pair.times["time"].quantile(0.25)) > once.upper_ns
 
 
 def _steps(output: int, *, between: bool) -> Trace:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.rules._bandwidth import KIND, hidden, served, streams, typical_ns
+from commtrace.rules._bandwidth import KIND, felt_ns, hidden, served, streams, typical_ns
 from commtrace.rules._common import ms, several_ranks, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
@@ -33,7 +33,7 @@ class DegradedLink(Rule):
         ``min_ratio`` times as long as before, all but a tenth of them longer than nine tenths
         of those before; by a test for a change point (Pettitt) that noise passes with a
         chance below ``max_chance``; and worth ``min_step_share`` of the step. Waiting for late
-        ranks is not part of a transfer.
+        ranks is not part of a transfer, and what compute hides is worth nothing.
 
     Why it costs time
         A link that lost lanes, retransmits, or a network card that throttles slows every
@@ -86,7 +86,8 @@ class DegradedLink(Rule):
         apart = times[after.index].quantile(0.1) > times[before.index].quantile(0.9)
         if not (apart and ratio >= self.min_ratio):
             return
-        cost = round(float((after["transfer_ns"] - base[after.index]).clip(lower=0).sum()))
+        slower = (after["transfer_ns"] - base[after.index]).clip(lower=0)
+        cost = felt_ns(after, slower, trace)
         more_compute = float(after["hidden"].median() - before["hidden"].median())
         if more_compute > 0.2 or not worth_saying(cost, trace, self.min_step_share):
             return

@@ -23,7 +23,7 @@ class DeviceLate(Rule):
     What it detects
         A straggler (see that rule: at least ``min_operations``, at least ``min_share`` of the
         steps' time) whose device, between one arrival and the next, is busy with compute or
-        copies longer than the others' median by at least half of its lateness. On a CPU the
+        copies longer than the others' median by at least half of what that costs. On a CPU the
         device is the operators of the calling thread.
 
     Why it costs time

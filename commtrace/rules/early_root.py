@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.intervals import total, union
 from commtrace.rules._awaited import rooted
@@ -44,6 +44,8 @@ class EarlyRoot(Rule):
         NCCL's metadata does not name the root: there the rule cannot look. Waiting for the
         later ones, after the first came, is not counted.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
     min_share: float = 0.05

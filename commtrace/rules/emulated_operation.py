@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from commtrace.comms import bus_factor
 from commtrace.metrics.waits import matched
@@ -40,6 +40,8 @@ class EmulatedOperation(Rule):
         Only what the trace names both ways can be seen: the call, and what ran. What a
         native operation would take is by its bytes at the same bandwidth, not measured.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_share_pct: float = 1.0
 

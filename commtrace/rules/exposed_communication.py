@@ -71,7 +71,7 @@ class ExposedCommunication(Rule):
             rule=self.name(),
             summary=(
                 f"{ms(exposed)} of communication run with no compute beside it, mostly {op}; "
-                f"compute could hide {ms(gain)}, {share:.0f} % of the run"
+                f"compute could hide {ms(gain)}"
             ),
             ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
             streams=tuple(sorted(int(stream) for stream in communication["stream"].unique())),

@@ -77,7 +77,7 @@ class FalseOverlap(Rule):
             rule=self.name(),
             summary=(
                 f"{len(blocked)} of {calls} asynchronous {first['op']}{where} are waited for "
-                f"before any work runs: {ms(cost)} could be hidden, {share:.0f} % of the run"
+                f"before any work runs: {ms(cost)} could be hidden"
             ),
             ranks=tuple(sorted({int(rank) for rank in blocked["rank"]})),
             streams=tuple(sorted({int(stream) for stream in blocked["stream"]})),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class FullPrecisionPayload(Rule):
         without scaling. Compare the loss curves. Without kernels, on the CPU, the precision
         of the compute is not known.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_bytes: int = 1_000_000
     min_half_share: float = 0.5

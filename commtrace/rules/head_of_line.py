@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ class HeadOfLine(Rule):
 
     What it detects
         Operations that were launched, and whose inputs were computed, while another
-        operation of another group, or of another kind and size, ran on the same stream
+        operation of other bytes, and of another group or kind, ran on the same stream
         (gloo: the same thread), and that started as soon as it was done. At least
         ``min_operations`` of them; the time in which they queued and the device computed
         nothing is at least ``min_share`` of the steps' time.
@@ -43,9 +43,11 @@ class HeadOfLine(Rule):
 
     Blind spots
         Inputs are taken to be ready when all compute that was launched before is done. An
-        operation of the same group, and of the same kind or size, is taken to be in its place on
-        purpose: the second half of a decomposition needs the first.
+        operation of the same bytes, or of the same group and kind, is taken to be in its place
+        on purpose: the second half of a decomposition needs the first. So is a barrier.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
     min_share: float = 0.05
@@ -74,7 +76,7 @@ class HeadOfLine(Rule):
             rule=self.name(),
             summary=(
                 f"{first['op']} waits {ms(queued)} behind {first['blocker']}{same} on its stream, "
-                f"ready to start, {len(stuck)} times: {ms(cost)}, {share:.0f} % of the run"
+                f"ready to start, {len(stuck)} times: {ms(cost)} with nothing to compute"
             ),
             ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
             streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),
@@ -138,14 +140,14 @@ def _stuck(calls: pd.DataFrame, trace: Trace) -> pd.DataFrame:
         ready_ns=np.maximum(ready_ns(calls, trace), before["start_ns"]),
     )
     op, group = (calls[name].astype(object) for name in ("op", "group"))
-    told = calls["op"].notna() & calls["blocker"].notna()
+    told = calls["op"].notna() & calls["blocker"].notna() & (op != "barrier")
+    told &= calls["blocker"].astype(object) != "barrier"
     other_group = group.notna() & (group != calls["blocker_group"].astype(object))
-    other_kind = (op != calls["blocker"].astype(object)) & (
-        calls["size_bytes"] != before["size_bytes"]
-    ).fillna(value=False)
+    other_bytes = (calls["size_bytes"] != before["size_bytes"]).fillna(value=False)
+    other_kind = op != calls["blocker"].astype(object)
     waited = calls["ready_ns"] < before["end_ns"]
     at_once = (calls["start_ns"] - before["end_ns"]).between(0, _AT_ONCE_NS)
-    return calls[told & (other_kind | other_group) & waited & at_once]
+    return calls[told & other_bytes & (other_kind | other_group) & waited & at_once]
 
 
 def _exposed_ns(stuck: pd.DataFrame, trace: Trace) -> int:

@@ -23,7 +23,7 @@ class HostLate(Rule):
     What it detects
         A straggler (see that rule: at least ``min_operations``, at least ``min_share`` of the
         steps' time) whose device, between one arrival and the next, is idle longer than the
-        others' median by at least half of its lateness, and whose host enqueues later by at
+        others' median by at least half of what that costs, and whose host enqueues later by at
         least half of it. On a CPU, where enqueueing is the start, the calling thread's idle
         time alone decides.
 

@@ -91,7 +91,7 @@ class HostSync(Rule):
             rule=self.name(),
             summary=(
                 f"rank {line.rank}'s host blocks on {len(blocked)} collectives, and "
-                f"{line.device} then has nothing to run for {ms(idle)}, {share:.0f} % of the run"
+                f"{line.device} then has nothing to run for {ms(idle)}"
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),

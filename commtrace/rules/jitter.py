@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import pandas as pd
 
-from commtrace.intervals import total, union
 from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._delays import stands_ns
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import arrivals, late_ranks
@@ -28,8 +27,9 @@ class Jitter(Rule):
         Collectives that everybody waits in (at least ``min_operations``) to which the ranks
         come far apart, though none of them is last more often than chance allows. From where
         a rank leaves one collective to where it arrives at the next, the slowest takes at
-        least ``min_ratio`` times the mean, and the last arrivals are behind the mean ones for
-        at least ``min_share`` of the steps' time.
+        least ``min_ratio`` times the mean, and the ranks stand still, computing nothing,
+        since the last arrivals are behind the mean ones, for at least ``min_share`` of the
+        steps' time.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
@@ -47,19 +47,23 @@ class Jitter(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
-    min_ratio: float = 1.5
+    min_ratio: float = 1.05
     min_share: float = 0.05
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         """At most one finding."""
-        operations = _operations(arrivals(trace, self.min_operations))
+        rows = arrivals(trace, self.min_operations)
+        operations = _operations(rows)
         late = late_ranks(trace, self.min_operations)
         if any(worth_saying(one.cost_ns, trace, self.min_share) for one in late):
             return
-        behind = (operations["last_ns"] - operations["mean_ns"]).to_numpy()
-        varies = (operations["slowest_ns"] - operations["typical_ns"]).to_numpy()
-        start = operations["last_ns"].to_numpy() - np.minimum(behind, varies)
-        cost = total(union(start, operations["last_ns"].to_numpy()))
+        behind = operations["last_ns"] - operations["mean_ns"]
+        varies = operations["slowest_ns"] - operations["typical_ns"]
+        behind = behind.clip(upper=varies)
+        behind_ns = rows["operation"].map(behind).fillna(0).astype("int64")
+        # Everybody but the last stands still, so that each operation counts all ranks but one.
+        rows = rows.assign(late_ns=behind_ns.where(~rows["last"], 0))
+        cost = sum(stands_ns(rows, trace)) // (rows["rank"].nunique() - 1)
         ratio = float(operations["slowest_ns"].sum() / max(operations["typical_ns"].sum(), 1))
         if worth_saying(cost, trace, self.min_share) and ratio >= self.min_ratio:
             yield self._finding(operations, cost, ratio, trace)
@@ -72,7 +76,7 @@ class Jitter(Rule):
             rule=self.name(),
             summary=(
                 f"{turns} ranks take turns in being last to {len(operations)} collectives: "
-                f"{ms(cost)} behind the mean arrival, {share:.0f} % of the run"
+                f"{ms(cost)} of waiting behind the mean arrival"
             ),
             ranks=tuple(sorted({int(rank) for rank in known})),
             streams=(),

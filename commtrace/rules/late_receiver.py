@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.rules._awaited import Awaited, sent, systematic
 from commtrace.rules._common import ms
@@ -37,6 +37,8 @@ class LateReceiver(Rule):
         counted. A receiver that is late because it waited elsewhere is not blamed. In a
         pipeline some waiting is the schedule's, see pipeline-bubble.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
     min_share: float = 0.05

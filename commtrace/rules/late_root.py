@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.rules._awaited import Awaited, rooted, systematic
 from commtrace.rules._common import ms
@@ -40,6 +40,8 @@ class LateRoot(Rule):
         late because it waited elsewhere, or was let out of the operation before later than
         others, is not blamed.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
     min_share: float = 0.05

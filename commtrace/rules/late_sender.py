@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.rules._awaited import Awaited, sent, systematic
 from commtrace.rules._common import ms
@@ -36,6 +36,8 @@ class LateSender(Rule):
         A sender that is late because it waited elsewhere itself is not blamed: look at the
         one it waited for. In a pipeline some waiting is the schedule's, see pipeline-bubble.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
     min_share: float = 0.05

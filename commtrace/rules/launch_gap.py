@@ -79,7 +79,7 @@ class LaunchGap(Rule):
             rule=self.name(),
             summary=(
                 f"rank {line.rank}'s {line.device} waits for a launch {len(gaps)} times, "
-                f"{ms(float(np.median(gaps)))} each: {ms(cost)}, {share:.0f} % of the run"
+                f"{ms(float(np.median(gaps)))} each: {ms(cost)}"
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream[found]})),

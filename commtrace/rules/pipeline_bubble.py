@@ -78,7 +78,7 @@ class PipelineBubble(Rule):
         return Finding(
             rule=self.name(),
             summary=(
-                f"{stages} pipeline stages wait {measured:.0f} % of the run for their neighbours; "
+                f"{stages} pipeline stages wait {measured:.0f} % of the time for their neighbours; "
                 f"of equal stages {batches} micro-batches leave {ideal:.0f} % idle"
             ),
             ranks=tuple(sorted({int(rank) for rank in rows["rank"]})),

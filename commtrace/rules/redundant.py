@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -50,6 +50,8 @@ class Redundant(Rule):
         from size, type and order, not from addresses; within one group it could as well be
         two buckets, so that only another group, of some or all of the ranks, counts.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_share_pct: float = 5.0
 

@@ -46,7 +46,11 @@ class SlowLink(Rule):
         other edge in the trace, the two cannot be told apart, and the finding says so.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+    explains: ClassVar[tuple[str, ...]] = (
+        "late-sender",
+        "late-receiver",
+        "exposed-communication",
+    )
 
     min_count: int = 10
     min_ratio: float = 1.25

@@ -25,8 +25,9 @@ class Straggler(Rule):
         often than one in as many as there are ranks: a binomial test over at least
         ``min_operations``, corrected for the number of ranks and communicators, in the whole
         run or else in one communicator; and the rank that most steps waited for longest. What
-        it costs, the time between the second-latest arrival and its own, is at least
-        ``min_share`` of the steps' time.
+        it costs is at least ``min_share`` of the steps' time: how long the others compute
+        nothing since it came later than the second-latest, directly or because the next
+        operations queued behind.
 
     Why it costs time
         A collective moves nothing until its last rank is there. The others spend the wait
@@ -62,7 +63,7 @@ class Straggler(Rule):
             rule=self.name(),
             summary=(
                 f"rank {late.rank} is last in {late.last} of {late.operations} collectives{where}, "
-                f"by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting, {share:.0f} % of the run"
+                f"by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
             ),
             ranks=(late.rank,),
             streams=late.streams,

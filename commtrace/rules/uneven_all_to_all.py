@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.metrics.waits import matched
 from commtrace.rules._common import mb, ms, step_time_ns
@@ -42,6 +42,8 @@ class UnevenAllToAll(Rule):
         in a phase of the training shows in other recordings, not in one; how often the same
         rank is the busiest is in the evidence, ``steady_pct`` makes it the culprit.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     imbalance: float = 1.2
     min_share_pct: float = 1.0

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from commtrace.intervals import total, union
+from commtrace.intervals import Intervals, total, union
 from commtrace.rules._common import ms
 from commtrace.rules._peers import Pair, pairs
 from commtrace.rules._rule import CannotLook, Rule
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from commtrace.trace import Trace
 
 Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+_QUEUED_NS = 20_000
 
 
 @dataclass(frozen=True)
@@ -194,11 +198,36 @@ def _times(slow: list[Pair]) -> tuple[Int64, Int64]:
 
 
 def _recoverable_ns(slow: list[Pair], gb_s: float) -> int:
-    """Time in which any slow pair copied, less the same with every copy at full speed."""
-    start, end = _times(slow)
-    size = np.concatenate([pair.copies["size_bytes"].to_numpy(np.float64) for pair in slow])
-    ideal = start + np.minimum(np.rint(size / gb_s).astype(np.int64), end - start)
-    return total(union(start, end)) - total(union(start, ideal))
+    """Time in which any slow pair copied, less the same with every copy at full speed.
+
+    What only queued behind such a copy then starts as much earlier, though not before its launch.
+    """
+    copies = pd.concat([pair.copies for pair in slow])
+    now, ideal = [], []
+    for _, queue in copies.groupby(["rank", "device", "stream"], observed=True):
+        queue = queue.sort_values("start_ns", kind="stable")
+        start = queue["start_ns"].to_numpy()
+        end = start + queue["duration_ns"].to_numpy()
+        took = np.minimum(queue["size_bytes"].to_numpy(np.float64) / gb_s, end - start)
+        now.append((start, end))
+        ideal.append(_moved_up(start, end, took, queue["launch_ns"]))
+    return total(_together(now)) - total(_together(ideal))
+
+
+def _moved_up(start: Int64, end: Int64, took: Float64, launch: pd.Series[int]) -> Intervals:
+    """When the copies of one stream would run if they took so long."""
+    launched = launch.fillna(np.iinfo(np.int64).max).to_numpy(dtype=np.int64)
+    begins, free = start.copy(), 0
+    for i in range(start.size):
+        queued = i and start[i] - end[i - 1] <= _QUEUED_NS and launched[i] <= end[i - 1]
+        if queued:
+            begins[i] = max(free + start[i] - end[i - 1], launched[i])
+        free = begins[i] + round(took[i])
+    return begins, begins + np.rint(took).astype(np.int64)
+
+
+def _together(queues: list[Intervals]) -> Intervals:
+    return union(*(np.concatenate([queue[i] for queue in queues]) for i in (0, 1)))
 
 
 def _ruled_out(slow: list[Pair], fast: Pair) -> tuple[str, ...]:

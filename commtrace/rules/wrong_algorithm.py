@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.expect import PROTOCOL_BANDWIDTH, nccl_latency_ns
-from commtrace.rules._bandwidth import KIND, mb, served, streams
+from commtrace.rules._bandwidth import KIND, felt_ns, mb, served, streams
 from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._links import one_machine
 from commtrace.rules._rule import CannotLook, Rule
@@ -76,9 +76,10 @@ class WrongAlgorithm(Rule):
         known = known[known["op"].isin(["all_reduce", "all_gather", "reduce_scatter"])]
         known = known[known["factor"].notna()]
         suffering = self._suffering(known, allowed, trace)
-        cost = round(float((suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])).sum()))
-        if len(suffering) and worth_saying(cost, trace, self.min_step_share):
-            yield self._finding(suffering, cost, pinned, trace)
+        saved = suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])
+        cost = felt_ns(suffering, saved, trace) if len(suffering) else 0
+        if worth_saying(cost, trace, self.min_step_share):
+            yield self._finding(suffering, saved, cost, pinned, trace)
 
     def _suffering(self, known: pd.DataFrame, allowed: list[Choice], trace: Trace) -> pd.DataFrame:
         link = uniform_link(trace)
@@ -93,7 +94,12 @@ class WrongAlgorithm(Rule):
         return known[known["ratio"] > self.min_ratio]
 
     def _finding(
-        self, suffering: pd.DataFrame, cost: int, pinned: Mapping[str, str], trace: Trace
+        self,
+        suffering: pd.DataFrame,
+        saved: pd.Series[float],
+        cost: int,
+        pinned: Mapping[str, str],
+        trace: Trace,
     ) -> Finding:
         worst = suffering.loc[(suffering["transfer_ns"] * suffering["ratio"]).idxmax()]
         ratio, size = float(worst["ratio"]), float(worst["size_bytes"])
@@ -117,7 +123,7 @@ class WrongAlgorithm(Rule):
             ruled_out=("late ranks: only the time after the last arrival counts",),
             advice=(
                 f"unset {' and '.join(pinned)} unless there is a known reason; these operations "
-                f"then take about {ms(total - cost)}, not {ms(total)}"
+                f"then take about {ms(total - float(saved.sum()))}, not {ms(total)}"
             ),
             confidence="medium",
         )
