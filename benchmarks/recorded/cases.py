@@ -90,7 +90,10 @@ def _uneven(world_size: int) -> Case:
 
 
 def _needless(name: str, needless: str) -> Case:
-    return Case(name, "redundant", "needless", {"needless": needless}, {"needless": "nothing"})
+    settings = {"needless": needless}, {"needless": "nothing"}
+    # A barrier costs as much as a small operation, and nothing beside a large one.
+    elements = "1000" if needless == "barriers" else "1000000"
+    return Case(name, "redundant", "needless", *settings, both={"elements": elements})
 
 
 def _disagree(name: str, fault: str, world_size: int) -> Case:

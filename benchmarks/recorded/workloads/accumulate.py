@@ -29,7 +29,7 @@ def setup(
 ) -> SimpleNamespace:
     """Build the model, a bucket per layer."""
     model = torch.nn.Sequential(*(Layer(width, 1.0) for _ in range(layers)))
-    ddp = DistributedDataParallel(model, bucket_cap_mb=4)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=4, gradient_as_bucket_view=True)
     batch = torch.full((4, width), ctx.rank + 1.0)
     return SimpleNamespace(ddp=ddp, batch=batch, micro_batches=micro_batches, no_sync=no_sync)
 

@@ -8,7 +8,7 @@ from asleep import work
 
 
 def setup(
-    ctx, micro_batches: int = 2, work_ms: float = 32.0, elements: int = 10_000
+    ctx, micro_batches: int = 2, work_ms: float = 48.0, elements: int = 1000
 ) -> SimpleNamespace:
     """Each rank is a stage; whatever their number, the micro-batches of a step are as much."""
     ms, tensor = work_ms / micro_batches, torch.ones(elements)
@@ -16,15 +16,15 @@ def setup(
 
 
 def step(state: SimpleNamespace) -> None:
-    """Pass all micro-batches forward, and begin together again."""
+    """Pass all micro-batches forward, then back."""
     rank, n = state.ctx.rank, state.ctx.world_size
-    for _ in range(state.micro_batches):
-        if rank > 0:
-            dist.recv(state.tensor, src=rank - 1)
-        work(state.ms)
-        if rank < n - 1:
-            dist.send(state.tensor, dst=rank + 1)
-    dist.barrier()
+    for source, target in ((rank - 1, rank + 1), (rank + 1, rank - 1)):
+        for _ in range(state.micro_batches):
+            if 0 <= source < n:
+                dist.recv(state.tensor, src=source)
+            work(state.ms)
+            if 0 <= target < n:
+                dist.send(state.tensor, dst=target)
 
 
 def check(state: SimpleNamespace) -> None:
