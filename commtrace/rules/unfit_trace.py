@@ -23,8 +23,7 @@ _BROKEN = {
     "bad-events": ("told events that cannot be", "record again: what is left is analysed"),
     "damaged": (
         "came damaged",
-        "all that could be read is analysed; copy the file, or record, again if what the note "
-        "names is missed",
+        "what could be read is analysed; if the rest is missed, copy the file, or record, again",
     ),
 }
 """What a note's code says of a file, and the remedy; the worst first."""

@@ -278,7 +278,7 @@ def test_each_way_of_being_unfit_is_told_apart() -> None:
     ("code", "said", "remedy"),
     [
         ("truncated", "1 file broke off: why", "stop the profiler"),
-        ("damaged", "1 file came damaged: why", "could be read is analysed"),
+        ("damaged", "1 file came damaged: why", "what could be read is analysed"),
         ("unreadable", "1 file cannot be read: why", "copy it"),
     ],
 )
