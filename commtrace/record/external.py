@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.errors import UsageError
-from commtrace.record import manifest, nccl
+from commtrace.record import manifest
 from commtrace.record.clock import Reading
 from commtrace.record.job import Program
 
@@ -73,8 +73,6 @@ def finish(
         world_size=int(environment["WORLD_SIZE"]),
     )
     facts["clock_probe"] = manifest.clock_probe({number: readings})
-    if said := nccl.facts(path.glob("rank*.log")):
-        facts["nccl"] = said
     problem = f"rank {number}: {error}" if error else None
     manifest.write(path, facts, problem)
 

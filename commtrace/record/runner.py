@@ -27,7 +27,7 @@ from commtrace.record.meeting import Meeting
 from commtrace.record.report import Report, one_line
 from commtrace.record.watch import watch
 from commtrace.record.window import Window
-from commtrace.record.worker import bound_to_launcher
+from commtrace.record.worker import bound_to_launcher, leave
 
 __all__ = ["main"]
 
@@ -89,6 +89,7 @@ def _prepare(program: Program, window: Window, report: Report) -> None:
         if window.waits:
             in_main_thread(begin)
 
+    signal.signal(signal.SIGTERM, leave)
     signal.signal(_OURS, lambda *_: [waiting.pop(0)() for _ in list(waiting)])
     if program.plan.on_signal:
         signal.signal(signal.SIGUSR1, lambda *_: request())
@@ -132,6 +133,8 @@ def _run(program: Program) -> tuple[str | None, int | str | None]:
         _kept.append(stop)
         if not stop.code:
             return None, 0
+        if stop.code == 128 + signal.SIGTERM:
+            return "ended by SIGTERM", stop.code
         return f"ended with exit status {stop.code}", stop.code
     except BaseException as error:  # noqa: BLE001 - the program's, whatever it is
         _kept.append(error)

@@ -26,7 +26,7 @@ from commtrace.record.job import Job
 from commtrace.record.report import LAUNCHER, REPORT_FD, Report
 from commtrace.record.watch import watch
 
-__all__ = ["bound_to_launcher", "main"]
+__all__ = ["bound_to_launcher", "leave", "main"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -43,7 +43,7 @@ def bound_to_launcher() -> Report:
     """End with the launcher, or when it says so, and report to it."""
     report = Report(int(os.environ.pop(REPORT_FD)), flight.told)
     _end_with(int(os.environ.pop(LAUNCHER)))
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     return report
 
 
@@ -118,8 +118,8 @@ def _end_with(launcher: int) -> None:
         sys.exit("the launcher is gone")
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    # As an exception, so that what was recorded is still saved.
+def leave(number: int, _frame: FrameType | None) -> None:
+    """End on a signal, by an exception, so that what was recorded is still saved."""
     sys.exit(128 + number)
 
 

@@ -365,12 +365,10 @@ def test_a_folder_with_something_in_it_is_never_used(train: str, tmp_path: Path)
 
 
 def test_a_port_that_is_taken(train: str, tmp_path: Path) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(UsageError, match="Address already in use; name an address of node 0"),
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         place = Place(0, 2, "127.0.0.1", taken.getsockname()[1])
-        record_program([train], out=tmp_path / "a" / "b", place=place)
+        with pytest.raises(UsageError, match="Address already in use; name an address of node 0"):
+            record_program([train], out=tmp_path / "a" / "b", place=place)
     assert not list(tmp_path.iterdir())
 
 
