@@ -152,7 +152,7 @@ class _Reading:
             self._note(
                 "damaged",
                 f"not JSON in {document.damaged:,} place(s): {document.lost:,} bytes were skipped, "
-                f"{share:.2g} % of the file",
+                f"{'<0.01' if share < 0.01 else f'{share:.3g}'} % of the file",
             )
         if document.repaired:
             self._note(
