@@ -147,6 +147,7 @@ CASES = (
         "stages",
         {"micro_batches": "2"},
         {"micro_batches": "16"},
+        stays=("pipeline-bubble",),
     ),
     Case("queued behind others", "head-of-line", "queued", {}, {"own_group": "yes"}),
     _disagree("swapped order", "order", 2),

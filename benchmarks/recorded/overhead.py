@@ -42,7 +42,12 @@ def overhead(rounds: int) -> None:
             cells = [
                 f"{way}, {name}",
                 f"{statistics.median(each):.2f} ({min(each):.2f}–{max(each):.2f})",
-                *(_more(seen[way], seen[other], clock) for other in WAYS[:2]),
+                *(
+                    ""
+                    if WAYS.index(way) <= WAYS.index(other)
+                    else _more(seen[way], seen[other], clock)
+                    for other in WAYS[:2]
+                ),
             ]
             print(f"| {' | '.join(cells)} |")
     print(f"\n{rounds} runs of each, {WORLD_SIZE} ranks, {STEPS} steps, on {os.cpu_count()} cores.")
@@ -50,8 +55,6 @@ def overhead(rounds: int) -> None:
 
 def _more(runs: list[Times], others: list[Times], clock: str) -> str:
     """How much longer a step takes, in percent: median of the rounds, and their range."""
-    if runs is others:
-        return ""
     pairs = zip(runs, others, strict=True)
     more = [100 * (statistics.median(a[clock]) / statistics.median(b[clock]) - 1) for a, b in pairs]
     spread = f" ({min(more):+.1f} to {max(more):+.1f})"

@@ -22,10 +22,10 @@ def setup(ctx, way: str = "all_reduce", elements: int = 2_000_000) -> SimpleName
 
 def step(state: SimpleNamespace) -> None:
     """Compute, reduce one tensor at once, and another one the chosen way."""
-    work(0.5)
+    work(0.1)
     highest = dist.ReduceOp.MAX
     dist.all_reduce(state.once, highest)
-    work(0.5)
+    work(0.1)
     if state.way == "all_reduce":
         dist.all_reduce(state.second, highest)
     elif state.way == "reduce + broadcast":

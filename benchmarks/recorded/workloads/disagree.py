@@ -35,7 +35,7 @@ def step(state: SimpleNamespace) -> None:
     for call in reversed(calls) if state.odd == "order" else calls:
         with contextlib.suppress(RuntimeError):
             call()
-    work(2)
+    work(20)
     dist.barrier()
 
 

@@ -20,7 +20,7 @@ def setup(ctx, even: bool = False, elements: int = 4_000_000) -> SimpleNamespace
 
 def step(state: SimpleNamespace) -> None:
     """Compute and exchange."""
-    work(0.5)
+    work(0.1)
     dist.all_to_all_single(state.out, state.sent, state.got, state.splits)
 
 

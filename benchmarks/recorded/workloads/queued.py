@@ -20,7 +20,7 @@ def step(state: SimpleNamespace) -> None:
     works = [dist.all_reduce(t, dist.ReduceOp.MAX, async_op=True) for t in state.large]
     parts = list(state.gathered.chunk(state.ctx.world_size))
     dist.all_gather(parts, torch.ones(1000), group=state.group)
-    work(20)
+    work(30)
     for one in works:
         one.wait()
 
