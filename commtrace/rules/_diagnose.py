@@ -77,7 +77,7 @@ def _ordered(findings: list[Finding]) -> list[Finding]:
     def place(cause: Finding | None) -> None:
         for finding, its in zip(costliest, causes, strict=True):
             if its is cause:
-                placed.append(replace(finding, explained_by=cause.rule) if cause else finding)
+                placed.append(replace(finding, explained_by=cause.rule if cause else None))
                 place(finding)
 
     place(None)
@@ -91,7 +91,8 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
         enough = not other.cost_ns or other.cost_ns >= _EXPLAINED * symptom.cost_ns
-        if symptom.rule in rule.explains and overlap and not elsewhere and enough:
+        known = symptom.rule in rule.explains or symptom.explained_by == other.rule
+        if known and overlap and not elsewhere and enough:
             return other
         times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)
         if symptom.rule in rule.same and times:

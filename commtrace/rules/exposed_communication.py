@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.metrics.devices import devices
-from commtrace.metrics.exposure import exposure
 from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._exposed import ahead, most_exposed, unlaunched_ns
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -39,10 +39,13 @@ class ExposedCommunication(Rule):
     What to do
         Call with ``async_op=True`` and wait where the result is used; start the reduction of
         each bucket as its gradients are ready; prefetch the next layer's parameters. At most
-        the smaller of exposed communication and independent compute is gained.
+        the smaller of exposed communication and independent compute is gained. Where calls
+        run asynchronously already, what is left comes behind the last compute (buckets of
+        other sizes, fewer bytes), or the host launches that compute too late (launch-gap).
 
     Blind spots
-        Whether the compute is independent: a trace does not tell which result it needs, and
+        Without recorded shapes, calls count as asynchronous if compute launched behind them
+        runs beside them. Whether the compute is independent: a trace does not tell which result it needs, and
         compute that needs it cannot hide it. Exposed time includes waiting for late ranks.
     """
 
@@ -65,7 +68,10 @@ class ExposedCommunication(Rule):
     def _finding(self, found: pd.DataFrame, gain: int, hidden: float, trace: Trace) -> Finding:
         share = 100 * gain / step_time_ns(trace)
         exposed = float(found["exposed_ns"].median())
-        op, part = _most_exposed(trace)
+        most, part = most_exposed(trace)
+        op = most or "untold operations"
+        calls, late = ahead(trace, most), unlaunched_ns(trace)
+        starved = late > exposed / 2 and len(calls) > 0 and bool(calls["ahead"].all())
         communication = trace.collectives
         return Finding(
             rule=self.name(),
@@ -84,15 +90,14 @@ class ExposedCommunication(Rule):
                 Evidence("could be hidden, of the steps' time", share, "%", 100 * self.min_share),
                 Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
                 Evidence(f"share of {op} in what is exposed", part, "%"),
+                Evidence("of it before the next compute was launched", late, "ns"),
             ),
             ruled_out=("compute of other steps: each step's communication has its own compute",)
             if found["in_steps"].all()
             else (),
-            advice=(
-                f"start {op} asynchronously and wait for it only where its result is used; the "
-                "trace does not tell whether the compute needs it at once"
-            ),
+            advice=_advice(calls, op, starved=starved),
             confidence="medium",
+            explained_by="launch-gap" if starved else None,
         )
 
     @staticmethod
@@ -131,10 +136,26 @@ def _per_device(trace: Trace) -> pd.DataFrame:
     return whole.assign(in_steps=bool(steps))
 
 
-def _most_exposed(trace: Trace) -> tuple[str, float]:
-    """The operation that most of the exposed time belongs to, and its share of it in percent."""
-    by_op = exposure(trace, by="op")
-    exposed = by_op.groupby("op", observed=True)["exposed_ns"].sum()
-    if exposed.empty or exposed.sum() == 0:
-        return "communication", 100.0
-    return str(exposed.idxmax()), 100 * float(exposed.max() / exposed.sum())
+def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:
+    """What to do about an operation, by how many of its calls hold up their device."""
+    held = len(calls) - int(calls["ahead"].sum())
+    if starved:
+        return (
+            f"{op} runs asynchronously already, but the compute behind it was not launched yet: "
+            "see to the host first, which launches too late"
+        )
+    if held or calls.empty:
+        which = f"the {held} of {len(calls)} {op} that hold up their device"
+        return (
+            f"start {which if 0 < held < len(calls) else op} asynchronously and wait for it only "
+            "where its result is used; the trace does not tell whether the compute needs it at once"
+        )
+    if (calls["phase"] == "backward").all():
+        return (
+            f"{op} runs asynchronously already; what is left sticks out behind backward: try "
+            "other bucket sizes (bucket_cap_mb), or send fewer bytes (bf16 gradients)"
+        )
+    return (
+        f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
+        "bytes; the trace does not tell whether the compute needs it at once"
+    )
