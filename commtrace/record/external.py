@@ -13,6 +13,7 @@ from commtrace.errors import UsageError
 from commtrace.record import manifest
 from commtrace.record.clock import Reading
 from commtrace.record.job import Program
+from commtrace.record.session import DEFAULTS
 
 __all__ = ["finish", "folder", "rank"]
 
@@ -34,7 +35,7 @@ def rank(world_size: int | None) -> dict[str, str] | None:
         told = _slurm(given)
     else:
         return None
-    return {"TORCH_FR_BUFFER_SIZE": "20000", **told, **given}
+    return {"TORCH_FR_BUFFER_SIZE": DEFAULTS["TORCH_FR_BUFFER_SIZE"], **told, **given}
 
 
 def folder(environment: Mapping[str, str], out: Path | None) -> Path:

@@ -19,8 +19,10 @@ __all__ = ["Nodes", "Place", "meet"]
 _LOOPBACK = "127.0.0.1"
 _SETTLE_S = 1.0
 """How long each node may take to tell its failure before all agree which came first."""
+_POLL_S = 0.1
+_TRY_S = 2.0
 _FAREWELL_S = 30.0
-"""How long the first node keeps the store for those that have not ended."""
+"""How long the first node keeps the store after a failure."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,13 @@ class Nodes:
             return self._first_failure() or failure
         return failure
 
-    def leave(self) -> None:
-        """Wait for the others, if they need this node's store."""
+    def wait(self, patience_s: float) -> None:
+        """Say that this node is done; on the first, whose store they need, wait for the others."""
         if self.place.nodes > 1:
             with contextlib.suppress(RuntimeError, RecordError):
                 self._put("left", {})
                 for node in range(self.place.nodes if self.place.node == 0 else 0):
-                    self._get(node, "left", _FAREWELL_S)
+                    self._get(node, "left", patience_s)
 
     def _first_failure(self) -> Failure | None:
         time.sleep(_SETTLE_S)
@@ -108,14 +110,15 @@ class Nodes:
 
     def _get(self, node: int, what: str, timeout_s: float) -> Any:
         key = self._key(node, what)
-        try:
-            self._store.wait([key], timedelta(seconds=timeout_s))
-            return json.loads(self._store.get(key))
-        except RuntimeError:
-            raise RecordError(
-                f"node {node} has not come to {self.place.host}:{self.port} "
-                f"within {timeout_s:.0f} s; start commtrace record there, too"
-            ) from None
+        deadline = time.monotonic() + timeout_s
+        while not self._store.check([key]):  # again and again, so that Ctrl-C is heard
+            if time.monotonic() > deadline:
+                raise RecordError(
+                    f"node {node} has not come to {self.place.host}:{self.port} "
+                    f"within {timeout_s:.0f} s; start commtrace record there, too"
+                )
+            time.sleep(_POLL_S)
+        return json.loads(self._store.get(key))
 
 
 @contextlib.contextmanager
@@ -126,7 +129,7 @@ def meet(place: Place, ranks: int, timeout_s: float) -> Iterator[Nodes]:
     try:
         yield nodes
     finally:
-        nodes.leave()
+        nodes.wait(_FAREWELL_S)
         del store
 
 
@@ -140,12 +143,7 @@ def _store(place: Place, timeout_s: float) -> tuple[int, Any]:
 
     timeout = timedelta(seconds=timeout_s)
     if place.node:
-        try:
-            return place.port, TCPStore(place.host, place.port, timeout=timeout)
-        except RuntimeError:
-            raise RecordError(
-                f"nobody at {place.host}:{place.port}; start commtrace record on node 0, too"
-            ) from None
+        return place.port, _connection(place, timeout_s)
     with _listener(place) as listener:
         port: int = listener.getsockname()[1]
         return port, TCPStore(
@@ -159,16 +157,29 @@ def _store(place: Place, timeout_s: float) -> tuple[int, Any]:
         )
 
 
+def _connection(place: Place, timeout_s: float) -> Any:
+    from torch.distributed import TCPStore
+
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        # While torch waits it does not hear Ctrl-C, so ask it for little at a time.
+        with contextlib.suppress(OSError):
+            socket.create_connection((place.host, place.port), _TRY_S).close()
+            return TCPStore(place.host, place.port, timeout=timedelta(seconds=timeout_s))
+        time.sleep(_POLL_S)
+    raise RecordError(
+        f"nobody at {place.host}:{place.port} within {timeout_s:.0f} s; "
+        "start commtrace record on node 0, too"
+    )
+
+
 def _listener(place: Place) -> socket.socket:
+    where = (place.host, place.port)
     try:
-        family, *_, address = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
+        family, *_, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
     except OSError as error:
-        where = f"{place.host}:{place.port}"
         raise UsageError(
-            f"--rdzv-endpoint {where}: {error.strerror}; name an address of node 0 with a free port"
+            f"--rdzv-endpoint {place.host}:{place.port}: {error.strerror}; "
+            "name an address of node 0 with a free port"
         ) from None
-    return listener

@@ -64,8 +64,6 @@ def record_program(
     argv = (sys.executable, "-u", "-m", "commtrace.record.runner", program.to_json())
     if started:
         os.execve(sys.executable, argv, started)
-    if chosen.on_signal and tell:
-        tell(f"kill -USR1 {os.getpid()} begins the recording")
     Session(
         command=argv,
         folder=new,

@@ -56,7 +56,7 @@ class Session:
     grace_s: float = GRACE_S
     tell: Callable[[str], object] | None = None
     on_signal: bool = False
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict, init=False)
 
     def run(self) -> None:
         """Record. Raises UsageError, RecordError or Interrupted; the manifest says so, too."""
@@ -99,7 +99,10 @@ class Session:
                 where = f"ended on node {self.place.node}: {str(stop) or type(stop).__name__}"
                 nodes.tell(Failure(nodes.first_rank, where))
                 raise
-            return nodes.tell(failure) if failure else None
+            if failure:
+                return nodes.tell(failure)
+            nodes.wait(self.grace_s)
+            return None
 
     def _run(self, nodes: Nodes, environment: Mapping[str, str]) -> Failure | None:
         """Start the ranks and wait for them; what they tell becomes facts."""
@@ -117,8 +120,9 @@ class Session:
             finally:
                 self.facts["clock_probe"] = manifest.clock_probe(ranks.readings)
                 told = ranks.facts
+                backends = [more.pop("backend") for more in told.values()]
                 if told:
-                    self.facts["backend"] = next(iter(told.values())).pop("backend", self.backend)
+                    self.facts["backend"] = backends[0]
                     self.facts["ranks"] = [{"rank": r, **more} for r, more in told.items()]
 
     def _meanwhile(self, ranks: Ranks, nodes: Nodes) -> Callable[[], Failure | None]:

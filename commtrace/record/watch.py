@@ -60,4 +60,5 @@ def _cut_connections() -> None:
         # Whatever is no socket, or no connection, is none of ours to close.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as s:
             if s.family in (socket.AF_INET, socket.AF_INET6):
+                s.getpeername()  # gloo would abort if it could listen no more
                 s.shutdown(socket.SHUT_RDWR)

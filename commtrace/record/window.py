@@ -54,7 +54,8 @@ class Window:
         self._last: int | None = None
         self._ended = 0
         self._until = 0.0
-        self._profiler = Profiler()
+        self._whole = Profiler()
+        self._profiler = self._whole
         self._step: torch.profiler.record_function | None = None
         self._meeting = Meeting()
         self._known: dict[str, Any] | None = None
@@ -112,6 +113,7 @@ class Window:
         if self._stage is _Stage.OVER:
             return
         short = self._shortfall()
+        self._profiler = self._whole
         if self._profiler.has_recorded:
             self._save(error or short)
         self._stage = _Stage.OVER
@@ -134,13 +136,15 @@ class Window:
         return None
 
     def _warm_up(self) -> None:
-        self._profiler.stop()  # what was recorded for want of steps
+        self._whole.stop()
+        self._profiler = Profiler()
         self._profiler.prepare()
         self._meeting.open()
         self._meeting.read()
         self._stage = _Stage.WARMING
 
     def _start(self) -> None:
+        self._whole = self._profiler  # there is a step to record, so that nobody wants the rest
         self._profiler.start()
         self._first = self._ended + 1
         if self._plan.seconds is None:
@@ -198,9 +202,9 @@ class Window:
 
     def _notes(self, whole: bool, told: Mapping[str, Any]) -> list[str]:
         notes = []
-        if whole:
+        if whole and not self._ended:
             length = f"its first {self._profiler.recorded_s:.1f} s"
-            what = "no optimizer's step and no commtrace.step()" if not self._ended else "no window"
+            what = "no optimizer's step and no commtrace.step()"
             notes.append(f"{what} was seen: recorded whole, {length}")
         if told["backend"] is None:
             notes.append("the program has no process group: rank and world size as it was started")

@@ -175,7 +175,7 @@ def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> No
         ),
         (
             "kill",
-            "rank 1: killed by SIGKILL; rank 0 was in all_reduce (number 6 in group 0)",
+            "rank 1: killed by SIGKILL; rank 0 last called all_reduce (number 6 in group 0)",
             {"rank0.json.gz"},
         ),
         (

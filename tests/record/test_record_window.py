@@ -98,15 +98,16 @@ def test_without_steps_it_does_not_record_for_ever(make: Make, path: Path) -> No
     assert spans(read(path), "aten::ones") == ["aten::ones"]
 
 
-def test_a_window_that_no_step_reaches(make: Make, path: Path) -> None:
+@pytest.mark.parametrize("steps", [2, 3])
+def test_a_window_that_no_step_reaches(make: Make, path: Path, steps: int) -> None:
     window = make()
     window.begin()
-    work(2, window)
+    work(steps, window)
     with pytest.raises(RecordError, match=r"no step reached the window \(3 steps from step 5 on\)"):
         window.close()
-    assert spans(read(path), "aten::ones") == ["aten::ones"] * 2
+    assert spans(read(path), "aten::ones") == ["aten::ones"] * steps
     assert partial(path) == read(path)["commtrace"]["partial"]
-    assert "ended after step 2; choose a lower --start-step" in (partial(path) or "")
+    assert f"ended after step {steps}; choose a lower --start-step" in (partial(path) or "")
 
 
 def test_a_program_that_ends_within_its_window(make: Make, path: Path) -> None:
