@@ -14,11 +14,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.faults import CLEAN, FAULTS, Case, Truth, case
+from benchmarks.faults import CLEAN, FAULTS, SMALLEST, Case, Truth, case
 from commtrace.rules import RULES, diagnose
 from commtrace.schema import Finding
 
 _LARGE = 0.05  # of a step: what rules promise to see
+_SMALLEST_OF_SEVERAL = 0.08
 _SIZES = (0.025, 0.05, 0.1, 1.0)
 
 
@@ -88,8 +89,10 @@ def _tasks(seeds: Sequence[int], only: str) -> Iterable[tuple[str, int, tuple[in
 
 def _judged(task: tuple[str, int, tuple[int, ...]]) -> Result:
     kind, seed, chosen = task
-    run = case(seed, *(FAULTS[at] for at in chosen)) if chosen else CLEAN[kind](seed)
-    return _judge(kind, run)
+    if not chosen:
+        return _judge(kind, CLEAN[kind](seed))
+    smallest = SMALLEST if kind == "fault" else _SMALLEST_OF_SEVERAL
+    return _judge(kind, case(seed, *(FAULTS[at] for at in chosen), smallest=smallest))
 
 
 def _judge(kind: str, run: Case) -> Result:

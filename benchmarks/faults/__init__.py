@@ -13,10 +13,10 @@ from benchmarks.faults import (
     recording,
     waiting,
 )
-from benchmarks.faults.case import Case, Fault, Truth, case
+from benchmarks.faults.case import SMALLEST, Case, Fault, Truth, case
 from benchmarks.faults.clean import CLEAN
 
-__all__ = ["CLEAN", "FAULTS", "Case", "Fault", "Truth", "case"]
+__all__ = ["CLEAN", "FAULTS", "SMALLEST", "Case", "Fault", "Truth", "case"]
 
 FAULTS: tuple[Fault, ...] = tuple(
     fault

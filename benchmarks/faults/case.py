@@ -11,10 +11,9 @@ from benchmarks.faults.workloads import data_parallel
 from commtrace.schema import Finding
 from commtrace.trace import Trace
 
-__all__ = ["Case", "Fault", "Truth", "case"]
+__all__ = ["LARGEST", "SMALLEST", "Case", "Fault", "Truth", "case"]
 
 SMALLEST, LARGEST = 0.025, 0.4  # of a step: half the usual threshold, and eight times it
-SMALLEST_OF_SEVERAL = 0.08
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,12 @@ class Case:
     truths: tuple[Truth, ...] = ()
 
 
-def case(seed: int, *faults: Fault) -> Case:
-    """One run with these faults; their gains are those of the runs that lack one of them."""
+def case(seed: int, *faults: Fault, smallest: float = SMALLEST) -> Case:
+    """One run with these faults; their gains are those of the runs that lack one of them.
+
+    Each is of ``smallest`` to ``LARGEST`` of a step.
+    """
     dice = random.Random(f"{seed}:{[fault.inject.__name__ for fault in faults]}")
-    smallest = SMALLEST if len(faults) == 1 else SMALLEST_OF_SEVERAL
     shares = [log_uniform(dice, smallest, LARGEST) for _ in faults]
     # Not the same job for every fault; what is odd stays so.
     job = seed + 4 * dice.randrange(1 << 20)

@@ -21,8 +21,8 @@ __all__ = ["CLEAN"]
 
 def _two_hosts(seed: int) -> Loop:
     """The second host's clock is milliseconds away."""
-    loop = Loop(seed, ranks=8, hosts=("a", "b"))
-    loop.clock_us = [0.0] * 4 + [loop.dice.uniform(-5000, 5000)] * 4
+    loop = Loop(seed, ranks=4, hosts=("a", "b"))
+    loop.clock_us = [0.0] * 2 + [loop.dice.uniform(-5000, 5000)] * 2
     return loop
 
 
@@ -32,7 +32,7 @@ _KINDS: dict[str, tuple[Callable[[int], Loop], Callable[[Loop], None]]] = {
     "pipeline": (lambda seed: Loop(seed, ranks=2), pipeline),
     "fully sharded": (Loop, fully_sharded),
     "all_to_all": (Loop, all_to_all),
-    "tensor parallel": (lambda seed: Loop(seed, ranks=8 if seed % 4 < 2 else 4), tensor_parallel),
+    "tensor parallel": (lambda seed: Loop(seed, ranks=8 if seed % 8 < 2 else 4), tensor_parallel),
     "copies only": (lambda seed: Loop(seed, ranks=1), copies),
     "gloo": (lambda seed: Loop(seed, backend="gloo"), gloo),
 }

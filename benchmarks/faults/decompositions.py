@@ -101,7 +101,7 @@ def small_messages(loop: Loop, share: float, present: bool) -> Truth:
 
 FAULTS = (
     Fault("decomposed-all-reduce", decomposed),
-    Fault("byte-inflation", inflated, job=lambda seed: Loop(seed, ranks=4 if seed % 4 < 2 else 8)),
+    Fault("byte-inflation", inflated, job=lambda seed: Loop(seed, ranks=8 if seed % 8 < 2 else 4)),
     Fault("emulated-operation", emulated, gloo, lambda seed: Loop(seed, backend="gloo")),
     Fault("full-precision-payload", full_precision, plain),
     Fault("latency-bound", small_messages),

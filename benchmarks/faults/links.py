@@ -14,7 +14,7 @@ _USUAL_GB_S = 370.0  # NVLink4 x18, as the table of links has it
 
 
 def _nvlink(seed: int) -> Loop:
-    loop = Loop(seed, ranks=8, manifest=one_machine(8))
+    loop = Loop(seed, ranks=4, manifest=one_machine(4))
     loop.gb_s = _USUAL_GB_S * loop.dice.uniform(0.9, 1.1)
     return loop
 

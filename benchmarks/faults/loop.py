@@ -48,7 +48,7 @@ class Loop:
     ) -> None:
         self.seed, self.steps = seed, steps
         self.dice = random.Random(f"{seed}")
-        drawn = self.dice.choice([2, 4, 8])
+        drawn = self.dice.choice([2, 2, 4, 4, 8])
         self.ranks = ranks or drawn
         self.run = Tiny(self.ranks, backend=backend, hosts=hosts, manifest=manifest)
         self.gloo = backend == "gloo"

@@ -101,5 +101,5 @@ FAULTS = (
     Fault("late-sender", late_sender, pairs, _even),
     Fault("late-receiver", late_receiver, pairs, _even),
     Fault("pipeline-bubble", pipeline_bubble, stages, lambda seed: Loop(seed, ranks=2, steps=5)),
-    Fault("slow-link", slow_link, ring, lambda seed: Loop(seed, ranks=8 if seed % 4 < 2 else 4)),
+    Fault("slow-link", slow_link, ring, lambda seed: Loop(seed, ranks=8 if seed % 8 < 2 else 4)),
 )

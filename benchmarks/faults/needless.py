@@ -99,7 +99,7 @@ def desync(loop: Loop, share: float, present: bool) -> Truth:
 
 FAULTS = (
     Fault("redundant", accumulated, plain),
-    Fault("redundant", twice, job=lambda seed: Loop(seed, ranks=4 if seed % 4 < 2 else 8)),
+    Fault("redundant", twice, job=lambda seed: Loop(seed, ranks=8 if seed % 8 < 2 else 4)),
     Fault("redundant", barriers),
     Fault("uneven-all-to-all", uneven_all_to_all),
     Fault("desync", desync, timed=False),

@@ -64,7 +64,10 @@ def late_root(loop: Loop, share: float, present: bool) -> Truth:
 
 
 def early_root(loop: Loop, share: float, present: bool) -> Truth:
-    """The root collects before it does its own share of work. Without: after it."""
+    """The root collects before it does its own share of work. Without: after it.
+
+    While it works, the others wait for it in the next all_reduce: it is a straggler as well.
+    """
     root = loop.dice.randrange(loop.ranks)
     work = share * loop.step_us
 
@@ -77,7 +80,8 @@ def early_root(loop: Loop, share: float, present: bool) -> Truth:
             loop.busy(root, work, "evaluation")
 
     loop.hooks["end"].append(collects)
-    return Truth("early-root", (root,), also=("exposed-communication",))
+    also = ("straggler", "device-late", "exposed-communication")
+    return Truth("early-root", (root,), also=also)
 
 
 FAULTS = (

@@ -28,10 +28,10 @@ def data_parallel(loop: Loop) -> None:
     for _ in range(loop.steps):
         with loop.step():
             loop.at("input")
-            everyone_computes(loop, 0.33, kernels=6)
+            everyone_computes(loop, 0.33, kernels=4)
             loop.at("backward")
             for size in buckets:
-                everyone_computes(loop, 0.2, kernels=4, place="backward")
+                everyone_computes(loop, 0.2, kernels=3, place="backward")
                 loop.at("bucket")
                 loop.together("all_reduce", size)
             loop.synchronise()

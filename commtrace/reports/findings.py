@@ -62,6 +62,17 @@ def _with_symptoms(verdict: Verdict) -> list[list[Finding]]:
     return families
 
 
+def _also(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
+    """Each rule that the cause shows itself to, and what it says if that is something else."""
+    count = Counter(symptom.rule for symptom in symptoms)
+    for rule, times in count.items():
+        first = next(symptom for symptom in symptoms if symptom.rule == rule)
+        if times > 1:
+            yield f"{rule} ({times}×)"
+        else:
+            yield rule if first.summary == cause.summary else f"{rule} ({clean(first.summary)})"
+
+
 def _told(finding: Finding, symptoms: list[Finding], step_time_ns: int) -> Told:
     cost = []
     if finding.cost_ns:
@@ -72,7 +83,5 @@ def _told(finding: Finding, symptoms: list[Finding], step_time_ns: int) -> Told:
         f"→ {clean(finding.advice, 400)}",
     ]
     if symptoms:
-        also = Counter(symptom.rule for symptom in symptoms)
-        names = (f"{rule} ({times}×)" if times > 1 else rule for rule, times in also.items())
-        lines.append(f"also seen as: {', '.join(names)}")
+        lines.append(f"also seen as: {', '.join(_also(finding, symptoms))}")
     return Told(clean(finding.summary, 400), tuple(lines))
