@@ -63,12 +63,6 @@ def _message(rule: str, late: str, rank: int) -> Case:
     return Case(f"{late} late", rule, "messages", {"late": late}, {"late": "nobody"}, ranks=(rank,))
 
 
-def _first(name: str, **both: str) -> Case:
-    settings = {"warm": "no"}, {"warm": "yes"}
-    both = {"iterations": "4", **both}
-    return Case(f"first {name}", "cold-start", "first_use", *settings, once=True, both=both)
-
-
 def _hidden(name: str, rule: str, wait: str) -> Case:
     return Case(name, rule, "hidden", {"wait": wait}, {"wait": "behind"})
 
@@ -121,8 +115,15 @@ CASES = (
     _rooted("early-root", "reduce", "others"),
     _message("late-sender", "sender", 0),
     _message("late-receiver", "receiver", 1),
-    _first("all_reduce"),
-    _first("message", message="yes"),
+    Case(
+        "first use of a group",
+        "cold-start",
+        "first_use",
+        {"warm": "no"},
+        {"warm": "yes"},
+        once=True,
+        both={"iterations": "4"},
+    ),
     _hidden("wait right behind async_op", "false-overlap", "at_once"),
     _hidden("synchronous, compute behind", "exposed-communication", "synchronous"),
     Case("small messages", "latency-bound", "small", {"joined": "no"}, {"joined": "yes"}),

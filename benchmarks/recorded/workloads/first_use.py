@@ -13,30 +13,20 @@ from asleep import work
 WARMUP = 0
 
 
-def setup(ctx, warm: bool = False, message: bool = False, elements: int = 1000) -> SimpleNamespace:
+def setup(ctx, warm: bool = False, elements: int = 1000) -> SimpleNamespace:
     """Make a group, and use it once if it is to be warm."""
+    ctx.require(ctx.world_size >= 2, "first_use needs at least 2 ranks")
     os.environ["TORCH_GLOO_LAZY_INIT"] = "1"
     group = dist.new_group()
-    state = SimpleNamespace(ctx=ctx, group=group, tensor=torch.ones(elements), message=message)
     if warm:
-        communicate(state)
-    return state
-
-
-def communicate(state: SimpleNamespace) -> None:
-    """Reduce, or send from rank 0 to rank 1."""
-    if not state.message:
-        dist.all_reduce(state.tensor, dist.ReduceOp.MAX, group=state.group)
-    elif state.ctx.rank == 0:
-        dist.send(state.tensor, dst=1, group=state.group)
-    elif state.ctx.rank == 1:
-        dist.recv(state.tensor, src=0, group=state.group)
+        dist.all_reduce(torch.ones(elements), group=group)
+    return SimpleNamespace(group=group, tensor=torch.ones(elements))
 
 
 def step(state: SimpleNamespace) -> None:
-    """Compute and communicate."""
+    """Compute and reduce."""
     work(6)
-    communicate(state)
+    dist.all_reduce(state.tensor, dist.ReduceOp.MAX, group=state.group)
 
 
 def check(state: SimpleNamespace) -> None:
