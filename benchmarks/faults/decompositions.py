@@ -46,12 +46,12 @@ def inflated(loop: Loop, share: float, present: bool) -> Truth:
     size = size_for(loop, "all_reduce", share * loop.step_us / (loop.ranks - 1))
     moved = size * (loop.ranks if present else 1)
 
-    def reduces() -> None:
-        loop.together("all_reduce", size, wait=True)
+    def pair() -> None:
         loop.together("reduce_scatter", moved, wait=True)
         loop.together("all_gather", moved, wait=True)
 
-    loop.hooks["end"].append(reduces)
+    loop.hooks["end"].append(lambda: loop.together("all_reduce", size, wait=True))
+    loop.hooks["end"].append(pair)
     also = ("decomposed-all-reduce", "exposed-communication")
     return Truth("byte-inflation", also=also)
 
