@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -179,7 +180,9 @@ def _listener(place: Place) -> socket.socket:
         family, *_, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
+        number = error.errno or 0  # below 0 where the name is not known
+        why = os.strerror(number) if number > 0 else error.strerror
         raise UsageError(
-            f"--rdzv-endpoint {place.host}:{place.port}: {error.strerror}; "
+            f"--rdzv-endpoint {place.host}:{place.port}: {why}; "
             "name an address of node 0 with a free port"
         ) from None

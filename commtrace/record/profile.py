@@ -154,6 +154,9 @@ def whereabouts() -> dict[str, Any]:
 def _write_raw(profiler: torch.profiler.profile, raw: Path) -> bool:
     """The profiler's own file, and whether there was room for all of it."""
     profiler.export_chrome_trace(str(raw))
+    cut = raw.with_name(f"{raw.name}.tmp")  # where Kineto leaves what it could not finish
+    if cut.exists():
+        cut.replace(raw)
     size = raw.stat().st_size if raw.exists() else 0
     if not size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Literal
 
-from commtrace.errors import UsageError
+from commtrace.errors import CommtraceError, UsageError
 from commtrace.record.clock import Reading
 
 __all__ = ["LAUNCHER", "REPORT_FD", "Order", "Report", "Word", "one_line"]
@@ -139,4 +139,6 @@ def one_line(error: BaseException) -> str:
         message = f"{frames[-1].line} (line {frames[-1].lineno})"
     if len(message) > 500:
         message = message[:500] + " …"
+    if isinstance(error, CommtraceError):
+        return message
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

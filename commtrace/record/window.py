@@ -58,6 +58,7 @@ class Window:
         self._profiler = self._whole
         self._step: torch.profiler.record_function | None = None
         self._meeting = Meeting()
+        self._unsaved: str | None = None
         self._known: dict[str, Any] | None = None
 
     @property
@@ -111,6 +112,8 @@ class Window:
         Raises RecordError if that is not what was asked for, and there is no error yet.
         """
         if self._stage is _Stage.OVER:
+            if self._unsaved and not error:
+                raise RecordError(self._unsaved)
             return
         short = self._shortfall()
         self._profiler = self._whole
@@ -161,7 +164,10 @@ class Window:
         if self._profiler.was_taken:
             return
         if self._last is not None and self._ended >= self._last:
-            self._save(None)
+            try:
+                self._save(None)
+            except RecordError as error:  # not the program's: it goes on
+                self._unsaved = str(error)
         else:
             self._mark()
 

@@ -30,7 +30,7 @@ import torch.distributed as dist
 def main():
     fault, steps = sys.argv[1], int(sys.argv[2])
     if fault == "full":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
     if fault == "early":
         sys.exit(3)
     dist.init_process_group("gloo")
@@ -318,7 +318,7 @@ def test_two_nodes_are_one_recording(train: str, tmp_path: Path) -> None:
     told = [manifest(tmp_path / f"node{node}") for node in (0, 1)]
     assert [content["world_size"] for content in told] == [2, 2]
     assert [file["rank"] for content in told for file in content["files"]] == [0, 1]
-    assert not run.notes, run.notes
+    assert {note.code for note in run.notes} <= {"several-manifests"}
 
 
 def test_a_failure_on_one_node_ends_the_others_and_is_named_there(
