@@ -25,7 +25,7 @@ def setup(ctx, warm: bool = False, elements: int = 1000) -> SimpleNamespace:
 
 def step(state: SimpleNamespace) -> None:
     """Compute and reduce."""
-    work(6)
+    work(3)
     dist.all_reduce(state.tensor, dist.ReduceOp.MAX, group=state.group)
 
 
