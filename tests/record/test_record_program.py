@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import commtrace
+from commtrace import cli
 from commtrace.errors import RecordError, UsageError
 from commtrace.record import Place, Plan, processes, record, record_program
 
@@ -395,3 +396,55 @@ def test_a_workload_that_hangs_ends_in_its_timeout(
     )
     with pytest.raises(RecordError, match=r"has waited \d+ s in .*; rank . was in "):
         record(str(workload), world_size=2, out=tmp_path / "out", timeout_s=15.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a workload, or a program behind --: commtrace record -- train.py"),
+        (["overlap", "--", "train.py"], "name a workload, or a program behind --"),
+        (["overlap", "--steps", "2"], "--steps is for a program behind --"),
+        (["--set", "a=1", "--", "train.py"], "--set is for a workload"),
+        (["--backend", "gloo", "--", "train.py"], "--backend is for a workload"),
+        (["--nnodes", "2", "--", "train.py"], "give --rdzv-endpoint"),
+        (["--", "no.py", "-n", "2"], "no.py: no such file"),
+        ([__file__], f"a program is recorded with commtrace record -- {__file__}"),
+    ],
+)
+def test_a_command_line_that_mixes_both(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["record", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_program_on_a_gpu_has_all_kernels_of_its_steps(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
+        "torch.cuda.set_device(device)\n"
+        "dist.init_process_group('nccl', device_id=device)\n"
+        "weight = torch.nn.Parameter(torch.ones(64, device=device))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for _ in range(8):\n"
+        "    weight.grad = torch.ones_like(weight)\n"
+        "    dist.all_reduce(weight.grad)\n"
+        "    optimizer.step()\n"
+        "dist.destroy_process_group()\n"
+    )
+    out = record_program([str(script)], world_size=1, out=tmp_path / "out")
+    content = trace(out, 0)
+    assert len(steps(content)) == 3
+    assert any(event.get("cat") == "kernel" for event in content["traceEvents"])
+    assert manifest(out)["backend"] == "nccl"

@@ -271,3 +271,35 @@ def test_a_handler_names_files_as_tensorboards_and_adds_what_we_know(
     content = read(path) if use_gzip else json.loads(path.read_text())
     assert content["commtrace"]["rank"] == 0
     assert commtrace.load(tmp_path / "log").trace.ranks.shape[0] == 1
+
+
+def test_a_device_is_waited_for_where_the_window_opens_and_closes(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
+    window = make(first=3, steps=2)
+    work(1, window)
+    assert not waited
+    work(2, window)
+    assert len(waited) == 1
+    work(1, window)
+    assert len(waited) == 2
+    assert path.exists()
+
+
+def test_a_workloads_rank_has_the_device_of_its_local_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from commtrace.record import worker
+    from commtrace.record.job import Job
+
+    chosen: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name, value in {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    context = worker._context(Job("mine", "mine.py", {}, 1, 0, "nccl", "out", 60.0))
+    assert context.device == torch.device("cuda", 1)
+    assert chosen == [context.device]
+    assert (context.rank, context.world_size) == (5, 8)
