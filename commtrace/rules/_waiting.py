@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from commtrace.intervals import covered
-from commtrace.metrics.activity import by_device, joined, work
 from commtrace.metrics.waits import matched
 from commtrace.rules._common import several_ranks, worth_saying
 from commtrace.rules._delays import delay_ns
+from commtrace.rules._doing import Doing, Doings
 from commtrace.rules._rule import CannotLook
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SYNCHRONISING",
-    "Doing",
     "Late",
     "arrivals",
     "chance",
@@ -115,28 +113,6 @@ def _caught(rows: pd.DataFrame) -> pd.Series[Any]:
     let_out = left - left.groupby(rows["operation"]).transform("median")
     let_out = let_out.where(rows["peer"].isna(), 0)
     return elsewhere.clip(lower=0).fillna(0) + let_out.clip(lower=0).fillna(0)
-
-
-@dataclass(frozen=True)
-class Doing:
-    """What a late rank did more of, between one arrival and the next, than the others' median.
-
-    Of the operations that it was last in, what it did less what the others did: the mean
-    time in compute, in copies, with nothing running, since one thing at the start of a step
-    makes it late to every operation of the step; and how much later it enqueued them, the
-    median. ``launch_ns`` is None where the trace does not tell.
-    """
-
-    compute_ns: float
-    copy_ns: float
-    idle_ns: float
-    launch_ns: float | None
-
-    def cause(self, cost_ns: float) -> str | None:
-        """``compute``, ``copy`` or ``idle`` if one makes at least half of what each costs."""
-        more = {"compute": self.compute_ns, "copy": self.copy_ns, "idle": self.idle_ns}
-        most = max(more, key=lambda name: more[name])
-        return most if more[most] >= cost_ns / 2 else None
 
 
 @dataclass(frozen=True)
@@ -255,7 +231,7 @@ def _late(
     communicators = rows["communicator"].dropna().unique()
     places: list[str | None] = [None, *communicators] if len(communicators) > 1 else [None]
     tests = rows["rank"].nunique() * len(places)
-    doing = _Doings(rows, trace)
+    doing = Doings(rows, trace)
     for rank in rows["rank"].unique().tolist():
         mine = rows[rows["rank"] == rank]
         for place in places:
@@ -276,7 +252,7 @@ def _tested(
     rows: pd.DataFrame,
     gaps: pd.DataFrame,
     tests: int,
-    doing: _Doings,
+    doing: Doings,
     trace: Trace,
 ) -> Late | None:
     mine = rows[rows["rank"] == rank]
@@ -310,49 +286,3 @@ def _leaders(gaps: pd.DataFrame) -> Any:
     """The rank that each step waited for longest."""
     by_rank = gaps.groupby(["step", "rank"], dropna=False)["gap_ns"].sum().reset_index()
     return by_rank.sort_values("gap_ns").drop_duplicates("step", keep="last")["rank"].to_numpy()
-
-
-class _Doings:
-    """What ranks did between their arrivals at the operations of one communicator."""
-
-    def __init__(self, rows: pd.DataFrame, trace: Trace) -> None:
-        group = rows.groupby(["rank", "communicator"], observed=True, dropna=False)
-        since = group["start_ns"].shift()
-        known = rows[since.notna()].assign(since=since.dropna().astype("int64"))
-        place = {
-            (where.rank, where.device): joined([done for _, done in streams])
-            for where, streams in by_device(work(trace)).items()
-        }
-        parts = []
-        for (rank, device), did in place.items():
-            mine = known[(known["rank"] == rank) & (known["device"] == device)]
-            if did.compute is not None and len(mine):
-                window = mine["since"].to_numpy(), mine["start_ns"].to_numpy()
-                busy = covered(*window, did.busy)
-                parts.append(
-                    mine[["operation", "rank", "launch_ns"]].assign(
-                        compute_ns=covered(*window, did.compute),
-                        copy_ns=covered(*window, did.copy),
-                        idle_ns=(window[1] - window[0]) - busy,
-                    )
-                )
-        self._parts = parts
-
-    def of(self, rank: int, operations: pd.Series[Any]) -> Doing | None:
-        """The rank's excess over the others' median in these operations."""
-        if not self._parts:
-            return None
-        every = pd.concat(self._parts)
-        every = every[every["operation"].isin(operations)].set_index("operation")
-        its, others = every[every["rank"] == rank], every[every["rank"] != rank]
-        columns = ["compute_ns", "copy_ns", "idle_ns", "launch_ns"]
-        more = its[columns] - others.groupby(level=0)[columns].median()
-        launch, mean = float(more["launch_ns"].median()), more[columns[:3]].mean()
-        if mean.isna().any():
-            return None
-        return Doing(
-            compute_ns=float(mean["compute_ns"]),
-            copy_ns=float(mean["copy_ns"]),
-            idle_ns=float(mean["idle_ns"]),
-            launch_ns=None if np.isnan(launch) else launch,
-        )

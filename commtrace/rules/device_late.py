@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.rules._common import ms
+from commtrace.rules._doing import Doing
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.rules._waiting import Doing, Late, stragglers_doing
+from commtrace.rules._waiting import Late, stragglers_doing
 from commtrace.schema import Evidence, Finding
 
 if TYPE_CHECKING:

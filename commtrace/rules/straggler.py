@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._doing import Doing
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
-from commtrace.rules._waiting import Doing, Late, late_ranks
+from commtrace.rules._waiting import Late, late_ranks
 from commtrace.schema import Evidence, Finding
 
 if TYPE_CHECKING:
