@@ -45,7 +45,7 @@ def ahead(trace: Trace, op: str | None) -> pd.DataFrame:
     A trace with shapes tells it. On a GPU it also shows: of calls of one phase that a stream
     waits for at once, none has compute beside it that was launched later.
     """
-    calls = trace.collectives.assign(phase=phases(trace))
+    calls = trace.collectives.assign(phase=np.array(phases(trace), dtype=object))
     calls = calls[calls["op"].astype(object) == op]
     beside = pd.Series(_beside(calls, trace), index=calls.index)
     phase = calls["phase"].astype(object).fillna("")

@@ -24,9 +24,9 @@ Int64 = npt.NDArray[np.int64]
 class Timeline:
     """Kernels, copies and fills of a device by start, all streams together.
 
-    ``idle_ns`` is how long before each of them the device ran nothing, ``ready_ns`` how long
-    before its start the host had launched it, ``with_host`` whether it is a copy from or to
-    the host.
+    Of those whose launch is told: ``idle_ns`` is how long before each of them the device ran
+    nothing at all, ``ready_ns`` how long before its start the host had launched it, ``kind``
+    a kernel's or a copy's.
     """
 
     rank: int
@@ -36,7 +36,12 @@ class Timeline:
     launch_ns: Int64
     stream: Int64
     idle_ns: Int64
-    with_host: npt.NDArray[np.bool_]
+    kind: npt.NDArray[np.object_]
+
+    @property
+    def with_host(self) -> npt.NDArray[np.bool_]:
+        """Whether it is a copy from or to the host."""
+        return np.asarray(np.isin(self.kind, ("HtoD", "DtoH")))
 
     @property
     def ready_ns(self) -> Int64:
@@ -53,20 +58,20 @@ class Timeline:
         launched_late = self.launch_ns + usual >= self.start_ns - self.idle_ns
         return (self.idle_ns > 0) & launched_late & (self.ready_ns <= self.idle_ns + usual)
 
+    def held_up(self) -> npt.NDArray[np.bool_]:
+        """Whether the device ran nothing before an event that was launched before it ran dry."""
+        return (self.idle_ns > 0) & (self.ready_ns > self.idle_ns)
+
 
 def timelines(trace: Trace) -> Iterator[Timeline]:
     """Every GPU's timeline; CannotLook where the trace has no GPU or no launches."""
-    columns = ["rank", "device", "stream", "start_ns", "duration_ns", "launch_ns"]
-    with_host = trace.copies["kind"].isin(("HtoD", "DtoH"))
-    parts = [
-        trace.kernels[columns].assign(with_host=False),
-        trace.copies[columns].assign(with_host=with_host),
-    ]
+    columns = ["rank", "device", "stream", "start_ns", "duration_ns", "launch_ns", "kind"]
+    parts = [table[columns].astype({"kind": object}) for table in (trace.kernels, trace.copies)]
     events = pd.concat([part for part in parts if len(part)] or parts[:1])
+    events = events.sort_values("start_ns", kind="stable")
     if events.empty:
         raise CannotLook("nothing ran on a GPU")
-    events = events[events["launch_ns"].notna()].sort_values("start_ns", kind="stable")
-    if events.empty:
+    if events["launch_ns"].isna().all():
         raise CannotLook("the trace does not tell when the host launched what")
     for rank in events["rank"].unique().tolist():
         mine = events[events["rank"] == rank]
@@ -77,18 +82,18 @@ def timelines(trace: Trace) -> Iterator[Timeline]:
 def _timeline(rank: int, device: str, events: pd.DataFrame) -> Timeline:
     start = events["start_ns"].to_numpy()
     end = start + events["duration_ns"].to_numpy()
-    reach = np.maximum.accumulate(end)
-    idle = np.concatenate(([0], (start[1:] - reach[:-1]).clip(min=0)))
-    launch = events["launch_ns"].to_numpy(dtype=np.int64)
+    idle = np.concatenate(([0], (start[1:] - np.maximum.accumulate(end)[:-1]).clip(min=0)))
+    told = events["launch_ns"].notna().to_numpy()
+    events = events[told]
     return Timeline(
         rank,
         device,
-        start,
-        end,
-        launch,
+        start[told],
+        end[told],
+        events["launch_ns"].to_numpy(dtype=np.int64),
         events["stream"].to_numpy(),
-        idle,
-        events["with_host"].to_numpy(dtype=np.bool_),
+        idle[told],
+        events["kind"].to_numpy(dtype=object),
     )
 
 

@@ -44,9 +44,10 @@ class ExposedCommunication(Rule):
         other sizes, fewer bytes), or the host launches that compute too late (launch-gap).
 
     Blind spots
-        Without recorded shapes, calls count as asynchronous if compute launched behind them
-        runs beside them. Whether the compute is independent: a trace does not tell which result it needs, and
+        Whether the compute is independent: a trace does not tell which result it needs, and
         compute that needs it cannot hide it. Exposed time includes waiting for late ranks.
+        Without recorded shapes calls count as asynchronous if compute launched later runs
+        beside them.
     """
 
     min_share: float = 0.05

@@ -1,10 +1,10 @@
-"""A GPU stands idle between kernels because the host launches them too slowly."""
+"""A GPU stands idle because its host launches too slowly, or for a while nothing at all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,27 +18,36 @@ from commtrace.schema import Evidence, Finding
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+
+_MUCH = 0.25  # of the gaps' time
+_SEVERAL = 10
+
 
 @dataclass(frozen=True)
 class LaunchGap(Rule):
-    """Many small gaps between kernels: the host cannot launch as fast as the GPU runs.
+    """A GPU stands idle because its host launches too slowly, or for a while nothing at all.
 
     What it detects
-        At least ``min_gaps`` gaps of a device, each up to ``max_gap_us`` µs long, in which it
-        ran nothing and the event behind the gap was launched only when the device had
-        already run dry; half of the gaps are longer than half of what it runs, and together
-        they are at least ``min_share`` of the steps' time.
+        Time in which a device ran nothing, and the event behind it was launched only when the
+        device had already run dry, of at least ``min_share`` of the steps' time, in one of two
+        forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long, half of
+        them longer than half of what the device runs. Stalls: any that are longer.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
-        than that leave the GPU waiting for the next.
+        than that leave the GPU waiting for the next. A host that stalls loads data, prints,
+        compiles, allocates, or waits in a synchronising call.
 
     What to do
-        Fuse (``torch.compile``), capture CUDA graphs, larger batches, foreach optimizers.
+        Gaps: fuse (``torch.compile``), capture CUDA graphs, larger batches, foreach
+        optimizers; where they border on many small collectives, bucket these. Stalls: look at
+        what the host does meanwhile, move it to another thread, or do it less often.
 
     Blind spots
-        The profiler slows the host itself: without it the gaps are smaller. Longer gaps are
-        stalls of the host and not counted. Kernels of a captured graph share one launch.
+        The profiler slows the host itself: without it the gaps are smaller. What the host does
+        in a stall is told by labelled ranges only. Kernels of a captured graph share one launch.
     """
 
     min_gaps: int = 100
@@ -46,59 +55,138 @@ class LaunchGap(Rule):
     min_share: float = 0.05
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        """At most one finding, with the worst of the devices that have the fault."""
-        waiting = [(line, self._gaps(line)) for line in timelines(trace)]
-        found = [
-            (line, gaps)
-            for line, gaps in waiting
-            if gaps.sum() >= self.min_gaps
-            and np.median(line.idle_ns[gaps]) > np.median(line.end_ns - line.start_ns)
-            and worth_saying(int(line.idle_ns[gaps].sum()), trace, self.min_share)
+        """At most one finding of each form, with the worst of the devices that have it."""
+        lines = list(timelines(trace))
+        gaps = [(line, self._gaps(line)) for line in lines]
+        gaps = [(line, its) for line, its in gaps if its.sum() >= self.min_gaps]
+        gaps = [
+            (line, its)
+            for line, its in gaps
+            if np.median(line.idle_ns[its]) > np.median(line.end_ns - line.start_ns)
         ]
-        if found:
-            line, gaps = max(found, key=lambda one: int(one[0].idle_ns[one[1]].sum()))
-            yield self._finding(line, gaps, tuple(sorted({one.rank for one, _ in found})), trace)
+        stalls = [(line, self._stalls(line)) for line in lines]
+        for found, told in ((gaps, self._of_gaps), (stalls, self._of_stalls)):
+            worth = [
+                (line, its)
+                for line, its in found
+                if worth_saying(int(line.idle_ns[its].sum()), trace, self.min_share)
+            ]
+            if worth:
+                line, its = max(worth, key=lambda one: int(one[0].idle_ns[one[1]].sum()))
+                ranks = tuple(sorted({line.rank for line, _ in worth}))
+                yield replace(told(line, its, trace), ranks=ranks)
 
-    def _gaps(self, line: Timeline) -> npt.NDArray[np.bool_]:
+    def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""
         behind_copy = np.concatenate(([False], line.with_host[:-1]))
         return line.starved() & ~behind_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
 
-    def _finding(
-        self,
-        line: Timeline,
-        found: npt.NDArray[np.bool_],
-        ranks: tuple[int, ...],
-        trace: Trace,
-    ) -> Finding:
+    def _stalls(self, line: Timeline) -> Bool:
+        """The same for long ones; so long no copy to the host keeps it from launching."""
+        return line.starved() & (line.idle_ns > 1e3 * self.max_gap_us)
+
+    def _of_gaps(self, line: Timeline, found: Bool, trace: Trace) -> Finding:
         gaps = line.idle_ns[found]
-        cost = int(gaps.sum())
-        share = 100 * cost / step_time_ns(trace)
-        at = np.flatnonzero(found)
-        return Finding(
-            rule=self.name(),
+        bordering, bucket = self._bordering(line, found)
+        return self._finding(
+            line,
+            found,
+            trace,
             summary=(
                 f"rank {line.rank}'s {line.device} waits for a launch {len(gaps)} times, "
-                f"{ms(float(np.median(gaps)))} each: {ms(cost)}"
+                f"{ms(float(gaps.mean()))} on average: {ms(int(gaps.sum()))}"
             ),
-            ranks=ranks,
-            streams=tuple(sorted({int(stream) for stream in line.stream[found]})),
-            start_ns=int(line.start_ns[at[0]] - line.idle_ns[at[0]]),
-            end_ns=int(line.start_ns[at[-1]]),
-            cost_ns=cost,
             evidence=(
                 Evidence("gaps behind a late launch", len(gaps), "gaps", self.min_gaps),
                 Evidence("median gap", float(np.median(gaps)), "ns"),
                 Evidence("median kernel or copy", _median(line.end_ns - line.start_ns), "ns"),
-                Evidence("share of the steps' time", share, "%", 100 * self.min_share),
+                Evidence("of it before or behind a communication kernel", bordering, "ns"),
             ),
             ruled_out=(
                 "waiting for another stream: only what was not launched yet is counted",
                 "a host that a copy blocks: gaps behind a copy from or to it are not counted",
                 "CUDA graphs: what one launch starts together is not late",
             ),
-            advice="fuse kernels (torch.compile), capture CUDA graphs, or give each more to do",
+            advice=(
+                f"{bucket}fuse kernels (torch.compile), capture CUDA graphs, or give each more "
+                "to do"
+            ),
             confidence="medium",
+        )
+
+    def _bordering(self, line: Timeline, found: Bool) -> tuple[int, str]:
+        """The gaps on either side of communication, and what to do if they are many."""
+        calls = line.kind == "communication"
+        beside = found & (calls | np.concatenate(([False], calls[:-1])))
+        time, whole = int(line.idle_ns[beside].sum()), int(line.idle_ns[found].sum())
+        if beside.sum() < self.min_gaps or time < _MUCH * whole:
+            return time, ""
+        typical = ms(_median((line.end_ns - line.start_ns)[calls]))
+        return time, (
+            f"send the {calls.sum():,} communication kernels, half of which take less than "
+            f"{typical}, as fewer and larger ones (buckets, one flat tensor): {ms(time)} of the "
+            "gaps border on them; "
+        )
+
+    def _of_stalls(self, line: Timeline, found: Bool, trace: Trace) -> Finding:
+        stalls = line.idle_ns[found]
+        begin = (line.start_ns - line.idle_ns)[found]
+        often = "once" if len(stalls) == 1 else f"{len(stalls)} times"
+        longest = int(stalls.argmax())
+        label = _label(begin, line.start_ns[found], line.rank, trace)
+        since = ms(int(begin[longest] - line.start_ns[0]))
+        return self._finding(
+            line,
+            found,
+            trace,
+            summary=(
+                f"rank {line.rank}'s host stalls {often} for over {ms(1e3 * self.max_gap_us)}, and "
+                f"{line.device} has nothing to run: {ms(int(stalls.sum()))}"
+                + (f", mostly in '{label}'" if label else "")
+            ),
+            evidence=(
+                Evidence("stalls", len(stalls), "stalls"),
+                Evidence("longest stall", int(stalls[longest]), "ns"),
+            ),
+            ruled_out=("waiting for other work: only what was not launched yet is counted",),
+            advice=(
+                f"look at what the host does meanwhile, say in the longest, {ms(stalls[longest])} "
+                f"from {since} after {line.device}'s first work: loading data, a synchronising "
+                "call, printing, allocating, compiling"
+            ),
+            confidence="medium" if len(stalls) >= _SEVERAL else "low",
+        )
+
+    def _finding(
+        self,
+        line: Timeline,
+        found: Bool,
+        trace: Trace,
+        *,
+        summary: str,
+        evidence: tuple[Evidence, ...],
+        ruled_out: tuple[str, ...],
+        advice: str,
+        confidence: Literal["medium", "low"],
+    ) -> Finding:
+        cost = int(line.idle_ns[found].sum())
+        share = 100 * cost / step_time_ns(trace)
+        at = np.flatnonzero(found)
+        return Finding(
+            rule=self.name(),
+            summary=summary,
+            ranks=(line.rank,),
+            streams=tuple(sorted({int(stream) for stream in line.stream[found]})),
+            start_ns=int(line.start_ns[at[0]] - line.idle_ns[at[0]]),
+            end_ns=int(line.start_ns[at[-1]]),
+            cost_ns=cost,
+            evidence=(
+                *evidence,
+                Evidence("share of the steps' time", share, "%", 100 * self.min_share),
+            ),
+            ruled_out=ruled_out,
+            advice=advice,
+            confidence=confidence,
         )
 
     @staticmethod
@@ -125,3 +213,19 @@ def _run(every_us: float) -> Trace:
 
 def _median(times: npt.NDArray[np.int64]) -> float:
     return float(np.median(times))
+
+
+def _label(start: Int64, end: Int64, rank: int, trace: Trace) -> str | None:
+    """The innermost labelled range that most of the time was spent in, if there is one."""
+    ranges = trace.steps[trace.steps["label"].notna() & (trace.steps["rank"] == rank)]
+    opens = ranges["start_ns"].to_numpy()
+    closes = opens + ranges["duration_ns"].to_numpy()
+    time: dict[str, int] = {}
+    for first, last in zip(start.tolist(), end.tolist(), strict=True):
+        around = np.flatnonzero((opens <= (first + last) // 2) & ((first + last) // 2 < closes))
+        if around.size:
+            innermost = around[(closes - opens)[around].argmin()]
+            label = str(ranges["label"].iloc[innermost])[:40]
+            time[label] = time.get(label, 0) + last - first
+    most = max(time, key=lambda label: time[label], default=None)
+    return most if most and time[most] > (end - start).sum() / 2 else None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import ms
-from commtrace.rules._rule import Rule
+from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._timeline import timelines
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding, Note
 
@@ -30,6 +31,7 @@ _BROKEN = {
 
 _SAID = 120
 _LATE_NS = 10_000
+_HELD_UP_NS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,11 @@ class UnfitTrace(Rule):
     What it detects
         Files that break off, are damaged or cannot be read; ranks of the job without a trace; over
         ``orphaned_pct`` of the kernels without their launch; over ``early_pct`` of the GPU's
-        events more than 10 us before their launch, which clocks that agree do not show; and
-        ranks' clocks that are known less well than a typical operation takes, that is
-        ``clock_errors`` times the error is above it.
+        events more than 10 us before their launch, which clocks that agree do not show; a GPU
+        that runs nothing for ``held_up_share`` of the steps' time, over 1 ms each time, though
+        the next event was launched before it ran dry; and ranks' clocks that are known less
+        well than a typical operation takes, that is ``clock_errors`` times the error is above
+        it.
 
     Why it costs time
         Yours: waits across ranks, steps and overlap are then lower bounds or guesses, and
@@ -50,7 +54,8 @@ class UnfitTrace(Rule):
     What to do
         Record again: every rank, the same steps, with a profiler that is stopped before the
         process ends; start it a step before the window that matters, so that kernels keep
-        their launches. Nothing is gained in the run itself.
+        their launches. Nothing is gained in the run itself, unless launched work waits for
+        something that can be mended.
 
     Blind spots
         Events that were dropped without a trace are missed, unless they leave half of a pair
@@ -60,12 +65,14 @@ class UnfitTrace(Rule):
     orphaned_pct: float = 5.0
     early_pct: float = 1.0
     clock_errors: float = 3.0
+    held_up_share: float = 0.05
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         """One finding for each way in which the trace is unfit."""
         yield from self._broken(trace)
         yield from self._missing_ranks(trace)
         yield from self._launches(trace)
+        yield from self._held_up(trace)
         yield from self._clocks(trace)
 
     def _broken(self, trace: Trace) -> Iterator[Finding]:
@@ -115,6 +122,31 @@ class UnfitTrace(Rule):
                 "record again; times between host and GPU mean nothing in this trace",
                 tuple(sorted(int(rank) for rank in trace.kernels["rank"][early].unique())),
             )
+
+    def _held_up(self, trace: Trace) -> Iterator[Finding]:
+        try:
+            lines = list(timelines(trace))
+        except CannotLook:
+            return
+        for line in lines:
+            held = line.held_up() & (line.idle_ns > _HELD_UP_NS)
+            # beside another device of its process what it waits for may be in the trace
+            only = sum(other.rank == line.rank for other in lines) == 1
+            idle = int(line.idle_ns[held].sum())
+            if only and worth_saying(idle, trace, self.held_up_share):
+                share = 100 * idle / step_time_ns(trace)
+                often = "once" if held.sum() == 1 else f"{held.sum()} times"
+                finding = self._finding(
+                    trace,
+                    f"rank {line.rank}'s {line.device} runs nothing for {ms(idle)} "
+                    f"({often}, over 1 ms) though work is launched: events are missing, or it "
+                    "waits for something that is not in the trace",
+                    Evidence("idle with work launched", share, "%", 100 * self.held_up_share),
+                    "look at what comes behind these gaps (the launch of a graph, a host callback, "
+                    "a first use, a copy from pageable memory); record again with all activities",
+                    (line.rank,),
+                )
+                yield replace(finding, cost_ns=idle, confidence="low")
 
     def _clocks(self, trace: Trace) -> Iterator[Finding]:
         found = matched(trace)

@@ -88,3 +88,79 @@ def test_compute_that_is_launched_too_late_cannot_hide_anything(
     assert exposed.explained_by == cause
     late = number(exposed, "of it before the next compute was launched")
     assert late == (10 * 390_000 if launched == 490 else 0)
+
+
+# launch-gap
+
+
+def late(starts: list[float], took: float = 5) -> Tiny:
+    """Kernels that are launched 5 µs before they start."""
+    run = Tiny()
+    for start in starts:
+        run.kernel(0, start, took, launch_ns=at(start - 5))
+    return run
+
+
+def test_gaps_are_told_by_their_mean_whose_product_is_the_cost() -> None:
+    starts = [0.0]
+    for i in range(120):
+        starts.append(starts[-1] + (25 if i % 2 else 105))
+    (finding,) = found(late(starts).trace(), "launch-gap")
+    assert "waits for a launch 120 times, 60 µs on average: 7.2 ms" in finding.summary
+    assert finding.cost_ns == 120 * 60_000
+
+
+def test_many_small_collectives_are_to_be_bucketed() -> None:
+    run = Tiny()
+    for i in range(120):
+        start = 40 * i
+        run.kernel(0, start, 5)
+        run.collective(0, "all_reduce", start + 25, 5)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.advice.startswith("send the 120 communication kernels")
+    (finding,) = found(late([20.0 * i for i in range(240)]).trace(), "launch-gap")
+    assert finding.advice.startswith("fuse kernels")
+
+
+def test_a_host_that_stalls_is_told_with_what_it_did() -> None:
+    run = late([0, 10, 20, 5030, 5040, 5050, 8060, 8070])
+    run.step(0, 0, 40, 4950, label="loading")
+    (finding,) = found(run.trace(), "launch-gap")
+    assert "host stalls 2 times for over 1 ms" in finding.summary
+    assert finding.summary.endswith("8.01 ms, mostly in 'loading'")
+    assert finding.cost_ns == 8_010_000
+    assert "5 ms from 25 µs after" in finding.advice
+
+
+def test_a_device_that_runs_what_lost_its_launch_is_not_idle() -> None:
+    run = late([0, 10, 20, 5030, 5040])
+    run.kernel(0, 25, 5000, launch_ns=None)
+    assert not found(run.trace(), "launch-gap")
+
+
+def test_work_that_was_launched_is_no_stall_of_the_host() -> None:
+    run = late([0, 10, 20])
+    run.kernel(0, 5030, 5, launch_ns=at(16))
+    assert not found(run.trace(), "launch-gap")
+
+
+# unfit-trace
+
+
+def held_up(**elsewhere: str) -> Tiny:
+    """Launched at 16 µs, a kernel starts at 5 ms, and nothing shows why."""
+    run = late([0, 10, 20])
+    run.kernel(0, 5025, 5, launch_ns=at(16))
+    if elsewhere:
+        run.kernel(0, 25, 5000, launch_ns=at(16), **elsewhere)
+    return run
+
+
+def test_what_launched_work_waits_for_is_missing() -> None:
+    (finding,) = found(held_up().trace(), "unfit-trace")
+    assert "runs nothing for 5 ms (once, over 1 ms) though work is launched" in finding.summary
+    assert finding.cost_ns == 5_000_000
+
+
+def test_another_device_may_be_what_launched_work_waits_for() -> None:
+    assert not found(held_up(device="cuda:1").trace(), "unfit-trace")
