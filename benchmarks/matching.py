@@ -73,6 +73,7 @@ def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> 
         groups=schema.GROUPS.from_rows(
             [{**group, "rank": one, "ranks": everyone} for one in range(ranks)]
         ),
+        probes=schema.PROBES.frame(),
         ranks=schema.RANKS.from_rows([_rank(one, ranks) for one in range(ranks)]),
     )
 

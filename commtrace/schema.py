@@ -22,6 +22,7 @@ __all__ = [
     "KERNELS",
     "NULL",
     "OPS",
+    "PROBES",
     "RANKS",
     "STEPS",
     "TABLES",
@@ -310,7 +311,18 @@ RANKS = Table(
     ),
 )
 
-TABLES = (KERNELS, COPIES, COLLECTIVES, OPS, STEPS, GROUPS, RANKS)
+PROBES = Table(
+    "probes",
+    "one reading of a rank's clock against rank 0's, as the recorder took it",
+    (
+        _RANK,
+        _int("at_ns", "When, on the rank's clock.", "ns"),
+        _int("offset_ns", "To subtract from the rank's times to reach rank 0's.", "ns"),
+        _int("error_ns", "The true offset is no further off than that.", "ns"),
+    ),
+)
+
+TABLES = (KERNELS, COPIES, COLLECTIVES, OPS, STEPS, GROUPS, RANKS, PROBES)
 
 
 @dataclass(frozen=True)

@@ -33,5 +33,6 @@ class Trace:
     steps: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame
+    probes: pd.DataFrame
     notes: tuple[Note, ...] = ()
     manifest: Mapping[str, Any] | None = None

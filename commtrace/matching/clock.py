@@ -3,11 +3,13 @@
 Only ends can tell: a rank's start says when it arrived, not what time it is. Rooted
 operations and point-to-point ones do not end everywhere at once and tell nothing. The
 ranks of one host have one clock, unless one of them is done before another has come.
+Where the recorder has read the clocks, that holds the ends to its bounds: over a link that
+is slower in one direction they end apart, every time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -65,6 +67,12 @@ CLOCK = Table(
         ),
         Column("at_ns", "int64", "Where the offset is stated: the middle of the run's span.", "ns"),
         Column("operations", "int64", "Matched operations behind the offset; 0 on one clock."),
+        Column(
+            "provenance",
+            "category",
+            "Where the offset is from: `operations` (their ends), `probe` (the recorder's "
+            "readings), `host` (one clock with the lowest rank); null where the offset is.",
+        ),
     ),
 )
 
@@ -78,6 +86,7 @@ class Reading:
     drifts: bool = False
     error_ns: float = 0.0
     operations: int = 0
+    provenance: str | None = None
 
 
 def clock(trace: Trace, matches: pd.DataFrame) -> pd.DataFrame:
@@ -100,6 +109,7 @@ def clock(trace: Trace, matches: pd.DataFrame) -> pd.DataFrame:
                 "error_ns": None if one.line is None else round(one.error_ns),
                 "at_ns": middle,
                 "operations": one.operations,
+                "provenance": one.provenance,
             }
             for rank, one in told.items()
         ]
@@ -124,7 +134,8 @@ def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
     ends = _ends(rows, number)
     clock_of = _one_clock_each(rows, ends)
     lowest = min(clock_of, default=0)
-    known = {lowest: Reading(lowest, Line(0.0, at_ns=_middle(rows)), drifts=True)}
+    at_ns = _middle(rows)
+    known = {lowest: Reading(lowest, Line(0.0, at_ns=at_ns), drifts=True, provenance="host")}
     shared = _by_clock(ends, clock_of)
     # As few links between two clocks as can be, of many operations before those of few.
     for fewest in (LINE_OPERATIONS, 1):
@@ -134,8 +145,11 @@ def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
                 if link is not None:
                     known[far] = _behind(known[near], link, far)
                     reached.append(far)
+    for far in set(clock_of.values()) - {lowest}:
+        bound = _probed(rows, clock_of, lowest, far)
+        known[far] = _believed(known.get(far, Reading(far)), bound)
     return {
-        rank: _same_host(known.get(one, Reading(one)), rank == lowest)
+        rank: _same_host(known.get(one, Reading(one)), lowest, rank)
         for rank, one in sorted(clock_of.items())
     }
 
@@ -146,6 +160,7 @@ class _End(NamedTuple):
     number: Int64
     start: Int64
     end: Int64
+    on_cpu: Bool
 
 
 def _ends(rows: Rows, number: Int64) -> dict[int, _End]:
@@ -155,7 +170,7 @@ def _ends(rows: Rows, number: Int64) -> dict[int, _End]:
     telling = telling[count[number[telling]] > 1]
     telling = telling[np.lexsort((number[telling], rows.rank[telling]))]
     return {
-        int(rows.rank[at[0]]): _End(number[at], rows.start[at], rows.end[at])
+        int(rows.rank[at[0]]): _End(number[at], rows.start[at], rows.end[at], rows.on_cpu[at])
         for at in split(telling, rows.rank[telling])
     }
 
@@ -180,7 +195,7 @@ def _contradict(a: _End | None, b: _End | None) -> bool:
     """Whether one rank was done before the other came, so that they cannot share a clock."""
     if a is None or b is None or a is b:
         return False
-    _, in_a, in_b = np.intersect1d(a.number, b.number, assume_unique=True, return_indices=True)
+    in_a, in_b = _common(a, b)
     impossible = (a.start[in_a] > b.end[in_b] + CLOSE_NS) | (b.start[in_b] > a.end[in_a] + CLOSE_NS)
     return bool(impossible.sum() > CONTRADICTED * in_a.size)
 
@@ -194,13 +209,15 @@ def _by_clock(ends: dict[int, _End], clock_of: dict[int, int]) -> dict[int, _End
 
 
 def _middling(seen: list[_End]) -> _End:
-    number, start, end = (np.concatenate(column) for column in zip(*seen, strict=True))
+    columns = (np.concatenate(column) for column in zip(*seen, strict=True))
+    number, start, end, on_cpu = columns
     order = np.lexsort((end, number))
-    number, start, end = number[order], start[order], end[order]
+    number, start, end, on_cpu = number[order], start[order], end[order], on_cpu[order]
     first = np.flatnonzero(np.diff(number, prepend=-1))
     size = np.diff(np.append(first, number.size))
     low, high = end[first + (size - 1) // 2], end[first + size // 2]
-    return _End(number[first], np.maximum.reduceat(start, first), low + (high - low) // 2)
+    starts, ends = np.maximum.reduceat(start, first), low + (high - low) // 2
+    return _End(number[first], starts, ends, on_cpu[first])
 
 
 def _middle(rows: Rows) -> int:
@@ -220,7 +237,7 @@ def _link(rows: Rows, a: _End | None, b: _End | None, fewest: int) -> Reading | 
     """How far clock b is ahead of clock a; None if they share fewer operations."""
     if a is None or b is None:
         return None
-    _, in_a, in_b = np.intersect1d(a.number, b.number, assume_unique=True, return_indices=True)
+    in_a, in_b = _common(a, b)
     if in_a.size < fewest:
         return None
     times = b.end[in_b]
@@ -232,7 +249,27 @@ def _link(rows: Rows, a: _End | None, b: _End | None, fewest: int) -> Reading | 
         error += 3 * float(np.abs(apart - line(times)).max())
     if times.size < 3:  # which agree by chance; what both took part in at once bounds it
         error += float((times - b.start[in_b]).max())
-    return Reading(0, line.at(_middle(rows)), drifts, error, int(times.size))
+    if (by_cpu := a.on_cpu[in_a]).any():
+        error = max(error, _causal(a, b, in_a[by_cpu], in_b[by_cpu], line))
+    return Reading(0, line.at(_middle(rows)), drifts, error, int(times.size), "operations")
+
+
+def _causal(a: _End, b: _End, in_a: Int64, in_b: Int64, line: Line) -> float:
+    """How far off an offset can be before an operation ends on one clock and begins on another.
+
+    All that can be said of work by CPUs: over a link that is slower in one direction their
+    operations end apart, every time.
+    """
+    ahead = line(b.end[in_b])
+    most = (b.end[in_b] - a.start[in_a] - ahead).min()
+    least = (b.start[in_b] - a.end[in_a] - ahead).max()
+    return float(max(most, -least))
+
+
+def _common(a: _End, b: _End) -> tuple[Int64, Int64]:
+    """Where the operations that both saw are in each."""
+    _, in_a, in_b = np.intersect1d(a.number, b.number, assume_unique=True, return_indices=True)
+    return in_a, in_b
 
 
 def _error(times: Int64, rest: Int64, span: tuple[int, int], drifts: bool) -> float:
@@ -261,10 +298,41 @@ def _behind(near: Reading, link: Reading, far: int) -> Reading:
         near.drifts and link.drifts,
         float(np.hypot(near.error_ns, link.error_ns)),
         link.operations,
+        link.provenance,
     )
 
 
-def _same_host(reading: Reading, is_reference: bool) -> Reading:
-    if reading.operations or is_reference or reading.line is None:
+def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> Reading | None:
+    """How far one clock is ahead of another by the recorder's readings; None without."""
+    span = _span(rows)
+    best = []
+    for clock in (near, far):
+        mine = [probe for rank, probe in rows.probes.items() if clock_of.get(rank) == clock]
+        best += sorted(mine, key=lambda probe: probe.error_ns)[:1]
+    if len(best) < 2:
+        return None
+    ours, theirs = best
+    return Reading(
+        far,
+        theirs.line.less(ours.line).at(_middle(rows)),
+        ours.drifts and theirs.drifts,
+        sum(probe.error_over(span, DRIFT) for probe in best) + END_ERROR_NS,
+        provenance="probe",
+    )
+
+
+def _believed(ends: Reading, bound: Reading | None) -> Reading:
+    """The closer of two readings of a clock, unless ends contradict the bound."""
+    if bound is None:
+        return ends
+    if ends.line is None or bound.line is None:
+        return bound
+    apart = abs(ends.line.level_ns - bound.line.level_ns)
+    agree = apart <= ends.error_ns + bound.error_ns
+    return ends if agree and ends.error_ns <= bound.error_ns else bound
+
+
+def _same_host(reading: Reading, lowest: int, rank: int) -> Reading:
+    if reading.clock != lowest or rank == lowest:
         return reading
-    return Reading(reading.clock, reading.line, reading.drifts, SAME_HOST_ERROR_NS)
+    return replace(reading, error_ns=SAME_HOST_ERROR_NS)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from commtrace.comms import POINT_TO_POINT
 from commtrace.matching.groups import communicators
 from commtrace.matching.lines import Int64
+from commtrace.matching.probes import Probed, probed
 from commtrace.schema import NULL
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Rows:
     ``like`` is equal where operation, type, size and root are, as far as all ranks tell them;
     ``seq_key`` is equal for what one communicator gave one number; ``expected`` ranks are
     NULL where untold. ``clock_of`` has, for each rank, the lowest rank of its host; an
-    unnamed host has one rank.
+    unnamed host has one rank. ``probes`` are the recorder's readings of ranks' clocks.
     """
 
     rank: Int64
@@ -55,6 +56,7 @@ class Rows:
     recorder: Bool
     expected: Int64
     clock_of: dict[int, int]
+    probes: dict[int, Probed]
 
 
 def rows_of(trace: Trace) -> Rows:
@@ -88,6 +90,7 @@ def rows_of(trace: Trace) -> Rows:
         recorder=table["group_provenance"].eq("flight-recorder").to_numpy(),
         expected=np.where(p2p, 2, _group_ranks(table, communicator, names)),
         clock_of=_clocks(trace),
+        probes=probed(trace),
     )
 
 

@@ -21,8 +21,8 @@ _RANK_IN_NAME = re.compile(r"(?<!local)(?<!local[-_.])(?:rank|worker)[-_.=]?(\d{
 class Job:
     """The job as one file knows it; None where untold.
 
-    ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's. ``unusable`` lists what
-    they tell of ranks that cannot be.
+    ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
+    rank's clock. ``unusable`` lists what they tell that cannot be.
     """
 
     file: str
@@ -32,22 +32,27 @@ class Job:
     host: str | None
     group_list: Any
     flight_dump: Any
+    probes: tuple[Mapping[str, int], ...] = ()
     unusable: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, scan: Scan) -> Job:
         """Read a file's metadata, trusting no type in it."""
         torch, ours = (_section(scan.metadata, key) for key in ("distributedInfo", "commtrace"))
+        probed = ours.get("clock_probe")
+        probes = probed if isinstance(probed, list) else []
         return cls(
             file=scan.file,
             rank=_count(torch.get("rank"), ours.get("rank")),
             world_size=_count(torch.get("world_size"), ours.get("world_size")),
+            probes=tuple(probe for probe in probes if _is_probe(probe)),
             unusable=tuple(
                 f"{key} is {str(section[key])[:40]}"
                 for section in (torch, ours)
                 for key in ("rank", "world_size")
                 if section.get(key) is not None and _count(section[key]) is None
-            ),
+            )
+            + tuple(f"clock_probe has {str(p)[:40]}" for p in probes if not _is_probe(p)),
             backend=_text(torch.get("backend"), ours.get("backend")),
             host=_text(scan.metadata.get("host_name"), ours.get("host")),
             # The recorder's list also has the groups made while it recorded.
@@ -78,10 +83,18 @@ def _section(metadata: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 _MOST_RANKS = 2**20  # beyond any job: a number larger than this is damage
+_LATEST_NS = 2**62
 
 
 def _count(*values: Any) -> int | None:
     return next((v for v in values if type(v) is int and 0 <= v < _MOST_RANKS), None)
+
+
+def _is_probe(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    told = [value.get(key) for key in ("at_ns", "offset_ns", "error_ns")]
+    return all(type(v) is int and abs(v) < _LATEST_NS for v in told) and value["error_ns"] >= 0
 
 
 def _text(*values: Any) -> str | None:

@@ -16,7 +16,7 @@ from commtrace.reader.host import Steps
 from commtrace.reader.job import Job
 from commtrace.reader.ladder import gpu_rows
 from commtrace.reader.operations import Setting
-from commtrace.schema import COLLECTIVES, GROUPS, NULL, RANKS, Columns, Note
+from commtrace.schema import COLLECTIVES, GROUPS, NULL, PROBES, RANKS, Columns, Note
 
 __all__ = ["Tables", "identify", "tables"]
 
@@ -85,6 +85,7 @@ def tables(scan: Scan, rank: int) -> Tables:
         "steps": host.step_ranges(scan, steps, rank),
         "groups": _groups(setting.groups, rank),
         "ranks": _ranks(scan, job, rank),
+        "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
     }
     return Tables(columns, _notes(job, rank, counts))
 

@@ -176,7 +176,7 @@ _NOTE = {
     "rank": _field(["integer", "null"], "The rank that it is about; null if none alone."),
     "file": _field(["string", "null"], "The file that it is about; null if none alone."),
 }
-_CLOCK = _columns(CLOCK, "rank", "offset_ns", "drift_ppm", "error_ns")
+_CLOCK = _columns(CLOCK, "rank", "offset_ns", "drift_ppm", "error_ns", "provenance")
 _OPERATION = {
     **_columns(OPERATIONS, "group", "seq", "op", "size_bytes", "last_rank"),
     "arrival_ns": _times("When each rank arrived, in Unix time on the run's clock."),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from commtrace.comms import full_size_bytes
-from commtrace.schema import COLLECTIVES, COPIES, GROUPS, KERNELS, OPS, RANKS, STEPS, Note
+from commtrace.schema import COLLECTIVES, COPIES, GROUPS, KERNELS, OPS, PROBES, RANKS, STEPS, Note
 from commtrace.trace import Trace
 
 __all__ = ["Tiny"]
@@ -179,6 +179,7 @@ class Tiny:
             steps=STEPS.from_rows(self._steps),
             groups=GROUPS.from_rows(self._group_rows()),
             ranks=RANKS.from_rows([self._rank_row(rank) for rank in range(self.ranks)]),
+            probes=PROBES.frame(),
             notes=tuple(self.notes),
             manifest=self.manifest,
         )

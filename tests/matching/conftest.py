@@ -166,6 +166,7 @@ def _generate(
             ops=schema.OPS.frame(),
             steps=schema.STEPS.frame(),
             groups=_groups(truth, world_size, own_names),
+            probes=schema.PROBES.frame(),
             ranks=schema.RANKS.from_rows(
                 [
                     {

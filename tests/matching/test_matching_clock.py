@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from commtrace.matching import clock, match, on_run_clock, unmatched
-from commtrace.schema import rows
+from commtrace.schema import PROBES, rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]
@@ -111,3 +112,54 @@ def test_one_operation_leaves_much_doubt(make_trace: Make) -> None:
 
 def test_nothing_recorded(make_trace: Make) -> None:
     assert clocks(make_trace()) == []
+
+
+def probes(trace: Trace, *readings: tuple[int, float, float, float]) -> Trace:
+    """The same run, with readings of a rank's clock: when, how far ahead, give or take, in ms."""
+    table = PROBES.from_rows(
+        [
+            {"rank": rank, "at_ns": at * MS, "offset_ns": ahead * MS, "error_ns": error * MS}
+            for rank, at, ahead, error in readings
+        ]
+    )
+    return replace(trace, probes=table)
+
+
+def test_ends_that_are_apart_every_time_do_not_outweigh_a_probe(make_trace: Make) -> None:
+    trace = run(make_trace, ["a", "b"], [0, 20])
+    (_, far) = clocks(trace)
+    assert (far["offset_ns"], far["provenance"]) == (20 * MS, "operations")
+    asked = probes(trace, (0, 0, 0, 0), (0, 99, 0, 0), (1, 0, 0.01, 0.05), (1, 99, -0.01, 0.05))
+    (near, far) = clocks(asked)
+    assert (far["offset_ns"], far["provenance"]) == (0, "probe")
+    assert 60_000 <= far["error_ns"] < 80_000
+    assert (near["offset_ns"], near["provenance"]) == (0, "host")
+
+
+def test_ends_may_say_more_than_a_probe(make_trace: Make) -> None:
+    trace = run(make_trace, ["a", "b"], [0, 5])
+    (_, far) = clocks(probes(trace, (0, 0, 0, 0), (1, 0, 5.2, 1.0)))
+    assert (far["offset_ns"], far["provenance"]) == (5 * MS, "operations")
+    assert far["error_ns"] < 20_000
+
+
+def test_a_clock_that_only_the_probe_knows(make_trace: Make) -> None:
+    trace = run(make_trace, ["a", "b"], [0, 5], op="send")
+    (_, far) = clocks(trace)
+    assert far["offset_ns"] is far["provenance"] is None
+    (_, far) = clocks(probes(trace, (0, 0, 0, 0), (1, 0, 5.0, 1.0)))
+    assert (far["offset_ns"], far["provenance"]) == (5 * MS, "probe")
+
+
+def test_a_drift_shows_in_two_readings(make_trace: Make) -> None:
+    trace = run(make_trace, ["a", "b"], [0, 0], op="send")
+    readings = [(0, 0, 0, 0), (0, 2000, 0, 0), (1, 0, 0, 0.01), (1, 2000, 0.06, 0.01)]
+    (_, far) = clocks(probes(trace, *readings))
+    assert far["drift_ppm"] == pytest.approx(30)
+    assert far["offset_ns"] == pytest.approx(0.06 * MS * far["at_ns"] / (2000 * MS), abs=1)
+
+
+def test_what_cpus_did_bounds_a_clock_by_causality_only(make_trace: Make) -> None:
+    """Each operation lasts 1 ms on both clocks: it may be 1 ms off, and nobody could tell."""
+    (_, far) = clocks(run(make_trace, ["a", "b"], [0, 20], device="cpu"))
+    assert (far["offset_ns"], far["error_ns"]) == (20 * MS, MS)

@@ -1,0 +1,108 @@
+"""``python -m benchmarks.hosts``: two hosts, one of them behind a slow link, on this machine.
+
+Two network namespaces, each with a host name of its own, joined by a virtual cable; one
+end of it may be shaped. Each runs ``commtrace record`` as a node. Both clocks are really
+one, so the true offset is 0. Needs root and iproute2's ``ip`` and ``tc``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import commtrace
+
+ROOT = Path(__file__).parent.parent
+HOSTS = ("commtrace-a", "commtrace-b")
+ENDPOINT = "10.77.0.1:29477"
+WORKLOAD = ("decomposed_all_reduce", "--set", "elements=262144")
+LINKS_MBIT = (None, 800, 200)
+
+
+def ip(*arguments: str) -> None:
+    """``ip`` of iproute2."""
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[None]:
+    """Two namespaces with a cable between them."""
+    try:
+        for host in HOSTS:
+            ip("netns", "add", host)
+        ip("link", "add", "eth0", "netns", HOSTS[0], "type", "veth",
+           "peer", "name", "eth0", "netns", HOSTS[1])  # fmt: skip
+        for number, host in enumerate(HOSTS, start=1):
+            ip("-n", host, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            ip("-n", host, "link", "set", "eth0", "up")
+            ip("-n", host, "link", "set", "lo", "up")
+        yield
+    finally:
+        for host in HOSTS:
+            subprocess.run(["ip", "netns", "del", host], check=False)
+
+
+def shape(mbit: int | None) -> None:
+    """Let the second host send at most so many megabits per second."""
+    tc = ["ip", "netns", "exec", HOSTS[1], "tc", "qdisc"]
+    subprocess.run([*tc, "del", "dev", "eth0", "root"], check=False, stderr=subprocess.DEVNULL)
+    if mbit:
+        limits = ["rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms"]
+        subprocess.run([*tc, "add", "dev", "eth0", "root", "tbf", *limits], check=True)
+
+
+def record(folder: Path) -> None:
+    """One node on each host, one rank on each node."""
+    nodes = [
+        subprocess.Popen(
+            [
+                *("ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c"),
+                f'hostname {host}; export GLOO_SOCKET_IFNAME=eth0; exec "$@"',
+                *("sh", sys.executable, "-m", "commtrace", "record", *WORKLOAD, "-n", "1"),
+                *("--nnodes", "2", "--node-rank", str(number), "--rdzv-endpoint", ENDPOINT),
+                *("-o", str(folder / host)),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for number, host in enumerate(HOSTS)
+    ]
+    statuses = [node.wait(300) for node in nodes]
+    if any(statuses):
+        raise SystemExit("a node could not record")
+
+
+def row(name: str, folder: Path) -> str:
+    """What the analysis of both folders says."""
+    run = commtrace.load([folder / host for host in HOSTS])
+    clock = run.clock
+    other = clock[clock["rank"] == 1].iloc[0]
+    operations = run.bandwidth()
+    whole = operations[operations["op"] == "all_reduce"]["busbw_gb_s"].median()
+    faults = ", ".join(finding.rule for finding in run.diagnose().findings[:4]) or "none"
+    offset_us, error_us = other["offset_ns"] / 1e3, other["error_ns"] / 1e3
+    clock = f"{offset_us:+.1f} ± {error_us:.1f}, {other['provenance']}"
+    return f"| {name} | {clock} | {whole:.3f} | {faults} |"
+
+
+def main() -> None:
+    """Record over the cable as it is, and shaped; print one row for each."""
+    argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__).parse_args()
+    print("| link | clock offset, µs | all_reduce busbw, GB/s | first findings |")
+    print("|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder, joined():
+        for mbit in LINKS_MBIT:
+            name = f"{mbit} Mbit/s = {mbit / 8e3:.3f} GB/s" if mbit else "as it is"
+            shape(mbit)
+            record(Path(folder, str(mbit)))
+            print(row(name, Path(folder, str(mbit))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

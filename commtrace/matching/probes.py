@@ -1,0 +1,60 @@
+"""How far each rank's clock is off, as the recorder asked it: a bound, whatever the network.
+
+Where ends of operations only agree or disagree, a reading is certain: rank 0's answer lay
+between a question and its arrival. A link that is slower in one direction widens the
+error, and does not shift the offset beyond it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commtrace.matching.lines import Int64, Line
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["Probed", "probed"]
+
+SPAN_NS = 1_000_000_000  # a drift needs a second to show
+
+
+class Probed(NamedTuple):
+    """A rank's clock against rank 0's, between ``first_ns`` and ``last_ns`` of its own."""
+
+    line: Line
+    drifts: bool
+    error_ns: float
+    first_ns: int
+    last_ns: int
+
+    def error_over(self, span: tuple[int, int], drift: float) -> float:
+        """The error over a span that may reach beyond the readings, for the largest drift."""
+        beyond = max(0, self.first_ns - span[0], span[1] - self.last_ns)
+        return self.error_ns + drift * beyond
+
+
+def probed(trace: Trace) -> dict[int, Probed]:
+    """The ranks that have readings, and the line through the first and the last."""
+    rank, at, offset, error = (
+        trace.probes[name].to_numpy(dtype=np.int64)
+        for name in ("rank", "at_ns", "offset_ns", "error_ns")
+    )
+    return {one: _through(at[mine], offset[mine], error[mine]) for one, mine in _each(rank).items()}
+
+
+def _each(rank: Int64) -> dict[int, Int64]:
+    return {one: np.flatnonzero(rank == one) for one in np.unique(rank).tolist()}
+
+
+def _through(at: Int64, offset: Int64, error: Int64) -> Probed:
+    first, last = int(at.argmin()), int(at.argmax())
+    begun, ended = int(at[first]), int(at[last])
+    grown, worst = int(offset[last] - offset[first]), float(max(error[first], error[last]))
+    if ended - begun >= SPAN_NS:
+        line = Line(float(offset[first]), grown / (ended - begun), begun)
+        return Probed(line, True, worst, begun, ended)
+    middle = Line(float(offset[first]) + grown / 2, 0.0, begun)
+    return Probed(middle, False, worst + abs(grown) / 2, begun, ended)
