@@ -143,6 +143,7 @@ def copies(loop: Loop) -> None:
             everyone_computes(loop, 0.9, kernels=10)
             for to in range(1, 4):
                 loop.copy(0, size / 90e3, kind="PtoP", size=size, destination=f"cuda:{to}")
+            loop.at("end")
 
 
 def gloo(loop: Loop) -> None:
