@@ -65,4 +65,6 @@ def mb(size_bytes: float) -> str:
 
 def ms(time_ns: float) -> str:
     """A time for a sentence."""
+    if time_ns >= 9.995e8:
+        return f"{time_ns / 1e9:.3g} s"
     return f"{time_ns / 1e6:.3g} ms" if time_ns >= 1e5 else f"{time_ns / 1e3:.3g} µs"

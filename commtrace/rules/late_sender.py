@@ -1,4 +1,4 @@
-"""A receiver waits for its sender."""
+"""A receiver waits for its sender, in vain if that never sends."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
+from commtrace.intervals import total, union
 from commtrace.rules._awaited import Awaited, sent, systematic
-from commtrace.rules._common import ms
-from commtrace.rules._rule import Rule
+from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
+from commtrace.rules._waiting import joined_rows
 from commtrace.schema import Evidence, Finding
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commtrace.trace import Trace
 
 
 @dataclass(frozen=True)
 class LateSender(Rule):
-    """One rank's sends come later than the recvs that wait for them.
+    """One rank's sends come later than the recvs that wait for them, or never.
 
     What it detects
         A sender and a receiver of at least ``min_operations`` messages, where the send
         starts after the recv in more than half of them (a binomial test, corrected for the
-        number of pairs), and the waits are at least ``min_share`` of the steps' time.
+        number of pairs), and the waits are at least ``min_share`` of the steps' time. Also,
+        at once: a recv that takes so long, within what is recorded of a sender that sends it
+        fewer messages than it expects.
 
     Why it costs time
         The receiver does nothing, and whoever needs what it makes of the message waits too.
 
     What to do
         Post the recv later or asynchronously, behind work that does not need the message;
-        let the sender send as soon as the data is there, before other work.
+        let the sender send as soon as the data is there, before other work. Where both ranks
+        receive first, let one send first, or use ``batch_isend_irecv``.
 
     Blind spots
         A sender that is late because it waited elsewhere itself is not blamed: look at the
@@ -43,11 +52,51 @@ class LateSender(Rule):
     min_share: float = 0.05
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        """One finding per sender and receiver."""
-        rows = sent(trace, self.min_operations)
+        """One finding per sender and receiver; one of both where each waits for the other."""
+        in_vain = _in_vain(trace, self.min_share)
+        for _, waits in in_vain.groupby("pair"):
+            yield self._of_vain(waits)
+        try:
+            rows = sent(trace, self.min_operations)
+        except CannotLook:
+            if len(in_vain):
+                return
+            raise
         limits = self.min_operations, self.min_share
         for late in systematic(rows, rows["op"] == "send", ["receiver", "sender"], trace, limits):
             yield self._finding(late)
+
+    def _of_vain(self, waits: pd.DataFrame) -> Finding:
+        first, ranks = waits.iloc[0], tuple(sorted(waits["peer"].unique().tolist()))
+        start, end = (waits[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+        longest = int((end - start).max())
+        both = len(ranks) > 1
+        who = (
+            f"ranks {ranks[0]} and {ranks[1]} each wait" if both else f"rank {first['rank']} waits"
+        )
+        other = "the other" if both else f"rank {first['peer']}"
+        return Finding(
+            rule=self.name(),
+            summary=f"{who} up to {ms(longest)} in a recv for what {other} does not send meanwhile",
+            ranks=ranks,
+            streams=tuple(sorted({int(stream) for stream in waits["stream"]})),
+            start_ns=int(start.min()),
+            end_ns=int(end.max()),
+            cost_ns=total(union(start, end)),
+            evidence=(
+                Evidence("recvs without a send", len(waits), "operations", 0),
+                Evidence("longest of them", longest, "ns"),
+            ),
+            ruled_out=(
+                "a send outside of the recording: the recv is within what the sender recorded",
+            ),
+            advice="let one of them send first, or use batch_isend_irecv: this is a deadlock that "
+            "only a timeout ends"
+            if both
+            else f"find out why rank {ranks[0]} does not send: a branch on rank or data, another "
+            "order, or a wait of its own",
+            confidence="medium",
+        )
 
     def _finding(self, late: Awaited) -> Finding:
         receiver, sender = late.key
@@ -100,3 +149,26 @@ def _run(send_at: float, recv_at: float) -> Trace:
         run.collective(0, "send", start + send_at, 6000 - send_at, size=1 << 26, peer=1)
         run.collective(1, "recv", start + recv_at, 6000 - recv_at, size=1 << 26, peer=0)
     return run.trace()
+
+
+def _in_vain(trace: Trace, min_share: float) -> pd.DataFrame:
+    """Long recvs without a send from a rank that sent too few; its recording is around them."""
+    rows = joined_rows(trace)
+    rows = rows[rows["op"].isin(("send", "recv")) & rows["peer"].notna()]
+    rows = rows.assign(peer=rows["peer"].astype("int64"), start_ns=rows["arrival_ns"])
+    recvs, sends = rows[rows["op"] == "recv"], rows[rows["op"] == "send"]
+    expected = recvs.groupby(["rank", "peer"])["op"].transform("size")
+    count = sends.groupby(["peer", "rank"]).size().to_dict()
+    came = [count.get(pair, 0) for pair in zip(recvs["rank"], recvs["peer"], strict=True)]
+    cut = {note.rank for note in trace.notes if note.code in ("truncated", "damaged")}
+    windows = trace.ranks.drop_duplicates("rank").set_index("rank")[["start_ns", "end_ns"]]
+    window = windows.reindex(recvs["peer"]).astype("float64").to_numpy()
+    waited = recvs["end_ns"] - recvs["start_ns"]
+    return recvs[
+        (recvs["present"] == 1)
+        & (expected > came)
+        & ~recvs["peer"].isin(cut)
+        & (window[:, 0] <= recvs["start_ns"])
+        & (recvs["end_ns"] <= window[:, 1])
+        & (waited >= min_share * step_time_ns(trace))
+    ]

@@ -276,6 +276,31 @@ def test_the_second_half_of_a_decomposition_is_in_its_place() -> None:
     assert not found(run.trace(), "head-of-line")
 
 
+def in_vain(*, sends: bool, window_us: float = 60_000) -> Trace:
+    """Both receive for 50 ms, and rank 1 sends, or nobody."""
+    run = Tiny(ranks=2, backend="gloo")
+    for rank in (0, 1) if not sends else (0,):
+        run.collective(rank, "recv", 1000, 50_000, size=1 << 10, peer=1 - rank)
+    if sends:
+        run.collective(1, "send", 50_900, 100, size=1 << 10, peer=0)
+    trace = run.trace()
+    window = {"start_ns": BASE_NS, "end_ns": BASE_NS + round(1e3 * window_us)}
+    return replace(trace, ranks=trace.ranks.assign(**window))
+
+
+def test_two_that_receive_first_wait_for_each_other() -> None:
+    (finding,) = found(in_vain(sends=False), "late-sender")
+    assert finding.summary.startswith("ranks 0 and 1 each wait up to 50 ms")
+    assert "deadlock" in finding.advice
+    assert finding.ranks == (0, 1)
+    assert finding.cost_ns == pytest.approx(50_000_000, rel=0.01)
+
+
+def test_a_send_that_came_or_was_not_recorded_is_not_missing() -> None:
+    assert "fewer than 10" in reason(in_vain(sends=True), "late-sender")
+    assert "fewer than 10" in reason(in_vain(sends=False, window_us=40_000), "late-sender")
+
+
 @pytest.mark.parametrize("rule", ["contention", "host-sync", "launch-gap"])
 def test_a_cpu_is_no_gpu(rule: str) -> None:
     assert "GPU" in reason(recorded("overlap/gloo-4"), rule)
