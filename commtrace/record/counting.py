@@ -1,4 +1,4 @@
-"""Where a program's steps end: behind its first optimizer's steps, or where it says so."""
+"""Where a program's steps end: behind one optimizer's steps, or where it says so."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from commtrace.record.window import Window
 
 __all__ = ["Steps"]
 
+_IDLE = 20
+"""So many steps of other optimizers without one of that which counts: it is done."""
+
 _Step = Callable[..., Any]
 
 
@@ -21,7 +24,8 @@ class Steps:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._optimizer: weakref.ref[Any] | None = None
+        self._optimizer: Callable[[], object] = lambda: None  # a weak reference, once one stepped
+        self._idle = 0
         self._told = False
 
     def told(self) -> None:
@@ -33,7 +37,9 @@ class Steps:
             self._window.recount()
 
     def watch_optimizers(self) -> None:
-        """Count what the first optimizer that steps does, of those that are made from now on.
+        """Count what one optimizer does, of those that are made from now on.
+
+        It is the first that steps; when that is gone, or done, the next one.
 
         Behind ``Optimizer.step`` and not in a hook, which runs within it: a step of the trace
         would begin in the middle of a range.
@@ -57,7 +63,9 @@ class Steps:
     def _counted(self, optimizer: Any) -> None:
         if self._told:
             return
-        if self._optimizer is None:
-            self._optimizer = weakref.ref(optimizer)
-        if self._optimizer() is optimizer:
+        known = self._optimizer()
+        self._idle = 0 if known is optimizer else self._idle + 1
+        if known is None or self._idle > _IDLE:
+            self._optimizer, self._idle = weakref.ref(optimizer), 0
+        if not self._idle:
             self._window.step()

@@ -207,6 +207,23 @@ def test_the_first_optimizer_that_steps_counts(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("counted")
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_next_optimizer_counts_when_the_first_is_done(path: Path, keep: bool) -> None:
+    done = [optimizer()]
+    done[0].step()
+    if not keep:
+        done.clear()
+    second = optimizer()
+    for _ in range(20 if keep else 0):
+        second.step()
+    for _ in range(2):
+        second.step()
+    assert not path.exists()
+    second.step()
+    assert read(path)["commtrace"]["steps"] == [3, 4]
+
+
+@pytest.mark.usefixtures("counted")
 def test_what_the_program_says_takes_over(path: Path) -> None:
     mine = optimizer()
     for _ in range(4):
