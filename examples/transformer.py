@@ -1,7 +1,7 @@
 """Trains a small transformer on random text, with DDP or FSDP2; knows nothing of profilers.
 
-    torchrun --nproc-per-node 2 examples/transformer.py ddp
-    commtrace record -n 2 -o out/ddp -- examples/transformer.py ddp
+Run it with ``torchrun --nproc-per-node 2 examples/transformer.py ddp``, record it with
+``commtrace record -n 2 -o out/ddp -- examples/transformer.py ddp``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run, from their own folder."""
+"""What lies in examples/ runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+import commtrace
+from commtrace.record import Plan, record_program
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -20,3 +23,15 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.Mon
     outputs = [output for cell in content.cells for output in cell.get("outputs", ())]
     assert not [output for output in outputs if output.get("name") == "stderr"]
     assert any("image/png" in output.get("data", {}) for output in outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "op"), [("ddp", "all_reduce"), ("fsdp2", "all_gather")])
+def test_a_transformer_is_recorded_unchanged(tmp_path: Path, how: str, op: str) -> None:
+    command = [str(EXAMPLES / "transformer.py"), how, "--steps", "5"]
+    folder = record_program(command, plan=Plan(first=3, steps=2), world_size=2, out=tmp_path / how)
+    run = commtrace.load(folder)
+    assert op in set(run.collectives["op"])
+    assert sorted(run.steps.loc[run.steps["label"].isna(), "step"].unique()) == [3, 4]
+    assert run.manifest is not None
+    assert run.manifest["status"] == "complete"
