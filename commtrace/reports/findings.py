@@ -34,7 +34,7 @@ class Told:
 def told(verdict: Verdict) -> list[Told]:
     """The costliest faults."""
     faults = [its for its in _with_symptoms(verdict) if its[0].rule not in verdict.good_news]
-    return [_told(cause, symptoms, verdict.step_time_ns) for cause, *symptoms in faults[:_SHOWN]]
+    return [_told(cause, symptoms, verdict) for cause, *symptoms in faults[:_SHOWN]]
 
 
 def closing(verdict: Verdict) -> Iterator[str]:
@@ -73,11 +73,12 @@ def _also(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
             yield rule if first.summary == cause.summary else f"{rule} ({clean(first.summary)})"
 
 
-def _told(finding: Finding, symptoms: list[Finding], step_time_ns: int) -> Told:
+def _told(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> Told:
     cost = []
     if finding.cost_ns:
-        share = percent(finding.cost_ns, step_time_ns)
-        cost = [f"costs at most {duration(finding.cost_ns)} ({share} of the steps)"]
+        share = percent(finding.cost_ns, verdict.step_time_ns)
+        whole = "steps" if verdict.in_steps else "run"
+        cost = [f"costs at most {duration(finding.cost_ns)} ({share} of the {whole})"]
     lines = [
         " · ".join((*cost, f"{finding.confidence} confidence", finding.rule)),
         f"→ {clean(finding.advice, 400)}",

@@ -124,6 +124,8 @@ def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> S
         footer.append("≥ a lower bound: the time can include waiting for other ranks.")
     if any(row["busbw_gb_s"] == 0 for row in table):
         footer.append("No busbw where a group is one rank: nothing crosses a link.")
+    if sum(row["exposed_ns"] or 0 for row in table) > span_ns:
+        footer.append("exposed: what runs at once counts for each; it adds up to more than all.")
     if hidden := table[_COSTLIEST:]:
         rest, all_ = (sum(row["duration_ns_total"] for row in part) for part in (hidden, table))
         footer.append(
@@ -143,13 +145,15 @@ def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> S
             ("busbw\nGB/s", ">"),
             ("exposed", ">"),
         ),
-        [_collective(row, span_ns) for row in table[:_COSTLIEST]],
+        [_collective(row, span_ns, bool(clocks)) for row in table[:_COSTLIEST]],
         tuple(footer),
     )
 
 
-def _collective(row: dict[str, Any], span_ns: int) -> list[str]:
+def _collective(row: dict[str, Any], span_ns: int, clocks_differ: bool) -> list[str]:
     total_ns, wait_ns = row["duration_ns_total"], row["wait_ns_total"]
+    if wait_ns == 0 and clocks_differ:
+        wait_ns = None  # a wait below what the clocks tell is not known to be none
     if wait_ns is not None:
         wait_ns = min(wait_ns, total_ns)  # a send can wait before gloo notes it
     bound = "≥ " if row["bound"] == "lower" and row["busbw_gb_s"] else ""

@@ -33,4 +33,5 @@ def explanation(name: str) -> Explanation:
 def verdict(trace: Trace, diagnosis: Diagnosis) -> Verdict:
     """A trace's diagnosis with what its findings are weighed by."""
     good_news = frozenset(name for name, rule in RULES.items() if rule.good_news)
-    return Verdict(diagnosis, step_time_ns(trace), good_news)
+    in_steps = bool(trace.steps["label"].isna().any())
+    return Verdict(diagnosis, step_time_ns(trace), good_news, in_steps)

@@ -73,11 +73,12 @@ class ExposedCommunication(Rule):
         op = most or "untold operations"
         calls, late = ahead(trace, most), unlaunched_ns(trace)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["ahead"].all())
+        each = f" (median of {len(found)} devices)" if len(found) > 1 else ""
         communication = trace.collectives
         return Finding(
             rule=self.name(),
             summary=(
-                f"{ms(exposed)} of communication run with no compute beside it, mostly {op}; "
+                f"{ms(exposed)} of communication{each} run with no compute beside it, mostly {op}; "
                 f"compute could hide {ms(gain)}"
             ),
             ranks=tuple(sorted({int(rank) for rank in found["rank"]})),

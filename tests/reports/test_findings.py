@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from commtrace.analysis import Analysis, Verdict
 from commtrace.reports import json as json_report
 from commtrace.reports import markdown, notebook, terminal
-from commtrace.reports.findings import closing
+from commtrace.reports.findings import closing, told
 from commtrace.rules import RULES, explanation
 from commtrace.run import Run
 from commtrace.schema import Diagnosis, Evidence, Finding
@@ -45,6 +45,11 @@ def verdict(*findings: Finding, **skipped: str) -> Verdict:
 
 def reported(make_trace: Make, judged: Verdict) -> Analysis:
     return replace(Run(make_trace(), "run").analysis(select=["straggler"]), verdict=judged)
+
+
+def test_without_steps_a_cost_is_a_share_of_the_run() -> None:
+    (shown,) = told(replace(verdict(FINDING), in_steps=False))
+    assert shown.lines[0].startswith("costs at most 11.0 ms (11 % of the run)")
 
 
 def test_a_finding_its_cost_its_cure_and_its_symptoms(make_trace: Make) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from commtrace.analysis import Analysis
+from commtrace.metrics.collectives import COLLECTIVES
 from commtrace.reports import markdown, notebook, terminal
+from commtrace.reports.tables import collectives
 from commtrace.reports.waiting import straggler
 from commtrace.run import Run
 from commtrace.trace import Trace
@@ -124,3 +127,22 @@ def test_one_rank_waits_for_nobody(make_trace: Make) -> None:
     analysis = run_of(make_trace, [[0.0]] * 10, world_size=1)
     assert straggler(analysis) is None
     assert "Who waits" not in terminal.render(analysis)
+
+
+def kind(**more: Any) -> pd.DataFrame:
+    row: dict[str, Any] = {column.name: None for column in COLLECTIVES.columns}
+    row |= {"op": "all_reduce", "count": 1, "duration_ns_total": 100, "duration_ns_p50": 100}
+    return COLLECTIVES.from_rows([{**row, "wait_ns_total": 0, **more}])
+
+
+def test_a_wait_that_clocks_would_hide_is_not_said_to_be_none() -> None:
+    title = [name for name, _ in collectives(kind(), 100, []).columns]
+    wait = title.index("wait")
+    assert collectives(kind(), 100, []).cells[0][wait] == "0 %"
+    assert collectives(kind(), 100, ["no wait below"]).cells[0][wait] == "–"
+
+
+def test_exposed_time_of_what_runs_at_once_adds_up_to_more() -> None:
+    both = pd.concat([kind(exposed_ns=84), kind(op="broadcast", exposed_ns=83)])
+    assert "adds up to more" in " ".join(collectives(both, 100, []).footer)
+    assert not collectives(kind(exposed_ns=84), 100, []).footer
