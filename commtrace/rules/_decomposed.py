@@ -64,6 +64,7 @@ class Reference:
     ``how`` is ``measured`` in this trace, ``fitted`` to its all_reduces of other sizes, or
     ``expected`` from the pair itself, as a ring relates the two. ``upper_ns`` is the upper
     quartile, or the model's residual above. ``tree`` says that its kernel's name shows one.
+    ``times`` are those measured, in ns and in order.
     """
 
     time_ns: float
@@ -71,6 +72,7 @@ class Reference:
     how: str
     count: int
     tree: bool = False
+    times: tuple[float, ...] = ()
 
 
 _PAIRS: WeakKeyDictionary[Trace, tuple[Pair, ...]] = WeakKeyDictionary()
@@ -222,7 +224,8 @@ def reference(trace: Trace, pair: Pair) -> Reference:
     same = alike[alike["size_bytes"] == tensor]
     if len(same):
         half, upper = (float(same["transfer_ns"].quantile(q)) for q in (0.5, 0.75))
-        return Reference(half, upper, "measured", len(same), _tree(trace, same))
+        times = tuple(same.sort_values("first_arrival_ns")["transfer_ns"].astype("float64"))
+        return Reference(half, upper, "measured", len(same), _tree(trace, same), times)
     near = alike[(alike["size_bytes"] >= tensor / _NEAR) & (alike["size_bytes"] <= tensor * _NEAR)]
     model = fit(near["size_bytes"], near["transfer_ns"].astype(np.float64))
     if model and model.residual <= _MAX_RESIDUAL:

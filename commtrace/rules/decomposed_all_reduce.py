@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
+
 from commtrace.rules._common import mb, ms, step_time_ns
 from commtrace.rules._decomposed import Pair, Reference, pairs, reference
 from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
+from commtrace.rules._waiting import chance
 from commtrace.schema import Evidence, Finding
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
+
+_SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,9 @@ class DecomposedAllReduce(Rule):
         in the trace, else by the model fitted to its all_reduces, else as a ring relates
         them. All that is beyond it is at least ``min_share_pct`` of the steps. Or it is less
         slower, as on many ranks, but clearly (three quarters of the pairs are slower than
-        three quarters of the all_reduces), and that is ``large_share_pct`` of the steps. Only with
-        ``few`` pairs or more, and as many all_reduces, is the claim called certain.
+        three quarters of the all_reduces), and that is ``large_share_pct`` of the steps. Of
+        ``few`` pairs or more, over half have to be longer than the all_reduce of the same
+        step; only if that is no chance (a sign test) is the claim called certain.
 
     Why it costs time
         The evidence says, as factors whose product is the ratio: more *bytes* than the
@@ -70,6 +76,9 @@ class DecomposedAllReduce(Rule):
             once = reference(trace, pair)
             time = float(pair.times["time"].median())
             share = 100 * (time - once.time_ns) * len(pair.times) / max(step_time_ns(trace), 1)
+            longer = _longer(pair, once)
+            if len(pair.times) >= self.few and 2 * longer <= len(pair.times):
+                continue
             slower = time >= self.slower * once.time_ns > 0 and share >= self.min_share_pct
             if slower or (share >= self.large_share_pct and _clear(pair, once)):
                 yield self._finding(trace, pair, once)
@@ -94,6 +103,7 @@ class DecomposedAllReduce(Rule):
                 Evidence(f"time of the pair, median of {len(pair.times)}", time / 1e6, "ms"),
                 Evidence(f"all_reduce, {source(once)}", once.time_ns / 1e6, "ms"),
                 Evidence("ratio", time / once.time_ns, "x", self.slower),
+                Evidence("longer than the all_reduce beside it", _longer(pair, once), "pairs"),
                 *(Evidence(f"factor: {name}", value, "x") for name, value in split.items()),
                 Evidence(f"{pair.first} alone", float(pair.times["first"].median()) / 1e6, "ms"),
                 Evidence(f"{pair.second} alone", float(pair.times["second"].median()) / 1e6, "ms"),
@@ -129,6 +139,7 @@ class DecomposedAllReduce(Rule):
         if once.how == "expected" or len(pair.times) == 1 or not _clear(pair, once):
             return "low"
         many = min(len(pair.times), once.count) >= self.few
+        many = many and chance(_longer(pair, once), len(pair.times), 0.5) <= _SIGNIFICANT
         # One rank's times hold its waiting, too.
         return "high" if many and once.how == "measured" and ranks > 1 else "medium"
 
@@ -146,6 +157,13 @@ class DecomposedAllReduce(Rule):
 def _clear(pair: Pair, once: Reference) -> bool:
     """Whether the pair's lower quartile is above the all_reduce's upper one."""
     return float(pair.times["time"].quantile(0.25)) > once.upper_ns
+
+
+def _longer(pair: Pair, once: Reference) -> int:
+    """In how many instances the pair took longer than its all_reduce; else than the usual one."""
+    times = pair.times.sort_values("start")["time"].to_numpy(np.float64)
+    alike = len(once.times) == len(times)
+    return int((times > (np.array(once.times) if alike else once.time_ns)).sum())
 
 
 def _steps(output: int, *, between: bool) -> Trace:
