@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configured", "diagnose"]
 
-_EXPLAINED = 0.4  # of its cost: of a larger one the most would remain
+_EXPLAINED = 0.5  # of its cost: of a larger one the most would remain
 
 
 def diagnose(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 
 _AT_ONCE_NS = 200_000
+_AT_ONCE = 0.25  # of the operation's time: where cores are scarce a thread wakes later
 _MOSTLY = 0.8
 _FAR = np.iinfo(np.int64).max
 
@@ -150,7 +151,8 @@ def _blocked(calls: pd.DataFrame, compute: Intervals, following: Int64) -> pd.Da
     opens = np.append(compute[0], _FAR)
     resumed = opens[np.searchsorted(opens, end)]
     behind = covered(end, np.maximum(following, end), compute)
-    blocked = (hidden <= (1 - _MOSTLY) * (end - start)) & (resumed - end <= _AT_ONCE_NS)
+    at_once = resumed - end <= np.maximum(_AT_ONCE_NS, _AT_ONCE * (end - start))
+    blocked = (hidden <= (1 - _MOSTLY) * (end - start)) & at_once
     return calls.assign(blocked=blocked, blocked_ns=end - start - hidden, behind_ns=behind)
 
 

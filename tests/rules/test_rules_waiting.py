@@ -211,6 +211,17 @@ def test_only_the_variant_that_waits_too_early_overlaps_falsely() -> None:
     assert not found(recorded("ddp_training/gloo-4"), "false-overlap")
 
 
+@pytest.mark.parametrize(("woke_us", "speaks"), [(900, True), (1100, False)])
+def test_a_thread_that_wakes_late_still_waited(woke_us: float, speaks: bool) -> None:
+    """Up to a quarter of the 4 ms that the operation took."""
+    run = Tiny()
+    for step in range(12):
+        start = 10_000 * step
+        run.collective(0, "all_reduce", start, 4000, size=1 << 24, asynchronous=1)
+        run.kernel(0, start + 4000 + woke_us, 3000)
+    assert bool(found(run.trace(), "false-overlap")) == speaks
+
+
 def test_synchronous_calls_overlap_nothing_falsely() -> None:
     trace = RULES["false-overlap"].bad()
     synchronous = trace.collectives.assign(asynchronous=pd.array([0] * 12, dtype="Int64"))
