@@ -91,8 +91,8 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
         enough = not other.cost_ns or other.cost_ns >= _EXPLAINED * symptom.cost_ns
-        known = symptom.rule in rule.explains or symptom.explained_by == other.rule
-        if known and overlap and not elsewhere and enough:
+        known = symptom.explained_by == other.rule or (symptom.rule in rule.explains and enough)
+        if known and overlap and not elsewhere:
             return other
         times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)
         if symptom.rule in rule.same and times:

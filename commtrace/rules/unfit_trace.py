@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
+from commtrace.comms import bus_factor
 from commtrace.metrics.waits import matched
 from commtrace.rules._common import ms, step_time_ns, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._timeline import timelines
 from commtrace.rules._tiny import Tiny
+from commtrace.rules._waiting import SYNCHRONISING
 from commtrace.schema import Evidence, Finding, Note
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ _BROKEN = {
 
 _SAID = 120
 _LATE_NS = 10_000
+_LARGE_BYTES = 1_000_000
+_CRAWL_GB_S = 5.0
 _HELD_UP_NS = 1_000_000
 
 
@@ -39,13 +44,14 @@ class UnfitTrace(Rule):
     """What was recorded cannot carry all conclusions.
 
     What it detects
-        Files that break off, are damaged or cannot be read; ranks of the job without a trace; over
-        ``orphaned_pct`` of the kernels without their launch; over ``early_pct`` of the GPU's
-        events more than 10 us before their launch, which clocks that agree do not show; a GPU
-        that runs nothing for ``held_up_share`` of the steps' time, over 1 ms each time, though
-        the next event was launched before it ran dry; and ranks' clocks that are known less
-        well than a typical operation takes, that is ``clock_errors`` times the error is above
-        it.
+        Files that break off, are damaged or cannot be read; ranks of the job without a trace, with
+        what large collectives take that are below any link in a machine (5 GB/s): either they wait
+        for these ranks, or the link is broken; over ``orphaned_pct`` of the kernels without their
+        launch; over ``early_pct`` of the GPU's events more than 10 us before their launch, which
+        clocks that agree do not show; a GPU that runs nothing for ``held_up_share`` of the steps'
+        time, over 1 ms each time, though the next event was launched before it ran dry; and ranks'
+        clocks that are known less well than a typical operation takes, that is ``clock_errors``
+        times the error is above it.
 
     Why it costs time
         Yours: waits across ranks, steps and overlap are then lower bounds or guesses, and
@@ -91,10 +97,12 @@ class UnfitTrace(Rule):
     def _missing_ranks(self, trace: Trace) -> Iterator[Finding]:
         world, present = trace.ranks["world_size"].max(), trace.ranks["rank"].nunique()
         if pd.notna(world) and present < world:
+            slow, clause = _crawling(trace)
+            said = clause if worth_saying(slow, trace, self.held_up_share) else ""
             yield self._finding(
                 trace,
                 f"{world - present} of {world} ranks left no trace: waiting for them cannot be "
-                "told from transfer",
+                f"told from transfer{said}",
                 Evidence("ranks without a trace", int(world - present), "ranks", 0),
                 "record every rank in the same steps and give all files together",
             )
@@ -199,6 +207,26 @@ class UnfitTrace(Rule):
     def good() -> Trace:
         """The whole file; one kernel of the step before ran into the window."""
         return _kernels(lost=1).trace()
+
+
+def _crawling(trace: Trace) -> tuple[int, str]:
+    """Time of a GPU in large collectives that are slower than any link, and a clause on it."""
+    calls = trace.collectives
+    calls = calls[(calls["device"] != "cpu") & (calls["size_bytes"].fillna(0) >= _LARGE_BYTES)]
+    calls = calls[calls["op"].isin(SYNCHRONISING) & (calls["duration_ns"] > 0)]
+    calls = calls[calls["group_size"].notna()]
+    called = zip(calls["op"].astype(str), calls["group_size"].astype(int), strict=True)
+    factor = np.array([bus_factor(op, n) for op, n in called], dtype=np.float64)
+    moved = calls["size_bytes"].to_numpy(dtype=np.float64) * factor
+    slow = calls.assign(gb_s=moved / calls["duration_ns"].to_numpy())
+    slow = slow[slow["gb_s"].between(0, _CRAWL_GB_S, inclusive="neither")]
+    if slow.empty:
+        return 0, ""
+    time = int(slow.groupby("rank")["duration_ns"].sum().median())
+    return time, (
+        f", and {ms(time)} in {slow['op'].mode().iloc[0]} at {slow['gb_s'].median():.2g} GB/s bus "
+        "bandwidth, less than any link in a machine gives, are one or the other"
+    )
 
 
 def _shortened(message: str) -> str:

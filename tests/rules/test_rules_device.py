@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from commtrace.rules import diagnose
@@ -164,3 +166,16 @@ def test_what_launched_work_waits_for_is_missing() -> None:
 
 def test_another_device_may_be_what_launched_work_waits_for() -> None:
     assert not found(held_up(device="cuda:1").trace(), "unfit-trace")
+
+
+@pytest.mark.parametrize(("took_us", "said"), [(2000, True), (200, False)])
+def test_what_crawls_beside_missing_ranks_waits_or_has_a_bad_link(
+    took_us: float, said: bool
+) -> None:
+    """4 MB on 4 ranks in 2 ms are 3 GB/s, in 0.2 ms 30."""
+    run = Tiny(ranks=4)
+    for i in range(5):
+        run.collective(0, "all_reduce", 3000 * i, took_us, size=4_000_000)
+    trace = run.trace()
+    (finding,) = found(replace(trace, ranks=trace.ranks[:1]), "unfit-trace")
+    assert ("10 ms in all_reduce at 3 GB/s bus bandwidth" in finding.summary) == said
