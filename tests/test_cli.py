@@ -14,6 +14,7 @@ import pytest
 
 from commtrace import __version__
 from commtrace.cli import main
+from commtrace.record import Place
 from commtrace.reports import json as json_report
 
 Captured = pytest.CaptureFixture[str]
@@ -435,7 +436,7 @@ def test_record_then_analyze(tmp_path: Path, capsys: Captured, monkeypatch: Any)
         asked.update(options, workload=workload)
         return tmp_path / "a folder"
 
-    monkeypatch.setattr("commtrace.record.launch.record", record)
+    monkeypatch.setattr("commtrace.record.record", record)
     options = ["--set", "elements=5", "--set", "dtype=float16", "-n", "3", "--backend", "gloo"]
     assert main(["record", "all_reduce", *options]) == 0
     assert asked == {
@@ -444,6 +445,7 @@ def test_record_then_analyze(tmp_path: Path, capsys: Captured, monkeypatch: Any)
         "world_size": 3,
         "backend": "gloo",
         "out": None,
+        "place": Place(),
     }
     out, err = capsys.readouterr()
     assert out == f"{tmp_path}/a folder\n"
