@@ -14,6 +14,7 @@ from commtrace.comms import POINT_TO_POINT
 from commtrace.expect import fit
 from commtrace.metrics.waits import matched
 from commtrace.rules._between import used_between
+from commtrace.rules._called import called
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -35,9 +36,11 @@ class Pair:
 
     ``tensor_bytes`` is what an all_reduce (or reduce + broadcast) beside it reduces: the
     pair's own size, or an n-th of it; None where nothing beside it tells. ``times`` has one
-    row per instance, in ns: ``time`` from the first's last arrival to the second's last end,
-    ``first``, ``second`` (their transfers), ``gap`` (from the first's end to the second's
-    start on the rank where that is shortest), ``start``, ``end``.
+    row per instance, in ns: ``time`` from the first's last arrival (of synchronous calls on
+    the CPU from the last call, since gloo copies the input before it starts) to the second's
+    last end, ``first``, ``second`` (their transfers, the first's from there on), ``gap`` (from
+    the first's end to the second's start on the rank where that is shortest), ``start``,
+    ``end``.
     """
 
     first: str
@@ -195,12 +198,11 @@ def _tensor_bytes(rows: pd.DataFrame, instances: pd.DataFrame, sure: list[Any]) 
 
 
 def _times(trace: Trace, instances: pd.DataFrame) -> pd.DataFrame:
-    operations = matched(trace).operations.set_index("operation")
     gap = (instances["start_ns_second"] - instances["end_ns"]).clip(lower=0)
     each = instances.assign(gap=gap).groupby(["operation", "operation_second"])
     one = each.agg(gap=("gap", "min"), start=("start_ns", "min"), end=("end_ns_second", "max"))
-    first = operations.loc[one.index.get_level_values(0)]
-    second = operations.loc[one.index.get_level_values(1)]
+    first = called(trace).loc[one.index.get_level_values(0)]
+    second = matched(trace).operations.set_index("operation").loc[one.index.get_level_values(1)]
     whole = second["last_end_ns"].to_numpy() - first["last_arrival_ns"].to_numpy()
     one["first"], one["second"] = (
         half["transfer_ns"].to_numpy(np.int64) for half in (first, second)
@@ -213,7 +215,7 @@ def _times(trace: Trace, instances: pd.DataFrame) -> pd.DataFrame:
 
 def reference(trace: Trace, pair: Pair) -> Reference:
     """What one all_reduce of the tensor costs: measured, else fitted, else expected."""
-    found = matched(trace).operations
+    found = called(trace).reset_index()
     alike = found[
         (found["op"] == "all_reduce")
         & (found["communicator"] == pair.communicator)

@@ -31,8 +31,9 @@ class LatencyBound(Rule):
         ``min_latency_share`` of their time, in rows without a pause: the next begins within
         one latency of the last one's end, so that nothing was computed in between, and they
         could have been one. Latency is fitted from this trace where sizes differ enough, else
-        it is that of NCCL's own tuning constants. The gain, one latency for every operation
-        that joins another, has to be worth ``min_step_share`` of the step.
+        it is that of NCCL's own tuning constants. The gain, a row's time from first to last
+        less that of the operations it could have been, has to be worth ``min_step_share`` of
+        the step.
 
     Why it costs time
         Every operation pays for its launch and for every hop of its ring or tree, however
@@ -67,18 +68,19 @@ class LatencyBound(Rule):
                 looked = True
                 yield from self._among(some, latency, origin, known, trace)
         if not looked:
-            raise CannotLook("sizes vary too little to fit a latency, and NCCL did not run")
+            raise CannotLook(_unfit(known))
 
     def _among(
         self, some: pd.DataFrame, latency: float, origin: str, known: pd.DataFrame, trace: Trace
     ) -> Iterator[Finding]:
         small = some[latency > self.min_latency_share * some["transfer_ns"]]
         row = _rows(small, known, latency)
-        of_row = small.groupby(row)["size_bytes"].agg(["size", "sum"])
-        left = (1 + of_row["sum"] // self.bucket_bytes).clip(upper=of_row["size"])
-        joined = int((of_row["size"] - left).sum())
-        cost = round(joined * latency)
-        in_rows = small[of_row["size"].to_numpy()[row] > 1]
+        of_row = _measured(small, row, latency)
+        left = (1 + of_row["bytes"] // self.bucket_bytes).clip(upper=of_row["count"])
+        joined = int((of_row["count"] - left).sum())
+        saved = of_row["took_ns"] - left * latency - of_row["moving_ns"]
+        cost = round(float(saved[left < of_row["count"]].clip(lower=0).sum()))
+        in_rows = small[of_row["count"].to_numpy()[row] > 1]
         if len(in_rows) < self.min_count or not worth_saying(cost, trace, self.min_step_share):
             return
         share = min(latency / float(in_rows["transfer_ns"].median()), 1.0)
@@ -134,6 +136,31 @@ def _rows(small: pd.DataFrame, known: pd.DataFrame, latency: float) -> npt.NDArr
     pause = small["first_arrival_ns"].to_numpy()[1:] - small["last_end_ns"].to_numpy()[:-1]
     begins = (np.diff(place) > 1) | (pause > latency)
     return np.concatenate(([0], np.cumsum(begins)))[: len(small)]
+
+
+def _measured(small: pd.DataFrame, row: npt.NDArray[np.intp], latency: float) -> pd.DataFrame:
+    """Of each row: its operations, bytes, time once all were there, and that beyond latency."""
+    moving = (small["transfer_ns"] - latency).clip(lower=0)
+    of_row = (
+        small.assign(moving_ns=moving)
+        .groupby(row)
+        .agg(
+            count=("size_bytes", "size"),
+            bytes=("size_bytes", "sum"),
+            start_ns=("last_arrival_ns", "min"),
+            end_ns=("last_end_ns", "max"),
+            moving_ns=("moving_ns", "sum"),
+        )
+    )
+    # Pauses in a row are what the host takes to call the next: one call has none.
+    return of_row.assign(took_ns=(of_row["end_ns"] - of_row["start_ns"]).astype("float64"))
+
+
+def _unfit(known: pd.DataFrame) -> str:
+    kinds = known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False)
+    varied = any(fitted(some, np.inf) for _, some in kinds)
+    why = "times of one size vary too much" if varied else "sizes vary too little"
+    return f"{why} to fit a latency, and NCCL did not run"
 
 
 def _all_reduces(pause_us: float) -> Trace:

@@ -10,8 +10,8 @@ import numpy as np
 
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.activity import Device, by_device, joined, work
-from commtrace.metrics.waits import matched
 from commtrace.rules._accumulation import repeated_in_accumulation
+from commtrace.rules._called import ahead_ns, called
 from commtrace.rules._common import ms, step_time_ns
 from commtrace.rules._decomposed import sequences
 from commtrace.rules._repeats import needless_barriers, reduced_twice
@@ -48,7 +48,9 @@ class Redundant(Rule):
         Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
         barrier may order files or prints. That two all_reduces work on one tensor follows
         from size, type and order, not from addresses; within one group it could as well be
-        two buckets, so that only another group, of some or all of the ranks, counts.
+        two buckets, so that only another group, of some or all of the ranks, counts. What DDP
+        copies into and out of its buckets, unless ``gradient_as_bucket_view``, is gained as
+        well, but not counted.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -168,12 +170,12 @@ def _exposed_ns(trace: Trace, rows: pd.DataFrame) -> int:
     exposed: dict[int, int] = {}
     for place, mine in rows.groupby(["rank", "device"], observed=True):
         rank, device = cast("tuple[int, str]", place)
-        busy = union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        begun = mine["start_ns"] - ahead_ns(mine)
+        busy = union(begun.to_numpy(), mine["end_ns"].to_numpy())
         streams = devices[Device(rank, device, None)]
         compute = joined([done for _, done in streams]).compute
         alone = busy if compute is None else subtract(busy, compute)
         exposed[rank] = exposed.get(rank, 0) + total(alone)
     # Waiting for a rank that comes later is not gained: all others would wait elsewhere.
-    moving = matched(trace).operations.set_index("operation")["transfer_ns"]
-    most = int(moving.loc[rows["operation"].unique()].sum())
+    most = int(called(trace).loc[rows["operation"].unique(), "transfer_ns"].sum())
     return min(int(np.median([*exposed.values()])), most)

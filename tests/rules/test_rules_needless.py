@@ -225,6 +225,20 @@ def test_other_ranks_or_other_values_are_another_sum() -> None:
     assert not found(twice((0, 1), between=True), "redundant")
 
 
+@pytest.mark.parametrize(("asynchronous", "each_us"), [(0, 205), (1, 200)])
+def test_a_synchronous_call_on_the_cpu_costs_from_its_call_on(
+    asynchronous: int, each_us: int
+) -> None:
+    run = Tiny(2, backend="gloo")
+    for step in range(5):
+        for rank in range(2):
+            told = {"asynchronous": asynchronous}
+            run.collective(rank, "barrier", step * 1000, 200, **told)
+            run.collective(rank, "all_reduce", step * 1000 + 300, 500, size=1 << 20, **told)
+    (finding,) = found(run.trace(), "redundant")
+    assert finding.cost_ns == 5 * each_us * 1000
+
+
 # desync
 
 
