@@ -210,11 +210,11 @@ class UnfitTrace(Rule):
 
 
 def _crawling(trace: Trace) -> tuple[int, str]:
-    """Time of a GPU in large collectives that are slower than any link, and a clause on it."""
+    """Time of a GPU in large collectives with missing ranks that crawl, and a clause on it."""
     calls = trace.collectives
     calls = calls[(calls["device"] != "cpu") & (calls["size_bytes"].fillna(0) >= _LARGE_BYTES)]
     calls = calls[calls["op"].isin(SYNCHRONISING) & (calls["duration_ns"] > 0)]
-    calls = calls[calls["group_size"].notna()]
+    calls = calls[calls["group_size"].fillna(0) > trace.ranks["rank"].nunique()]
     called = zip(calls["op"].astype(str), calls["group_size"].astype(int), strict=True)
     factor = np.array([bus_factor(op, n) for op, n in called], dtype=np.float64)
     moved = calls["size_bytes"].to_numpy(dtype=np.float64) * factor
