@@ -28,9 +28,9 @@ class LatencyBound(Rule):
 
     What it detects
         ``min_count`` operations or more of one kind whose latency is more than
-        ``min_latency_share`` of their time, in rows without a pause: the next begins within
-        one latency of the last one's end, so that nothing was computed in between, and they
-        could have been one. Latency is fitted from this trace where sizes differ enough, else
+        ``min_latency_share`` of their time, in rows without a pause: on every rank the next
+        begins within one latency of the last one's end, so that nothing was computed in
+        between, and they could have been one. Latency is fitted from this trace where sizes differ enough, else
         it is that of NCCL's own tuning constants. The gain, a row's time from first to last
         less that of the operations it could have been, has to be worth ``min_step_share`` of
         the step.
@@ -133,7 +133,7 @@ def _rows(small: pd.DataFrame, known: pd.DataFrame, latency: float) -> npt.NDArr
     """Numbers the rows of operations without a pause or another one in between."""
     of_group = known["communicator"].isin(small["communicator"])
     place = np.cumsum(of_group.to_numpy())[known.index.get_indexer(small.index)]
-    pause = small["first_arrival_ns"].to_numpy()[1:] - small["last_end_ns"].to_numpy()[:-1]
+    pause = small["last_arrival_ns"].to_numpy()[1:] - small["last_end_ns"].to_numpy()[:-1]
     begins = (np.diff(place) > 1) | (pause > latency)
     return np.concatenate(([0], np.cumsum(begins)))[: len(small)]
 
