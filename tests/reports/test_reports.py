@@ -115,6 +115,7 @@ def test_the_json_report(make_trace: Make) -> None:
         "offset_ns": 0,
         "drift_ppm": 0.0,
         "error_ns": document["clock"][1]["error_ns"],
+        "provenance": "host",
     }
 
 
