@@ -65,7 +65,6 @@ class Loop:
         self.beside = 1.0  # how much longer kernels take beside communication
         self.wire: Callable[[str, float], float] = lambda _, us: us
         self.hooks: dict[str, list[Callable[[], None]]] = defaultdict(list)
-        self.couples = True  # whether a message waits for both its sides
         self.edits: list[Callable[[Trace], Trace]] = []
         self.micro_batches = 1
         self.number = 0
@@ -231,7 +230,7 @@ class Loop:
         took = (self.wire_us("send", size, 2) + us) * self.noise("message", source, to)
         arrivals = {rank: self._arrives(rank, stream) for rank in (source, to)}
         for rank, op, peer in ((source, "send", to), (to, "recv", source)):
-            end = took + (max(arrivals.values()) if self.couples else arrivals[rank])
+            end = took + max(arrivals.values())
             start, lasts = self._when(rank, arrivals[rank], end - arrivals[rank])
             asked = {"peer": peer, "stream": stream, **self._launch(rank)}
             self.run.collective(rank, op, start, lasts, size=size, **asked)

@@ -149,7 +149,7 @@ CASES = (
         "pipeline-bubble",
         "stages",
         {"micro_batches": "2"},
-        {"micro_batches": "16"},
+        {"micro_batches": "8"},
         stays=("pipeline-bubble",),
     ),
     Case("queued behind others", "head-of-line", "queued", {}, {"own_group": "yes"}),

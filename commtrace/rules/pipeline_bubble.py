@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from commtrace.trace import Trace
 
+_TIMES_MORE = 4
+
 
 @dataclass(frozen=True)
 class PipelineBubble(Rule):
@@ -35,11 +37,15 @@ class PipelineBubble(Rule):
 
     What to do
         More micro-batches per step, or a schedule that interleaves several parts of the
-        model per stage. Where the waits are far longer than that, balance the stages.
+        model per stage. Where the waits are far longer than that, balance the stages. The
+        gain is that of four times as many: a stage waits for p-1 micro-batches, each of
+        which is then so much shorter, less the latency of the messages that are added, as
+        the shortest has it.
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
-        outside sends and recvs. Two ranks that only exchange one message are no pipeline.
+        outside sends and recvs, as in a collective at the step's end. Two ranks that only
+        exchange one message are no pipeline.
     """
 
     explains: ClassVar[tuple[str, ...]] = (
@@ -61,18 +67,18 @@ class PipelineBubble(Rule):
             mine = rows[rows["rank"].isin(chain)]
             micro_batches = _messages_per_step(mine)
             waiting = float(mine.groupby("rank")["wait_ns"].sum().reindex(chain).mean())
-            if micro_batches > 1 and worth_saying(waiting, trace, self.min_share):
+            told = worth_saying(waiting, trace, self.min_share) and _gain_ns(mine, waiting) > 0
+            if micro_batches > 1 and told:
                 yield self._finding(mine, len(chain), micro_batches, waiting, trace)
 
     def _finding(
         self, rows: pd.DataFrame, stages: int, batches: int, waiting: float, trace: Trace
     ) -> Finding:
         measured = 100 * waiting / step_time_ns(trace)
-        ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, 4 * batches)
+        more = _TIMES_MORE * batches
+        ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, more)
         uneven = measured > 1.25 * ideal
-        advice = (
-            f"with {4 * batches} micro-batches instead of {batches}, {better:.0f} % must be lost"
-        )
+        advice = f"with {more} micro-batches instead of {batches}, {better:.0f} % must be lost"
         if uneven:
             advice += "; the rest is uneven stages or slow messages: balance the stages"
         return Finding(
@@ -85,7 +91,7 @@ class PipelineBubble(Rule):
             streams=tuple(sorted(int(stream) for stream in rows["stream"].unique())),
             start_ns=int(rows["arrival_ns"].min()),
             end_ns=int(rows["end_ns"].max()),
-            cost_ns=round(waiting),
+            cost_ns=_gain_ns(rows, waiting),
             evidence=(
                 Evidence("mean waiting of a stage", waiting, "ns"),
                 Evidence("share of the steps' time", measured, "%", 100 * self.min_share),
@@ -128,6 +134,14 @@ def _run(steps: int, micro_batches: int) -> Trace:
 def _bubble_pct(stages: int, micro_batches: int) -> float:
     """What equal stages wait: (p-1)/(m+p-1), as GPipe's paper has it (arXiv:1811.06965)."""
     return 100 * (stages - 1) / (micro_batches + stages - 1)
+
+
+def _gain_ns(rows: pd.DataFrame, waiting: float) -> int:
+    """What so many more micro-batches gain, less what their messages take."""
+    took = rows["end_ns"] - rows["arrival_ns"] - rows["wait_ns"]
+    messages = len(rows) / rows["rank"].nunique()
+    added = (_TIMES_MORE - 1) * messages * max(float(took.min()), 0.0)
+    return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
 
 
 def _messages_per_step(rows: pd.DataFrame) -> int:

@@ -198,6 +198,13 @@ def test_a_late_stage_is_a_symptom_of_the_bubble() -> None:
     assert {other.explained_by for other in others} == {"pipeline-bubble"}
 
 
+def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> None:
+    (bubble,) = found(RULES["pipeline-bubble"].bad(), "pipeline-bubble")
+    waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
+    added = 3 * 12 * 10_000
+    assert bubble.cost_ns == pytest.approx(0.75 * waiting - added)
+
+
 def test_a_ring_is_no_pipeline() -> None:
     assert "chain" in reason(recorded("isend_irecv/gloo-4"), "pipeline-bubble")
 
