@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from commtrace.intervals import subtract, total, union
+from commtrace.intervals import covered, subtract, total, union
 from commtrace.metrics.activity import by_device, joined, work
 from commtrace.rules._common import ms, step_time_ns, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
@@ -18,6 +19,7 @@ from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
 
 if TYPE_CHECKING:
+    from commtrace.intervals import Intervals
     from commtrace.trace import Trace
 
 _AT_ONCE_NS = 50_000
@@ -31,8 +33,10 @@ class HeadOfLine(Rule):
         Operations that were launched, and whose inputs were computed, while another
         operation of other bytes, and of another group or kind, ran on the same stream
         (gloo: the same thread), and that started as soon as it was done. At least
-        ``min_operations`` of them; the time in which they queued and the device computed
-        nothing is at least ``min_share`` of the steps' time.
+        ``min_operations`` of them; what they would gain in front is at least ``min_share`` of
+        the steps' time: the time in which they queued and the device computed nothing, at most
+        the compute that follows before the host calls the next operation, since only that
+        could run beside what was in front.
 
     Why it costs time
         A stream runs one thing after the other, whether or not the second needs the first:
@@ -44,7 +48,8 @@ class HeadOfLine(Rule):
     Blind spots
         Inputs are taken to be ready when all compute that was launched before is done. An
         operation of the same bytes, or of the same group and kind, is taken to be in its place
-        on purpose: the second half of a decomposition needs the first. So is a barrier.
+        on purpose: the second half of a decomposition needs the first. So is a barrier. Of
+        several that are stuck behind each other each reports the same compute.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -63,7 +68,7 @@ class HeadOfLine(Rule):
             per_rank = mine.groupby("rank")
             if int(per_rank.size().max()) < self.min_operations:
                 continue
-            cost = max(_exposed_ns(of_rank, trace) for _, of_rank in per_rank)
+            cost = max(_gain_ns(of_rank, trace) for _, of_rank in per_rank)
             if worth_saying(cost, trace, self.min_share):
                 yield self._finding(mine, cost, trace)
 
@@ -76,7 +81,7 @@ class HeadOfLine(Rule):
             rule=self.name(),
             summary=(
                 f"{first['op']} waits {ms(queued)} behind {first['blocker']}{same} on its stream, "
-                f"ready to start, {len(stuck)} times: {ms(cost)} with nothing to compute"
+                f"ready to start, {len(stuck)} times: {ms(cost)} that compute could fill"
             ),
             ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
             streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),
@@ -89,7 +94,7 @@ class HeadOfLine(Rule):
                 ),
                 Evidence("median time ready but queued", queued, "ns"),
                 Evidence(
-                    "queued while nothing computed, of the steps' time",
+                    "compute that could run meanwhile, of the steps' time",
                     share,
                     "%",
                     100 * self.min_share,
@@ -150,12 +155,31 @@ def _stuck(calls: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     return calls[told & other_bytes & (other_kind | other_group) & waited & at_once]
 
 
-def _exposed_ns(stuck: pd.DataFrame, trace: Trace) -> int:
-    """Time of one rank in which any of them was stuck and no compute ran."""
-    waits = union(stuck["ready_ns"].to_numpy(dtype=np.int64), stuck["start_ns"].to_numpy())
-    where = int(stuck["rank"].iloc[0]), str(stuck["device"].iloc[0])
+def _gain_ns(stuck: pd.DataFrame, trace: Trace) -> int:
+    """What one rank gains if none of them is stuck."""
+    rank, device = int(stuck["rank"].iloc[0]), str(stuck["device"].iloc[0])
+    ready = stuck["ready_ns"].to_numpy(dtype=np.int64)
+    start = stuck["start_ns"].to_numpy()
+    end = stuck["end_ns"].to_numpy()
+    compute = _compute(trace, rank, device)
+    if compute is None:
+        return 0
+    waits = start - ready - covered(ready, start, compute)
+    behind = covered(end, np.maximum(_next_call_ns(end, rank, trace), end), compute)
+    # Threads may be stuck at the same time: that time is gained once.
+    at_most = total(subtract(union(ready, start), compute))
+    return min(int(np.minimum(waits, behind).sum()), at_most)
+
+
+def _compute(trace: Trace, rank: int, device: str) -> Intervals | None:
     for place, streams in by_device(work(trace)).items():
-        compute = joined([done for _, done in streams]).compute
-        if (place.rank, place.device) == where and compute is not None:
-            return total(subtract(waits, compute))
-    return total(waits)
+        if (place.rank, place.device) == (rank, device):
+            return joined([done for _, done in streams]).compute
+    return None
+
+
+def _next_call_ns(moments: npt.NDArray[np.int64], rank: int, trace: Trace) -> npt.NDArray[np.int64]:
+    """When the rank's host calls the next operation after each moment; the end of time if never."""
+    launched = trace.collectives.loc[trace.collectives["rank"] == rank, "launch_ns"].dropna()
+    launched = np.append(np.sort(launched.to_numpy(dtype=np.int64)), np.iinfo(np.int64).max)
+    return np.asarray(launched[np.searchsorted(launched, moments, side="right")], dtype=np.int64)

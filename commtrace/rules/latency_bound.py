@@ -30,10 +30,10 @@ class LatencyBound(Rule):
         ``min_count`` operations or more of one kind whose latency is more than
         ``min_latency_share`` of their time, in rows without a pause: on every rank the next
         begins within one latency of the last one's end, so that nothing was computed in
-        between, and they could have been one. Latency is fitted from this trace where sizes differ enough, else
-        it is that of NCCL's own tuning constants. The gain, a row's time from first to last
-        less that of the operations it could have been, has to be worth ``min_step_share`` of
-        the step.
+        between, and they could have been one. Latency is fitted from this trace where sizes
+        differ enough, else it is that of NCCL's own tuning constants. The gain, a row's time
+        from first to last less that of the operations it could have been, has to be worth
+        ``min_step_share`` of the step.
 
     Why it costs time
         Every operation pays for its launch and for every hop of its ring or tree, however

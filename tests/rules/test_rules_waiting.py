@@ -294,6 +294,21 @@ def test_the_second_half_of_a_decomposition_is_in_its_place() -> None:
     assert not found(run.trace(), "head-of-line")
 
 
+@pytest.mark.parametrize(("compute_us", "gain_us"), [(150, 150), (600, 400)])
+def test_who_is_stuck_gains_no_more_than_the_compute_behind(
+    compute_us: float, gain_us: float
+) -> None:
+    run = Tiny()
+    for step in range(12):
+        start = step * 2000
+        at = {"launch_ns": BASE_NS + 1000 * start}
+        run.collective(0, "reduce_scatter", start, 400, size=1 << 24, **at)
+        run.collective(0, "all_gather", start + 400, 100, size=1 << 20, **at)
+        run.kernel(0, start + 505, compute_us)
+    (finding,) = found(run.trace(), "head-of-line")
+    assert finding.cost_ns == 12 * gain_us * 1000
+
+
 def in_vain(*, sends: bool, window_us: float = 60_000) -> Trace:
     """Both receive for 50 ms, and rank 1 sends, or nobody."""
     run = Tiny(ranks=2, backend="gloo")
