@@ -180,6 +180,7 @@ def _compute(trace: Trace, rank: int, device: str) -> Intervals | None:
 
 def _next_call_ns(moments: npt.NDArray[np.int64], rank: int, trace: Trace) -> npt.NDArray[np.int64]:
     """When the rank's host calls the next operation after each moment; the end of time if never."""
-    launched = trace.collectives.loc[trace.collectives["rank"] == rank, "launch_ns"].dropna()
-    launched = np.append(np.sort(launched.to_numpy(dtype=np.int64)), np.iinfo(np.int64).max)
+    of_rank = trace.collectives.loc[trace.collectives["rank"] == rank, "launch_ns"]
+    launched = np.sort(of_rank.dropna().to_numpy(dtype=np.int64))
+    launched = np.append(launched, np.iinfo(np.int64).max)
     return np.asarray(launched[np.searchsorted(launched, moments, side="right")], dtype=np.int64)

@@ -38,7 +38,9 @@ class UnevenAllToAll(Rule):
 
     Blind spots
         Needs every rank's trace. Bytes between pairs are not seen, only each rank's sums: an
-        exchange can be even by rank and still crowd one link. That routing is uneven only
+        exchange can be even by rank and still crowd one link. Each rank is taken to have its
+        own link: where all share one, or a host's memory, as ranks of one machine do with
+        gloo, the sum of all bytes sets the time, and less is gained. That routing is uneven only
         in a phase of the training shows in other recordings, not in one; how often the same
         rank is the busiest is in the evidence, ``steady_pct`` makes it the culprit.
     """
