@@ -45,9 +45,9 @@ class ColdStart(Rule):
 
     Blind spots
         Without sequence numbers a window's first operation may be any, and the rule does not
-        look. What new_group and init_process_group take themselves is no operation. The
-        first step may compile or allocate as well: that delays arrivals, which are not
-        counted here, but also the host's call.
+        look; gloo numbers no sends and recvs. What new_group and init_process_group take
+        themselves is no operation. The first step may compile or allocate as well: that
+        delays arrivals, which are not counted here, but also the host's call.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
