@@ -150,7 +150,7 @@ def _found(trace: Trace, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pai
             sure.append((halves[0], instances))
     for (communicator, op, dtype, size), instances in sure:
         members = _group_size(instances)
-        if members is None or members < 2:
+        if members is None or members < 2 or not size:
             continue
         yield Pair(
             first=op,

@@ -330,3 +330,12 @@ def test_what_gloo_copies_before_it_starts_is_part_of_a_synchronous_call(
     (finding,) = found(run.trace())
     beside = 5 if asynchronous == 0 else 0
     assert finding.cost_ns == 10 * 1000 * (1000 + copied_us - 500 - beside)
+
+
+def test_an_empty_tensor_is_not_inflated() -> None:
+    run = Tiny(2)
+    for rank in range(2):
+        run.collective(rank, "reduce_scatter", 0, 500, in_bytes=0, out_bytes=0)
+        run.collective(rank, "all_gather", 510, 500, in_bytes=0, out_bytes=0)
+    assert not found(run.trace(), INFLATED)
+    found(run.trace())
