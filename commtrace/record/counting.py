@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ class Steps:
         self._optimizer: Callable[[], object] = lambda: None  # a weak reference, once one stepped
         self._idle = 0
         self._told = False
+        self._within = threading.local()
 
     def told(self) -> None:
         """The program says that a step ends, so that no optimizer need be asked any more."""
@@ -45,23 +47,41 @@ class Steps:
         would begin in the middle of a range.
         """
         original = torch.optim.Optimizer.profile_hook_step
-        counted = torch._disable_dynamo(lambda optimizer: self._counted(optimizer))
+        entered = torch._disable_dynamo(lambda: self._entered())
+        left = torch._disable_dynamo(lambda optimizer: self._left(optimizer))
 
         def profile_hook_step(step: _Step) -> _Step:
             hooked = original(step)
 
             @functools.wraps(hooked)
             def counting(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-                result = hooked(optimizer, *args, **kwargs)
-                counted(optimizer)
+                entered()
+                stepped = False
+                try:
+                    result = hooked(optimizer, *args, **kwargs)
+                    stepped = True
+                finally:
+                    left(optimizer if stepped else None)
                 return result
 
             return counting
 
         torch.optim.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
 
+    def _entered(self) -> None:
+        self._within.depth = getattr(self._within, "depth", 0) + 1
+
+    def _left(self, optimizer: Any) -> None:
+        # One may step another, or the class it derives from: the outermost is the program's.
+        self._within.depth -= 1
+        if optimizer is not None and not self._within.depth:
+            self._counted(optimizer)
+
     def _counted(self, optimizer: Any) -> None:
         if self._told:
+            return
+        if torch._C._current_graph_task_id() != -1:  # no step ends within backward
+            self._window.steps_in_backward = True
             return
         known = self._optimizer()
         self._idle = 0 if known is optimizer else self._idle + 1

@@ -62,6 +62,12 @@ class Profiler:
         with _theirs.not_now():
             self._profiler.stop_trace()
 
+    def drop(self) -> None:
+        """This is a forked child's copy of a profile: it would grow for as long as that lives."""
+        if self._running and torch.autograd._profiler_enabled():
+            torch.autograd._disable_profiler()
+        self._running = self.has_recorded = False
+
     def lose(self) -> None:
         """The program has begun to profile: what is not yet stopped is lost."""
         if self._running or not self.has_recorded:

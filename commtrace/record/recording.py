@@ -27,8 +27,8 @@ _Schedule = Callable[[int], torch.profiler.ProfilerAction]
 _steps: Steps | None = None
 
 
-def count_with(steps: Steps) -> None:
-    """Let :func:`step` count, from now on."""
+def count_with(steps: Steps | None) -> None:
+    """Let :func:`step` count, from now on, or no more."""
     global _steps
     _steps = steps
 

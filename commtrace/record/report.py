@@ -117,6 +117,11 @@ class Report:
             raise EOFError from None
         return order
 
+    def silence(self) -> None:
+        """Tell nothing any more: this is a forked child, and the pipe its parent's."""
+        self._pipe = None
+        self._one_at_a_time = threading.Lock()  # another thread may have held it in the fork
+
     def _tell(self, outcome: Outcome, message: str = "", **more: Any) -> None:
         with self._one_at_a_time:
             word = Word(outcome, message, time.time_ns(), **more)

@@ -6,6 +6,7 @@ The program runs as it would alone: as ``__main__``, with its own arguments and 
 from __future__ import annotations
 
 import _thread
+import atexit
 import os
 import runpy
 import signal
@@ -15,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -52,7 +53,10 @@ def main() -> None:
     path = Path(program.folder, f"rank{os.environ['RANK']}.json.gz")
     window = Window(program.plan, path, {"program": program.described()}, written)
     _prepare(program, window, report)
+    parent = os.getpid()
     error, status = _run(program)
+    if os.getpid() != parent:
+        _end_child(status)
     if error:
         report.failed(error)
     try:
@@ -100,6 +104,16 @@ def _prepare(program: Program, window: Window, report: Report) -> None:
     _watch_group(window)
     if not program.plan.on_signal:
         begin()
+    os.register_at_fork(after_in_child=lambda: _forked(window, report))
+
+
+def _forked(window: Window, report: Report) -> None:
+    """Be an ordinary child of the program: a loader's worker, say."""
+    window.abandon()
+    recording.count_with(None)
+    report.silence()
+    if signal.getsignal(signal.SIGTERM) is leave:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _watch_group(window: Window) -> None:
@@ -112,6 +126,20 @@ def _watch_group(window: Window) -> None:
 
     dist.destroy_process_group = destroy_process_group
     dist.distributed_c10d.destroy_process_group = destroy_process_group
+
+
+def _end_child(status: int | str | None) -> NoReturn:
+    """End a forked child that has come to the program's end.
+
+    At once: the profiler's library would wait for threads that only the parent has.
+    """
+    if isinstance(status, str):
+        print(status, file=sys.stderr)  # noqa: T201 - as sys.exit does
+        status = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
 
 
 # A program's last variables go with the process, and not while other threads still need them:

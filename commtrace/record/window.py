@@ -60,6 +60,7 @@ class Window:
         self._meeting = Meeting()
         self._unsaved: str | None = None
         self._known: dict[str, Any] | None = None
+        self.steps_in_backward = False
 
     @property
     def waits(self) -> bool:
@@ -105,6 +106,14 @@ class Window:
     def remember(self) -> None:
         """The default group is about to go: keep what only it tells."""
         self._known = self._tell()
+
+    def abandon(self) -> None:
+        """This is a forked child now: the window is its parent's."""
+        self._unmark()
+        self._stage = _Stage.OVER
+        self._profiler.drop()
+        self._whole.drop()
+        self._meeting.close()
 
     def close(self, error: str | None = None) -> None:
         """The program ends, with an error or not: write what there is.
@@ -210,8 +219,11 @@ class Window:
         notes = []
         if whole and not self._ended:
             length = f"its first {self._profiler.recorded_s:.1f} s"
-            what = "no optimizer's step and no commtrace.step()"
-            notes.append(f"{what} was seen: recorded whole, {length}")
+            if self.steps_in_backward:
+                what = "the optimizers step within backward, and commtrace.step() was never called"
+            else:
+                what = "no optimizer's step and no commtrace.step() was seen"
+            notes.append(f"{what}: recorded whole, {length}")
         if told["backend"] is None:
             notes.append("the program has no process group: rank and world size as it was started")
         return notes

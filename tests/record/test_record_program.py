@@ -448,3 +448,31 @@ def test_a_program_on_a_gpu_has_all_kernels_of_its_steps(tmp_path: Path) -> None
     assert len(steps(content)) == 3
     assert any(event.get("cat") == "kernel" for event in content["traceEvents"])
     assert manifest(out)["backend"] == "nccl"
+
+
+def test_forked_children_are_not_the_rank(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import multiprocessing, os, signal, sys, torch\n"
+        "def work(queue):\n"
+        "    torch.ones(8)\n"
+        "    queue.put([torch.autograd._profiler_enabled(), signal.getsignal(signal.SIGTERM)])\n"
+        "context = multiprocessing.get_context('fork')\n"
+        "queue = context.Queue()\n"
+        "child = context.Process(target=work, args=(queue,))\n"
+        "child.start()\n"
+        "enabled, handler = queue.get()\n"
+        "child.join()\n"
+        "print(enabled, handler == signal.SIG_DFL, child.exitcode)\n"
+        "number = os.fork()\n"
+        "if number == 0:\n"
+        "    sys.exit(4)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]))\n"
+        "print(os.path.exists(os.path.join(sys.argv[1], 'rank0.json.gz')))\n"
+        "torch.zeros(8)\n"
+    )
+    out = record_program([str(script), str(tmp_path / "out")], world_size=1, out=tmp_path / "out")
+    assert (out / "rank0.log").read_text() == "False True 0\n4\nFalse\n"
+    names = {event["name"] for event in trace(out, 0)["traceEvents"]}
+    assert "aten::zeros" in names
+    assert "aten::ones" not in names

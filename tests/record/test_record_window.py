@@ -224,6 +224,41 @@ def test_the_next_optimizer_counts_when_the_first_is_done(path: Path, keep: bool
 
 
 @pytest.mark.usefixtures("counted")
+def test_of_nested_steps_the_outermost_counts(path: Path) -> None:
+    outer, inner = optimizer(), optimizer()
+    step_of_inner = lambda: inner.step()  # noqa: E731
+
+    class Outer(type(outer)):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> Any:
+            step_of_inner()
+            if closure:
+                raise ValueError("no")
+
+    nesting = Outer([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(ValueError, match="no"):
+        nesting.step(lambda: None)  # one that fails does not count, nor spoils the next
+    for _ in range(3):
+        nesting.step()
+    assert not path.exists()
+    nesting.step()
+    content = read(path)
+    assert content["commtrace"]["steps"] == [3, 4]
+    assert len(spans(content, "Optimizer.step#Outer.step")) == 2
+
+
+def test_optimizers_that_step_within_backward_are_not_counted(counted: Steps, path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    mine = type(optimizer())([weight], lr=0.1)
+    weight.register_post_accumulate_grad_hook(lambda _: mine.step())
+    for _ in range(8):
+        weight.sum().backward()
+    counted._window.close()
+    assert read(path)["commtrace"]["notes"][0].startswith(
+        "the optimizers step within backward, and commtrace.step() was never called: recorded whole"
+    )
+
+
+@pytest.mark.usefixtures("counted")
 def test_what_the_program_says_takes_over(path: Path) -> None:
     mine = optimizer()
     for _ in range(4):
