@@ -21,17 +21,23 @@ _OTHERS_S = 10.0
 """How long the one that writes the manifest waits for the traces of its node's other ranks."""
 
 
-def rank(world_size: int | None) -> dict[str, str] | None:
+def rank(world_size: int | None, *, is_node: bool = False) -> dict[str, str] | None:
     """The environment of this rank, as torchrun would make it; None where there is no launcher.
 
-    ``world_size`` is what the user asked for: on a Slurm node it means to start ranks here.
+    ``world_size`` is what the user asked for, ``is_node`` that one of several nodes was named:
+    either means to start ranks here, as far as Slurm goes. Raises UsageError under torchrun.
     """
     given = dict(os.environ)
     if "RANK" in given and "WORLD_SIZE" in given:
         if world_size is not None:
             raise UsageError("-n: a launcher has started the ranks (RANK is set); leave -n out")
+        if is_node:
+            raise UsageError(
+                "--nnodes: a launcher has started the ranks (RANK is set); "
+                "leave --nnodes, --node-rank and --rdzv-endpoint out"
+            )
         told = {"LOCAL_RANK": given["RANK"], "LOCAL_WORLD_SIZE": given["WORLD_SIZE"]}
-    elif world_size is None and "SLURM_STEP_ID" in given and given.get("SLURM_NTASKS", "1") != "1":
+    elif world_size is None and not is_node and _is_task(given):
         told = _slurm(given)
     else:
         return None
@@ -76,6 +82,11 @@ def finish(
     facts["clock_probe"] = manifest.clock_probe({number: readings})
     problem = f"rank {number}: {error}" if error else None
     manifest.write(path, facts, problem)
+
+
+def _is_task(given: Mapping[str, str]) -> bool:
+    """Whether Slurm has started this process as one of several."""
+    return "SLURM_STEP_ID" in given and given.get("SLURM_NTASKS", "1") != "1"
 
 
 def _slurm(given: Mapping[str, str]) -> dict[str, str]:

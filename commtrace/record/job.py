@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from commtrace.record import manifest
 from commtrace.record.workloads import Value
 
 __all__ = ["Backend", "Job", "Plan", "Program"]
@@ -73,7 +74,7 @@ class Program:
     def described(self) -> dict[str, Any]:
         """As it stands in traces and manifests."""
         kind = "module" if self.is_module else "script"
-        return {kind: self.name, "arguments": self.arguments}
+        return {kind: self.name, "arguments": manifest.conceal(self.arguments)}
 
     def to_json(self) -> str:
         """As one line."""

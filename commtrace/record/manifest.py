@@ -20,7 +20,7 @@ from commtrace import __version__
 from commtrace.errors import RecordError
 from commtrace.record.clock import Reading
 
-__all__ = ["NAME", "clock_probe", "describe", "partial", "write"]
+__all__ = ["NAME", "clock_probe", "conceal", "describe", "partial", "write"]
 
 NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -70,6 +70,27 @@ def clock_probe(readings: Mapping[int, Iterable[Reading]]) -> list[dict[str, int
         for rank in sorted(readings)
         for reading in readings[rank]
     ]
+
+
+def conceal(arguments: Iterable[str]) -> list[str]:
+    """A program's arguments, without the values of those whose names promise a secret.
+
+    >>> conceal(["--lr", "1", "--hf-token", "abc", "wandb.api_key=abc", "--key", "--fast"])
+    ['--lr', '1', '--hf-token', '***', 'wandb.api_key=***', '--key', '--fast']
+    """
+    told: list[str] = []
+    secret = False
+    for argument in arguments:
+        if secret and not argument.startswith("-"):
+            told.append("***")
+            secret = False
+            continue
+        name, equals, _ = argument.partition("=")
+        is_named = bool(equals) or argument.startswith("-")
+        found = is_named and bool(_SECRET.search(name.upper()))
+        told.append(f"{name}=***" if found and equals else argument)
+        secret = found and not equals
+    return told
 
 
 def write(folder: Path, facts: Mapping[str, Any], error: str | None, *, ended: bool = True) -> None:

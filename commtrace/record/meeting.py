@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -11,6 +12,9 @@ from commtrace.record.clock import Clock, Reading
 
 __all__ = ["Meeting"]
 
+_numbers = itertools.count()
+"""The same on all ranks, as all of them hold the same meetings."""
+
 
 class Meeting:
     """Agreements and clocks.
@@ -19,6 +23,7 @@ class Meeting:
     """
 
     def __init__(self) -> None:
+        self._keys = f"commtrace/{next(_numbers)}"
         self.readings: list[Reading] = []
         self.notes: list[str] = []
         self._clock: Clock | None = None
@@ -28,7 +33,7 @@ class Meeting:
         store = _store()
         if store is not None:
             try:
-                return int(store.compare_set(f"commtrace/{what}", "", str(proposal)))
+                return int(store.compare_set(f"{self._keys}/{what}", "", str(proposal)))
             except RuntimeError as error:  # of the store
                 self._note(f"the ranks could not agree on the {what} step: {error}")
         return proposal
@@ -38,9 +43,13 @@ class Meeting:
         store = _store()
         if store is None:
             return
-        host = os.environ.get("MASTER_ADDR", "")
+        host = os.environ.get("MASTER_ADDR")
+        if not host:
+            self._note("clocks were not compared: MASTER_ADDR does not say where rank 0 is")
+            return
+        rank, world_size, key = dist.get_rank(), dist.get_world_size(), f"{self._keys}/clock"
         try:
-            self._clock = Clock(dist.get_rank(), dist.get_world_size(), store, host)
+            self._clock = Clock(rank, world_size, store, host, key)
         except RuntimeError as error:
             self._note(f"clocks were not compared: {error}")
 

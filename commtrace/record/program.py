@@ -18,8 +18,8 @@ from commtrace.record.session import Session
 
 __all__ = ["TIMEOUT_S", "record_program"]
 
-TIMEOUT_S = 300.0
-"""After this long in one operation a program's rank has hung."""
+TIMEOUT_S = 1800.0
+"""After this long in one operation a program's rank has hung. gloo itself waits as long."""
 
 
 def record_program(
@@ -51,7 +51,12 @@ def record_program(
     name, is_module, arguments = _read(command)
     devices = cuda_devices()
     label = Path(name).stem if not is_module else name
-    started = external.rank(world_size)
+    started = external.rank(world_size, is_node=where != Place())
+    if chosen.on_signal and (started or where.nodes > 1):
+        raise UsageError(
+            "--on-signal: only on one node whose ranks commtrace starts; "
+            "use --start-step or --seconds"
+        )
     if started:
         folder = external.folder(started, out)
     else:
@@ -98,11 +103,7 @@ def _read(command: Sequence[str]) -> tuple[str, bool, list[str]]:
     if words[:1] == ["-m"]:
         if len(words) < 2:
             raise UsageError("-- -m: name a module behind it")
-        try:
-            found = find_spec_here(words[1])
-        except ModuleNotFoundError:
-            found = False
-        if not found:
+        if not _is_here(words[1].partition(".")[0]):
             raise UsageError(f"-- -m {words[1]}: no such module here")
         return words[1], True, words[2:]
     if not words:
@@ -112,10 +113,12 @@ def _read(command: Sequence[str]) -> tuple[str, bool, list[str]]:
     return words[0], False, words[1:]
 
 
-def find_spec_here(module: str) -> bool:
-    """Whether ``python -m module`` would find it in the working directory or elsewhere."""
+def _is_here(module: str) -> bool:
+    """Whether ``python -m`` would find a module that is in no package, or might."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         return find_spec(module) is not None
+    except ValueError:  # one like __main__: the rank says what is wrong with it
+        return True
     finally:
         sys.path.pop(0)

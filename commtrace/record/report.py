@@ -71,6 +71,7 @@ class Report:
         self._pipe = None if descriptor is None else Connection(descriptor)
         self._operation = operation or (lambda: None)
         self._told = False
+        self.has_recorded = False
         self._one_at_a_time = threading.Lock()
 
     def __enter__(self) -> Report:
@@ -98,6 +99,7 @@ class Report:
 
     def recorded(self, readings: list[Reading], facts: dict[str, Any]) -> None:
         """The rank has written its trace, and goes on."""
+        self.has_recorded = True
         self._tell("recorded", readings=readings, facts=facts)
 
     def at(self, outcome: Literal["stuck", "state"], operation: dict[str, Any] | None) -> None:

@@ -30,6 +30,10 @@ DEFAULTS = {
 }
 
 
+_MEET_S = 300.0
+"""How long the nodes wait for each other at first, at most."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, or a signal, ended a recording. Its text is one line."""
 
@@ -62,6 +66,8 @@ class Session:
         """Record. Raises UsageError, RecordError or Interrupted; the manifest says so, too."""
         path = self.folder.path
         environment = _environment(self.place)
+        if self.ranks == 1 and self.backend is None and "OMP_NUM_THREADS" not in os.environ:
+            del environment["OMP_NUM_THREADS"]  # a program that is alone may have all cores
         self.facts = manifest.describe(
             self.what, environment, backend=self.backend, world_size=self.ranks
         )
@@ -89,7 +95,7 @@ class Session:
             raise RecordError(f"{error}; what was recorded is in {path}")
 
     def _meet_and_run(self, environment: Mapping[str, str]) -> Failure | None:
-        with meet(self.place, self.ranks, self.timeout_s) as nodes:
+        with meet(self.place, self.ranks, min(self.timeout_s, _MEET_S)) as nodes:
             self.facts |= {"world_size": nodes.world_size}
             if self.place.nodes > 1:
                 self.facts |= {"hosts": nodes.hosts, "node": self.place.node}

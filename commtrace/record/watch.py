@@ -23,6 +23,8 @@ _LOOK_S = 5.0
 def watch(report: Report, timeout_s: float, *, request: Callable[[], object] | None = None) -> None:
     """Report the operation that this rank has waited for ``timeout_s``; obey the launcher.
 
+    Once the rank has its trace it may wait as long as torch lets it.
+
     ``request`` is called when it orders a window.
     """
     thread = threading.Thread(
@@ -43,7 +45,9 @@ def _watch(report: Report, timeout_s: float, request: Callable[[], object] | Non
                 _cut_connections()
             elif order == "window" and request:
                 request()
-            elif not told and (stuck := flight.waiting()) and stuck.waited_s() > timeout_s:
+            elif told or report.has_recorded:
+                continue
+            elif (stuck := flight.waiting()) and stuck.waited_s() > timeout_s:
                 report.at("stuck", stuck.to_dict())
                 told = True
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +72,44 @@ def test_the_offset_is_within_its_error(run: Callable[..., list[list[Reading]]])
     assert [len(readings) for readings in others] == [2, 2, 2]
     for reading in (reading for readings in others for reading in readings):
         assert abs(reading.offset_ns - AHEAD_NS) <= reading.error_ns
+
+
+def test_a_second_meeting_finds_nothing_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = pytest.importorskip("torch").distributed.HashStore()
+    from commtrace.record import meeting
+
+    monkeypatch.setattr(meeting, "_store", lambda: store)
+    first, second = meeting.Meeting(), meeting.Meeting()
+    assert [first.agree("first", number) for number in (3, 4)] == [3, 3]
+    assert second.agree("first", 5) == 5
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    first.open()
+    assert first.notes == ["clocks were not compared: MASTER_ADDR does not say where rank 0 is"]
+
+
+def test_who_has_its_trace_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a rank whose trace is not yet there reports that it hangs."""
+    watch = pytest.importorskip("commtrace.record.watch")
+    told: list[str] = []
+    report = SimpleNamespace(
+        has_recorded=True, at=lambda outcome, operation: told.append(outcome), order=None
+    )
+    looks = iter([True, True])
+
+    def order(patience_s: float) -> None:
+        try:
+            report.has_recorded = next(looks)
+        except StopIteration:
+            raise EOFError from None
+
+    report.order = order
+    late = SimpleNamespace(waited_s=lambda: 9.0, to_dict=dict)
+    monkeypatch.setattr(watch.flight, "waiting", lambda: late)
+    watch._watch(report, 1.0, None)
+    assert told == []
+    looks = iter([False, True])
+    watch._watch(report, 1.0, None)
+    assert told == ["stuck"]
 
 
 def test_one_rank_alone(run: Callable[..., list[list[Reading]]]) -> None:

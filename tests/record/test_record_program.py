@@ -154,11 +154,13 @@ def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> No
         "import os, sys, torch\n"
         "torch.ones(8)\n"
         "print(sys.argv[1], __package__, os.environ['LOCAL_RANK'], os.environ['GROUP_RANK'])\n"
+        "print(os.environ.get('OMP_NUM_THREADS'))\n"
     )
     words = command("-n", 1, "-o", "out", "--", "-m", "mine.go", "--flag")
-    subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True, env=own)
     out = tmp_path / "out"
-    assert (out / "rank0.log").read_text() == "--flag mine 0 0\n"
+    assert (out / "rank0.log").read_text() == "--flag mine 0 0\nNone\n"
     (told,) = manifest(out)["ranks"]
     assert told["steps"] is None
     assert "recorded whole" in told["notes"][0]
@@ -344,6 +346,11 @@ def test_a_failure_on_one_node_ends_the_others_and_is_named_there(
         ([__file__], {"plan": Plan(first=1)}, "--start-step 1: at least 2"),
         ([__file__], {"plan": Plan(steps=0)}, "--steps 0: at least 1"),
         ([__file__], {"plan": Plan(seconds=0.0)}, "--seconds 0: more than 0"),
+        (
+            [__file__],
+            {"plan": Plan(on_signal=True), "place": Place(0, 2, "127.0.0.1", 1)},
+            "--on-signal: only on one node",
+        ),
     ],
 )
 def test_what_cannot_be_recorded_is_said_before_anything_starts(
@@ -357,6 +364,17 @@ def test_what_cannot_be_recorded_is_said_before_anything_starts(
     with pytest.raises(UsageError, match=message):
         record_program(words, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_package_that_cannot_be_imported_fails_in_its_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "__init__.py").write_text("raise ImportError('libfast is missing')\n")
+    (tmp_path / "bad" / "go.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecordError, match=r"rank 0: ImportError: .*libfast is missing"):
+        record_program(["-m", "bad.go"], world_size=1, out=tmp_path / "out")
 
 
 def test_a_folder_with_something_in_it_is_never_used(train: str, tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def test_torchrun_has_started_us(bare: pytest.MonkeyPatch, tmp_path: Path) -> No
         external.folder(environment, None)
     with pytest.raises(UsageError, match="leave -n out"):
         external.rank(2)
+    with pytest.raises(UsageError, match="leave --nnodes, --node-rank and --rdzv-endpoint out"):
+        external.rank(None, is_node=True)
 
 
 def test_slurm_has_started_us(bare: pytest.MonkeyPatch) -> None:
@@ -121,6 +123,7 @@ def test_slurm_has_started_us(bare: pytest.MonkeyPatch) -> None:
     assert environment["LOCAL_WORLD_SIZE"] == "2"
     assert environment["MASTER_ADDR"] == "gpu07"
     assert external.rank(4) is None  # the user wants ranks of his own here
+    assert external.rank(None, is_node=True) is None
 
 
 def test_places() -> None:
