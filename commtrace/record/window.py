@@ -60,6 +60,7 @@ class Window:
         self._meeting = Meeting()
         self._unsaved: str | None = None
         self._known: dict[str, Any] | None = None
+        self._recounted_at = 0
         self.steps_in_backward = False
 
     @property
@@ -97,11 +98,26 @@ class Window:
             self._next()
 
     def recount(self) -> None:
-        """The program will count its steps itself, and ends its first one now."""
-        if self._stage is _Stage.WAITING:
-            self._ended = 0
-        if not self._ended:
-            self.step()
+        """The program will count its steps itself, and ends its first one now.
+
+        A window that was begun by the steps of an optimizer is none, and its file goes.
+        """
+        if self._stage is not _Stage.WAITING:
+            self._start_again()
+        self._ended = 0
+        self.step()
+
+    def _start_again(self) -> None:
+        self._recounted_at = self._ended
+        self._unmark()
+        self._profiler.stop()
+        self._profiler = self._whole = Profiler()
+        self._meeting.close()
+        self._meeting = Meeting()  # what the ranks agreed on is over, too
+        self._path.unlink(missing_ok=True)
+        self._unsaved = self._last = None
+        self._first = None if self._plan.on_signal else self._plan.first
+        self._stage = _Stage.WAITING
 
     def remember(self) -> None:
         """The default group is about to go: keep what only it tells."""
@@ -143,7 +159,8 @@ class Window:
         if self._ended:
             return (
                 f"no step reached the window ({self._plan}): the program ended after step "
-                f"{self._ended}; choose a lower --start-step"
+                f"{self._ended}{' of those it counts' if self._recounted_at else ''}; "
+                "choose a lower --start-step"
             )
         return None
 
@@ -224,6 +241,9 @@ class Window:
             else:
                 what = "no optimizer's step and no commtrace.step() was seen"
             notes.append(f"{what}: recorded whole, {length}")
+        if self._recounted_at:
+            before = f"{self._recounted_at} steps of its optimizer"
+            notes.append(f"the program counts its own steps; the first ended behind {before}")
         if told["backend"] is None:
             notes.append("the program has no process group: rank and world size as it was started")
         return notes

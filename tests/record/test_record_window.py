@@ -270,6 +270,34 @@ def test_what_the_program_says_takes_over(path: Path) -> None:
     assert read(path)["commtrace"]["steps"] == [3, 4]
 
 
+@pytest.mark.usefixtures("counted")
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])  # warmed up, recording twice, written
+def test_the_program_may_begin_late_to_say_its_steps(path: Path, steps: int) -> None:
+    mine = optimizer()
+    for _ in range(4):
+        torch.ones(8)
+        for _ in range(steps):
+            mine.step()
+        commtrace.step()
+    content = read(path)
+    assert content["commtrace"]["steps"] == [3, 4]
+    assert spans(content, "ProfilerStep") == ["ProfilerStep#3", "ProfilerStep#4"]
+    assert spans(content, "aten::ones") == ["aten::ones"] * 2
+    note = f"the program counts its own steps; the first ended behind {steps} steps of"
+    assert note in content["commtrace"]["notes"][0]
+
+
+def test_a_program_that_says_too_few_steps(counted: Steps, path: Path) -> None:
+    mine = optimizer()
+    for _ in range(5):
+        mine.step()
+    assert path.exists()
+    commtrace.step()
+    assert not path.exists()
+    with pytest.raises(RecordError, match="ended after step 1 of those it counts; choose a lower"):
+        counted._window.close()
+
+
 def test_a_step_that_nobody_counts_does_nothing() -> None:
     commtrace.step()
 
