@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-__all__ = ["Operation", "current", "dump", "told", "waiting"]
+__all__ = ["Operation", "current", "dump", "left", "told", "waiting"]
+
+_RETIRED_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,14 @@ def current() -> Operation | None:
 def told() -> dict[str, Any] | None:
     """The same as the launcher is told."""
     operation = current()
+    return operation.to_dict() if operation else None
+
+
+def left() -> dict[str, Any] | None:
+    """The same for a rank that has just failed: gloo retires an operation behind its caller."""
+    deadline = time.monotonic() + _RETIRED_S
+    while (operation := current()) and not operation.done and time.monotonic() < deadline:
+        time.sleep(_RETIRED_S / 20)
     return operation.to_dict() if operation else None
 
 

@@ -41,7 +41,7 @@ def main() -> None:
 
 def bound_to_launcher() -> Report:
     """End with the launcher, or when it says so, and report to it."""
-    report = Report(int(os.environ.pop(REPORT_FD)), flight.told)
+    report = Report(int(os.environ.pop(REPORT_FD)), flight.left)
     _end_with(int(os.environ.pop(LAUNCHER)))
     signal.signal(signal.SIGTERM, leave)
     return report
