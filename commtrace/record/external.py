@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from commtrace.record.session import DEFAULTS
 
 __all__ = ["finish", "folder", "rank"]
 
-_OTHERS_S = 10.0
+_OTHERS_S = 30.0
 """How long the one that writes the manifest waits for the traces of its node's other ranks."""
 
 
@@ -64,7 +65,7 @@ def folder(environment: Mapping[str, str], out: Path | None) -> Path:
 def finish(
     program: Program, told: Mapping[str, Any], readings: list[Reading], error: str | None
 ) -> None:
-    """Write the manifest, if this is the node's first rank."""
+    """Write the manifest, if this is the node's first rank: failed, unless all traces are whole."""
     environment = os.environ
     if environment["LOCAL_RANK"] != "0":
         return
@@ -80,8 +81,22 @@ def finish(
         world_size=int(environment["WORLD_SIZE"]),
     )
     facts["clock_probe"] = manifest.clock_probe({number: readings})
-    problem = f"rank {number}: {error}" if error else None
+    problem = f"rank {number}: {error}" if error else _incomplete(path, number, expected)
+    if problem and not error:
+        print(f"commtrace: {problem}", file=sys.stderr)  # noqa: T201
     manifest.write(path, facts, problem)
+
+
+def _incomplete(folder: Path, first: int, expected: int) -> str | None:
+    """Which of a node's ranks have no trace, or not all of it."""
+    found = dict(manifest.traces(folder))
+    missing = [rank for rank in range(first, first + expected) if rank not in found]
+    short = expected - len(found)  # where ranks are dealt out over nodes others than those may be
+    problems = [f"rank {rank}: left no trace" for rank in missing[: max(short, 0)]]
+    for rank, file in found.items():
+        if why := manifest.partial(file):
+            problems.append(f"rank {rank}: {why}")
+    return "; ".join(problems) or None
 
 
 def _is_task(given: Mapping[str, str]) -> bool:

@@ -20,7 +20,7 @@ from commtrace import __version__
 from commtrace.errors import RecordError
 from commtrace.record.clock import Reading
 
-__all__ = ["NAME", "clock_probe", "conceal", "describe", "partial", "write"]
+__all__ = ["NAME", "clock_probe", "conceal", "describe", "partial", "traces", "write"]
 
 NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -115,10 +115,15 @@ def write(folder: Path, facts: Mapping[str, Any], error: str | None, *, ended: b
 
 
 def _files(folder: Path) -> Iterator[dict[str, Any]]:
+    for rank, file in traces(folder):
+        why = partial(file)
+        yield {"rank": rank, "file": file.name, **({"partial": why} if why else {})}
+
+
+def traces(folder: Path) -> list[tuple[int, Path]]:
+    """The ranks' traces that are there, in the order of ranks."""
     matches = [match for path in folder.iterdir() if (match := _RANK.fullmatch(path.name))]
-    for rank, name in sorted((int(match[1]), match[0]) for match in matches):
-        why = partial(folder / name)
-        yield {"rank": rank, "file": name, **({"partial": why} if why else {})}
+    return sorted((int(match[1]), folder / match[0]) for match in matches)
 
 
 def partial(trace: Path) -> str | None:

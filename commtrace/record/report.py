@@ -74,6 +74,11 @@ class Report:
         self.has_recorded = False
         self._one_at_a_time = threading.Lock()
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether a launcher of ours listens."""
+        return self._pipe is not None
+
     def __enter__(self) -> Report:
         return self
 

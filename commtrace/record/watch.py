@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
 
-from commtrace.record import flight
+from commtrace.record import blame, flight
 from commtrace.record.report import Report
 
 __all__ = ["watch"]
@@ -19,10 +22,14 @@ __all__ = ["watch"]
 _LOOK_S = 5.0
 """How often to look. It costs a millisecond, and not that of the thread that trains."""
 
+_SAVE_S = 20.0
+"""How long a rank that ends itself may take to save its trace."""
+
 
 def watch(report: Report, timeout_s: float, *, request: Callable[[], object] | None = None) -> None:
     """Report the operation that this rank has waited for ``timeout_s``; obey the launcher.
 
+    Where no launcher of ours hears the report the rank says so itself, and ends.
     Once the rank has its trace it may wait as long as torch lets it.
 
     ``request`` is called when it orders a window.
@@ -48,8 +55,21 @@ def _watch(report: Report, timeout_s: float, request: Callable[[], object] | Non
             elif told or report.has_recorded:
                 continue
             elif (stuck := flight.waiting()) and stuck.waited_s() > timeout_s:
-                report.at("stuck", stuck.to_dict())
                 told = True
+                if report.is_heard:
+                    report.at("stuck", stuck.to_dict())
+                else:
+                    _end(stuck)
+
+
+def _end(stuck: flight.Operation) -> None:
+    """Do what a launcher of ours would: say what happened, and end this rank, its trace saved."""
+    what = blame.hang(stuck.to_dict(), stuck.waited_s(), {})
+    print(f"commtrace: rank {os.environ['RANK']}: {what}", file=sys.stderr, flush=True)  # noqa: T201
+    os.kill(os.getpid(), signal.SIGTERM)
+    _cut_connections()
+    time.sleep(_SAVE_S)
+    os._exit(1)
 
 
 def _cut_connections() -> None:

@@ -92,7 +92,10 @@ def test_who_has_its_trace_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = pytest.importorskip("commtrace.record.watch")
     told: list[str] = []
     report = SimpleNamespace(
-        has_recorded=True, at=lambda outcome, operation: told.append(outcome), order=None
+        is_heard=True,
+        has_recorded=True,
+        at=lambda outcome, operation: told.append(outcome),
+        order=None,
     )
     looks = iter([True, True])
 

@@ -293,6 +293,23 @@ def test_under_torchrun_each_process_becomes_its_rank(train: str, tmp_path: Path
     assert [file["rank"] for file in content["files"]] == [0, 1]
 
 
+def test_under_torchrun_a_rank_that_hangs_says_so_and_ends(train: str, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    ours = command("-o", "out", "--timeout", 12, "--", train, "hang", 9)
+    ran = subprocess.run(
+        [*torchrun, "--standalone", "--no-python", *ours],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert "commtrace: rank 1: has waited " in ran.stderr
+    assert "s in all_gather (number 6 in group 0)\n" in ran.stderr
+    assert "ProfilerStep#5" in steps(trace(tmp_path / "out", 1))
+    assert not ranks_of(tmp_path / "out")
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from commtrace.errors import UsageError
 from commtrace.record import blame, external, nccl
+from commtrace.record.job import Plan, Program
 from commtrace.record.nodes import Place
 
 AT = {"name": "all_gather", "number": 3, "group": "0", "done": False, "ranks": [0, 1, 2]}
@@ -101,6 +104,24 @@ def test_torchrun_has_started_us(bare: pytest.MonkeyPatch, tmp_path: Path) -> No
         external.rank(2)
     with pytest.raises(UsageError, match="leave --nnodes, --node-rank and --rdzv-endpoint out"):
         external.rank(None, is_node=True)
+
+
+def test_a_rank_without_all_of_its_trace_is_named(
+    bare: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare.setattr(external, "_OTHERS_S", 0.0)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0"}.items():
+        bare.setenv(name, value)
+    bare.setenv("LOCAL_WORLD_SIZE", "3")
+    for rank, why in enumerate((None, "no step")):
+        head = json.dumps({"commtrace": {"partial": why}}).encode()
+        (tmp_path / f"rank{rank}.json.gz").write_bytes(gzip.compress(head))
+    program = Program("mine.py", False, [], Plan(), str(tmp_path), 1.0, launched=False)
+    external.finish(program, {}, [], None)
+    content = json.loads((tmp_path / "manifest.json").read_text("utf-8"))
+    assert content["status"] == "failed"
+    assert content["error"] == "rank 2: left no trace; rank 1: no step"
+    assert capsys.readouterr().err == f"commtrace: {content['error']}\n"
 
 
 def test_slurm_has_started_us(bare: pytest.MonkeyPatch) -> None:
