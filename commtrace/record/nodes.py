@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -24,6 +26,9 @@ _POLL_S = 0.1
 _TRY_S = 2.0
 _FAREWELL_S = 30.0
 """How long the first node keeps the store after a failure."""
+_BEAT_S = 5.0
+_SILENCE_S = 60.0
+"""A node that has shown no sign of life for so long is gone."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,13 @@ class Nodes:
         self._put("here", {"host": socket.gethostname(), "ranks": ranks})
         others = [self._get(node, "here", timeout_s) for node in range(place.nodes)]
         self.hosts = list(dict.fromkeys(other["host"] for other in others))
-        self.first_rank = sum(other["ranks"] for other in others[: place.node])
-        self.world_size = sum(other["ranks"] for other in others)
+        self._others = others
+        self.first_rank = self._first_rank(place.node)
+        self.world_size = self._first_rank(place.nodes)
+        self._over = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="commtrace-node", daemon=True)
+        if place.nodes > 1:
+            self._heart.start()
 
     def failure(self) -> Failure | None:
         """What another node failed of."""
@@ -89,13 +99,49 @@ class Nodes:
             return self._first_failure() or failure
         return failure
 
-    def wait(self, patience_s: float) -> None:
-        """Say that this node is done; on the first, whose store they need, wait for the others."""
-        if self.place.nodes > 1:
-            with contextlib.suppress(RuntimeError, RecordError):
-                self._put("left", {})
-                for node in range(self.place.nodes if self.place.node == 0 else 0):
-                    self._get(node, "left", patience_s)
+    def wait(self, limit_s: float = math.inf) -> Failure | None:
+        """Say that this node is done; on the first, whose store they need, wait for the others.
+
+        For as long as they live. Returns what one of them has failed of meanwhile.
+        """
+        if self.place.nodes == 1:
+            return None
+        with contextlib.suppress(RuntimeError):
+            self._put("left", {})
+            if self.place.node == 0:
+                gone = [self._see_off(node, limit_s) for node in range(1, self.place.nodes)]
+                return self.failure() or next(filter(None, gone), None)
+        return None
+
+    def close(self) -> None:
+        """Show no sign of life any more."""
+        self._over.set()
+        if self._heart.is_alive():
+            self._heart.join()
+
+    def _see_off(self, node: int, limit_s: float) -> Failure | None:
+        """Wait until a node has left. If it ceases to live before: that."""
+        began = heard = time.monotonic()
+        beats = 0
+        while not self._store.check([self._key(node, "left")]):
+            now, before = time.monotonic(), beats
+            beats = self._store.add(self._key(node, "beats"), 0)
+            heard = heard if beats == before else now
+            if now - heard > _SILENCE_S:
+                host = self._others[node]["host"]
+                return Failure(self._first_rank(node), f"its node, {host}, is gone", died=True)
+            if now - began > limit_s:
+                break
+            time.sleep(_POLL_S)
+        return None
+
+    def _beat(self) -> None:
+        with contextlib.suppress(RuntimeError):  # of the store: nobody serves it any more
+            while not self._over.wait(_BEAT_S):
+                self._store.add(self._key(self.place.node, "beats"), 1)
+
+    def _first_rank(self, node: int) -> int:
+        return sum(other["ranks"] for other in self._others[:node])
 
     def _first_failure(self) -> Failure | None:
         time.sleep(_SETTLE_S)
@@ -127,11 +173,12 @@ def meet(place: Place, ranks: int, timeout_s: float) -> Iterator[Nodes]:
     """All nodes together, each with so many ranks, until this one leaves."""
     port, store = _store(place, timeout_s)
     nodes = Nodes(place, port, store, ranks, timeout_s)
-    try:
-        yield nodes
-    finally:
-        nodes.wait(_FAREWELL_S)
-        del store
+    with contextlib.closing(nodes):
+        try:
+            yield nodes
+        finally:
+            nodes.wait(_FAREWELL_S)
+            del store
 
 
 def _store(place: Place, timeout_s: float) -> tuple[int, Any]:

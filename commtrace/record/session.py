@@ -107,8 +107,7 @@ class Session:
                 raise
             if failure:
                 return nodes.tell(failure)
-            nodes.wait(self.grace_s)
-            return None
+            return nodes.wait()
 
     def _run(self, nodes: Nodes, environment: Mapping[str, str]) -> Failure | None:
         """Start the ranks and wait for them; what they tell becomes facts."""

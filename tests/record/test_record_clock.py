@@ -163,6 +163,28 @@ def test_who_comes_too_late_gets_no_stale_answer(
     assert (len(first), other) == (2, [])
 
 
+def test_many_who_are_silent_are_waited_for_no_longer_than_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    class Silent:
+        def settimeout(self, seconds: float) -> None:
+            self.seconds = seconds
+
+        def recv(self, _: int) -> bytes:
+            now[0] += self.seconds
+            raise TimeoutError
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(clocks.time, "monotonic", lambda: now[0])
+    with Clock(0, 1, Store(), "127.0.0.1") as clock:
+        clock._peers = [Silent() for _ in range(9)]  # type: ignore[misc]
+        assert len(clock.read()) == 1
+    assert now[0] < clocks.TIMEOUT_S + 1
+
+
 def test_an_address_that_nobody_listens_at() -> None:
     store = Store()
     with socket.create_server(("127.0.0.1", 0)) as closing:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from commtrace.errors import UsageError
-from commtrace.record import blame, external, nccl
+from commtrace.record import blame, external, nccl, nodes
 from commtrace.record.job import Plan, Program
-from commtrace.record.nodes import Place
+from commtrace.record.nodes import Nodes, Place
 
 AT = {"name": "all_gather", "number": 3, "group": "0", "done": False, "ranks": [0, 1, 2]}
 SUM = {"name": "all_reduce", "number": 2, "group": "0", "done": True, "ranks": [0, 1, 2]}
@@ -147,15 +150,56 @@ def test_slurm_has_started_us(bare: pytest.MonkeyPatch) -> None:
     assert external.rank(None, is_node=True) is None
 
 
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> list[Nodes]:
+    """Two launchers, with one and two ranks, that meet in one process."""
+    store = pytest.importorskip("torch").distributed.HashStore()
+    monkeypatch.setattr(nodes, "_BEAT_S", 0.05)
+    monkeypatch.setattr(nodes, "_SILENCE_S", 1.0)
+    with ThreadPoolExecutor(2) as pool:
+        places = (Place(node, 2, "127.0.0.1", 1) for node in (0, 1))
+        return list(pool.map(lambda place: Nodes(place, 1, store, 1 + place.node, 30.0), places))
+
+
+def test_the_first_node_stays_for_one_that_lives_and_hears_of_its_failure(
+    two_nodes: list[Nodes],
+) -> None:
+    first, second = two_nodes
+    assert (first.world_size, second.first_rank) == (3, 1)
+    failure = blame.Failure(2, "ValueError: no", 5)
+
+    def fail_late() -> None:
+        time.sleep(2.0)  # longer than silence would be believed
+        second.tell(failure)
+        second.wait()
+
+    late = threading.Thread(target=fail_late)
+    late.start()
+    assert first.wait() == failure
+    late.join()
+    for node in two_nodes:
+        node.close()
+
+
+def test_the_first_node_does_not_wait_for_one_that_is_gone(two_nodes: list[Nodes]) -> None:
+    first, second = two_nodes
+    second.close()
+    gone = first.wait()
+    first.close()
+    assert gone is not None
+    assert (gone.rank, gone.died) == (1, True)
+    assert gone.message.endswith("is gone")
+
+
 def test_places() -> None:
     assert Place.of(1, 0, None) == Place()
     assert Place.of(2, 1, "[::1]:29500") == Place(1, 2, "::1", 29500)
     assert Place.of(2, 1, "a:1").subfolder("gloo-4") == "gloo-4/node1"
-    for nodes, node, endpoint, message in [
+    for count, node, endpoint, message in [
         (2, 0, None, "give --rdzv-endpoint"),
         (2, 2, "a:1", "from 0 to 1"),
         (2, 0, "a", "write it as HOST:PORT"),
         (2, 0, "a:99999", "write it as HOST:PORT"),
     ]:
         with pytest.raises(UsageError, match=message):
-            Place.of(nodes, node, endpoint)
+            Place.of(count, node, endpoint)
