@@ -228,7 +228,7 @@ def test_of_nested_steps_the_outermost_counts(path: Path) -> None:
     outer, inner = optimizer(), optimizer()
     step_of_inner = lambda: inner.step()  # noqa: E731
 
-    class Outer(type(outer)):  # type: ignore[misc]
+    class Outer(type(outer)):
         def step(self, closure: Any = None) -> Any:
             step_of_inner()
             if closure:
