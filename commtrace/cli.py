@@ -208,7 +208,7 @@ def record(
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds in one operation after which a rank hangs; default 1800, or 60."),
+        typer.Option(help="Seconds in one operation after which a rank hangs: 1800, or 60."),
     ] = None,
     nnodes: Annotated[int, typer.Option(min=1, help="How many nodes, as torchrun has it.")] = 1,
     node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is.")] = 0,
