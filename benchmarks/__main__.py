@@ -7,6 +7,7 @@ machine that grows slower slows everybody. The median counts; the spread is besi
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import os
 import statistics
@@ -134,6 +135,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, default=ROOT / "out" / "benchmarks")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one run")
     options = parser.parse_args()
+    compileall.compile_dir(ROOT / "commtrace", quiet=1)  # as pip does for the peers
     present = [p for p in PEERS if importlib.util.find_spec(NEEDS.get(p, "commtrace"))]
     for case in cases(options.scratch, options.quick):
         peers = [peer for peer in present if peer not in case.without]
