@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from commtrace.trace import Trace
 
-__all__ = ["Device", "Stream", "Work", "by_device", "joined", "work"]
+__all__ = ["Device", "Stream", "Work", "by_device", "device_work", "work"]
 
 Rows = npt.NDArray[np.intp]
 
@@ -27,6 +27,7 @@ _NONE: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 # Most measures start from the same work; a trace's tables never change.
 _KNOWN: WeakKeyDictionary[Trace, dict[Stream, Work]] = WeakKeyDictionary()
+_DEVICES: WeakKeyDictionary[Trace, dict[Device, Work]] = WeakKeyDictionary()
 
 
 class Stream(NamedTuple):
@@ -43,7 +44,7 @@ class Device(NamedTuple):
 
     rank: int
     device: str
-    step: int | None
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,22 @@ def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream,
     return devices
 
 
-def joined(parts: Sequence[Work]) -> Work:
-    """The work of a device from that of its streams."""
+def device_work(trace: Trace, *, by_step: bool = False) -> dict[Device, Work]:
+    """Every device that did any work, all its streams together; as ``work`` otherwise."""
+    if by_step:
+        return _of_devices(work(trace, by_step=True))
+    if trace not in _DEVICES:
+        _DEVICES[trace] = _of_devices(work(trace))
+    return _DEVICES[trace]
+
+
+def _of_devices(streams: Mapping[Stream, Work]) -> dict[Device, Work]:
+    return {
+        device: _together([done for _, done in its]) for device, its in by_device(streams).items()
+    }
+
+
+def _together(parts: Sequence[Work]) -> Work:
     compute = [part.compute for part in parts if part.compute is not None]
     return Work(
         events=sum((Counter(part.events) for part in parts), Counter()),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from commtrace.comms import bus_factor
 from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
-from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.activity import device_work
 from commtrace.metrics.waits import TRUST, Matched, matched
 from commtrace.schema import NULL, Column, Table, rows
 
@@ -204,9 +204,9 @@ def _exposed_ns(events: pd.DataFrame, trace: Trace) -> Float64:
     start = np.minimum(np.maximum(events["start_ns"].to_numpy(), before), end)
     exposed: Float64 = (end - start).astype(np.float64)
     places = events.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device, _), streams in by_device(work(trace)).items():
+    for (rank, device, _), done in device_work(trace).items():
         at = places.get((rank, device), _NOWHERE)
-        compute = joined([done for _, done in streams]).compute
+        compute = done.compute
         exposed[at] -= np.nan if compute is None else covered(start[at], end[at], compute)
     return exposed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commtrace.intervals import intersect, total
-from commtrace.metrics.activity import Work, by_device, joined, work
+from commtrace.metrics.activity import Work, device_work
 from commtrace.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def devices(trace: Trace, *, by_step: bool = False) -> pd.DataFrame:
     is in no step.
     """
     rows = [
-        {**where._asdict(), **_times(joined([done for _, done in streams]))}
-        for where, streams in by_device(work(trace, by_step=by_step)).items()
+        {**where._asdict(), **_times(done)}
+        for where, done in device_work(trace, by_step=by_step).items()
     ]
     return (DEVICE_STEPS if by_step else DEVICES).from_rows(rows)
 

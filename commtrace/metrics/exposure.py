@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.intervals import Intervals, subtract, total, union
-from commtrace.metrics.activity import Work, by_device, joined, work
+from commtrace.metrics.activity import Work, device_work
 from commtrace.metrics.phases import phases
 from commtrace.schema import Column, Table, rows
 
@@ -88,11 +88,9 @@ def exposure(trace: Trace, *, by: By = "group") -> pd.DataFrame:
     end = start + called["duration_ns"].to_numpy()
     places = called.groupby(["rank", "device"], observed=True, sort=False).indices
     found = []
-    for (rank, device, _), streams in by_device(work(trace)).items():
+    for (rank, device, _), done in device_work(trace).items():
         at = places.get((rank, device), np.empty(0, np.intp))
-        parts = _parts(
-            joined([done for _, done in streams]), start[at], end[at], [keys[i] for i in at]
-        )
+        parts = _parts(done, start[at], end[at], [keys[i] for i in at])
         names = [column.name for column in table.columns[2:]]
         found += [
             {"rank": rank, "device": device, **dict(zip(names, part, strict=True))}

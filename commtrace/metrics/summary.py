@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commtrace.analysis import Summary
-from commtrace.metrics.activity import by_device, work
+from commtrace.metrics.activity import device_work
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ def summary(trace: Trace, name: str) -> Summary:
         ranks=tuple(sorted(present)),
         missing_ranks=tuple(rank for rank in range(world_size or 0) if rank not in present),
         backends=_names(trace.groups["backend"], ranks["backend"]),
-        devices=tuple(dict.fromkeys(place.device for place in by_device(work(trace)))),
+        devices=tuple(dict.fromkeys(place.device for place in device_work(trace))),
         hosts=_names(ranks["host"]),
         span_ns=int(spans.max()) if len(spans) else 0,
         steps=int(trace.steps["step"].nunique()),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from commtrace.comms import bus_factor
 from commtrace.expect import Model, fit
 from commtrace.intervals import covered
-from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.activity import device_work
 from commtrace.metrics.waits import matched
 from commtrace.rules._delays import delay_ns
 from commtrace.rules._rule import CannotLook
@@ -84,11 +84,12 @@ def hidden(trace: Trace) -> pd.Series[Any]:
     end = start + called["duration_ns"].to_numpy()
     share: npt.NDArray[np.float64] = np.zeros(len(called))
     places = called.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device, _), on_device in by_device(work(trace)).items():
+    for (rank, device, _), done in device_work(trace).items():
         at = places.get((rank, device), np.empty(0, np.intp))
-        compute = joined([done for _, done in on_device]).compute
-        if compute is not None:
-            share[at] = covered(start[at], end[at], compute) / np.maximum(end[at] - start[at], 1)
+        if done.compute is not None:
+            share[at] = covered(start[at], end[at], done.compute) / np.maximum(
+                end[at] - start[at], 1
+            )
     return called[[]].assign(share=share)["share"].groupby(_operation(trace)).mean()
 
 

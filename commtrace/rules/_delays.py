@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.intervals import Intervals, subtract, total, union
-from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.activity import device_work
 from commtrace.rules._timeline import ready_ns
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def _compute(trace: Trace, rows: pd.DataFrame) -> dict[tuple[int, str], Interval
     """Every device's compute on the run's clock."""
     found = {}
     ahead = (rows["arrival_ns"] - rows["start_ns"]).groupby(rows["rank"]).median()
-    for where, streams in by_device(work(trace)).items():
-        compute = joined([done for _, done in streams]).compute
-        if compute is not None:
+    for where, done in device_work(trace).items():
+        if done.compute is not None:
+            begun, ended = done.compute
             shift = round(float(ahead.get(where.rank, 0)))
-            found[where.rank, where.device] = compute[0] + shift, compute[1] + shift
+            found[where.rank, where.device] = begun + shift, ended + shift
     return found
 
 

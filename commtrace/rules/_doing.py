@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.intervals import covered
-from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.activity import device_work
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -46,12 +46,8 @@ class Doings:
         group = rows.groupby(["rank", "communicator"], observed=True, dropna=False)
         since = group["start_ns"].shift()
         known = rows[since.notna()].assign(since=since.dropna().astype("int64"))
-        place = {
-            (where.rank, where.device): joined([done for _, done in streams])
-            for where, streams in by_device(work(trace)).items()
-        }
         parts = []
-        for (rank, device), did in place.items():
+        for (rank, device, _), did in device_work(trace).items():
             mine = known[(known["rank"] == rank) & (known["device"] == device)]
             if did.compute is not None and len(mine):
                 window = mine["since"].to_numpy(), mine["start_ns"].to_numpy()

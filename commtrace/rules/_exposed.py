@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from commtrace.intervals import covered, subtract
-from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.activity import device_work
 from commtrace.metrics.exposure import exposure
 from commtrace.metrics.phases import phases
 
@@ -75,8 +75,7 @@ def unlaunched_ns(trace: Trace) -> int:
     """Exposed time before the host had launched the compute behind it: the median device's."""
     compute = _compute(trace)
     times = []
-    for place, streams in by_device(work(trace)).items():
-        done = joined([part for _, part in streams])
+    for place, done in device_work(trace).items():
         mine = (compute["rank"] == place.rank) & (compute["device"] == place.device)
         kernels = compute[mine.to_numpy(dtype=bool)]
         if done.compute is None or not done.communication[0].size or kernels.empty:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.intervals import covered
-from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.activity import device_work
 from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
@@ -156,12 +156,11 @@ def _compute_kernels(trace: Trace) -> pd.DataFrame:
     if kernels.empty or not (trace.collectives["device"] != "cpu").any():
         raise CannotLook("no compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
-    for where, streams in by_device(work(trace)).items():
+    for where, done in device_work(trace).items():
         at = ((kernels["rank"] == where.rank) & (kernels["device"] == where.device)).to_numpy()
         start = kernels["start_ns"].to_numpy()[at]
         duration = kernels["duration_ns"].to_numpy()[at]
-        communication = joined([done for _, done in streams]).communication
-        share[at] = covered(start, start + duration, communication) / duration.clip(min=1)
+        share[at] = covered(start, start + duration, done.communication) / duration.clip(min=1)
     return kernels.assign(beside=share >= 0.8, alone=share == 0)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from commtrace.intervals import covered
-from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.activity import device_work
 from commtrace.rules._common import ms, step_time_ns, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import BASE_NS, Tiny
@@ -134,11 +134,10 @@ def _calls(trace: Trace) -> pd.DataFrame:
     calls = trace.collectives[trace.collectives["asynchronous"] == 1]
     calls = calls.assign(label=_labels(calls, trace))
     parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
-    for place, streams in by_device(work(trace)).items():
+    for place, done in device_work(trace).items():
         mine = calls[(calls["rank"] == place.rank) & (calls["device"] == place.device)]
-        compute = joined([done for _, done in streams]).compute
-        if len(mine) and compute is not None:
-            parts.append(_blocked(mine, compute, _next_call(mine, trace)))
+        if len(mine) and done.compute is not None:
+            parts.append(_blocked(mine, done.compute, _next_call(mine, trace)))
     every = pd.concat([part for part in parts if len(part)] or parts[:1])
     return every.assign(regained_ns=every[["blocked_ns", "behind_ns"]].min(axis=1))
 

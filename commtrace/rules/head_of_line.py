@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from commtrace.intervals import covered, subtract, total, union
-from commtrace.metrics.activity import by_device, joined, work
+from commtrace.metrics.activity import Device, device_work
 from commtrace.rules._common import ms, step_time_ns, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._timeline import ready_ns
@@ -172,10 +172,8 @@ def _gain_ns(stuck: pd.DataFrame, trace: Trace) -> int:
 
 
 def _compute(trace: Trace, rank: int, device: str) -> Intervals | None:
-    for place, streams in by_device(work(trace)).items():
-        if (place.rank, place.device) == (rank, device):
-            return joined([done for _, done in streams]).compute
-    return None
+    done = device_work(trace).get(Device(rank, device))
+    return done.compute if done else None
 
 
 def _next_call_ns(moments: npt.NDArray[np.int64], rank: int, trace: Trace) -> npt.NDArray[np.int64]:

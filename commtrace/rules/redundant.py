@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 import numpy as np
 
 from commtrace.intervals import subtract, total, union
-from commtrace.metrics.activity import Device, by_device, joined, work
+from commtrace.metrics.activity import Device, device_work
 from commtrace.rules._accumulation import repeated_in_accumulation
 from commtrace.rules._called import ahead_ns, called
 from commtrace.rules._common import ms, step_time_ns
@@ -166,14 +166,12 @@ def _twice(needless: pd.DataFrame) -> _Said:
 
 def _exposed_ns(trace: Trace, rows: pd.DataFrame) -> int:
     """What the rows take on a rank beside no compute, as the median of the ranks."""
-    devices = by_device(work(trace))
     exposed: dict[int, int] = {}
     for place, mine in rows.groupby(["rank", "device"], observed=True):
         rank, device = cast("tuple[int, str]", place)
         begun = mine["start_ns"] - ahead_ns(mine)
         busy = union(begun.to_numpy(), mine["end_ns"].to_numpy())
-        streams = devices[Device(rank, device, None)]
-        compute = joined([done for _, done in streams]).compute
+        compute = device_work(trace)[Device(rank, device)].compute
         alone = busy if compute is None else subtract(busy, compute)
         exposed[rank] = exposed.get(rank, 0) + total(alone)
     # Waiting for a rank that comes later is not gained: all others would wait elsewhere.
