@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.matching.lines import LINE_OPERATIONS, Int64, Line, fit, level
+from commtrace.matching.lines import (
+    DRIFT,
+    LINE_OPERATIONS,
+    LINE_SPAN_NS,
+    SAME,
+    Int64,
+    Line,
+    fit,
+    level,
+)
 from commtrace.matching.rows import Bool, Rows, rows_of, split
 from commtrace.schema import Column, Table
 
@@ -27,8 +36,6 @@ __all__ = ["CLOCK", "SAME_HOST_ERROR_NS", "Reading", "clock", "on_run_clock", "r
 
 SAME_HOST_ERROR_NS = 1_000  # one clock for all; what is left is the reading of it
 END_ERROR_NS = 5_000  # ends of one collective differ by this much on any real machine
-DRIFT = 50e-6  # what computers' clocks drift apart at most, where it cannot be fitted
-LINE_SPAN_NS = 1_000_000_000  # a drift needs a second to show
 FEW = 8  # operations whose spread is not known from themselves
 CLOSE_NS = 10_000
 CONTRADICTED = 0.1  # the share of impossible operations that denies ranks one clock
@@ -141,7 +148,7 @@ def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
     for fewest in (LINE_OPERATIONS, 1):
         for near in (reached := list(known)):
             for far in sorted(set(clock_of.values()) - known.keys()):
-                link = _link(rows, shared.get(near), shared.get(far), fewest)
+                link = _link(rows, known[near], shared.get(near), shared.get(far), fewest)
                 if link is not None:
                     known[far] = _behind(known[near], link, far)
                     reached.append(far)
@@ -225,18 +232,22 @@ def _middle(rows: Rows) -> int:
     return start // 2 + end // 2
 
 
-def _span(rows: Rows) -> tuple[int, int]:
-    """First start and last end of any operation of the lowest rank that has some."""
+def _span(rows: Rows, ahead: Line = SAME) -> tuple[int, int]:
+    """First start and last end of any operation of the lowest rank that has some.
+
+    On a clock that is ``ahead`` of its.
+    """
     if rows.rank.size == 0:
         return 0, 0
-    lowest = rows.rank == rows.rank.min()
-    return int(rows.start[lowest].min()), int(rows.end[lowest].max())
+    lowest, level_ns = rows.rank == rows.rank.min(), int(ahead.level_ns)
+    return int(rows.start[lowest].min()) + level_ns, int(rows.end[lowest].max()) + level_ns
 
 
-def _link(rows: Rows, a: _End | None, b: _End | None, fewest: int) -> Reading | None:
-    """How far clock b is ahead of clock a; None if they share fewer operations."""
+def _link(rows: Rows, near: Reading, a: _End | None, b: _End | None, fewest: int) -> Reading | None:
+    """How far clock b is ahead of the near clock, a; None if they share fewer operations."""
     if a is None or b is None:
         return None
+    assert near.line is not None
     in_a, in_b = _common(a, b)
     if in_a.size < fewest:
         return None
@@ -244,7 +255,7 @@ def _link(rows: Rows, a: _End | None, b: _End | None, fewest: int) -> Reading | 
     apart = times - a.end[in_a]
     drifts = bool(times.size >= LINE_OPERATIONS and np.ptp(times) >= LINE_SPAN_NS)
     line = fit(times, apart) if drifts else level(times, apart)
-    error = _error(a.end[in_a], apart - line(times), _span(rows), drifts)
+    error = _error(a.end[in_a], apart - line(times), _span(rows, near.line), drifts)
     if times.size < FEW:
         error += 3 * float(np.abs(apart - line(times)).max())
     if times.size < 3:  # which agree by chance; what both took part in at once bounds it
@@ -294,7 +305,7 @@ def _behind(near: Reading, link: Reading, far: int) -> Reading:
     assert link.line is not None
     return Reading(
         far,
-        near.line.plus(link.line),
+        link.line.plus(near.line),
         near.drifts and link.drifts,
         float(np.hypot(near.error_ns, link.error_ns)),
         link.operations,
@@ -304,7 +315,6 @@ def _behind(near: Reading, link: Reading, far: int) -> Reading:
 
 def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> Reading | None:
     """How far one clock is ahead of another by the recorder's readings; None without."""
-    span = _span(rows)
     best = []
     for clock in (near, far):
         mine = [probe for rank, probe in rows.probes.items() if clock_of.get(rank) == clock]
@@ -312,11 +322,12 @@ def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> Readin
     if len(best) < 2:
         return None
     ours, theirs = best
+    span = _span(rows, Line(-ours.line.level_ns))  # on rank 0's clock
     return Reading(
         far,
         theirs.line.less(ours.line).at(_middle(rows)),
         ours.drifts and theirs.drifts,
-        sum(probe.error_over(span, DRIFT) for probe in best) + END_ERROR_NS,
+        sum(probe.error_over(span) for probe in best) + END_ERROR_NS,
         provenance="probe",
     )
 

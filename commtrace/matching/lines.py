@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LINE_OPERATIONS", "SAME", "Int64", "Line", "fit", "level"]
+__all__ = ["DRIFT", "LINE_OPERATIONS", "LINE_SPAN_NS", "SAME", "Int64", "Line", "fit", "level"]
 
 Int64 = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
 
 LINE_OPERATIONS = 40  # fewer show no drift
+LINE_SPAN_NS = 1_000_000_000  # a drift needs a second to show
+DRIFT = 50e-6  # what computers' clocks drift apart at most, where it cannot be fitted
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,16 @@ class Line:
         """The same line, stated elsewhere."""
         return Line(self.level_ns + self.slope * (at_ns - self.at_ns), self.slope, at_ns)
 
-    def plus(self, other: Line) -> Line:
-        """The sum of two lines."""
-        other = other.at(self.at_ns)
-        return Line(self.level_ns + other.level_ns, self.slope + other.slope, self.at_ns)
+    def plus(self, second: Line) -> Line:
+        """What the first clock is ahead of a third, if ``second`` is what the second one is."""
+        # The second clock shows another time then; hours, perhaps.
+        second = second.at(self.at_ns - int(self.level_ns))
+        return Line(self.level_ns + second.level_ns, self.slope + second.slope, self.at_ns)
 
-    def less(self, other: Line) -> Line:
-        """The difference of two lines."""
-        return self.plus(Line(-other.level_ns, -other.slope, other.at_ns))
+    def less(self, third: Line) -> Line:
+        """What the first clock is ahead of the third, if both lines are against the second."""
+        third = third.at(self.at_ns - int(self.level_ns - third.level_ns))
+        return Line(self.level_ns - third.level_ns, self.slope - third.slope, self.at_ns)
 
 
 SAME = Line(0.0)

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.matching.lines import Int64, Line
+from commtrace.matching.lines import DRIFT, LINE_SPAN_NS, Int64, Line
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
 __all__ = ["Probed", "probed"]
 
-SPAN_NS = 1_000_000_000  # a drift needs a second to show
-
 
 class Probed(NamedTuple):
-    """A rank's clock against rank 0's, between ``first_ns`` and ``last_ns`` of its own."""
+    """A rank's clock against rank 0's, read from ``first_ns`` to ``last_ns`` of rank 0's."""
 
     line: Line
     drifts: bool
@@ -30,10 +28,10 @@ class Probed(NamedTuple):
     first_ns: int
     last_ns: int
 
-    def error_over(self, span: tuple[int, int], drift: float) -> float:
-        """The error over a span that may reach beyond the readings, for the largest drift."""
+    def error_over(self, span: tuple[int, int]) -> float:
+        """The error over a span of rank 0's clock, which may reach beyond the readings."""
         beyond = max(0, self.first_ns - span[0], span[1] - self.last_ns)
-        return self.error_ns + drift * beyond
+        return self.error_ns + DRIFT * beyond
 
 
 def probed(trace: Trace) -> dict[int, Probed]:
@@ -52,9 +50,10 @@ def _each(rank: Int64) -> dict[int, Int64]:
 def _through(at: Int64, offset: Int64, error: Int64) -> Probed:
     first, last = int(at.argmin()), int(at.argmax())
     begun, ended = int(at[first]), int(at[last])
+    of_rank_0 = begun - int(offset[first]), ended - int(offset[last])
     grown, worst = int(offset[last] - offset[first]), float(max(error[first], error[last]))
-    if ended - begun >= SPAN_NS:
+    if ended - begun >= LINE_SPAN_NS:
         line = Line(float(offset[first]), grown / (ended - begun), begun)
-        return Probed(line, True, worst, begun, ended)
+        return Probed(line, True, worst, *of_rank_0)
     middle = Line(float(offset[first]) + grown / 2, 0.0, begun)
-    return Probed(middle, False, worst + abs(grown) / 2, begun, ended)
+    return Probed(middle, False, worst + abs(grown) / 2, *of_rank_0)

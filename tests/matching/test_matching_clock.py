@@ -159,6 +159,53 @@ def test_a_drift_shows_in_two_readings(make_trace: Make) -> None:
     assert far["offset_ns"] == pytest.approx(0.06 * MS * far["at_ns"] / (2000 * MS), abs=1)
 
 
+HOUR = 3_600_000
+
+
+def test_clocks_an_hour_apart_are_known_as_well(make_trace: Make) -> None:
+    """Beyond the readings is what the run lasts longer: 2 ms, whatever the clocks show."""
+    trace = run(make_trace, ["a", "b"], [0, HOUR], op="send")
+    readings = [(0, 0, 0, 0), (0, 99, 0, 0), (1, HOUR, HOUR, 0.01), (1, HOUR + 99, HOUR, 0.01)]
+    (_, far) = clocks(probes(trace, *readings))
+    assert (far["offset_ns"], far["error_ns"]) == (HOUR * MS, 15_100)
+
+
+@pytest.mark.parametrize("ahead", [5, HOUR])
+def test_a_clock_through_another_that_drifts(make_trace: Make, ahead: int) -> None:
+    """Rank 1's is 20 ppm faster than the others and shows another hour."""
+    every = range(0, 60_000, 1_000)
+    shown = {0: lambda t: t, 1: lambda t: ahead + t * (1 + 20e-6), 2: lambda t: t}
+    groups = [(0, 1, "near"), (1, 2, "far")]
+    trace = make_trace(
+        collectives=[
+            {
+                "op": "all_reduce",
+                "group": name,
+                "group_size": 2,
+                "size_bytes": 8,
+                "rank": rank,
+                "seq": i,
+                "start_ns": round(shown[rank](time) * MS),
+                "duration_ns": MS,
+            }
+            for a, b, name in groups
+            for rank in (a, b)
+            for i, time in enumerate(every)
+        ],
+        groups=[
+            {"rank": rank, "group": name, "size": 2, "ranks": f"{a},{b}"}
+            for a, b, name in groups
+            for rank in (a, b)
+        ],
+        ranks=[{"rank": r, "file": f"{r}", "host": "abc"[r]} for r in range(3)],
+    )
+    offsets = clock(trace, match(trace))
+    times = np.array([round(shown[r](30_000) * MS) for r in range(3)])
+    on_clock, _ = on_run_clock(times, np.arange(3), offsets)
+    assert on_clock == pytest.approx(np.full(3, 30_000 * MS), abs=2_000)
+    assert offsets["error_ns"].max() < 30_000
+
+
 def test_what_cpus_did_bounds_a_clock_by_causality_only(make_trace: Make) -> None:
     """Each operation lasts 1 ms on both clocks: it may be 1 ms off, and nobody could tell."""
     (_, far) = clocks(run(make_trace, ["a", "b"], [0, 20], device="cpu"))
