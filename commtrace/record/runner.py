@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+# The profiler imports it; a signal may start that while the program imports the same.
+import torch._inductor.config  # noqa: F401
 import torch.distributed as dist
 
 from commtrace.errors import RecordError

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,35 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("workloads") / "faulty.py"
     path.write_text(FAULTY.lstrip())
     return path
+
+
+@pytest.fixture
+def ranks_of() -> Callable[[Path], list[str]]:
+    """Processes that still work for a folder: each has it on its command line."""
+
+    def find(folder: Path) -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes()
+            except OSError:  # it has just ended
+                continue
+            if str(folder).encode() in command and b"commtrace.record." in command:
+                found.append(process.name)
+        return found
+
+    return find
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], object]], bool]:
+    """Whether something comes true within two minutes."""
+
+    def wait(condition: Callable[[], object]) -> bool:
+        for _ in range(2400):
+            if condition():
+                return True
+            time.sleep(0.05)
+        return False
+
+    return wait

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from commtrace.errors import RecordError, UsageError
 from commtrace.record import launch, processes, record
 
 torch = pytest.importorskip("torch")
+
+RanksOf = Callable[[Path], list[str]]
+WaitUntil = Callable[[Callable[[], object]], bool]
 
 
 def manifest(folder: Path) -> dict[str, Any]:
@@ -34,27 +37,6 @@ def names(folder: Path) -> set[str]:
 def steps(content: dict[str, Any]) -> list[str]:
     spans = [event["name"] for event in content["traceEvents"] if event["ph"] == "X"]
     return sorted(name for name in spans if name.startswith("ProfilerStep"))
-
-
-def ranks_of(folder: Path) -> list[str]:
-    """Processes that still work for this folder: each has it on its command line."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes()
-        except OSError:  # it has just ended
-            continue
-        if str(folder).encode() in command and b"commtrace.record.worker" in command:
-            found.append(process.name)
-    return found
-
-
-def wait_until(condition: Any) -> bool:
-    for _ in range(2400):
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +57,9 @@ def two_at_once(faulty: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 @pytest.mark.slow
-def test_a_recording_has_a_trace_per_rank_and_a_manifest(two_at_once: tuple[Path, Path]) -> None:
+def test_a_recording_has_a_trace_per_rank_and_a_manifest(
+    two_at_once: tuple[Path, Path], ranks_of: RanksOf
+) -> None:
     first, second = two_at_once
     assert first.parts[-3:] == ("traces", "faulty", "gloo-2")
     assert second.parts[-3:] == ("traces", "faulty", "gloo-2-2")
@@ -171,7 +155,7 @@ def test_world_size_one(faulty: Path, tmp_path: Path) -> None:
     ],
 )
 def test_the_rank_that_failed_is_named_and_the_other_traces_are_kept(
-    faulty: Path, tmp_path: Path, fault: str, message: str, kept: set[str]
+    faulty: Path, tmp_path: Path, fault: str, message: str, kept: set[str], ranks_of: RanksOf
 ) -> None:
     with pytest.raises(RecordError) as caught:
         record(str(faulty), settings={"fault": fault}, world_size=2, out=tmp_path)
@@ -202,7 +186,7 @@ def test_a_workload_that_refuses_is_a_usage_error_and_leaves_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_rank_outlives_its_launcher(
-    faulty: Path, tmp_path: Path, number: signal.Signals
+    faulty: Path, tmp_path: Path, number: signal.Signals, ranks_of: RanksOf, wait_until: WaitUntil
 ) -> None:
     code = (
         "import sys; from pathlib import Path; from commtrace.record import record;"

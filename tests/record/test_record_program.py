@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from commtrace.errors import RecordError, UsageError
 from commtrace.record import Place, Plan, processes, record, record_program
 
 torch = pytest.importorskip("torch")
+
+RanksOf = Callable[[Path], list[str]]
+WaitUntil = Callable[[Callable[[], object]], bool]
 
 TRAIN = """
 import multiprocessing, os, resource, signal, sys, time
@@ -87,27 +90,6 @@ def steps(content: dict[str, Any]) -> list[str]:
     return sorted(e["name"] for e in content["traceEvents"] if e["name"].startswith("ProfilerStep"))
 
 
-def ranks_of(folder: Path) -> list[str]:
-    """Processes that still work for this folder: each has it on its command line."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes()
-        except OSError:  # it has just ended
-            continue
-        if str(folder).encode() in command and b"commtrace.record.runner" in command:
-            found.append(process.name)
-    return found
-
-
-def wait_until(condition: Any) -> bool:
-    for _ in range(2400):
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "commtrace", "record", *map(str, words)]
 
@@ -120,7 +102,7 @@ def start(*words: object, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-def test_a_script_as_torchrun_would_start_it(train: str, tmp_path: Path) -> None:
+def test_a_script_as_torchrun_would_start_it(train: str, tmp_path: Path, ranks_of: RanksOf) -> None:
     out = tmp_path / "out"
     words = command("-n", 2, "-o", out, "--", train, "none", 9)
     ran = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -189,7 +171,7 @@ def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> No
     ],
 )
 def test_a_rank_that_fails_is_named_with_its_operation(
-    train: str, tmp_path: Path, fault: str, message: str, kept: set[str]
+    train: str, tmp_path: Path, fault: str, message: str, kept: set[str], ranks_of: RanksOf
 ) -> None:
     out = tmp_path / "out"
     # All may take long on a machine that does much else, but no rank waits so long for another.
@@ -231,7 +213,13 @@ def test_a_full_disk_keeps_what_there_was_room_for(train: str, tmp_path: Path) -
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "interrupted by SIGTERM")],
 )
 def test_an_interrupted_recording_is_kept(
-    train: str, tmp_path: Path, number: signal.Signals, status: int, why: str
+    train: str,
+    tmp_path: Path,
+    number: signal.Signals,
+    status: int,
+    why: str,
+    ranks_of: RanksOf,
+    wait_until: WaitUntil,
 ) -> None:
     out = tmp_path / "out"
     launcher = start("-n", 2, "-o", out, "--", train, "sleep", 9)
@@ -248,7 +236,9 @@ def test_an_interrupted_recording_is_kept(
     assert wait_until(lambda: not ranks_of(out))
 
 
-def test_a_signal_begins_the_same_steps_on_all_ranks(train: str, tmp_path: Path) -> None:
+def test_a_signal_begins_the_same_steps_on_all_ranks(
+    train: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
     out = tmp_path / "out"
     launcher = start("-n", 2, "-o", out, "--on-signal", "--", train, "slow", 400)
     log = out / "rank1.log"
@@ -260,6 +250,22 @@ def test_a_signal_begins_the_same_steps_on_all_ranks(train: str, tmp_path: Path)
     first, second = (trace(out, rank) for rank in (0, 1))
     assert len(steps(first)) == 3
     assert steps(first) == steps(second)
+
+
+def test_a_signal_while_the_program_imports_what_the_profiler_needs(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, torch\n"
+        "def signal_in(event, arguments):\n"
+        "    if event == 'import' and arguments[0] == 'torch._dynamo.utils':\n"
+        "        os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "sys.addaudithook(signal_in)\n"
+        "torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "torch.ones(2).sum()\n"
+    )
+    out = record_program([str(script)], plan=Plan(on_signal=True), out=tmp_path / "out")
+    assert "aten::sum" in {event["name"] for event in trace(out, 0)["traceEvents"]}
 
 
 def test_a_window_in_seconds_ends_on_the_same_step(train: str, tmp_path: Path) -> None:
@@ -293,7 +299,9 @@ def test_under_torchrun_each_process_becomes_its_rank(train: str, tmp_path: Path
     assert [file["rank"] for file in content["files"]] == [0, 1]
 
 
-def test_under_torchrun_a_rank_that_hangs_says_so_and_ends(train: str, tmp_path: Path) -> None:
+def test_under_torchrun_a_rank_that_hangs_says_so_and_ends(
+    train: str, tmp_path: Path, ranks_of: RanksOf
+) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     ours = command("-o", "out", "--timeout", 12, "--", train, "hang", 9)
     ran = subprocess.run(
@@ -342,7 +350,7 @@ def test_two_nodes_are_one_recording(train: str, tmp_path: Path) -> None:
 
 
 def test_a_failure_on_one_node_ends_the_others_and_is_named_there(
-    train: str, tmp_path: Path
+    train: str, tmp_path: Path, ranks_of: RanksOf
 ) -> None:
     launchers = nodes(train, tmp_path, "kill")
     said = [launcher.communicate()[1].splitlines()[-1] for launcher in launchers]
