@@ -68,6 +68,9 @@ class Clock:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Disconnect."""
         for peer in self._peers:
             peer.close()

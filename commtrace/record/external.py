@@ -14,7 +14,7 @@ from commtrace.errors import UsageError
 from commtrace.record import manifest
 from commtrace.record.clock import Reading
 from commtrace.record.job import Program
-from commtrace.record.session import DEFAULTS
+from commtrace.record.session import FLIGHT_RECORDER
 
 __all__ = ["finish", "folder", "rank"]
 
@@ -42,7 +42,7 @@ def rank(world_size: int | None, *, is_node: bool = False) -> dict[str, str] | N
         told = _slurm(given)
     else:
         return None
-    return {"TORCH_FR_BUFFER_SIZE": DEFAULTS["TORCH_FR_BUFFER_SIZE"], **told, **given}
+    return {**FLIGHT_RECORDER, **told, **given}
 
 
 def folder(environment: Mapping[str, str], out: Path | None) -> Path:

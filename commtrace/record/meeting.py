@@ -65,7 +65,7 @@ class Meeting:
     def close(self) -> None:
         """Disconnect."""
         if self._clock is not None:
-            self._clock.__exit__()
+            self._clock.close()
             self._clock = None
 
     def _note(self, text: str) -> None:

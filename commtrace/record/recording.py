@@ -65,6 +65,7 @@ class recording:  # noqa: N801 - a function to its users
         self._meeting = Meeting()
         self._written = False
         self._began_ns = 0
+        self._partial: str | None = None
         self._profiler = torch.profiler.profile(
             schedule=schedule and self._once(schedule),
             record_shapes=True,
@@ -83,7 +84,6 @@ class recording:  # noqa: N801 - a function to its users
         self._meeting.open()
         self._meeting.read()
         self._began_ns = time.time_ns()
-        self._partial: str | None = None
         self._profiler.__enter__()
         return self
 

@@ -20,14 +20,10 @@ from commtrace.record.nodes import Nodes, Place, meet
 from commtrace.record.processes import GRACE_S, Ranks
 from commtrace.record.report import LAUNCHER
 
-__all__ = ["DEFAULTS", "Interrupted", "Session"]
+__all__ = ["FLIGHT_RECORDER", "Interrupted", "Session"]
 
-DEFAULTS = {
-    # Ranks on one host would otherwise each take all cores.
-    "OMP_NUM_THREADS": "1",
-    # Operations that the flight recorder keeps; gloo's is off unless this is set.
-    "TORCH_FR_BUFFER_SIZE": "20000",
-}
+# Operations that it keeps; gloo's is off unless this is set.
+FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "20000"}
 
 
 _MEET_S = 300.0
@@ -65,9 +61,9 @@ class Session:
     def run(self) -> None:
         """Record. Raises UsageError, RecordError or Interrupted; the manifest says so, too."""
         path = self.folder.path
-        environment = _environment(self.place)
-        if self.ranks == 1 and self.backend is None and "OMP_NUM_THREADS" not in os.environ:
-            del environment["OMP_NUM_THREADS"]  # a program that is alone may have all cores
+        # A program that is alone may have all cores; several would each take them.
+        alone = self.ranks == 1 and self.backend is None
+        environment = _environment(self.place, {} if alone else {"OMP_NUM_THREADS": "1"})
         self.facts = manifest.describe(
             self.what, environment, backend=self.backend, world_size=self.ranks
         )
@@ -182,12 +178,12 @@ def _stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _environment(place: Place) -> dict[str, str]:
+def _environment(place: Place, defaults: Mapping[str, str]) -> dict[str, str]:
     """What every rank gets: the user's environment before our defaults."""
     names = dict(socket.if_nameindex()).values()
     alone = place.nodes == 1 and "lo" in names
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if alone else {}
-    return {**DEFAULTS, **loopback, **os.environ}
+    return {**FLIGHT_RECORDER, **defaults, **loopback, **os.environ}
 
 
 def _environments(
