@@ -1,4 +1,7 @@
-"""What recording adds to a step: plain, under torch.profiler alone, and by ``record``."""
+"""What recording adds to a step: plain, under torch.profiler alone, and by ``record``.
+
+By ``record WORKLOAD``, and by ``record -- PROGRAM``, where the program is the plain one.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,33 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.recorded.measure import WORKLOADS, progress
-from commtrace.record import record
+from benchmarks.recorded.workloads import timed
+from commtrace.record import Plan, record, record_program
 
 __all__ = ["overhead"]
 
 ROOT = Path(__file__).parents[2]
-WAYS = ("plain", "profiler", "record")
+WAYS = ("plain", "profiler", "record", "record --")
 WORLD_SIZE = 2
-STEPS = 40
 
 Times = dict[str, list[float]]
 
 
+# torch.profiler's events are small and stay; they break up what tensors leave behind, so that
+# the next ones take new memory: 16,000 page faults a step more, or none, by chance. With each
+# tensor mapped alone, whoever profiles pays the same.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "131072"}
+
+
 def overhead(rounds: int) -> None:
     """Run the same training each way in every round, and print the table."""
+    os.environ.update(ALLOCATOR)
     seen: dict[str, list[Times]] = {way: [] for way in WAYS}
     for number in range(rounds):
         turn = number % len(WAYS)
         for way in WAYS[turn:] + WAYS[:turn]:
             progress(f"round {number + 1} of {rounds}: {way}")
-            seen[way].append(_recorded() if way == "record" else _unrecorded(way))
+            seen[way].append(_recorded(way) if way.startswith("record") else _unrecorded(way))
     print(
         "| step of ddp_training | ms: median (min–max of the runs) | more than plain "
         "| more than the profiler alone |"
@@ -50,7 +60,10 @@ def overhead(rounds: int) -> None:
                 ),
             ]
             print(f"| {' | '.join(cells)} |")
-    print(f"\n{rounds} runs of each, {WORLD_SIZE} ranks, {STEPS} steps, on {os.cpu_count()} cores.")
+    print(
+        f"\n{rounds} runs of each, {WORLD_SIZE} ranks, {timed.ITERATIONS} steps, "
+        f"on {os.cpu_count()} cores, with {' '.join(map('='.join, ALLOCATOR.items()))}."
+    )
 
 
 def _more(runs: list[Times], others: list[Times], clock: str) -> str:
@@ -61,10 +74,18 @@ def _more(runs: list[Times], others: list[Times], clock: str) -> str:
     return f"{statistics.median(more):+.1f} %{spread}"
 
 
-def _recorded() -> Times:
+def _recorded(way: str) -> Times:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "recording")
-        record(str(WORKLOADS / "timed.py"), world_size=WORLD_SIZE, backend="gloo", out=out)
+        if way == "record":
+            record(str(WORKLOADS / "timed.py"), world_size=WORLD_SIZE, backend="gloo", out=out)
+        else:
+            record_program(
+                ["-m", "benchmarks.recorded.unrecorded", "plain"],
+                plan=Plan(first=timed.WARMUP + 1, steps=timed.ITERATIONS),
+                world_size=WORLD_SIZE,
+                out=out,
+            )
         return _times((out / f"rank{WORLD_SIZE - 1}.log").read_text("utf-8"))
 
 
@@ -86,5 +107,6 @@ def _times(log: str) -> Times:
         if words and words[0] in ("walls", "processors")
     }
     return {
-        clock: [b - a for a, b in pairwise(times)][1 - STEPS :] for clock, times in began.items()
+        clock: [b - a for a, b in pairwise(times)][1 - timed.ITERATIONS :]
+        for clock, times in began.items()
     }

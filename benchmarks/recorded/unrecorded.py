@@ -1,6 +1,7 @@
 """One rank of ``timed`` without commtrace: ``torchrun … -m benchmarks.recorded.unrecorded HOW``.
 
 HOW is ``plain`` or ``profiler``: torch.profiler with the schedule and settings of ``record``.
+Steps are told to commtrace, too, for ``record --``; outside of that it is not told to anybody.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import torch
 import torch.distributed as dist
 
+import commtrace
 from benchmarks.recorded.workloads import timed
 from commtrace.record.context import Context
 
@@ -28,11 +30,13 @@ def main() -> None:
     with profiler if profiled else contextlib.nullcontext():
         for _ in range(timed.WARMUP):
             timed.step(state)
+            commtrace.step()
         dist.barrier()
         for _ in range(timed.ITERATIONS):
             if profiled:
                 profiler.step()
             timed.step(state)
+            commtrace.step()
     if rank == int(os.environ["WORLD_SIZE"]) - 1:
         timed.check(state)
     dist.barrier()
