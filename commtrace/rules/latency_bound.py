@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.expect import nccl_latency_ns
-from commtrace.rules._bandwidth import fitted, mb, served, streams
+from commtrace.expect import Model, fit, nccl_latency_ns
+from commtrace.rules._bandwidth import mb, served, streams, typical_ns
 from commtrace.rules._common import ms, several_ranks, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
@@ -28,12 +28,12 @@ class LatencyBound(Rule):
 
     What it detects
         ``min_count`` operations or more of one kind whose latency is more than
-        ``min_latency_share`` of their time, in rows without a pause: on every rank the next
-        begins within one latency of the last one's end, so that nothing was computed in
-        between, and they could have been one. Latency is fitted from this trace where sizes
-        differ enough, else it is that of NCCL's own tuning constants. The gain, a row's time
-        from first to last less that of the operations it could have been, has to be worth
-        ``min_step_share`` of the step.
+        ``min_latency_share`` of what their size takes in the median, in rows without a pause:
+        on every rank the next begins within one latency of the last one's end, so that nothing
+        was computed in between, and they could have been one. Latency is fitted from this trace
+        where sizes differ enough, to the median of each within ``max_residual``, else it is that
+        of NCCL's own tuning constants. The gain, a row's time from first to last less that of
+        the operations it could have been, has to be worth ``min_step_share`` of the step.
 
     Why it costs time
         Every operation pays for its launch and for every hop of its ring or tree, however
@@ -53,6 +53,7 @@ class LatencyBound(Rule):
 
     min_count: int = 10
     min_latency_share: float = 0.5
+    max_residual: float = 0.3
     min_step_share: float = 0.05
     bucket_bytes: int = 25_000_000
 
@@ -63,17 +64,21 @@ class LatencyBound(Rule):
         known = known[known["exact"]]
         looked = False
         for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
-            latency, origin = _latency_ns(some, trace)
+            latency, origin = self._latency_ns(some, trace)
             if latency is not None:
                 looked = True
                 yield from self._among(some, latency, origin, known, trace)
         if not looked:
-            raise CannotLook(_unfit(known))
+            raise CannotLook(
+                "sizes vary too little, or times too little with them, to fit a latency, "
+                "and NCCL did not run"
+            )
 
     def _among(
         self, some: pd.DataFrame, latency: float, origin: str, known: pd.DataFrame, trace: Trace
     ) -> Iterator[Finding]:
-        small = some[latency > self.min_latency_share * some["transfer_ns"]]
+        some = some.assign(typical_ns=typical_ns(some))
+        small = some[latency > self.min_latency_share * some["typical_ns"]]
         row = _rows(small, known, latency)
         of_row = _measured(small, row, latency)
         left = (1 + of_row["bytes"] // self.bucket_bytes).clip(upper=of_row["count"])
@@ -83,7 +88,7 @@ class LatencyBound(Rule):
         in_rows = small[of_row["count"].to_numpy()[row] > 1]
         if len(in_rows) < self.min_count or not worth_saying(cost, trace, self.min_step_share):
             return
-        share = min(latency / float(in_rows["transfer_ns"].median()), 1.0)
+        share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
         yield Finding(
             rule=self.name(),
             summary=(
@@ -107,6 +112,17 @@ class LatencyBound(Rule):
             confidence="medium",
         )
 
+    def _latency_ns(self, some: pd.DataFrame, trace: Trace) -> tuple[float | None, str]:
+        """One operation's latency, and where it is from; None where nothing tells it."""
+        model = _fitted(some)
+        if model and model.residual <= self.max_residual:
+            return model.latency_ns, "fitted from this trace"
+        if some["ranks"].isna().any() or not (trace.groups["backend"] == "nccl").any():
+            return None, ""
+        op, ranks = str(some["op"].iloc[0]), int(some["ranks"].iloc[0])
+        nodes = min(max(trace.ranks["host"].nunique(), 1), ranks)
+        return nccl_latency_ns(op, ranks, nodes=nodes), "by NCCL's tuning constants"
+
     @staticmethod
     def bad() -> Trace:
         """After a few large ones, 60 all_reduces of 8 kB one after the other."""
@@ -118,15 +134,10 @@ class LatencyBound(Rule):
         return _all_reduces(pause_us=200)
 
 
-def _latency_ns(some: pd.DataFrame, trace: Trace) -> tuple[float | None, str]:
-    """One operation's latency, and where it is from; None where nothing tells it."""
-    if model := fitted(some):
-        return model.latency_ns, "fitted from this trace"
-    if some["ranks"].isna().any() or not (trace.groups["backend"] == "nccl").any():
-        return None, ""
-    op, ranks = str(some["op"].iloc[0]), int(some["ranks"].iloc[0])
-    nodes = min(max(trace.ranks["host"].nunique(), 1), ranks)
-    return nccl_latency_ns(op, ranks, nodes=nodes), "by NCCL's tuning constants"
+def _fitted(some: pd.DataFrame) -> Model | None:
+    """The model of what each size takes in the median, however much one message varies."""
+    median = some.groupby("size_bytes")["transfer_ns"].median()
+    return fit(median.index.to_numpy(), median.to_numpy())
 
 
 def _rows(small: pd.DataFrame, known: pd.DataFrame, latency: float) -> npt.NDArray[np.intp]:
@@ -140,7 +151,7 @@ def _rows(small: pd.DataFrame, known: pd.DataFrame, latency: float) -> npt.NDArr
 
 def _measured(small: pd.DataFrame, row: npt.NDArray[np.intp], latency: float) -> pd.DataFrame:
     """Of each row: its operations, bytes, time once all were there, and that beyond latency."""
-    moving = (small["transfer_ns"] - latency).clip(lower=0)
+    moving = (small["typical_ns"] - latency).clip(lower=0)
     of_row = (
         small.assign(moving_ns=moving)
         .groupby(row)
@@ -154,13 +165,6 @@ def _measured(small: pd.DataFrame, row: npt.NDArray[np.intp], latency: float) ->
     )
     # Pauses in a row are what the host takes to call the next: one call has none.
     return of_row.assign(took_ns=(of_row["end_ns"] - of_row["start_ns"]).astype("float64"))
-
-
-def _unfit(known: pd.DataFrame) -> str:
-    kinds = known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False)
-    varied = any(fitted(some, np.inf) for _, some in kinds)
-    why = "times of one size vary too much" if varied else "sizes vary too little"
-    return f"{why} to fit a latency, and NCCL did not run"
 
 
 def _all_reduces(pause_us: float) -> Trace:

@@ -173,11 +173,18 @@ class TestLatencyBound:
         trace = all_reduces([300.0] * 60, sizes=8_000, backend="gloo").trace()
         assert "sizes vary too little" in (skipped(trace, "latency-bound") or "")
 
-    def test_times_that_sizes_do_not_tell_are_told_apart(self) -> None:
-        sizes = [8_000, 80_000, 800_000] * 20
-        took_us = [(100 + size / 1e3) * (1 + 9 * (i // 3 % 2)) for i, size in enumerate(sizes)]
-        trace = all_reduces(took_us, sizes=sizes, backend="gloo").trace()
-        assert "times of one size vary" in (skipped(trace, "latency-bound") or "")
+    def test_times_that_do_not_follow_sizes_tell_nothing(self) -> None:
+        took_us = {8_000: 900.0, 80_000: 500.0, 800_000: 100.0}
+        sizes = [*took_us] * 20
+        trace = all_reduces([took_us[size] for size in sizes], sizes=sizes, backend="gloo").trace()
+        assert "times too little with them" in (skipped(trace, "latency-bound") or "")
+
+    def test_times_that_vary_have_a_median(self) -> None:
+        sizes = [*self.LARGE, *[8_000] * 60]
+        times = [20 + size / 1e5 for size in self.LARGE] + [10.0, 20.0, 90.0] * 20
+        (finding,) = found(all_reduces(times, sizes=sizes, pause_us=2).trace(), "latency-bound")
+        assert "60 all_reduce of 8 kB each follow each other" in finding.summary
+        assert finding.cost_ns == pytest.approx(60 * (40_000 + 2_000), rel=0.02)
 
 
 class TestDegradedLink:
