@@ -78,11 +78,6 @@ def _inflated(world_size: int) -> Case:
     return Case("inflated bytes", "byte-inflation", "composed", *settings, world_size, stays=true)
 
 
-def _uneven(world_size: int) -> Case:
-    settings = {"even": "no"}, {"even": "yes"}
-    return Case("uneven splits", "uneven-all-to-all", "exchange", *settings, world_size, (0,))
-
-
 def _needless(name: str, needless: str) -> Case:
     settings = {"needless": needless}, {"needless": "nothing"}
     # A barrier costs as much as a small operation, and nothing beside a large one.
@@ -133,8 +128,6 @@ CASES = (
     _composed("reduce_scatter + all_gather"),
     _inflated(2),
     _inflated(4),
-    _uneven(2),
-    _uneven(4),
     Case(
         "accumulation without no_sync",
         "redundant",

@@ -39,10 +39,11 @@ class UnevenAllToAll(Rule):
     Blind spots
         Needs every rank's trace. Bytes between pairs are not seen, only each rank's sums: an
         exchange can be even by rank and still crowd one link. Each rank is taken to have its
-        own link: where all share one, or a host's memory, as ranks of one machine do with
-        gloo, the sum of all bytes sets the time, and less is gained. That routing is uneven only
-        in a phase of the training shows in other recordings, not in one; how often the same
-        rank is the busiest is in the evidence, ``steady_pct`` makes it the culprit.
+        own link; where ranks of one host share theirs, less is gained. Not looked at is gloo
+        within one host: all bytes cross the same memory, and their sum sets the time. That
+        routing is uneven only in a phase of the training shows in other recordings, not in
+        one; how often the same rank is the busiest is in the evidence, ``steady_pct`` makes
+        it the culprit.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -58,6 +59,8 @@ class UnevenAllToAll(Rule):
             return
         if len(trace.ranks) < 2:
             raise CannotLook("one rank only: what the others exchange is unknown")
+        if _in_one_memory(trace):
+            raise CannotLook("gloo within one host: all bytes cross its memory, whoever has most")
         loads = _loads(trace)
         if loads.empty:
             raise CannotLook("no all_to_all has its sizes on every rank of its group")
@@ -116,6 +119,11 @@ def _exchange(sent: tuple[int, ...]) -> Trace:
         for rank, out in enumerate(sent):
             run.collective(rank, "all_to_all", step * 1000, 500, in_bytes=out, out_bytes=received)
     return run.trace()
+
+
+def _in_one_memory(trace: Trace) -> bool:
+    one_host = trace.ranks["host"].notna().all() and len(set(trace.ranks["host"])) == 1
+    return bool(one_host and (trace.groups["backend"] == "gloo").all())
 
 
 def _loads(trace: Trace) -> pd.DataFrame:

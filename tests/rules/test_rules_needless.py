@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -60,8 +61,10 @@ def test_without_both_names_emulation_cannot_be_seen() -> None:
 # uneven-all-to-all
 
 
-def exchange(sent: dict[int, int], *, ranks: int | None = None, rotate: bool = False) -> Tiny:
-    run = Tiny(len(sent))
+def exchange(
+    sent: dict[int, int], *, ranks: int | None = None, rotate: bool = False, **tiny: Any
+) -> Tiny:
+    run = Tiny(len(sent), **tiny)
     for step in range(12):
         for rank in list(sent)[:ranks]:
             mine = sent[(rank + step) % len(sent)] if rotate else sent[rank]
@@ -92,6 +95,13 @@ def test_a_busiest_rank_that_changes_is_nobodys_fault() -> None:
 def test_the_mean_of_some_ranks_is_none() -> None:
     some = exchange({0: 100, 1: 300, 2: 200}, ranks=2).trace()
     assert "every rank" in skipped(some, "uneven-all-to-all")
+
+
+def test_within_one_memory_the_sum_counts() -> None:
+    sent = {0: 100, 1: 300}
+    trace = exchange(sent, backend="gloo").trace()
+    assert "memory" in skipped(trace, "uneven-all-to-all")
+    assert found(exchange(sent, backend="gloo", hosts=("a", "b")).trace(), "uneven-all-to-all")
 
 
 # cold-start
@@ -321,7 +331,7 @@ def test_missing_ranks_are_counted_by_the_jobs_size() -> None:
     ("name", "speaks"),
     [
         ("all_gather", ()),
-        ("all_to_all", ("uneven-all-to-all",)),
+        ("all_to_all", ()),  # within one memory
         ("barrier", ()),
         ("cold_start", ()),
         ("ddp_training", ("redundant",)),
