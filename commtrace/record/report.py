@@ -63,6 +63,7 @@ class Report:
 
     It can be entered again inside itself, so that an error is told before a long clean-up.
     ``operation`` finds what the rank communicates. Without a descriptor nobody listens.
+    ``hung`` says what it waited for, if it has ended itself for that.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Report:
         self._operation = operation or (lambda: None)
         self._told = False
         self.has_recorded = False
+        self.hung: str | None = None
         self._one_at_a_time = threading.Lock()
 
     @property

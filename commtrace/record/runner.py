@@ -59,6 +59,7 @@ def main() -> None:
     error, status = _run(program)
     if os.getpid() != parent:
         _end_child(status)
+    error = report.hung or error
     if error:
         report.failed(error)
     try:

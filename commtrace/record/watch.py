@@ -59,12 +59,12 @@ def _watch(report: Report, timeout_s: float, request: Callable[[], object] | Non
                 if report.is_heard:
                     report.at("stuck", stuck.to_dict())
                 else:
-                    _end(stuck)
+                    report.hung = blame.hang(stuck.to_dict(), stuck.waited_s(), {})
+                    _end(report.hung)
 
 
-def _end(stuck: flight.Operation) -> None:
+def _end(what: str) -> None:
     """Do what a launcher of ours would: say what happened, and end this rank, its trace saved."""
-    what = blame.hang(stuck.to_dict(), stuck.waited_s(), {})
     print(f"commtrace: rank {os.environ['RANK']}: {what}", file=sys.stderr, flush=True)  # noqa: T201
     os.kill(os.getpid(), signal.SIGTERM)
     _cut_connections()

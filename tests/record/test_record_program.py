@@ -314,7 +314,9 @@ def test_under_torchrun_a_rank_that_hangs_says_so_and_ends(
     assert ran.returncode == 1
     assert "commtrace: rank 1: has waited " in ran.stderr
     assert "s in all_gather (number 6 in group 0)\n" in ran.stderr
-    assert "ProfilerStep#5" in steps(trace(tmp_path / "out", 1))
+    recorded = trace(tmp_path / "out", 1)
+    assert "ProfilerStep#5" in steps(recorded)
+    assert "has waited" in recorded["commtrace"]["partial"]
     assert not ranks_of(tmp_path / "out")
 
 
