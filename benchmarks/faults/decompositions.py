@@ -38,7 +38,8 @@ def decomposed(loop: Loop, share: float, present: bool) -> Truth:
 
     loop.hooks["end"].append(reduces)
     says = "reduce_scatter + all_gather" if halves else "reduce + broadcast"
-    return Truth("decomposed-all-reduce", (), says, ("exposed-communication", "host-sync"))
+    also = ("exposed-communication", "host-sync", "launch-gap")
+    return Truth("decomposed-all-reduce", (), says, also)
 
 
 def inflated(loop: Loop, share: float, present: bool) -> Truth:

@@ -31,7 +31,7 @@ def host_late(loop: Loop, share: float, present: bool) -> Truth:
     loop.ahead = False
     stall = share * loop.step_us * present
     loop.hooks["input"].append(lambda: loop.stall(slow, stall))
-    return Truth("host-late", (slow,), also=("straggler", "exposed-communication"))
+    return Truth("host-late", (slow,), also=("straggler", "launch-gap", "exposed-communication"))
 
 
 def jitter(loop: Loop, share: float, present: bool) -> Truth:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.rules._common import ms
 from commtrace.rules._doing import Doing
@@ -39,6 +39,8 @@ class HostLate(Rule):
         What the host did instead: a trace without Python stacks does not say. Operators
         called by no other are all that is kept of a CPU, and only where work runs on it.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
 
     min_operations: int = 10
     min_share: float = 0.05

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from commtrace.intervals import Intervals, covered, union
+from commtrace.metrics.activity import device_work
 from commtrace.rules._common import ms, step_time_ns, worth_saying
 from commtrace.rules._rule import Rule
 from commtrace.rules._timeline import Timeline, timelines
@@ -33,7 +35,8 @@ class LaunchGap(Rule):
         Time in which a device ran nothing, and the event behind it was launched only when the
         device had already run dry, of at least ``min_share`` of the steps' time, in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long, half of
-        them longer than half of what the device runs. Stalls: any that are longer.
+        them longer than half of what the device runs. Stalls: any that are longer, while
+        the rank's other devices have nothing to run, either.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -64,7 +67,7 @@ class LaunchGap(Rule):
             for line, its in gaps
             if np.median(line.idle_ns[its]) > np.median(line.end_ns - line.start_ns)
         ]
-        stalls = [(line, self._stalls(line)) for line in lines]
+        stalls = [self._stalls(line, trace) for line in lines]
         for found, told in ((gaps, self._of_gaps), (stalls, self._of_stalls)):
             worth = [
                 (line, its)
@@ -81,9 +84,14 @@ class LaunchGap(Rule):
         behind_copy = np.concatenate(([False], line.with_host[:-1]))
         return line.starved() & ~behind_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
 
-    def _stalls(self, line: Timeline) -> Bool:
-        """The same for long ones; so long no copy to the host keeps it from launching."""
-        return line.starved() & (line.idle_ns > 1e3 * self.max_gap_us)
+    def _stalls(self, line: Timeline, trace: Trace) -> tuple[Timeline, Bool]:
+        """The same for long ones, where no device of the rank had anything to run.
+
+        So long no copy to the host keeps it from launching.
+        """
+        begun = line.start_ns - line.idle_ns
+        idle = line.idle_ns - covered(begun, line.start_ns, _elsewhere(line, trace))
+        return replace(line, idle_ns=idle), line.starved() & (idle > 1e3 * self.max_gap_us)
 
     def _of_gaps(self, line: Timeline, found: Bool, trace: Trace) -> Finding:
         gaps = line.idle_ns[found]
@@ -209,6 +217,17 @@ def _run(every_us: float) -> Trace:
         start = max(start + 10, launch + 5)
         run.kernel(0, start, 10, launch_ns=BASE_NS + round(launch * 1e3))
     return run.trace()
+
+
+def _elsewhere(line: Timeline, trace: Trace) -> Intervals:
+    """When the rank's other devices ran anything."""
+    busy = [
+        done.busy
+        for (rank, device, _), done in device_work(trace).items()
+        if rank == line.rank and device not in (line.device, "cpu")
+    ]
+    none = np.empty(0, np.int64)
+    return union(*(np.concatenate([none, *(one[i] for one in busy)]) for i in (0, 1)))
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:
