@@ -139,14 +139,17 @@ def _typical_before(some: pd.DataFrame, at: int) -> pd.Series[float]:
 def _change(series: Float) -> tuple[int, float]:
     """Where a series steps up most clearly, and the chance of that by noise.
 
-    Pettitt's test: the largest of 2 (sum of the first k ranks) - k (n + 1) over k.
+    Pettitt's test: the largest of 2 (sum of the first k ranks) - k (n + 1) over k. Its place
+    leans to the middle; where two levels fit the logarithms best does not.
     """
     n = series.size
+    first = np.arange(1, n)
+    below = first * np.log(series).mean() - np.cumsum(np.log(series))[:-1]
+    at = int(np.argmax(below.clip(min=0) ** 2 / (first * (n - first))))
     _, place, count = np.unique(series, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[place]
-    rise = np.arange(1, n) * (n + 1) - 2 * np.cumsum(ranks)[:-1]
-    at = int(np.argmax(rise))
-    return at + 1, float(min(1.0, 2 * np.exp(-6 * max(rise[at], 0.0) ** 2 / (n**3 + n**2))))
+    rise = max(float((first * (n + 1) - 2 * np.cumsum(ranks)[:-1]).max()), 0.0)
+    return at + 1, float(min(1.0, 2 * np.exp(-6 * rise**2 / (n**3 + n**2))))
 
 
 def _all_reduces(took_us: list[int], sizes: list[int] | None = None) -> Trace:
