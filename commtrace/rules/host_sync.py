@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 
 _SILENCE = 10  # median launch intervals: so long does a host not pause by chance
+_LAUNCH = 2  # of the same: so long a launch takes at most
 _RECOVERED_NS = 20_000
 
 
@@ -33,7 +34,8 @@ class HostSync(Rule):
     What it detects
         Collectives behind whose launch the host falls silent, for ten times its usual
         interval between launches, until the collective, or a copy of its result to the host,
-        is done, and resumes within ``resume_us`` µs of that. At least ``min_operations`` of
+        is done, and resumes within ``resume_us`` µs of that (behind such a copy, within two
+        of its usual intervals). At least ``min_operations`` of
         them; the device's idle time until launches are ahead of it again is at least
         ``min_share`` of the steps' time.
 
@@ -168,7 +170,9 @@ def _blocked(
     nth = np.searchsorted(launches, after, side="right")
     resumed = np.append(launches, np.iinfo(np.int64).max)[nth]
     silent = resumed - after >= _SILENCE * usual
-    blocked = silent & (resumed >= until) & (resumed - until <= resume_ns)
+    # A host that needs longer for any launch needs it for this one, too.
+    soon = np.where(read, max(resume_ns, round(_LAUNCH * usual)), resume_ns)
+    blocked = silent & (resumed >= until) & (resumed - until <= soon)
     idle = sum(_idle_after(line, int(time)) for time in np.unique(until[blocked]))
     return until[blocked], int((blocked & read).sum()), int(idle)
 
