@@ -45,7 +45,7 @@ class EarlyRoot(Rule):
         later ones, after the first came, is not counted.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+    explains: ClassVar[tuple[str, ...]] = ("straggler", "exposed-communication")
 
     min_operations: int = 10
     min_share: float = 0.05
