@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ def diagnose(
 ) -> Diagnosis:
     """Ask every rule, or the selected ones. ``thresholds`` is {rule: {field: value}}.
 
-    Findings come costliest first, symptoms behind their cause. UsageError for an unknown
-    rule or threshold.
+    Findings come costliest first, symptoms behind their cause; one that has no cost of its
+    own where its symptoms' would stand. UsageError for an unknown rule or threshold.
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
     chosen -= {rule_named(name).name() for name in ignore}
@@ -72,16 +72,20 @@ def _value(rule: type[Rule], field: str, kind: type[Any], given: Any) -> Any:
 def _ordered(findings: list[Finding]) -> list[Finding]:
     costliest = sorted(findings, key=lambda finding: -finding.cost_ns)
     causes = [_cause(finding, costliest) for finding in costliest]
-    placed: list[Finding] = []
 
-    def place(cause: Finding | None) -> None:
-        for finding, its in zip(costliest, causes, strict=True):
-            if its is cause:
-                placed.append(replace(finding, explained_by=cause.rule if cause else None))
-                place(finding)
+    def symptoms(cause: Finding | None) -> list[Finding]:
+        return [one for one, its in zip(costliest, causes, strict=True) if its is cause]
 
-    place(None)
-    return placed
+    def weight(finding: Finding) -> int:
+        # What has no cost of its own, as a disagreement, is as bad as what it explains.
+        return finding.cost_ns or max((one.cost_ns for one in symptoms(finding)), default=0)
+
+    def placed(cause: Finding | None) -> Iterator[Finding]:
+        for finding in sorted(symptoms(cause), key=weight, reverse=True):
+            yield replace(finding, explained_by=cause.rule if cause else None)
+            yield from placed(finding)
+
+    return list(placed(None))
 
 
 def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 
@@ -47,6 +47,8 @@ class Desync(Rule):
         between groups, which can deadlock too, is not compared. Sizes of all_to_all, gather
         and scatter may differ by right.
     """
+
+    explains: ClassVar[tuple[str, ...]] = ("cold-start",)
 
     listed: int = 8
 

@@ -263,6 +263,22 @@ def test_the_first_divergence_is_named_with_the_minority() -> None:
     assert "operation 3" in finding.summary
 
 
+def test_a_divergence_stands_where_what_it_explains_would() -> None:
+    """The group's first calls differ, so that they take until a timeout; all have other costs."""
+    run = Tiny(2)
+    for rank in range(2):
+        op = ("all_reduce", "broadcast")[rank]
+        run.collective(rank, op, 0, 50_000, size=1 << 20, seq=0)
+        for place in range(1, 8):
+            run.collective(rank, "all_reduce", 60_000 + place * 1000, 500, size=1 << 20, seq=place)
+        run.step(rank, 0, 0, 70_000)
+    findings = diagnose(run.trace()).findings
+    assert [(one.rule, one.explained_by) for one in findings][:2] == [
+        ("desync", None),
+        ("cold-start", "desync"),
+    ]
+
+
 def test_lost_events_and_own_sizes_are_no_divergence() -> None:
     run = Tiny(2)
     for rank in range(2):
