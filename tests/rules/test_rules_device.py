@@ -140,6 +140,16 @@ def test_a_device_that_runs_what_lost_its_launch_is_not_idle() -> None:
     assert not found(run.trace(), "launch-gap")
 
 
+def test_a_host_that_drives_another_gpu_meanwhile_stalls_for_the_rest_only() -> None:
+    run = late([0, 10, 20, 5030, 5040])
+    run.kernel(0, 1025, 3000, launch_ns=at(1020), device="cuda:1")
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.cost_ns == 2_005_000
+    assert "host stalls once" in finding.summary
+    run.kernel(0, 30, 4995, launch_ns=at(25), device="cuda:1")
+    assert not found(run.trace(), "launch-gap")
+
+
 def test_work_that_was_launched_is_no_stall_of_the_host() -> None:
     run = late([0, 10, 20])
     run.kernel(0, 5030, 5, launch_ns=at(16))

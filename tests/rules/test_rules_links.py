@@ -197,6 +197,12 @@ class TestDegradedLink:
             assert "40 before" not in findings[0].summary, "the first one warms up"
             assert "39 before, 20 after" in findings[0].summary
 
+    def test_an_early_moment_is_found_where_it_is(self) -> None:
+        """Later operations vary a little, and grow slower still by less."""
+        times = [160.0] * 14 + [395.0] * 12 + [405.0] * 34
+        (finding,) = found(all_reduces(times).trace(), "degraded-link")
+        assert "13 before, 46 after" in finding.summary
+
     def test_mixed_sizes_are_compared_with_their_own(self) -> None:
         sizes = [16 * MB, 64 * MB, 32 * MB] * 20
         times = [size / 4e4 * (2 if i >= 30 else 1) for i, size in enumerate(sizes)]

@@ -309,6 +309,23 @@ def test_who_is_stuck_gains_no_more_than_the_compute_behind(
     assert finding.cost_ns == 12 * gain_us * 1000
 
 
+@pytest.mark.parametrize(("launch_us", "speaks"), [(130, True), (300, False)])
+def test_a_host_that_launches_slowly_resumes_slowly(launch_us: float, speaks: bool) -> None:
+    """It reads each result, and then takes so long for the next launch; 130 µs for the others."""
+    run = Tiny()
+    now = 0.0
+    for _ in range(12):
+        for _ in range(10):
+            run.kernel(0, now + 5, 10, launch_ns=BASE_NS + round(1e3 * now))
+            now += 130
+        launched = {"launch_ns": BASE_NS + round(1e3 * now)}
+        run.collective(0, "all_reduce", now + 5, 3000, size=1 << 20, **launched)
+        launched = {"launch_ns": BASE_NS + round(1e3 * (now + 100))}
+        run.copy(0, now + 3006, 2, kind="DtoH", size=4, memory="pageable", **launched)
+        now += 3008 + launch_us
+    assert bool(found(run.trace(), "host-sync")) == speaks
+
+
 def in_vain(*, sends: bool, window_us: float = 60_000) -> Trace:
     """Both receive for 50 ms, and rank 1 sends, or nobody."""
     run = Tiny(ranks=2, backend="gloo")
