@@ -23,6 +23,7 @@ def pages() -> dict[str, str]:
     return {
         "columns.md": _columns(),
         "rules.md": _rules(),
+        **{f"rules/{name}.md": _rule(name) for name in RULES},
         "workloads.md": _workloads(),
         "../commtrace/reports/analysis.schema.json": _schema(),
     }
@@ -65,10 +66,21 @@ def _tables(tables: Iterable[Table]) -> Iterator[str]:
 def _rules() -> str:
     return _page(
         "# Rules",
-        "What `commtrace analyze` looks for. Each example is a tiny trace that has the fault, "
-        "with what the rule says of it. A threshold is changed with `--threshold "
+        "What `commtrace analyze` looks for. A threshold is changed with `--threshold "
         "RULE.NAME=VALUE`, or under `[tool.commtrace.rules.RULE]` of `pyproject.toml`.",
-        *(markdown.explain(explanation(name)) for name in RULES),
+        _grid(("rule", "what it says"), ((f"[{n}](rules/{n}.md)", _gist(n)) for n in RULES)),
+    )
+
+
+def _gist(rule: str) -> str:
+    return " ".join(explanation(rule).documentation.split("\n\n")[0].split())
+
+
+def _rule(name: str) -> str:
+    return _page(
+        f"# {name}",
+        markdown.explain(explanation(name)),
+        "The example is a tiny trace that has the fault. [All rules](../rules.md)",
     )
 
 
@@ -103,5 +115,6 @@ def _page(title: str, *parts: str) -> str:
 
 
 if __name__ == "__main__":
+    (Path(__file__).parent / "rules").mkdir(exist_ok=True)
     for name, text in pages().items():
         (Path(__file__).parent / name).write_text(text, encoding="utf-8")

@@ -38,7 +38,7 @@ def render(analysis: Analysis) -> str:
 
 def explain(explanation: Explanation) -> str:
     """What a rule means, its thresholds, and what it says of its worked example."""
-    lines = [f"## {explanation.rule}"]
+    lines: list[str] = []
     for heading, texts in paragraphs(explanation.documentation):
         lines += ["", f"**{heading}**"] if heading else []
         lines += [line for text in texts for line in ("", _prose(text))]
@@ -48,7 +48,7 @@ def explain(explanation: Explanation) -> str:
         lines += [f"| `{name}` | {value} |" for name, value in defaults]
     example = " ".join(explanation.example.split())
     lines += ["", f"**Example.** {_prose(example)}", "", *_findings(explanation.verdict)]
-    return "\n".join(lines).rstrip("\n")
+    return "\n".join(lines).strip("\n")
 
 
 def _findings(verdict: Verdict) -> Iterator[str]:
