@@ -25,7 +25,7 @@ __all__ = ["Ranks"]
 GRACE_S = 5.0
 """How long the other ranks may take to save what they recorded once one has failed."""
 TERMINATE_S = 10.0
-"""How long a rank may take to save and end after SIGTERM, before SIGKILL."""
+"""How long ranks may write nothing after SIGTERM, before SIGKILL: a large trace takes longer."""
 STATE_S = 2.0
 """How long the ranks may take to say where they are."""
 POLL_S = 0.5
@@ -87,6 +87,7 @@ class Ranks:
         grace_s: float = GRACE_S,
     ) -> None:
         self._ranks: list[_Rank] = []
+        self._folder = folder
         self._grace_s = grace_s
         self._ended = False
         try:
@@ -200,7 +201,7 @@ class Ranks:
                 if rank.process.poll() is None:
                     rank.signal(signal.SIGTERM)
                     rank.order("leave")
-            _wait(self._ranks, TERMINATE_S)
+            self._wait_while_saving()
         finally:
             for rank in self._ranks:
                 # The group, always: a rank may have started processes of its own.
@@ -211,6 +212,24 @@ class Ranks:
                 rank.pipe.close()
                 rank.closed = True
             self._ended = True
+
+    def _wait_while_saving(self) -> None:
+        """Until all have ended, or none has written anything for a while."""
+        written, deadline = -1, 0.0
+        while any(rank.process.poll() is None for rank in self._ranks):
+            now = sum(map(_size, self._folder.glob("rank*.json.gz*")))
+            if now != written:
+                written, deadline = now, time.monotonic() + TERMINATE_S
+            if time.monotonic() >= deadline:
+                return
+            _wait(self._ranks, POLL_S)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # what is only needed to write another file goes
+        return 0
 
 
 def _start(number: int, command: Sequence[str], environment: Mapping[str, str], log: Path) -> _Rank:

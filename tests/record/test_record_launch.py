@@ -275,6 +275,35 @@ def test_nccl_records_kernels_of_the_device(tmp_path: Path) -> None:
     assert manifest(folder)["versions"]["nccl"]
 
 
+@pytest.mark.parametrize(("pause_s", "saved"), [(0.4, True), (60, False)])
+def test_a_rank_that_still_saves_is_not_killed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: WaitUntil,
+    pause_s: float,
+    saved: bool,
+) -> None:
+    monkeypatch.setattr(processes, "TERMINATE_S", 1.5)
+    code = f"""
+import signal, sys, time
+def save(*_):
+    with open("rank0.json.gz.raw", "w") as trace:
+        for _ in range(6):
+            print("event", file=trace, flush=True)
+            time.sleep({pause_s})
+    open("saved", "w").close()
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-c", code]
+    with processes.Ranks(command, [dict(os.environ)], tmp_path, grace_s=0):
+        assert wait_until(lambda: "ready" in (tmp_path / "rank0.log").read_text())
+    assert (tmp_path / "saved").exists() == saved
+
+
 def test_a_rank_that_cannot_be_started_ends_those_that_were(
     faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
