@@ -10,7 +10,7 @@ is slower in one direction they end apart, every time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from commtrace.matching.lines import (
     fit,
     level,
 )
+from commtrace.matching.probes import Probed
 from commtrace.matching.rows import Bool, Rows, rows_of, split
 from commtrace.schema import Column, Table
 
@@ -72,7 +73,12 @@ CLOCK = Table(
             "offset.",
             "ns",
         ),
-        Column("at_ns", "int64", "Where the offset is stated: the middle of the run's span.", "ns"),
+        Column(
+            "at_ns",
+            "int64",
+            "Where the offset is stated: the middle of the run's span, on the rank's own clock.",
+            "ns",
+        ),
         Column("operations", "int64", "Matched operations behind the offset; 0 on one clock."),
         Column(
             "provenance",
@@ -105,22 +111,26 @@ def clock(trace: Trace, matches: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows_of(trace)
     told = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
-    middle = _middle(rows)
-    return CLOCK.from_rows(
-        [
-            {
-                "rank": rank,
-                "clock": one.clock,
-                "offset_ns": None if one.line is None else round(one.line.level_ns),
-                "drift_ppm": one.line.slope * 1e6 if one.line and one.drifts else None,
-                "error_ns": None if one.line is None else round(one.error_ns),
-                "at_ns": middle,
-                "operations": one.operations,
-                "provenance": one.provenance,
-            }
-            for rank, one in told.items()
-        ]
-    )
+    seen_by = told[int(rows.rank.min())].line if rows.rank.size else None
+    start, end = _span(rows, Line(-seen_by.level_ns) if seen_by else SAME)
+    return CLOCK.from_rows([_row(rank, one, start, end) for rank, one in told.items()])
+
+
+def _row(rank: int, one: Reading, start: int, end: int) -> dict[str, Any]:
+    at_ns = start // 2 + end // 2 + (int(one.line.level_ns) if one.line else 0)
+    line = one.line and one.line.at(at_ns)
+    # A drift that is not sure enough to be told leaves this much to either side.
+    untold = abs(line.slope) * (end - start) / 2 if line and not one.drifts else 0.0
+    return {
+        "rank": rank,
+        "clock": one.clock,
+        "offset_ns": None if line is None else round(line.level_ns),
+        "drift_ppm": line.slope * 1e6 if line and one.drifts else None,
+        "error_ns": None if line is None else round(one.error_ns + untold),
+        "at_ns": at_ns,
+        "operations": one.operations,
+        "provenance": one.provenance,
+    }
 
 
 def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64, Bool]:
@@ -141,8 +151,7 @@ def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
     ends = _ends(rows, number)
     clock_of = _one_clock_each(rows, ends)
     lowest = min(clock_of, default=0)
-    at_ns = _middle(rows)
-    known = {lowest: Reading(lowest, Line(0.0, at_ns=at_ns), drifts=True, provenance="host")}
+    known = {lowest: Reading(lowest, SAME, drifts=True, provenance="host")}
     shared = _by_clock(ends, clock_of)
     # As few links between two clocks as can be, of many operations before those of few.
     for fewest in (LINE_OPERATIONS, 1):
@@ -227,11 +236,6 @@ def _middling(seen: list[_End]) -> _End:
     return _End(number[first], starts, ends, on_cpu[first])
 
 
-def _middle(rows: Rows) -> int:
-    start, end = _span(rows)
-    return start // 2 + end // 2
-
-
 def _span(rows: Rows, ahead: Line = SAME) -> tuple[int, int]:
     """First start and last end of any operation of the lowest rank that has some.
 
@@ -262,7 +266,7 @@ def _link(rows: Rows, near: Reading, a: _End | None, b: _End | None, fewest: int
         error += float((times - b.start[in_b]).max())
     if (by_cpu := a.on_cpu[in_a]).any():
         error = max(error, _causal(a, b, in_a[by_cpu], in_b[by_cpu], line))
-    return Reading(0, line.at(_middle(rows)), drifts, error, int(times.size), "operations")
+    return Reading(0, line, drifts, error, int(times.size), "operations")
 
 
 def _causal(a: _End, b: _End, in_a: Int64, in_b: Int64, line: Line) -> float:
@@ -315,19 +319,19 @@ def _behind(near: Reading, link: Reading, far: int) -> Reading:
 
 def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> Reading | None:
     """How far one clock is ahead of another by the recorder's readings; None without."""
-    best = []
-    for clock in (near, far):
-        mine = [probe for rank, probe in rows.probes.items() if clock_of.get(rank) == clock]
-        best += sorted(mine, key=lambda probe: probe.error_ns)[:1]
-    if len(best) < 2:
+    best: dict[int, Probed] = {}
+    for rank, probe in sorted(rows.probes.items(), key=lambda one: one[1].error_ns):
+        best.setdefault(clock_of.get(rank, rank), probe)
+    if near not in best or far not in best:
         return None
-    ours, theirs = best
-    span = _span(rows, Line(-ours.line.level_ns))  # on rank 0's clock
+    ours, theirs = best[near], best[far]
+    seen_by = best.get(clock_of[int(rows.rank.min())], ours) if rows.rank.size else ours
+    span = _span(rows, Line(-seen_by.line.level_ns))  # on rank 0's clock
     return Reading(
         far,
-        theirs.line.less(ours.line).at(_middle(rows)),
+        theirs.line.less(ours.line),
         ours.drifts and theirs.drifts,
-        sum(probe.error_over(span) for probe in best) + END_ERROR_NS,
+        ours.error_over(span) + theirs.error_over(span) + END_ERROR_NS,
         provenance="probe",
     )
 
@@ -338,7 +342,7 @@ def _believed(ends: Reading, bound: Reading | None) -> Reading:
         return ends
     if ends.line is None or bound.line is None:
         return bound
-    apart = abs(ends.line.level_ns - bound.line.level_ns)
+    apart = abs(ends.line.level_ns - bound.line.at(ends.line.at_ns).level_ns)
     agree = apart <= ends.error_ns + bound.error_ns
     return ends if agree and ends.error_ns <= bound.error_ns else bound
 

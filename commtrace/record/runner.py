@@ -59,7 +59,8 @@ def main() -> None:
     error, status = _run(program)
     if os.getpid() != parent:
         _end_child(status)
-    error = report.hung or error
+    if report.hung:
+        error, status = report.hung, status or 1
     if error:
         report.failed(error)
     try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "felt_ns", "fitted", "hidden", "mb", "served", "streams", "typical_ns"]
 
+_MAX_RESIDUAL = 0.3
 KIND = ["communicator", "op", "dtype", "size_bytes"]
 
 
@@ -71,10 +72,10 @@ def typical_ns(known: pd.DataFrame) -> pd.Series[Any]:
     return times.transform("median")
 
 
-def fitted(known: pd.DataFrame, max_residual: float = 0.3) -> Model | None:
-    """The model of operations of one kind but for their sizes, if it fits that well."""
+def fitted(known: pd.DataFrame) -> Model | None:
+    """The model of operations of one kind but for their sizes, if it fits well."""
     model = fit(known["size_bytes"].to_numpy(), known["transfer_ns"].to_numpy())
-    return model if model is not None and model.residual <= max_residual else None
+    return model if model is not None and model.residual <= _MAX_RESIDUAL else None
 
 
 def hidden(trace: Trace) -> pd.Series[Any]:

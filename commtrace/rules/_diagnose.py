@@ -94,7 +94,9 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         rule = RULES[other.rule]
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
-        enough = not other.cost_ns or other.cost_ns >= _EXPLAINED * symptom.cost_ns
+        enough = other.cost_ns >= _EXPLAINED * symptom.cost_ns
+        if not other.cost_ns:  # untold: of the same operations, as far as streams tell
+            enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
         known = symptom.explained_by == other.rule or (symptom.rule in rule.explains and enough)
         if known and overlap and not elsewhere:
             return other

@@ -76,8 +76,8 @@ class DegradedLink(Rule):
             yield from self._in_group(some, trace)
 
     def _in_group(self, some: pd.DataFrame, trace: Trace) -> Iterator[Finding]:
-        at, chance = _change(some["relative"].to_numpy())
-        if min(at, len(some) - at) < self.min_count // 4 or chance > self.max_chance:
+        at, chance = _change(some["relative"].to_numpy(), self.min_count // 4)
+        if chance > self.max_chance:
             return
         base = _typical_before(some, at)
         times = some["transfer_ns"] / base
@@ -136,8 +136,8 @@ def _typical_before(some: pd.DataFrame, at: int) -> pd.Series[float]:
     return kind.map(some["transfer_ns"].iloc[:at].groupby(kind.iloc[:at]).median())
 
 
-def _change(series: Float) -> tuple[int, float]:
-    """Where a series steps up most clearly, and the chance of that by noise.
+def _change(series: Float, few: int) -> tuple[int, float]:
+    """Where a series steps up most clearly, with a few on either side; its chance by noise.
 
     Pettitt's test: the largest of 2 (sum of the first k ranks) - k (n + 1) over k. Its place
     leans to the middle; where two levels fit the logarithms best does not.
@@ -145,7 +145,8 @@ def _change(series: Float) -> tuple[int, float]:
     n = series.size
     first = np.arange(1, n)
     below = first * np.log(series).mean() - np.cumsum(np.log(series))[:-1]
-    at = int(np.argmax(below.clip(min=0) ** 2 / (first * (n - first))))
+    clear = below.clip(min=0) ** 2 / (first * (n - first))
+    at = few - 1 + int(np.argmax(clear[few - 1 : n - few]))
     _, place, count = np.unique(series, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[place]
     rise = max(float((first * (n + 1) - 2 * np.cumsum(ranks)[:-1]).max()), 0.0)

@@ -35,9 +35,8 @@ class HostSync(Rule):
         Collectives behind whose launch the host falls silent, for ten times its usual
         interval between launches, until the collective, or a copy of its result to the host,
         is done, and resumes within ``resume_us`` µs of that (behind such a copy, within two
-        of its usual intervals). At least ``min_operations`` of
-        them; the device's idle time until launches are ahead of it again is at least
-        ``min_share`` of the steps' time.
+        of its usual intervals). At least ``min_operations`` of them; the device's idle time
+        until launches are ahead of it again is at least ``min_share`` of the steps' time.
 
     Why it costs time
         A host that runs ahead of the device hides its own time. After ``item()``,

@@ -30,10 +30,11 @@ class LatencyBound(Rule):
         ``min_count`` operations or more of one kind whose latency is more than
         ``min_latency_share`` of what their size takes in the median, in rows without a pause:
         on every rank the next begins within one latency of the last one's end, so that nothing
-        was computed in between, and they could have been one. Latency is fitted from this trace
-        where sizes differ enough, to the median of each within ``max_residual``, else it is that
-        of NCCL's own tuning constants. The gain, a row's time from first to last less that of
-        the operations it could have been, has to be worth ``min_step_share`` of the step.
+        was computed in between, and they could have been one. Latency is fitted from this
+        trace to the medians of its sizes, where these differ enough and the fit is off by at
+        most ``max_residual`` in the messages' mean, else it is that of NCCL's own tuning
+        constants. The gain, a row's time from first to last less that of the operations it
+        could have been, has to be worth ``min_step_share`` of the step.
 
     Why it costs time
         Every operation pays for its launch and for every hop of its ring or tree, however
@@ -114,8 +115,7 @@ class LatencyBound(Rule):
 
     def _latency_ns(self, some: pd.DataFrame, trace: Trace) -> tuple[float | None, str]:
         """One operation's latency, and where it is from; None where nothing tells it."""
-        model = _fitted(some)
-        if model and model.residual <= self.max_residual:
+        if model := _fitted(some, self.max_residual):
             return model.latency_ns, "fitted from this trace"
         if some["ranks"].isna().any() or not (trace.groups["backend"] == "nccl").any():
             return None, ""
@@ -134,10 +134,18 @@ class LatencyBound(Rule):
         return _all_reduces(pause_us=200)
 
 
-def _fitted(some: pd.DataFrame) -> Model | None:
-    """The model of what each size takes in the median, however much one message varies."""
-    median = some.groupby("size_bytes")["transfer_ns"].median()
-    return fit(median.index.to_numpy(), median.to_numpy())
+def _fitted(some: pd.DataFrame, max_residual: float) -> Model | None:
+    """The model of what each size takes in the median, however much one message varies.
+
+    None if messages' medians are off by more than that in the mean.
+    """
+    of_size = some.groupby("size_bytes")["transfer_ns"].agg(["median", "size"])
+    size, median = of_size.index.to_numpy(np.float64), of_size["median"].to_numpy()
+    model = fit(size, median)
+    if model is None:
+        return None
+    off = np.abs(median / [model.time_ns(one) for one in size] - 1)
+    return model if np.average(off, weights=of_size["size"]) <= max_residual else None
 
 
 def _rows(small: pd.DataFrame, known: pd.DataFrame, latency: float) -> npt.NDArray[np.intp]:

@@ -123,7 +123,7 @@ def _exchange(sent: tuple[int, ...]) -> Trace:
 
 def _in_one_memory(trace: Trace) -> bool:
     one_host = trace.ranks["host"].notna().all() and len(set(trace.ranks["host"])) == 1
-    return bool(one_host and (trace.groups["backend"] == "gloo").all())
+    return bool(one_host and set(trace.groups["backend"]) == {"gloo"})
 
 
 def _loads(trace: Trace) -> pd.DataFrame:

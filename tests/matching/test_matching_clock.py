@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from commtrace.matching import clock, match, on_run_clock, unmatched
+from commtrace.matching.lines import Line
 from commtrace.schema import PROBES, rows
 from commtrace.trace import Trace
 
@@ -53,7 +54,7 @@ def test_an_offset_is_what_to_subtract(make_trace: Make) -> None:
     assert [row["operations"] for row in (first, second, third)] == [0, 0, 12]
     assert first["error_ns"] == 0
     assert 0 < second["error_ns"] < third["error_ns"] < 20_000
-    assert first["at_ns"] == third["at_ns"] == 50 * MS
+    assert (first["at_ns"], third["at_ns"]) == (50 * MS, 55 * MS)
     assert third["drift_ppm"] is None
     times, known = on_run_clock(np.array([5 * MS]), np.array([2]), clock(trace, match(trace)))
     assert times.tolist() == [0]
@@ -168,6 +169,81 @@ def test_clocks_an_hour_apart_are_known_as_well(make_trace: Make) -> None:
     readings = [(0, 0, 0, 0), (0, 99, 0, 0), (1, HOUR, HOUR, 0.01), (1, HOUR + 99, HOUR, 0.01)]
     (_, far) = clocks(probes(trace, *readings))
     assert (far["offset_ns"], far["error_ns"]) == (HOUR * MS, 15_100)
+
+
+def test_lines_of_clocks_that_show_different_hours() -> None:
+    """A is an hour and 20 ppm ahead of C, B two hours and 30 ppm."""
+    hour = HOUR * MS
+    a, b = Line(hour, 20e-6, hour), Line(2 * hour, 30e-6, 2 * hour)
+    true = 60 * 1000 * MS  # on C's clock
+    on_a, on_b = (line.level_ns + true + line.slope * true for line in (a, b))
+    moment = np.array([round(on_b)])
+    b_of_a = b.less(a)
+    assert b_of_a(moment) == pytest.approx(on_b - on_a, abs=100)
+    assert b_of_a.plus(a)(moment) == pytest.approx(on_b - true, abs=100)
+
+
+def test_the_run_is_where_its_ranks_are_whatever_rank_0_shows(make_trace: Make) -> None:
+    """Rank 0 recorded no operation, and its clock is an hour behind the others."""
+    whole = run(make_trace, ["a", "b", "c"], [0, HOUR, HOUR], op="send")
+    kept = [row for row in rows(whole.collectives) if row["rank"]]
+    trace = make_trace(collectives=kept, groups=rows(whole.groups), ranks=rows(whole.ranks))
+    readings = [(r, HOUR * (r > 0) + at, HOUR * (r > 0), 0.01) for r in range(3) for at in (0, 99)]
+    near, *others = clocks(probes(trace, *readings))
+    assert near["at_ns"] == 50 * MS
+    for far in others:
+        assert (far["offset_ns"], far["error_ns"]) == (HOUR * MS, 25_100)
+
+
+@pytest.mark.parametrize("ahead", [0, 5, HOUR])
+def test_a_probe_and_the_ends_agree_on_a_clock_that_drifts(make_trace: Make, ahead: int) -> None:
+    """By 20 ppm; the probe, off by 80 µs here and there, does not outweigh the ends."""
+    shown = (lambda t: t, lambda t: ahead + t * (1 + 20e-6))
+    trace = make_trace(
+        collectives=[
+            {
+                "op": "all_reduce",
+                "group": "0",
+                "group_size": 2,
+                "size_bytes": 8,
+                "rank": rank,
+                "seq": i,
+                "start_ns": round(shown[rank](time) * MS),
+                "duration_ns": MS,
+            }
+            for rank in (0, 1)
+            for i, time in enumerate(range(0, 60_000, 500))
+        ],
+        groups=[{"rank": r, "group": "0", "size": 2, "ranks": "0,1"} for r in (0, 1)],
+        ranks=[{"rank": r, "file": f"{r}", "host": "ab"[r]} for r in (0, 1)],
+    )
+    readings = [
+        (1, shown[1](0), ahead + 0.08, 0.1),
+        (1, shown[1](60_000), ahead + 60_000 * 20e-6 - 0.08, 0.1),
+    ]
+    (_, far) = clocks(probes(trace, (0, 0, 0, 0), (0, 60_000, 0, 0), *readings))
+    assert far["provenance"] == "operations"
+    assert far["error_ns"] < 20_000
+
+
+@pytest.mark.parametrize("short_s", [0.9, 1.2])
+def test_a_probe_too_short_for_a_drift_is_off_by_no_more_than_it_says(
+    make_trace: Make, short_s: float
+) -> None:
+    """Rank 0's readings span so long, those of rank 1, which drifts by 40 ppm, more."""
+    span = 1_200
+    shown = (lambda t: t, lambda t: HOUR + t * (1 + 40e-6))
+    trace = run(make_trace, ["a", "b"], [0, HOUR], op="send")
+    readings = [
+        (0, 0, 0, 0),
+        (0, short_s * 1_000, 0, 0),
+        *((1, shown[1](at), HOUR + at * 40e-6, 0.01) for at in (0, span)),
+    ]
+    trace = probes(trace, *readings)
+    offsets = clock(trace, match(trace))
+    times = np.array([0, round(shown[1](100) * MS)])
+    on_clock, _ = on_run_clock(times, np.arange(2), offsets)
+    assert abs(on_clock[1] - 100 * MS) <= offsets["error_ns"].iloc[1]
 
 
 @pytest.mark.parametrize("ahead", [5, HOUR])

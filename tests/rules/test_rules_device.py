@@ -150,6 +150,12 @@ def test_a_host_that_drives_another_gpu_meanwhile_stalls_for_the_rest_only() -> 
     assert not found(run.trace(), "launch-gap")
 
 
+def test_what_the_hosts_own_threads_do_is_no_work_of_a_gpu() -> None:
+    run = late([0, 10, 20, 5030, 5040])
+    run.collective(0, "barrier", 30, 4900, device="cpu")
+    assert found(run.trace(), "launch-gap")
+
+
 def test_work_that_was_launched_is_no_stall_of_the_host() -> None:
     run = late([0, 10, 20])
     run.kernel(0, 5030, 5, launch_ns=at(16))
