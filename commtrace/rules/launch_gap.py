@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.intervals import Intervals, covered, union
-from commtrace.metrics.activity import device_work
+from commtrace.intervals import Intervals, subtract, union
 from commtrace.rules._common import ms, step_time_ns, worth_saying
 from commtrace.rules._rule import Rule
 from commtrace.rules._timeline import Timeline, timelines
@@ -36,7 +35,7 @@ class LaunchGap(Rule):
         device had already run dry, of at least ``min_share`` of the steps' time, in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long, half of
         them longer than half of what the device runs. Stalls: any that are longer, while
-        the rank's other devices have nothing to run, either.
+        the rank's other devices neither compute nor copy, either.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -60,44 +59,35 @@ class LaunchGap(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         """At most one finding of each form, with the worst of the devices that have it."""
         lines = list(timelines(trace))
-        gaps = [(line, self._gaps(line)) for line in lines]
-        gaps = [(line, its) for line, its in gaps if its.sum() >= self.min_gaps]
-        gaps = [
-            (line, its)
-            for line, its in gaps
-            if np.median(line.idle_ns[its]) > np.median(line.end_ns - line.start_ns)
-        ]
+        gaps = [_Idle.before(line, self._gaps(line)) for line in lines]
+        gaps = [one for one in gaps if len(one.idle_ns) >= self.min_gaps and one.outlasts_work]
         stalls = [self._stalls(line, trace) for line in lines]
         for found, told in ((gaps, self._of_gaps), (stalls, self._of_stalls)):
-            worth = [
-                (line, its)
-                for line, its in found
-                if worth_saying(int(line.idle_ns[its].sum()), trace, self.min_share)
-            ]
+            worth = [one for one in found if worth_saying(one.total_ns, trace, self.min_share)]
             if worth:
-                line, its = max(worth, key=lambda one: int(one[0].idle_ns[one[1]].sum()))
-                ranks = tuple(sorted({line.rank for line, _ in worth}))
-                yield replace(told(line, its, trace), ranks=ranks)
+                worst = max(worth, key=lambda one: one.total_ns)
+                ranks = tuple(sorted({one.line.rank for one in worth}))
+                yield replace(told(worst, trace), ranks=ranks)
 
     def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""
         behind_copy = np.concatenate(([False], line.with_host[:-1]))
         return line.starved() & ~behind_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
 
-    def _stalls(self, line: Timeline, trace: Trace) -> tuple[Timeline, Bool]:
-        """The same for long ones, where no device of the rank had anything to run.
+    def _stalls(self, line: Timeline, trace: Trace) -> _Idle:
+        """The same of long ones, where no device of the rank had anything to run.
 
         So long no copy to the host keeps it from launching.
         """
-        begun = line.start_ns - line.idle_ns
-        idle = line.idle_ns - covered(begun, line.start_ns, _elsewhere(line, trace))
-        return replace(line, idle_ns=idle), line.starved() & (idle > 1e3 * self.max_gap_us)
+        idle = _Idle.before(line, line.starved())
+        begin, end = subtract((idle.begin_ns, idle.end_ns), _elsewhere(line, trace))
+        long = end - begin > 1e3 * self.max_gap_us
+        return _Idle(line, begin[long], end[long])
 
-    def _of_gaps(self, line: Timeline, found: Bool, trace: Trace) -> Finding:
-        gaps = line.idle_ns[found]
-        bordering, bucket = self._bordering(line, found)
+    def _of_gaps(self, found: _Idle, trace: Trace) -> Finding:
+        line, gaps = found.line, found.idle_ns
+        bordering, bucket = self._bordering(line, self._gaps(line))
         return self._finding(
-            line,
             found,
             trace,
             summary=(
@@ -136,15 +126,13 @@ class LaunchGap(Rule):
             "gaps border on them; "
         )
 
-    def _of_stalls(self, line: Timeline, found: Bool, trace: Trace) -> Finding:
-        stalls = line.idle_ns[found]
-        begin = (line.start_ns - line.idle_ns)[found]
+    def _of_stalls(self, found: _Idle, trace: Trace) -> Finding:
+        line, stalls = found.line, found.idle_ns
         often = "once" if len(stalls) == 1 else f"{len(stalls)} times"
         longest = int(stalls.argmax())
-        label = _label(begin, line.start_ns[found], line.rank, trace)
-        since = ms(int(begin[longest] - line.start_ns[0]))
+        label = _label(found, trace)
+        since = ms(int(found.begin_ns[longest] - line.start_ns[0]))
         return self._finding(
-            line,
             found,
             trace,
             summary=(
@@ -167,8 +155,7 @@ class LaunchGap(Rule):
 
     def _finding(
         self,
-        line: Timeline,
-        found: Bool,
+        found: _Idle,
         trace: Trace,
         *,
         summary: str,
@@ -177,17 +164,17 @@ class LaunchGap(Rule):
         advice: str,
         confidence: Literal["medium", "low"],
     ) -> Finding:
-        cost = int(line.idle_ns[found].sum())
-        share = 100 * cost / step_time_ns(trace)
-        at = np.flatnonzero(found)
+        line = found.line
+        share = 100 * found.total_ns / step_time_ns(trace)
+        behind = np.searchsorted(line.start_ns, found.end_ns).clip(max=len(line.stream) - 1)
         return Finding(
             rule=self.name(),
             summary=summary,
             ranks=(line.rank,),
-            streams=tuple(sorted({int(stream) for stream in line.stream[found]})),
-            start_ns=int(line.start_ns[at[0]] - line.idle_ns[at[0]]),
-            end_ns=int(line.start_ns[at[-1]]),
-            cost_ns=cost,
+            streams=tuple(sorted({int(stream) for stream in line.stream[behind]})),
+            start_ns=int(found.begin_ns[0]),
+            end_ns=int(found.end_ns[-1]),
+            cost_ns=found.total_ns,
             evidence=(
                 *evidence,
                 Evidence("share of the steps' time", share, "%", 100 * self.min_share),
@@ -219,32 +206,62 @@ def _run(every_us: float) -> Trace:
     return run.trace()
 
 
+@dataclass(frozen=True)
+class _Idle:
+    """When a device ran nothing that the host had to launch, each interval apart."""
+
+    line: Timeline
+    begin_ns: Int64
+    end_ns: Int64
+
+    @classmethod
+    def before(cls, line: Timeline, found: Bool) -> _Idle:
+        """Before these events."""
+        return cls(line, (line.start_ns - line.idle_ns)[found], line.start_ns[found])
+
+    @property
+    def idle_ns(self) -> Int64:
+        """How long each is."""
+        return self.end_ns - self.begin_ns
+
+    @property
+    def total_ns(self) -> int:
+        """How long all are."""
+        return int(self.idle_ns.sum())
+
+    @property
+    def outlasts_work(self) -> bool:
+        """Whether half of them are longer than half of what the device runs."""
+        return bool(np.median(self.idle_ns) > np.median(self.line.end_ns - self.line.start_ns))
+
+
 def _elsewhere(line: Timeline, trace: Trace) -> Intervals:
-    """When the rank's other devices ran anything."""
-    busy = [
-        done.busy
-        for (rank, device, _), done in device_work(trace).items()
-        if rank == line.rank and device not in (line.device, "cpu")
+    """When the rank's other devices computed or copied; who communicates may wait for this one."""
+    columns = ["start_ns", "duration_ns"]
+    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+    parts = [
+        table.loc[(table["rank"] == line.rank) & (table["device"] != line.device), columns]
+        for table in (kernels, trace.copies)
     ]
-    none = np.empty(0, np.int64)
-    return union(*(np.concatenate([none, *(one[i] for one in busy)]) for i in (0, 1)))
+    start, duration = (np.concatenate([part[c] for part in parts]) for c in columns)
+    return union(start, start + duration)
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:
     return float(np.median(times))
 
 
-def _label(start: Int64, end: Int64, rank: int, trace: Trace) -> str | None:
+def _label(found: _Idle, trace: Trace) -> str | None:
     """The innermost labelled range that most of the time was spent in, if there is one."""
-    ranges = trace.steps[trace.steps["label"].notna() & (trace.steps["rank"] == rank)]
+    ranges = trace.steps[trace.steps["label"].notna() & (trace.steps["rank"] == found.line.rank)]
     opens = ranges["start_ns"].to_numpy()
     closes = opens + ranges["duration_ns"].to_numpy()
     time: dict[str, int] = {}
-    for first, last in zip(start.tolist(), end.tolist(), strict=True):
+    for first, last in zip(found.begin_ns.tolist(), found.end_ns.tolist(), strict=True):
         around = np.flatnonzero((opens <= (first + last) // 2) & ((first + last) // 2 < closes))
         if around.size:
             innermost = around[(closes - opens)[around].argmin()]
             label = str(ranges["label"].iloc[innermost])[:40]
             time[label] = time.get(label, 0) + last - first
     most = max(time, key=lambda label: time[label], default=None)
-    return most if most and time[most] > (end - start).sum() / 2 else None
+    return most if most and time[most] > found.total_ns / 2 else None

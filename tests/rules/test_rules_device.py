@@ -142,12 +142,21 @@ def test_a_device_that_runs_what_lost_its_launch_is_not_idle() -> None:
 
 def test_a_host_that_drives_another_gpu_meanwhile_stalls_for_the_rest_only() -> None:
     run = late([0, 10, 20, 5030, 5040])
-    run.kernel(0, 1025, 3000, launch_ns=at(1020), device="cuda:1")
+    run.kernel(0, 2025, 2000, launch_ns=at(2020), device="cuda:1")
+    run.kernel(0, 4025, 995, launch_ns=at(4020), device="cuda:1")
     (finding,) = found(run.trace(), "launch-gap")
-    assert finding.cost_ns == 2_005_000
-    assert "host stalls once" in finding.summary
-    run.kernel(0, 30, 4995, launch_ns=at(25), device="cuda:1")
+    assert (finding.cost_ns, finding.end_ns) == (2_000_000, at(2025))
+    for start in range(30, 2025, 300):
+        run.kernel(0, start, 200, launch_ns=at(start - 5), device="cuda:1")
     assert not found(run.trace(), "launch-gap")
+
+
+def test_a_gpu_that_waits_in_a_collective_for_the_other_has_no_work() -> None:
+    run = late([0, 10, 20, 5030, 5040])
+    for device, start, took in (("cuda:1", 30, 5030), ("cuda:0", 5050, 10)):
+        run.collective(0, "all_reduce", start, took, device=device)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.cost_ns == 5_005_000
 
 
 def test_what_the_hosts_own_threads_do_is_no_work_of_a_gpu() -> None:

@@ -179,6 +179,12 @@ class TestLatencyBound:
         trace = all_reduces([took_us[size] for size in sizes], sizes=sizes, backend="gloo").trace()
         assert "times too little with them" in (skipped(trace, "latency-bound") or "")
 
+    def test_a_line_through_two_of_three_sizes_is_no_fit(self) -> None:
+        took_us = {8_000: 100.0, 80_000: 500.0, 800_000: 120.0}
+        sizes = [*took_us] * 20
+        trace = all_reduces([took_us[size] for size in sizes], sizes=sizes, backend="gloo").trace()
+        assert "times too little with them" in (skipped(trace, "latency-bound") or "")
+
     def test_times_that_vary_have_a_median(self) -> None:
         sizes = [*self.LARGE, *[8_000] * 60]
         times = [20 + size / 1e5 for size in self.LARGE] + [10.0, 20.0, 90.0] * 20
@@ -202,6 +208,12 @@ class TestDegradedLink:
         times = [160.0] * 14 + [395.0] * 12 + [405.0] * 34
         (finding,) = found(all_reduces(times).trace(), "degraded-link")
         assert "13 before, 46 after" in finding.summary
+
+    def test_one_slow_operation_at_the_end_does_not_hide_the_moment(self) -> None:
+        (finding,) = found(
+            all_reduces([400.0] * 30 + [800.0] * 29 + [16_000.0]).trace(), "degraded-link"
+        )
+        assert "29 before, 30 after" in finding.summary
 
     def test_mixed_sizes_are_compared_with_their_own(self) -> None:
         sizes = [16 * MB, 64 * MB, 32 * MB] * 20

@@ -279,6 +279,20 @@ def test_a_divergence_stands_where_what_it_explains_would() -> None:
     ]
 
 
+def test_a_divergence_does_not_explain_what_is_slow_elsewhere() -> None:
+    run = Tiny(2)
+    run.groups["other"] = (0, 1)
+    for rank in range(2):
+        run.collective(rank, ("all_reduce", "broadcast")[rank], 0, 500, size=1 << 20)
+        for place in range(8):
+            took, start = (500, 51_000 + place * 1000) if place else (50_000, 0)
+            other = {"group": "other", "stream": 99}
+            run.collective(rank, "all_reduce", start, took, size=1 << 20, **other)
+    because = {one.rule: one.explained_by for one in diagnose(run.trace()).findings}
+    assert because["desync"] is None
+    assert because["cold-start"] is None
+
+
 def test_lost_events_and_own_sizes_are_no_divergence() -> None:
     run = Tiny(2)
     for rank in range(2):

@@ -326,6 +326,35 @@ def test_a_host_that_launches_slowly_resumes_slowly(launch_us: float, speaks: bo
     assert bool(found(run.trace(), "host-sync")) == speaks
 
 
+def test_a_late_host_explains_that_its_gpu_has_nothing_to_run() -> None:
+    run = Tiny(ranks=2)
+    for step in range(12):
+        for rank in range(2):
+            start = step * 10_000 + 5_000 * rank  # rank 1 loads data for 5 ms
+            run.kernel(rank, start + 10, 1000)
+            run.collective(rank, "all_reduce", start + 1020, 5_200 - 5_000 * rank, size=1 << 20)
+            run.step(rank, step, step * 10_000, 10_000)
+    because = {one.rule: one.explained_by for one in diagnose(run.trace()).findings}
+    assert because["host-late"] == "straggler"
+    assert because["launch-gap"] == "host-late"
+
+
+def test_a_root_that_only_then_does_its_own_work_is_late_for_the_next() -> None:
+    run = Tiny(ranks=4)
+    for step in range(12):
+        for rank in range(4):
+            start, root = step * 10_000, rank == 0
+            run.step(rank, step, start, 10_000)
+            run.kernel(rank, start + (4_200 if root else 10), 3_000)
+            came = 100 if root else 4_000
+            run.collective(rank, "reduce", start + came, 4_100 - came, size=1 << 20, root=0)
+            came = 7_300 if root else 4_200
+            run.collective(rank, "all_reduce", start + came, 7_400 - came, size=1 << 20)
+    because = {one.rule: one.explained_by for one in diagnose(run.trace()).findings}
+    assert because["early-root"] is None
+    assert because["straggler"] == "early-root"
+
+
 def in_vain(*, sends: bool, window_us: float = 60_000) -> Trace:
     """Both receive for 50 ms, and rank 1 sends, or nobody."""
     run = Tiny(ranks=2, backend="gloo")
