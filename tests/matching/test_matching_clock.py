@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from commtrace.schema import PROBES, rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]
+Clock = Callable[[float], float]
 MS = 1_000_000
 TIMES = (0, 7, 9, 20, 21, 35, 48, 50, 66, 70, 81, 99)
 
@@ -171,6 +172,32 @@ def test_clocks_an_hour_apart_are_known_as_well(make_trace: Make) -> None:
     assert (far["offset_ns"], far["error_ns"]) == (HOUR * MS, 15_100)
 
 
+def reduced(
+    make: Make, shown: Sequence[Clock], pairs: list[tuple[int, int]], *, every_ms: int
+) -> Trace:
+    """All_reduces of one millisecond between pairs of ranks, within a minute, as clocks show it."""
+    members = [(rank, pair) for pair in pairs for rank in pair]
+    row = {"op": "all_reduce", "group_size": 2, "size_bytes": 8, "duration_ns": MS}
+    return make(
+        collectives=[
+            {
+                **row,
+                "group": str(pair),
+                "rank": rank,
+                "seq": i,
+                "start_ns": round(shown[rank](time) * MS),
+            }
+            for rank, pair in members
+            for i, time in enumerate(range(0, 60_000, every_ms))
+        ],
+        groups=[
+            {"rank": rank, "group": str(pair), "size": 2, "ranks": f"{pair[0]},{pair[1]}"}
+            for rank, pair in members
+        ],
+        ranks=[{"rank": r, "file": f"{r}", "host": f"{r}"} for r in range(len(shown))],
+    )
+
+
 def test_lines_of_clocks_that_show_different_hours() -> None:
     """A is an hour and 20 ppm ahead of C, B two hours and 30 ppm."""
     hour = HOUR * MS
@@ -199,24 +226,7 @@ def test_the_run_is_where_its_ranks_are_whatever_rank_0_shows(make_trace: Make) 
 def test_a_probe_and_the_ends_agree_on_a_clock_that_drifts(make_trace: Make, ahead: int) -> None:
     """By 20 ppm; the probe, off by 80 µs here and there, does not outweigh the ends."""
     shown = (lambda t: t, lambda t: ahead + t * (1 + 20e-6))
-    trace = make_trace(
-        collectives=[
-            {
-                "op": "all_reduce",
-                "group": "0",
-                "group_size": 2,
-                "size_bytes": 8,
-                "rank": rank,
-                "seq": i,
-                "start_ns": round(shown[rank](time) * MS),
-                "duration_ns": MS,
-            }
-            for rank in (0, 1)
-            for i, time in enumerate(range(0, 60_000, 500))
-        ],
-        groups=[{"rank": r, "group": "0", "size": 2, "ranks": "0,1"} for r in (0, 1)],
-        ranks=[{"rank": r, "file": f"{r}", "host": "ab"[r]} for r in (0, 1)],
-    )
+    trace = reduced(make_trace, shown, [(0, 1)], every_ms=500)
     readings = [
         (1, shown[1](0), ahead + 0.08, 0.1),
         (1, shown[1](60_000), ahead + 60_000 * 20e-6 - 0.08, 0.1),
@@ -249,32 +259,8 @@ def test_a_probe_too_short_for_a_drift_is_off_by_no_more_than_it_says(
 @pytest.mark.parametrize("ahead", [5, HOUR])
 def test_a_clock_through_another_that_drifts(make_trace: Make, ahead: int) -> None:
     """Rank 1's is 20 ppm faster than the others and shows another hour."""
-    every = range(0, 60_000, 1_000)
-    shown = {0: lambda t: t, 1: lambda t: ahead + t * (1 + 20e-6), 2: lambda t: t}
-    groups = [(0, 1, "near"), (1, 2, "far")]
-    trace = make_trace(
-        collectives=[
-            {
-                "op": "all_reduce",
-                "group": name,
-                "group_size": 2,
-                "size_bytes": 8,
-                "rank": rank,
-                "seq": i,
-                "start_ns": round(shown[rank](time) * MS),
-                "duration_ns": MS,
-            }
-            for a, b, name in groups
-            for rank in (a, b)
-            for i, time in enumerate(every)
-        ],
-        groups=[
-            {"rank": rank, "group": name, "size": 2, "ranks": f"{a},{b}"}
-            for a, b, name in groups
-            for rank in (a, b)
-        ],
-        ranks=[{"rank": r, "file": f"{r}", "host": "abc"[r]} for r in range(3)],
-    )
+    shown = (lambda t: t, lambda t: ahead + t * (1 + 20e-6), lambda t: t)
+    trace = reduced(make_trace, shown, [(0, 1), (1, 2)], every_ms=1_000)
     offsets = clock(trace, match(trace))
     times = np.array([round(shown[r](30_000) * MS) for r in range(3)])
     on_clock, _ = on_run_clock(times, np.arange(3), offsets)
