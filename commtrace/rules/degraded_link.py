@@ -68,7 +68,7 @@ class DegradedLink(Rule):
         groups = [
             some
             for _, some in known.groupby("communicator", observed=True, dropna=False)
-            if len(some) >= self.min_count
+            if len(some) >= max(self.min_count, 2)
         ]
         if not groups:
             raise CannotLook(f"no group has {self.min_count} operations seen on every rank")
@@ -76,7 +76,7 @@ class DegradedLink(Rule):
             yield from self._in_group(some, trace)
 
     def _in_group(self, some: pd.DataFrame, trace: Trace) -> Iterator[Finding]:
-        at, chance = _change(some["relative"].to_numpy(), self.min_count // 4)
+        at, chance = _change(some["relative"].to_numpy(), max(self.min_count // 4, 1))
         if chance > self.max_chance:
             return
         base = _typical_before(some, at)
