@@ -10,7 +10,7 @@ from pathlib import Path
 
 from commtrace import matching, metrics
 from commtrace.record import workloads
-from commtrace.reports import markdown
+from commtrace.reports import markdown, prose
 from commtrace.reports.json import schema
 from commtrace.rules import RULES, explanation
 from commtrace.schema import TABLES, Table
@@ -73,7 +73,7 @@ def _rules() -> str:
 
 
 def _gist(rule: str) -> str:
-    return " ".join(explanation(rule).documentation.split("\n\n")[0].split())
+    return prose.first_line(RULES[rule].__doc__ or "")
 
 
 def _rule(name: str) -> str:
