@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import commtrace
+from benchmarks.recorded.measure import WORKLOADS, analysed
 
 ROOT = Path(__file__).parent.parent
 HOSTS = ("commtrace-a", "commtrace-b")
 ENDPOINT = "10.77.0.1:29477"
 DECOMPOSED = ("decomposed_all_reduce", "--set", "elements=262144")
-EXCHANGE = (str(Path(__file__).parent / "recorded/workloads/exchange.py"), "--set")
+EXCHANGE = (str(WORKLOADS / "exchange.py"), "--set")
 LINKS_MBIT = (None, 800, 200)
 
 
@@ -98,17 +99,18 @@ def uneven(folder: Path, rounds: int) -> None:
     """The same bytes exchanged unevenly and evenly, in turn: the gain said, and that had."""
     gained, said, named = [], [], 0
     for number in range(rounds):
-        steps = {}
-        for even in ("no", "yes"):
-            run = record(folder / f"{number}-{even}", *EXCHANGE, f"even={even}")
-            spans = run.steps[run.steps["label"].isna()].groupby("step")["duration_ns"].max()
-            steps[even] = float(spans.median())
-            found = [f for f in run.diagnose().findings if f.rule == "uneven-all-to-all"]
-            named += bool(found) == (even == "no")
-            if even == "no":
-                said.append(found[0].cost_ns / len(spans) if found else 0.0)
-        gained.append(steps["no"] - steps["yes"])
-    gain, predicted = statistics.median(gained) / 1e6, statistics.median(said) / 1e6
+        one, other = (
+            analysed(record(folder / f"{number}-{even}", *EXCHANGE, f"even={even}"))
+            for even in ("no", "yes")
+        )
+        costs_ns, none = (
+            [f.cost_ns for f in each.findings if f.rule == "uneven-all-to-all"]
+            for each in (one, other)
+        )
+        named += bool(costs_ns) + (not none)
+        said.append(sum(costs_ns[:1]) / 1e6 / len(one.steps_ms))
+        gained.append(one.step_ms - other.step_ms)
+    gain, predicted = statistics.median(gained), statistics.median(said)
     print(
         f"\nAn uneven all_to_all at {LINKS_MBIT[1]} Mbit/s: told from an even one in {named} of "
         f"{2 * rounds} recordings; evening it out gains {gain:.1f} ms a step, {predicted:.1f} ms "

@@ -15,7 +15,7 @@ from commtrace.rules import RULES
 from commtrace.run import Run
 from commtrace.schema import Finding
 
-__all__ = ["WORKLOADS", "Recorded", "measured", "progress", "recording"]
+__all__ = ["WORKLOADS", "Recorded", "analysed", "measured", "progress", "recording"]
 
 WORKLOADS = Path(__file__).parent / "workloads"
 
@@ -49,11 +49,14 @@ def recording(workload: str, settings: Mapping[str, str], world_size: int, out: 
 def measured(workload: str, settings: Mapping[str, str], world_size: int) -> Recorded:
     """Record it somewhere and keep nothing but the numbers."""
     with tempfile.TemporaryDirectory() as folder:
-        run = recording(workload, settings, world_size, Path(folder, "recording"))
-        steps = run.steps[run.steps["label"].isna()]
-        slowest_ns = steps.groupby("step")["duration_ns"].max()
-        findings = run.diagnose().findings
-    return Recorded([ns / 1e6 for ns in slowest_ns.tolist()], findings)
+        return analysed(recording(workload, settings, world_size, Path(folder, "recording")))
+
+
+def analysed(run: Run) -> Recorded:
+    """The numbers of a recording."""
+    steps = run.steps[run.steps["label"].isna()]
+    slowest_ns = steps.groupby("step")["duration_ns"].max()
+    return Recorded([ns / 1e6 for ns in slowest_ns.tolist()], run.diagnose().findings)
 
 
 def progress(text: str) -> None:
