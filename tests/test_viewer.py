@@ -19,6 +19,7 @@ import commtrace as ct
 from commtrace import viewer
 from commtrace.errors import TraceError, UsageError
 from commtrace.reports import content
+from commtrace.viewer.server import PAGE, serving
 
 BASE_NS = 1_700_000_000_123_456_789
 
@@ -178,21 +179,31 @@ def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 class Page:
-    """Stands in for the browser: opens the link, and asks for what a test wants."""
+    """Stands in for the browser: opens the link, and asks for what a test wants.
 
-    def __init__(self, *requests: tuple[str, dict[str, str]]) -> None:
+    ``requests`` are methods, paths (PATH is the right one), and headers beside the page's.
+    """
+
+    def __init__(self, *requests: tuple[str, str, dict[str, str | None]]) -> None:
         self.requests = requests
         self.replies: list[http.client.HTTPResponse] = []
         self.body = b""
 
     def __call__(self, link: str) -> None:
         page, _, address = link.partition("/#!/?url=")
-        assert page == "https://ui.perfetto.dev"
+        assert page == PAGE
         url = urlsplit(address)
         assert url.hostname == "127.0.0.1"
-        for path, headers in (*self.requests, (url.path, {})):
+        self.path = url.path
+        for method, path, more in (*self.requests, ("GET", "PATH", {})):
             connection = http.client.HTTPConnection("127.0.0.1", url.port, timeout=20)
-            connection.request("GET", path, headers=headers)
+            path = path.replace("PATH", url.path).replace("ADDRESS", address)
+            headers = {"Host": url.netloc, "Origin": PAGE, **more}
+            connection.putrequest(method, path, skip_host=True)
+            for name, value in headers.items():
+                if value is not None:
+                    connection.putheader(name, value)
+            connection.endheaders()
             reply = connection.getresponse()
             self.body = reply.read()
             self.replies.append(reply)
@@ -205,7 +216,7 @@ def test_one_file_is_served_as_it_is_and_to_perfetto_only(tmp_path: Path) -> Non
     viewer.open_in_perfetto([file], browser=page, port=0, tell=told.append)
     assert page.body == file.read_bytes()
     (reply,) = page.replies
-    assert reply.getheader("Access-Control-Allow-Origin") == "https://ui.perfetto.dev"
+    assert reply.getheader("Access-Control-Allow-Origin") == PAGE
     assert "/rank-3.json.gz" in told[0]
     assert "local network" in told[1]
 
@@ -221,6 +232,15 @@ def test_several_files_are_served_merged(tmp_path: Path) -> None:
     files = [write(tmp_path, rank, slice_(f"on {rank}", 0, 1)) for rank in (0, 1)]
     assert served(*files) == ({"on 0", "on 1"}, [])
     assert served(tmp_path) == ({"on 0", "on 1"}, [])
+
+
+@pytest.mark.parametrize(("bad", "said"), [(1, "1 event has"), (2, "2 events have")])
+def test_what_is_not_shown_is_counted(tmp_path: Path, bad: int, said: str) -> None:
+    nowhere = [{**slice_("b", 0, 1), "ts": "soon"}] * bad
+    files = write(tmp_path, 0, slice_("a", 0, 1), *nowhere), write(tmp_path, 1)
+    shown, told = served(*files)
+    assert shown == {"a"}
+    assert told[-1].startswith(f"{said} no kind or no usable time and ")
 
 
 def test_of_a_truncated_file_what_can_be_read_is_served(tmp_path: Path) -> None:
@@ -256,12 +276,69 @@ def test_what_holds_no_trace_is_refused_as_by_the_analysis(tmp_path: Path) -> No
         assert str(opened.value) == str(analysed.value)
 
 
-def test_nothing_else_is_served(tmp_path: Path) -> None:
+NOBODY: list[tuple[str, str, dict[str, str | None], int]] = [
+    ("GET", "PATH", {"Host": "evil.example"}, 403),
+    ("GET", "PATH", {"Host": "evil.example:9001"}, 403),
+    ("GET", "PATH", {"Host": None}, 403),
+    ("GET", "PATH", {"Origin": "https://evil.example"}, 403),
+    ("GET", "PATH", {"Origin": "http://ui.perfetto.dev"}, 403),
+    ("GET", "PATH", {"Origin": "null"}, 403),
+    ("GET", "PATH", {"Origin": None}, 403),
+    ("GET", "/", {}, 404),
+    ("GET", "/rank-0.json.gz", {}, 404),
+    ("GET", "/0123456789/rank-0.json.gz", {}, 404),
+    ("GET", "/x/..PATH", {}, 404),
+    ("GET", "/%2ePATH", {}, 404),
+    ("GET", "/.PATH", {}, 404),
+    ("GET", "PATH/../rank-0.json.gz", {}, 404),
+    ("GET", "PATH?", {}, 404),
+    ("GET", "PATH%00", {}, 404),
+    ("GET", "ADDRESS", {}, 404),
+    ("GET", "/etc/passwd", {}, 404),
+    ("HEAD", "PATH", {}, 501),
+    ("POST", "PATH", {}, 501),
+    ("OPTIONS", "PATH", {"Origin": "https://evil.example"}, 403),
+    ("OPTIONS", "PATH", {"Host": "evil.example"}, 403),
+    ("OPTIONS", "/", {}, 404),
+    ("OPTIONS", "PATH", {"Access-Control-Request-Private-Network": "true"}, 204),
+]
+"""Requests that do not get the file: method, path, headers beside the page's, and the reply."""
+
+
+def test_no_other_request_gets_the_file_or_ends_the_server(tmp_path: Path) -> None:
     file = write(tmp_path, 0)
-    elsewhere = {"Host": "evil.example"}
-    page = Page(("/", {}), ("/../rank-0.json.gz", {}), ("/rank-0.json.gz", elsewhere))
+    page = Page(*(case[:3] for case in NOBODY))  # and then the right one
     viewer.open_in_perfetto([file], browser=page, port=0)
-    assert [reply.status for reply in page.replies] == [404, 404, 403, 200]
+    assert page.body == file.read_bytes()
+    for case, reply in zip(NOBODY, page.replies, strict=False):
+        assert (*case[:3], reply.status) == case
+        asked = reply.status == 204
+        assert reply.getheader("Access-Control-Allow-Origin") == (PAGE if asked else None)
+        private = reply.getheader("Access-Control-Allow-Private-Network")
+        assert private == ("true" if asked else None)
+    assert page.replies[-1].status == 200
+
+
+def test_only_the_page_that_has_fetched_all_counts(tmp_path: Path) -> None:
+    with serving(write(tmp_path, 0), 0) as server:
+        for origin, expected in (("https://evil.example", False), (PAGE, True)):
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+            connection.request("GET", server.path, headers={"Origin": origin})
+            connection.getresponse().read()
+            connection.close()
+            assert server.fetched.wait(5 if expected else 0) is expected
+
+
+def test_nobody_guesses_where_a_file_is_served(tmp_path: Path) -> None:
+    file, paths = write(tmp_path, 0), set()
+    for _ in range(3):
+        page = Page()
+        viewer.open_in_perfetto([file], browser=page, port=0)
+        secret, name = page.path.strip("/").split("/")
+        assert name == "rank-0.json.gz"
+        assert len(secret) >= 22  # 128 bits
+        paths.add(secret)
+    assert len(paths) == 3
 
 
 def test_any_file_name_makes_a_link(tmp_path: Path) -> None:

@@ -61,5 +61,6 @@ def _one_file(trace: Trace, folder: Path, tell: Callable[[str], object]) -> Path
         return files.popitem()[1]
     target = folder / "trace.json.gz"
     if left_out := merge(files, target):
-        tell(f"{left_out:,} events have no kind or no usable time and are not shown")
+        have, are = ("event has", "is") if left_out == 1 else ("events have", "are")
+        tell(f"{left_out:,} {have} no kind or no usable time and {are} not shown")
     return target
