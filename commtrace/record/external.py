@@ -13,6 +13,7 @@ from typing import Any
 from commtrace.errors import UsageError
 from commtrace.record import manifest
 from commtrace.record.clock import Reading
+from commtrace.record.folder import make_folder
 from commtrace.record.job import Program
 from commtrace.record.session import FLIGHT_RECORDER
 
@@ -52,7 +53,7 @@ def folder(environment: Mapping[str, str], out: Path | None) -> Path:
     several = environment["LOCAL_WORLD_SIZE"] != environment["WORLD_SIZE"]
     path = out / f"node{environment.get('GROUP_RANK', '0')}" if several else out
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name another folder with -o") from None
     # The other ranks' files may be of this very recording.

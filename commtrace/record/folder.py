@@ -1,17 +1,19 @@
-"""The folder of a recording, and the logs in it."""
+"""The folder of a recording, which is its user's alone, and the logs in it."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 from commtrace.errors import UsageError
 
-__all__ = ["Follower", "NewFolder", "new_folder", "tidy_logs"]
+__all__ = ["Follower", "NewFolder", "create", "make_folder", "new_folder", "tidy_logs"]
 
 _PROBE_POINT = b"USDT:"  # Kineto's: they tell nobody anything
 
@@ -33,6 +35,33 @@ class NewFolder:
                 folder.rmdir()
 
 
+def create(path: Path) -> BinaryIO:
+    """An empty file that only its user may read, whatever the umask."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with contextlib.suppress(OSError):  # a file system may have no such modes
+        os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "wb")
+
+
+def make_folder(path: Path, *, new: bool = False) -> None:
+    """Make a folder, and those that are missing above it, for its user only.
+
+    One that is there stays as it is, unless it is to be ``new``. Raises OSError.
+    """
+    if path.is_dir() and not new:
+        return
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    try:
+        path.mkdir(0o700)
+    except FileExistsError:
+        if new or not path.is_dir():
+            raise
+    else:
+        with contextlib.suppress(OSError):
+            path.chmod(0o700)  # the umask may have taken more than it should
+
+
 def new_folder(out: Path | None, default: Path) -> NewFolder:
     """An empty folder: the one that was named, or the first free one of the default's name.
 
@@ -43,7 +72,7 @@ def new_folder(out: Path | None, default: Path) -> NewFolder:
     try:
         if out is None:
             return NewFolder(_next_free(default), before)
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         if not any(out.iterdir()):
             return NewFolder(out, before)
     except OSError as error:
@@ -89,6 +118,6 @@ def _next_free(folder: Path) -> Path:
     for number in count(1):
         free = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
         with contextlib.suppress(FileExistsError):
-            free.mkdir(parents=True)
+            make_folder(free, new=True)
             break
     return free

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from commtrace.record import manifest
+from commtrace.record import conceal
 from commtrace.record.workloads import Value
 
 __all__ = ["Backend", "Job", "Plan", "Program"]
@@ -52,7 +53,8 @@ class Plan:
     on_signal: bool = False
 
     def __str__(self) -> str:
-        amount = f"{self.seconds:g} s" if self.seconds else f"{self.steps} steps"
+        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
+        amount = f"{self.seconds:g} s" if self.seconds else steps
         return f"{amount} {'after a signal' if self.on_signal else f'from step {self.first} on'}"
 
 
@@ -72,9 +74,9 @@ class Program:
     launched: bool = True
 
     def described(self) -> dict[str, Any]:
-        """As it stands in traces and manifests."""
-        kind = "module" if self.is_module else "script"
-        return {kind: self.name, "arguments": manifest.conceal(self.arguments)}
+        """As it stands in traces and manifests: a script without its folder."""
+        name = {"module": self.name} if self.is_module else {"script": Path(self.name).name}
+        return {**name, "arguments": conceal.arguments(self.arguments)}
 
     def to_json(self) -> str:
         """As one line."""

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from commtrace.errors import UsageError
-from commtrace.record import workloads
+from commtrace.record import conceal, workloads
 from commtrace.record.folder import new_folder
 from commtrace.record.job import Backend, Job
 from commtrace.record.nodes import Place
@@ -62,7 +62,11 @@ def record(
         folder=folder,
         ranks=n,
         what={
-            "workload": {"name": plan.name, "question": plan.question, "settings": values},
+            "workload": {
+                "name": plan.name,
+                "question": plan.question,
+                "settings": conceal.settings(values),
+            },
             "iterations": job.iterations,
             "warmup": job.warmup,
         },

@@ -18,16 +18,16 @@ from isal import igzip
 
 from commtrace import __version__
 from commtrace.errors import RecordError
+from commtrace.record import conceal
 from commtrace.record.clock import Reading
+from commtrace.record.folder import create
 
-__all__ = ["NAME", "clock_probe", "conceal", "describe", "partial", "traces", "write"]
+__all__ = ["NAME", "clock_probe", "describe", "partial", "traces", "write"]
 
 NAME = "manifest.json"
 SCHEMA_VERSION = 1
 _HEAD_BYTES = 4096  # where `partial` and its reason stand
 
-_TOLD = re.compile(r"(?:NCCL|TORCH|CUDA|GLOO)_\w+|OMP_NUM_THREADS")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY")
 _RANK = re.compile(r"rank(\d+)\.json(?:\.gz)?")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -54,11 +54,7 @@ def describe(
         "devices": _devices(),
         "topology": _topology(_nvidia_smi("topo", "-m")),
         "versions": _versions(),
-        "environment": {
-            name: value
-            for name, value in sorted(environment.items())
-            if _TOLD.fullmatch(name) and not _SECRET.search(name)
-        },
+        "environment": conceal.environment(environment),
         "started": _now(),
     }
 
@@ -70,27 +66,6 @@ def clock_probe(readings: Mapping[int, Iterable[Reading]]) -> list[dict[str, int
         for rank in sorted(readings)
         for reading in readings[rank]
     ]
-
-
-def conceal(arguments: Iterable[str]) -> list[str]:
-    """A program's arguments, without the values of those whose names promise a secret.
-
-    >>> conceal(["--lr", "1", "--hf-token", "abc", "wandb.api_key=abc", "--key", "--fast"])
-    ['--lr', '1', '--hf-token', '***', 'wandb.api_key=***', '--key', '--fast']
-    """
-    told: list[str] = []
-    secret = False
-    for argument in arguments:
-        if secret and not argument.startswith("-"):
-            told.append("***")
-            secret = False
-            continue
-        name, equals, _ = argument.partition("=")
-        is_named = bool(equals) or argument.startswith("-")
-        found = is_named and bool(_SECRET.search(name.upper()))
-        told.append(f"{name}=***" if found and equals else argument)
-        secret = found and not equals
-    return told
 
 
 def write(folder: Path, facts: Mapping[str, Any], error: str | None, *, ended: bool = True) -> None:
@@ -109,7 +84,8 @@ def write(folder: Path, facts: Mapping[str, Any], error: str | None, *, ended: b
     }
     path = folder / NAME
     try:
-        path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        with create(path) as file:
+            file.write(json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
     except OSError as refused:
         raise RecordError(f"{path}: {refused.strerror}; make room on that disk") from None
 

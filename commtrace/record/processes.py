@@ -18,6 +18,7 @@ from commtrace.errors import RecordError
 from commtrace.record import blame
 from commtrace.record.blame import Failure
 from commtrace.record.clock import Reading
+from commtrace.record.folder import create
 from commtrace.record.report import REPORT_FD, Order, Word
 
 __all__ = ["Ranks"]
@@ -217,12 +218,18 @@ class Ranks:
         """Until all have ended, or none has written anything for a while."""
         written, deadline = -1, 0.0
         while any(rank.process.poll() is None for rank in self._ranks):
-            now = sum(map(_size, self._folder.glob("rank*.json.gz*")))
+            now = _written(self._folder)
             if now != written:
                 written, deadline = now, time.monotonic() + TERMINATE_S
             if time.monotonic() >= deadline:
                 return
             _wait(self._ranks, POLL_S)
+
+
+def _written(folder: Path) -> int:
+    """How many bytes of traces there are, finished or not."""
+    files = (Path(top, name) for top, _, names in os.walk(folder) for name in names)
+    return sum(_size(file) for file in files if ".json.gz" in file.name)
 
 
 def _size(file: Path) -> int:
@@ -234,7 +241,7 @@ def _size(file: Path) -> int:
 
 def _start(number: int, command: Sequence[str], environment: Mapping[str, str], log: Path) -> _Rank:
     ours, theirs = Pipe()
-    with theirs, log.open("wb") as output:
+    with theirs, create(log) as output:
         process = subprocess.Popen(
             command,
             env={**environment, REPORT_FD: str(theirs.fileno())},

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ from commtrace import __version__
 from commtrace.errors import RecordError
 from commtrace.record import flight
 from commtrace.record.clock import Clock, Reading
+from commtrace.record.folder import create, make_folder
 from commtrace.record.report import one_line
 
 __all__ = [
@@ -39,6 +41,10 @@ __all__ = [
 
 METADATA_KEY = "commtrace"
 """The top-level key of a trace that holds what commtrace adds."""
+
+_FOLDER = re.compile(rb'("traceName": ")[^\n]*/')
+_TAIL_BYTES = 8192  # a path has 4096 at most
+_BLOCK_BYTES = 1 << 20
 
 
 def record_steps(
@@ -104,15 +110,18 @@ def export(
     Gzipped, if the name says so. ``partial`` is why it does not hold all that it should.
     Raises RecordError where the disk has no room for all of it; what it has room for is kept.
     """
-    raw = path.with_name(f"{path.name}.raw")
+    # The profiler's own file is for anyone to read: it lies where only its user looks.
+    unfinished = path.with_name(f"{path.name}.part")
     try:
+        make_folder(unfinished)
+        raw = unfinished / f"{path.name}.raw"
         whole = _write_raw(profiler, raw)
         why = partial or (None if whole else "cut off: no room left to write it")
         _add(raw, path, {"partial": why, **facts})
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}; make room, or use -o elsewhere") from None
     finally:
-        raw.unlink(missing_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     if not whole:
         raise RecordError(f"{path}: cut off: no room left to write it; make room")
 
@@ -169,22 +178,25 @@ def _add(raw: Path, path: Path, facts: Mapping[str, Any]) -> None:
     # The profiler takes metadata only while it records, and this is known afterwards.
     added = b'{"%s": %s,' % (METADATA_KEY.encode(), json.dumps(facts).encode())
     if path.suffix != ".gz":
-        with raw.open("rb") as trace, path.open("wb") as file:
+        with raw.open("rb") as trace, create(path) as file:
             _copy(trace, added, file)
         return
     compressed = BytesIO()
     with raw.open("rb") as trace, igzip.open(compressed, "wb") as file:
         _copy(trace, added, file)
     raw.unlink()  # first: on a full disk it has the room that this needs
-    unfinished = path.with_name(f"{path.name}.part")
-    try:
-        unfinished.write_bytes(compressed.getbuffer())
-        unfinished.replace(path)  # who looks for it finds all of it
-    finally:
-        unfinished.unlink(missing_ok=True)
+    whole = raw.with_name(path.name)
+    with create(whole) as file:
+        file.write(compressed.getbuffer())
+    whole.replace(path)  # who looks for it finds all of it
 
 
 def _copy(trace: Any, added: bytes, file: Any) -> None:
+    """The profiler's file, with what is added at its beginning, and without the path at its end."""
+    tail = trace.seek(0, os.SEEK_END) - _TAIL_BYTES
+    trace.seek(0)
     trace.seek(trace.read(64).index(b"{") + 1)
     file.write(added)
-    shutil.copyfileobj(trace, file)
+    while (left := tail - trace.tell()) > 0:
+        file.write(trace.read(min(left, _BLOCK_BYTES)))
+    file.write(_FOLDER.sub(rb"\1", trace.read()))

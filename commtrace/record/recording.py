@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from commtrace.errors import UsageError
 from commtrace.record import profile
 from commtrace.record.clock import Reading
+from commtrace.record.folder import make_folder
 from commtrace.record.meeting import Meeting
 from commtrace.record.report import one_line
 
@@ -76,7 +78,7 @@ class recording:  # noqa: N801 - a function to its users
         rank = profile.whereabouts()["rank"]
         self._path = self.folder / f"rank{rank}.json.gz"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
         except OSError as error:
             raise UsageError(f"{self.folder}: {error.strerror}; name another folder") from None
         if self._path.exists():
@@ -93,7 +95,7 @@ class recording:  # noqa: N801 - a function to its users
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._partial = one_line(error) if error else None
+        self._partial = one_line(error, sys.argv[1:]) if error else None
         try:
             self._profiler.__exit__(kind, error, trace)
         finally:
@@ -129,7 +131,7 @@ def trace_handler(
     worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
 
     def handler(profiler: torch.profiler.profile) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         suffix = ".gz" if use_gzip else ""
         path = folder / f"{worker}.{time.time_ns()}.pt.trace.json{suffix}"
         profile.export(profiler, path, _facts(0, []))

@@ -7,13 +7,14 @@ import json
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Literal
 
 from commtrace.errors import CommtraceError, UsageError
+from commtrace.record import conceal
 from commtrace.record.clock import Reading
 
 __all__ = ["LAUNCHER", "REPORT_FD", "Order", "Report", "Word", "one_line"]
@@ -141,8 +142,10 @@ class Report:
                 self._pipe.send_bytes(word.to_bytes())
 
 
-def one_line(error: BaseException) -> str:
+def one_line(error: BaseException, arguments: Iterable[str] = ()) -> str:
     r"""``ValueError: the message``; where there is no message, the line that raised.
+
+    Without what is hidden of the program's ``arguments``, and other secrets.
 
     >>> one_line(ValueError("two\nlines"))
     'ValueError: two lines'
@@ -151,6 +154,7 @@ def one_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if not message and frames:
         message = f"{frames[-1].line} (line {frames[-1].lineno})"
+    message = conceal.message(message, arguments)
     if len(message) > 500:
         message = message[:500] + " …"
     if isinstance(error, CommtraceError):

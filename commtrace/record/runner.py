@@ -23,7 +23,7 @@ import torch._inductor.config  # noqa: F401
 import torch.distributed as dist
 
 from commtrace.errors import RecordError
-from commtrace.record import external, recording
+from commtrace.record import conceal, external, recording
 from commtrace.record.counting import Steps
 from commtrace.record.job import Program
 from commtrace.record.meeting import Meeting
@@ -167,11 +167,12 @@ def _run(program: Program) -> tuple[str | None, int | str | None]:
             return None, 0
         if stop.code == 128 + signal.SIGTERM:
             return "ended by SIGTERM", stop.code
-        return f"ended with exit status {stop.code}", stop.code
+        return conceal.message(f"ended with exit status {stop.code}", program.arguments), stop.code
     except BaseException as error:  # noqa: BLE001 - the program's, whatever it is
         _kept.append(error)
         traceback.print_exception(type(error), error, _theirs(error.__traceback__))
-        return one_line(error), 130 if isinstance(error, KeyboardInterrupt) else 1
+        why = one_line(error, program.arguments)
+        return why, 130 if isinstance(error, KeyboardInterrupt) else 1
     return None, 0
 
 

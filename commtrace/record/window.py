@@ -242,7 +242,8 @@ class Window:
                 what = "no optimizer's step and no commtrace.step() was seen"
             notes.append(f"{what}: recorded whole, {length}")
         if self._recounted_at:
-            before = f"{self._recounted_at} steps of its optimizer"
+            ended = self._recounted_at
+            before = f"{ended} step{'s' * (ended != 1)} of its optimizer"
             notes.append(f"the program counts its own steps; the first ended behind {before}")
         if told["backend"] is None:
             notes.append("the program has no process group: rank and world size as it was started")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from commtrace.record import flight, profile, workloads
+from commtrace.record import conceal, flight, profile, workloads
 from commtrace.record.clock import Clock, Reading
 from commtrace.record.context import Context
 from commtrace.record.job import Job
@@ -104,10 +104,11 @@ def _arguments(job: Job) -> dict[str, Any]:
 
 
 def _facts(job: Job) -> Mapping[str, Any]:
+    settings = conceal.settings(job.settings)
     return {
         **profile.whereabouts(),
         "workload": job.workload,
-        "settings": {**job.settings, "iterations": job.iterations, "warmup": job.warmup},
+        "settings": {**settings, "iterations": job.iterations, "warmup": job.warmup},
     }
 
 

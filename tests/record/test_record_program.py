@@ -113,7 +113,7 @@ def test_a_script_as_torchrun_would_start_it(train: str, tmp_path: Path, ranks_o
     assert (out / "rank1.log").read_text() == f"{said} 1\n"
     content = manifest(out)
     assert content["status"] == "complete"
-    assert content["program"] == {"script": train, "arguments": ["none", "9"]}
+    assert content["program"] == {"script": "train.py", "arguments": ["***", "***"]}
     assert content["window"] == "3 steps from step 5 on"
     assert (content["backend"], content["world_size"]) == ("gloo", 2)
     assert [one["steps"] for one in content["ranks"]] == [[5, 7]] * 2

@@ -283,7 +283,8 @@ def test_the_program_may_begin_late_to_say_its_steps(path: Path, steps: int) -> 
     assert content["commtrace"]["steps"] == [3, 4]
     assert spans(content, "ProfilerStep") == ["ProfilerStep#3", "ProfilerStep#4"]
     assert spans(content, "aten::ones") == ["aten::ones"] * 2
-    note = f"the program counts its own steps; the first ended behind {steps} steps of"
+    before = "1 step of" if steps == 1 else f"{steps} steps of"
+    note = f"the program counts its own steps; the first ended behind {before}"
     assert note in content["commtrace"]["notes"][0]
 
 
