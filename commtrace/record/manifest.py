@@ -79,7 +79,7 @@ def write(folder: Path, facts: Mapping[str, Any], error: str | None, *, ended: b
         **facts,
         "finished": _now() if ended else None,
         "status": status,
-        "error": error,
+        "error": error and error.replace(f"{folder.resolve()}/", ""),
         "files": list(_files(folder)),
     }
     path = folder / NAME

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from commtrace import __version__
 from commtrace.errors import RecordError
 from commtrace.record import flight
 from commtrace.record.clock import Clock, Reading
-from commtrace.record.folder import create, make_folder
+from commtrace.record.folder import create
 from commtrace.record.report import one_line
 
 __all__ = [
@@ -110,18 +110,15 @@ def export(
     Gzipped, if the name says so. ``partial`` is why it does not hold all that it should.
     Raises RecordError where the disk has no room for all of it; what it has room for is kept.
     """
-    # The profiler's own file is for anyone to read: it lies where only its user looks.
-    unfinished = path.with_name(f"{path.name}.part")
     try:
-        make_folder(unfinished)
-        raw = unfinished / f"{path.name}.raw"
-        whole = _write_raw(profiler, raw)
-        why = partial or (None if whole else "cut off: no room left to write it")
-        _add(raw, path, {"partial": why, **facts})
+        # The profiler makes its own file for anyone to read: it lies where only its user looks.
+        with TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as private:
+            raw = Path(private, f"{path.name}.raw")
+            whole = _write_raw(profiler, raw)
+            why = partial or (None if whole else "cut off: no room left to write it")
+            _add(raw, path, {"partial": why, **facts})
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}; make room, or use -o elsewhere") from None
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     if not whole:
         raise RecordError(f"{path}: cut off: no room left to write it; make room")
 
@@ -185,10 +182,10 @@ def _add(raw: Path, path: Path, facts: Mapping[str, Any]) -> None:
     with raw.open("rb") as trace, igzip.open(compressed, "wb") as file:
         _copy(trace, added, file)
     raw.unlink()  # first: on a full disk it has the room that this needs
-    whole = raw.with_name(path.name)
-    with create(whole) as file:
+    unfinished = raw.with_name(f"{path.name}.part")
+    with create(unfinished) as file:
         file.write(compressed.getbuffer())
-    whole.replace(path)  # who looks for it finds all of it
+    unfinished.replace(path)  # who looks for it finds all of it
 
 
 def _copy(trace: Any, added: bytes, file: Any) -> None:

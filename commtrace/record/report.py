@@ -101,6 +101,10 @@ class Report:
         if not self._told:
             self._tell(outcome, message, operation=self._operation())
 
+    def fell_short(self, message: str) -> None:
+        """The program has ended well, but not its recording, wherever the rank was then."""
+        self._tell("error", message)
+
     def done(self, readings: list[Reading]) -> None:
         """The rank has done all that it had to do, and read its clock."""
         self._tell("done", readings=readings)

@@ -67,7 +67,7 @@ def main() -> None:
         window.close(error)
     except RecordError as short:
         error, status = error or str(short), status or 1
-        report.failed(error)
+        report.fell_short(error)
         print(f"commtrace: {short}", file=sys.stderr)  # noqa: T201
     readings = [reading for meeting in meetings for reading in meeting.readings]
     if not program.launched:

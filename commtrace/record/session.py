@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -78,7 +79,7 @@ class Session:
             number = stop.args[0] if stop.args else signal.SIGINT
             why = "interrupted" if number == signal.SIGINT else f"interrupted by {number.name}"
             self._finish(why)
-            raise Interrupted(number, f"{why}; what was recorded is in {path}") from None
+            raise Interrupted(number, f"{why}; {_kept(path)}") from None
         except BaseException as stop:
             self._finish(str(stop) or type(stop).__name__)
             raise
@@ -88,7 +89,7 @@ class Session:
         error = f"rank {failure.rank}: {failure.message}" if failure else None
         self._finish(error)
         if error:
-            raise RecordError(f"{error}; what was recorded is in {path}")
+            raise RecordError(f"{error}; {_kept(path)}")
 
     def _meet_and_run(self, environment: Mapping[str, str]) -> Failure | None:
         with meet(self.place, self.ranks, min(self.timeout_s, _MEET_S)) as nodes:
@@ -159,6 +160,13 @@ class Session:
         if said := nccl.facts(path.glob("rank*.log")):
             self.facts["nccl"] = said
         manifest.write(path, self.facts, error)
+
+
+def _kept(folder: Path) -> str:
+    """What a recording that failed has left."""
+    if manifest.traces(folder):
+        return f"what was recorded is in {folder}"
+    return f"no trace was written to {folder}"
 
 
 @contextlib.contextmanager

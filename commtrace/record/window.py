@@ -19,8 +19,8 @@ from commtrace.record.profiler import Profiler
 __all__ = ["Window"]
 
 _OWN_PROFILER = (
-    "the program ran a profiler of its own: record it without, "
-    "or give that profiler commtrace.trace_handler"
+    "the program ran a profiler of its own: switch that off, or give it commtrace.trace_handler "
+    "and start the program without commtrace record"
 )
 
 

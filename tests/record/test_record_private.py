@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from commtrace.record import folder
 
 torch = pytest.importorskip("torch")
+from commtrace.record import profile  # noqa: E402 - it imports torch
 
 ARGUMENTS = [
     *("--auth", "hf_in-auth", "-p", "in-short", "-pin-attached", "--pass=in-pass"),
@@ -122,6 +125,39 @@ def test_what_a_program_records_itself_is_its_users_alone(
     assert '"partial": "ValueError: not ***"' in text
     assert str(tmp_path) not in text
     assert '"traceName": "rank0.json.gz.raw"' in text
+
+
+class Writes:
+    """Stands in for a profiler, whose file everyone may read."""
+
+    def __init__(self, events: int) -> None:
+        self.events: list[object] = [{"name": "event", "number": n} for n in range(events)]
+        self.mode = 0
+
+    def export_chrome_trace(self, path: str) -> None:
+        self.mode = Path(path).parent.stat().st_mode & 0o777
+        events = json.dumps(self.events)
+        Path(path).write_text(f'{{"traceEvents": {events},"traceName": "{path}" }}')
+
+
+@pytest.mark.usefixtures("_umask")
+@pytest.mark.parametrize("events", [0, 300, 40_000])
+@pytest.mark.parametrize("name", ["rank0.json", "rank0.json.gz"])
+def test_a_trace_is_whole_and_nobody_else_reads_it_while_it_is_written(
+    tmp_path: Path, events: int, name: str
+) -> None:
+    there, profiler = tmp_path / "a place", Writes(events)
+    there.mkdir()
+    there.chmod(0o777)
+    profile.export(cast("torch.profiler.profile", profiler), there / name, {"rank": 0})
+    assert profiler.mode == 0o700
+    assert modes(there) == {"a place": "0o777", name: "0o600"}
+    data = (there / name).read_bytes()
+    assert json.loads(gzip.decompress(data) if name.endswith("gz") else data) == {
+        "commtrace": {"partial": None, "rank": 0},
+        "traceEvents": profiler.events,
+        "traceName": f"{name}.raw",
+    }
 
 
 @pytest.mark.usefixtures("_umask")

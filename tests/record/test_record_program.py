@@ -204,7 +204,8 @@ def test_a_full_disk_keeps_what_there_was_room_for(train: str, tmp_path: Path) -
         record_program([train, "full", "9"], world_size=1, out=out)
     (file,) = manifest(out)["files"]
     assert file["partial"] == "cut off: no room left to write it"
-    assert not list(out.glob("*.raw"))
+    assert manifest(out)["error"].startswith("rank 0: rank0.json.gz: cut off")
+    assert {file.name for file in out.iterdir()} == {"manifest.json", "rank0.json.gz", "rank0.log"}
     assert commtrace.load(out).trace.ranks.shape[0] == 1  # what is there can be read
 
 
@@ -280,6 +281,24 @@ def test_a_window_that_is_never_reached(train: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"rank 0: no step reached the window .* after step 3"):
         record_program([train, "none", "3"], world_size=1, out=tmp_path / "out")
     assert "no step reached" in manifest(tmp_path / "out")["files"][0]["partial"]
+
+
+def test_a_program_with_a_profiler_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "with torch.profiler.profile():\n"
+        "    dist.all_reduce(torch.ones(8))\n"
+    )
+    out = tmp_path / "out"
+    with pytest.raises(RecordError) as caught:
+        record_program([str(script)], world_size=1, out=out)
+    assert str(caught.value) == (
+        "rank 0: the program ran a profiler of its own: switch that off, or give it "
+        "commtrace.trace_handler and start the program without commtrace record; "
+        f"no trace was written to {out}"
+    )
 
 
 def test_a_script_that_exits_with_a_status(train: str, tmp_path: Path) -> None:
