@@ -68,7 +68,8 @@ def main() -> None:
     except RecordError as short:
         error, status = error or str(short), status or 1
         report.fell_short(error)
-        print(f"commtrace: {short}", file=sys.stderr)  # noqa: T201
+        if not report.is_heard:  # a launcher of ours says it
+            print(f"commtrace: {short}", file=sys.stderr)  # noqa: T201
     readings = [reading for meeting in meetings for reading in meeting.readings]
     if not program.launched:
         external.finish(program, told, readings, error)

@@ -281,6 +281,7 @@ def test_a_window_that_is_never_reached(train: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"rank 0: no step reached the window .* after step 3"):
         record_program([train, "none", "3"], world_size=1, out=tmp_path / "out")
     assert "no step reached" in manifest(tmp_path / "out")["files"][0]["partial"]
+    assert "no step reached" not in (tmp_path / "out" / "rank0.log").read_text()  # said once
 
 
 def test_a_program_with_a_profiler_of_its_own(tmp_path: Path) -> None:
