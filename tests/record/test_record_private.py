@@ -18,6 +18,7 @@ from commtrace.record import folder
 torch = pytest.importorskip("torch")
 from commtrace.record import profile  # noqa: E402 - it imports torch
 
+DOCS = Path(__file__).parents[2] / "docs" / "recording.md"
 ARGUMENTS = [
     *("--auth", "hf_in-auth", "-p", "in-short", "-pin-attached", "--pass=in-pass"),
     *("--header", "Authorization: Bearer in-header", "ghp_in-position", "--pin", "271828"),
@@ -92,6 +93,9 @@ def test_no_secret_is_in_a_recording_and_only_its_user_reads_it(tmp_path: Path) 
         assert "train.py" in text
         assert [secret for secret in SECRETS if secret in text] == []
         assert "secret-place" not in text
+        told = json.loads(text)
+        for field in told if name == "manifest.json" else told["commtrace"]:
+            assert f"`{field}`" in DOCS.read_text("utf-8")
     said = ran.stderr + "".join(log.read_text() for log in out.glob("*.log"))
     assert [secret for secret in SECRETS if secret in said] == []
     assert modes(out) == {"out": "0o700", **dict.fromkeys(content, "0o600")}
