@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.faults.case import Fault, Truth
-from benchmarks.faults.loop import Loop
+from benchmarks.faults.loop import LAUNCH_US, Loop
 from benchmarks.faults.workloads import copies, plain
 
 __all__ = ["FAULTS"]
@@ -63,6 +63,21 @@ def pageable(loop: Loop, share: float, present: bool) -> Truth:
     return Truth("pageable-copy")
 
 
+def copy_loop(loop: Loop, share: float, present: bool) -> Truth:
+    """Results are read one by one, each when the one before it has come. Without: at once."""
+    stall = loop.dice.uniform(10, 40)
+    count = max(2, round(share * loop.step_us / (stall + 2 * LAUNCH_US + 2)))
+
+    def reads() -> None:
+        for rank in loop.everyone:
+            for _ in range(count if present else 1):
+                loop.copy(rank, 2, kind="DtoH", size=4, memory="pageable", blocks=True)
+                loop.stall(rank, stall)
+
+    loop.hooks["end"].append(reads)
+    return Truth("copy-loop")
+
+
 def _alone(seed: int) -> Loop:
     return Loop(seed, ranks=1)
 
@@ -71,4 +86,5 @@ FAULTS = (
     Fault("uneven-p2p-bandwidth", uneven_peers, copies, _alone),
     Fault("detour-beats-direct", detour, plain, _alone),
     Fault("pageable-copy", pageable),
+    Fault("copy-loop", copy_loop),
 )

@@ -10,14 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.intervals import Intervals, union
 from commtrace.rules._rule import CannotLook
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
-__all__ = ["Timeline", "ready_ns", "timelines"]
+__all__ = ["SMALL_BYTES", "Timeline", "behind", "elsewhere", "ready_ns", "timelines"]
 
+SMALL_BYTES = 1_000_000
+"""A copy of fewer costs its launch and the host's waiting for it, not its bytes."""
+
+Bool = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
+
+_CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Timeline:
 
     Of those whose launch is told: ``idle_ns`` is how long before each of them the device ran
     nothing at all, ``ready_ns`` how long before its start the host had launched it, ``kind``
-    a kernel's or a copy's.
+    a kernel's or a copy's, ``size_bytes`` a copy's, NaN where unknown.
     """
 
     rank: int
@@ -37,18 +44,23 @@ class Timeline:
     stream: Int64
     idle_ns: Int64
     kind: npt.NDArray[np.object_]
+    size_bytes: npt.NDArray[np.float64]
 
     @property
-    def with_host(self) -> npt.NDArray[np.bool_]:
+    def with_host(self) -> Bool:
         """Whether it is a copy from or to the host."""
         return np.asarray(np.isin(self.kind, ("HtoD", "DtoH")))
+
+    def small_copies(self, below_bytes: float = SMALL_BYTES) -> Bool:
+        """Whether it is a copy from or to the host of less."""
+        return np.asarray(self.with_host & (self.size_bytes < below_bytes))
 
     @property
     def ready_ns(self) -> Int64:
         """From launch to start."""
         return self.start_ns - self.launch_ns
 
-    def starved(self) -> npt.NDArray[np.bool_]:
+    def starved(self) -> Bool:
         """Whether the device ran nothing before an event because it was not launched yet.
 
         The usual time from launch to start, when nothing is in the way, is the least that
@@ -58,15 +70,36 @@ class Timeline:
         launched_late = self.launch_ns + usual >= self.start_ns - self.idle_ns
         return (self.idle_ns > 0) & launched_late & (self.ready_ns <= self.idle_ns + usual)
 
-    def held_up(self) -> npt.NDArray[np.bool_]:
+    def held_up(self) -> Bool:
         """Whether the device ran nothing before an event that was launched before it ran dry."""
         return (self.idle_ns > 0) & (self.ready_ns > self.idle_ns)
+
+    def starved_beside(self, copies: Bool) -> Bool:
+        """Whether starved next to one of these copies, which block the host.
+
+        Behind one, or before one where since the last of them nothing was launched ahead.
+        What was launched while the copy still ran was not held up by it.
+        """
+        starved = self.starved() & (self.ready_ns <= self.idle_ns + _CLOCKS_NS)
+        place = np.arange(len(copies))
+        last_copy = np.maximum.accumulate(np.where(copies, place, -1))
+        last_ahead = np.maximum.accumulate(np.where(starved, -1, place))
+        before = np.concatenate(([-1], last_copy[:-1]))
+        return starved & (before >= 0) & (last_ahead <= before) & (copies | behind(copies))
+
+
+def behind(events: Bool) -> Bool:
+    """Which come directly behind one of these."""
+    return np.concatenate(([False], events[:-1]))
 
 
 def timelines(trace: Trace) -> Iterator[Timeline]:
     """Every GPU's timeline; CannotLook where the trace has no GPU or no launches."""
     columns = ["rank", "device", "stream", "start_ns", "duration_ns", "launch_ns", "kind"]
-    parts = [table[columns].astype({"kind": object}) for table in (trace.kernels, trace.copies)]
+    kernels, copies = trace.kernels.assign(size_bytes=np.nan), trace.copies
+    copies = copies.assign(size_bytes=copies["size_bytes"].to_numpy("float64", na_value=np.nan))
+    columns.append("size_bytes")
+    parts = [table[columns].astype({"kind": object}) for table in (kernels, copies)]
     events = pd.concat([part for part in parts if len(part)] or parts[:1])
     events = events.sort_values("start_ns", kind="stable")
     if events.empty:
@@ -94,7 +127,20 @@ def _timeline(rank: int, device: str, events: pd.DataFrame) -> Timeline:
         events["stream"].to_numpy(),
         idle[told],
         events["kind"].to_numpy(dtype=object),
+        events["size_bytes"].to_numpy(),
     )
+
+
+def elsewhere(line: Timeline, trace: Trace) -> Intervals:
+    """When the rank's other devices computed or copied; who communicates may wait for this one."""
+    columns = ["start_ns", "duration_ns"]
+    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+    parts = [
+        table.loc[(table["rank"] == line.rank) & (table["device"] != line.device), columns]
+        for table in (kernels, trace.copies)
+    ]
+    start, duration = (np.concatenate([part[c] for part in parts]) for c in columns)
+    return union(start, start + duration)
 
 
 def ready_ns(calls: pd.DataFrame, trace: Trace) -> Int64:

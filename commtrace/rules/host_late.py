@@ -40,7 +40,7 @@ class HostLate(Rule):
         called by no other are all that is kept of a CPU, and only where work runs on it.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
+    explains: ClassVar[tuple[str, ...]] = ("copy-loop", "launch-gap")
 
     min_operations: int = 10
     min_share: float = 0.05

@@ -36,7 +36,8 @@ class HostSync(Rule):
         interval between launches, until the collective, or a copy of its result to the host,
         is done, and resumes within ``resume_us`` µs of that (behind such a copy, within two
         of its usual intervals). At least ``min_operations`` of them; the device's idle time
-        until launches are ahead of it again is at least ``min_share`` of the steps' time.
+        until launches are ahead of it again, or the host reads more, is at least ``min_share``
+        of the steps' time.
 
     Why it costs time
         A host that runs ahead of the device hides its own time. After ``item()``,
@@ -52,7 +53,7 @@ class HostSync(Rule):
         a copy to the host beside it the call is inferred from when the host resumes.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
+    explains: ClassVar[tuple[str, ...]] = ("copy-loop", "launch-gap")
 
     min_operations: int = 10
     resume_us: float = 100.0
@@ -202,8 +203,12 @@ def _copy_end(asked: Int64, to_host: pd.DataFrame) -> Int64:
 
 
 def _idle_after(line: Timeline, time_ns: int) -> int:
-    """Idle time from then on, until an event starts that had long been launched."""
+    """Idle time from then on, until an event starts that had long been launched.
+
+    Or until a second copy from or to the host: that one blocks it, no longer the collective.
+    """
     first = int(np.searchsorted(line.start_ns, time_ns))
     ahead = np.flatnonzero((line.ready_ns > _RECOVERED_NS)[first:])
-    stop = first + int(ahead[0]) if len(ahead) else len(line.start_ns)
+    copies = np.flatnonzero(line.with_host[first:])[1:]
+    stop = first + min([len(line.start_ns) - first, *ahead[:1].tolist(), *copies[:1].tolist()])
     return int(line.idle_ns[first:stop].sum())

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.intervals import Intervals, subtract, union
+from commtrace.intervals import subtract
 from commtrace.rules._common import ms, step_time_ns, worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._timeline import Timeline, timelines
+from commtrace.rules._timeline import Timeline, behind, elsewhere, timelines
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
 
@@ -50,6 +50,7 @@ class LaunchGap(Rule):
     Blind spots
         The profiler slows the host itself: without it the gaps are smaller. What the host does
         in a stall is told by labelled ranges only. Kernels of a captured graph share one launch.
+        Short gaps next to small copies from or to the host are copy-loop's.
     """
 
     min_gaps: int = 100
@@ -71,8 +72,8 @@ class LaunchGap(Rule):
 
     def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""
-        behind_copy = np.concatenate(([False], line.with_host[:-1]))
-        return line.starved() & ~behind_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
+        by_copy = behind(line.with_host) | line.starved_beside(line.small_copies())
+        return line.starved() & ~by_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
 
     def _stalls(self, line: Timeline, trace: Trace) -> _Idle:
         """The same of long ones, where no device of the rank had anything to run.
@@ -80,7 +81,7 @@ class LaunchGap(Rule):
         So long no copy to the host keeps it from launching.
         """
         idle = _Idle.before(line, line.starved())
-        begin, end = subtract((idle.begin_ns, idle.end_ns), _elsewhere(line, trace))
+        begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, trace))
         long = end - begin > 1e3 * self.max_gap_us
         return _Idle(line, begin[long], end[long])
 
@@ -102,7 +103,7 @@ class LaunchGap(Rule):
             ),
             ruled_out=(
                 "waiting for another stream: only what was not launched yet is counted",
-                "a host that a copy blocks: gaps behind a copy from or to it are not counted",
+                "a host that a copy blocks: gaps next to a copy from or to it are not counted",
                 "CUDA graphs: what one launch starts together is not late",
             ),
             advice=(
@@ -233,18 +234,6 @@ class _Idle:
     def outlasts_work(self) -> bool:
         """Whether half of them are longer than half of what the device runs."""
         return bool(np.median(self.idle_ns) > np.median(self.line.end_ns - self.line.start_ns))
-
-
-def _elsewhere(line: Timeline, trace: Trace) -> Intervals:
-    """When the rank's other devices computed or copied; who communicates may wait for this one."""
-    columns = ["start_ns", "duration_ns"]
-    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
-    parts = [
-        table.loc[(table["rank"] == line.rank) & (table["device"] != line.device), columns]
-        for table in (kernels, trace.copies)
-    ]
-    start, duration = (np.concatenate([part[c] for part in parts]) for c in columns)
-    return union(start, start + duration)
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:

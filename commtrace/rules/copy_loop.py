@@ -1,0 +1,203 @@
+"""Small copies between host and GPU, one by one: the device is idle around each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.intervals import Intervals, covered, union
+from commtrace.rules._common import mb, ms, step_time_ns, worth_saying
+from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._timeline import SMALL_BYTES, Timeline, behind, elsewhere, timelines
+from commtrace.rules._tiny import BASE_NS, Tiny
+from commtrace.schema import Evidence, Finding
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+
+_SURE = 100  # copies
+
+
+@dataclass(frozen=True)
+class CopyLoop(Rule):
+    """Small copies between host and GPU, one by one, leave the GPU idle around each.
+
+    What it detects
+        At least ``min_copies`` copies from or to the host, of less than ``max_bytes`` each,
+        next to which a device runs nothing because the host launches the next work only when
+        the copy is done. Idle time behind a copy counts, and before one if the host launched
+        nothing ahead since the last; each up to ``max_stall_us`` µs. What all but one of the
+        copies cost is at least ``min_step_share`` of the steps' time.
+
+    Why it costs time
+        The bytes take next to no time. But ``.item()``, ``.cpu()``, ``print`` or
+        ``torch.tensor(x, device="cuda")`` blocks the host until the copy is done, and only
+        then does it launch the next work, some ten microseconds each time.
+
+    What to do
+        Collect what is read on the device (``torch.stack``) and fetch it at once: one
+        ``.tolist()`` or ``.cpu()`` behind the loop; log less often than every step. To the
+        device: one ``torch.tensor`` of the whole list, ``non_blocking=True`` from pinned
+        memory, or make the values there (``torch.full``, ``torch.arange``).
+
+    Blind spots
+        That a copy blocks its host is inferred from when launches resume. What is idle
+        between other kernels, while the host regains its lead, is launch-gap's or host-sync's.
+        Copies between two places of one device do not block the host: launch-gap's, too.
+    """
+
+    min_copies: int = 10
+    max_bytes: int = SMALL_BYTES
+    max_stall_us: float = 1000.0
+    min_step_share: float = 0.05
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """At most one finding, with the worst of the devices that have the fault."""
+        lines = [(line, self._copies(line, trace)) for line in timelines(trace)]
+        most = max((int(copies.sum()) for _, copies in lines), default=0)
+        if most < self.min_copies:
+            raise CannotLook(
+                f"needs {self.min_copies} copies of less than {mb(self.max_bytes)} between the "
+                f"host and a GPU: there are {most}"
+            )
+        found = [self._stalls(line, copies, trace) for line, copies in lines]
+        worth = [
+            one
+            for one in found
+            if one.count >= self.min_copies
+            and worth_saying(one.cost_ns, trace, self.min_step_share)
+        ]
+        if worth:
+            worst = max(worth, key=lambda one: one.cost_ns)
+            ranks = tuple(sorted({one.line.rank for one in worth}))
+            yield replace(self._finding(worst, trace), ranks=ranks)
+
+    def _copies(self, line: Timeline, trace: Trace) -> Bool:
+        """The small copies, but those of a collective on the host, which gloo makes."""
+        begin, end = _on_host(line, trace, since="launch_ns")
+        launch = line.launch_ns
+        of_collective = covered(launch, launch + 1, (begin, end)) > 0
+        return line.small_copies(self.max_bytes) & ~of_collective
+
+    def _stalls(self, line: Timeline, copies: Bool, trace: Trace) -> _Stalls:
+        beside = line.starved_beside(copies) & (line.idle_ns <= 1e3 * self.max_stall_us)
+        begin, end = (line.start_ns - line.idle_ns)[beside], line.start_ns[beside]
+        others = [elsewhere(line, trace), _on_host(line, trace, since="start_ns")]
+        worked = union(*(np.concatenate(ends) for ends in zip(*others, strict=True)))
+        idle = end - begin - covered(begin, end, worked)
+        usual = _usual_ns(line)
+        kept = np.where(line.with_host[beside], idle, (idle - usual).clip(min=0))
+        beside[beside] = idle > 0
+        stalling = copies & (beside | np.concatenate((beside[1:], [False])))
+        return _Stalls(line, stalling, begin, end, int(idle.sum()), int(kept.sum()), usual)
+
+    def _finding(self, found: _Stalls, trace: Trace) -> Finding:
+        line, kinds = found.line, {str(kind) for kind in found.line.kind[found.copies]}
+        sizes = line.size_bytes[found.copies]
+        size = mb(np.median(sizes)) + ("" if sizes.min() == sizes.max() else " (median)")
+        way = " and ".join(_WAY[kind] for kind in sorted(kinds)) + " the host"
+        each, least = found.idle_ns / found.count, self.min_copies
+        share = 100 * found.cost_ns / step_time_ns(trace)
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{found.count:,} copies of {size} {way}, one by one, stall rank {line.rank}'s "
+                f"{line.device} {ms(each)} each: {ms(found.idle_ns)}"
+            ),
+            ranks=(line.rank,),
+            streams=tuple(sorted({int(stream) for stream in line.stream[found.copies]})),
+            start_ns=int(found.begin_ns.min()),
+            end_ns=int(found.end_ns.max()),
+            cost_ns=found.cost_ns,
+            evidence=(
+                Evidence("copies with idle time beside them", found.count, "copies", least),
+                Evidence("largest of them", float(sizes.max()), "bytes", self.max_bytes),
+                Evidence("idle beside them", found.idle_ns, "ns"),
+                Evidence("usual gap before other work", found.usual_ns, "ns"),
+                Evidence("share of the steps' time", share, "%", 100 * self.min_step_share),
+            ),
+            ruled_out=(
+                "work that had been launched: only what was launched after the copy is counted",
+                "other work of the rank: time of its other devices and collectives is left out",
+                "a host that launches slowly: the usual gap before other work is taken off",
+            ),
+            advice="; ".join(_ADVICE[kind] for kind in sorted(kinds)),
+            confidence="high" if found.count >= _SURE else "medium",
+        )
+
+    @staticmethod
+    def bad() -> Trace:
+        """200 results of 4 bytes are read one by one: 2 µs of copying, 38 µs of nothing."""
+        return _run(reads=200, every_us=40)
+
+    @staticmethod
+    def good() -> Trace:
+        """They are read while the next kernels, launched before, run on another stream."""
+        return _run(reads=200, every_us=40, computes_us=38)
+
+
+_WAY = {"DtoH": "to", "HtoD": "from"}
+_ADVICE = {
+    "DtoH": "collect the values on the device (torch.stack) and fetch them at once, with one "
+    ".tolist() or .cpu() behind the loop instead of .item() or .cpu() in it; log less often",
+    "HtoD": "send the values at once, with one torch.tensor of them all, from pinned memory with "
+    "non_blocking=True, or make them on the device (torch.full, torch.arange)",
+}
+
+
+@dataclass(frozen=True)
+class _Stalls:
+    """Idle time next to small copies.
+
+    ``copies`` are those with any, ``kept_ns`` is ``idle_ns`` without the usual gaps.
+    """
+
+    line: Timeline
+    copies: Bool
+    begin_ns: Int64
+    end_ns: Int64
+    idle_ns: int
+    kept_ns: int
+    usual_ns: float
+
+    @property
+    def count(self) -> int:
+        """The copies."""
+        return int(self.copies.sum())
+
+    @property
+    def cost_ns(self) -> int:
+        """What all cost but one, which remains."""
+        return round(self.kept_ns * (1 - 1 / max(self.count, 1)))
+
+
+def _usual_ns(line: Timeline) -> float:
+    """The median gap before work that has no copy from or to the host next to it."""
+    gaps = line.idle_ns[~(line.with_host | behind(line.with_host))]
+    return float(np.median(gaps)) if gaps.size else 0.0
+
+
+def _on_host(line: Timeline, trace: Trace, *, since: str) -> Intervals:
+    """When the rank's collectives on the CPU ran, from their launch or their start on."""
+    calls = trace.collectives
+    calls = calls[(calls["rank"] == line.rank) & (calls["device"] == "cpu")]
+    begin = calls[since].fillna(calls["start_ns"]).to_numpy(dtype=np.int64)
+    return union(begin, (calls["start_ns"] + calls["duration_ns"]).to_numpy())
+
+
+def _run(*, reads: int, every_us: float, computes_us: float = 0) -> Trace:
+    run = Tiny()
+    for i in range(reads):
+        at = i * every_us
+        launch = BASE_NS + round(1e3 * at)
+        if computes_us:
+            run.kernel(0, at + 6, computes_us, stream=8, launch_ns=launch - 1_000)
+        run.copy(0, at + 6, 2, kind="DtoH", size=4, memory="pageable", launch_ns=launch)
+    return run.trace()
