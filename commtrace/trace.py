@@ -39,3 +39,10 @@ class Trace:
     notes: tuple[Note, ...] = ()
     manifest: Mapping[str, Any] | None = None
     pauses: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+    def paused_ns(self, rank: int, start_ns: int, end_ns: int) -> int:
+        """How much of a span a rank was not recorded."""
+        return sum(
+            max(0, min(end, end_ns) - max(start, start_ns))
+            for start, end in self.pauses.get(rank, ())
+        )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -250,3 +253,43 @@ def test_an_archive_is_called_one(tmp_path: Path) -> None:
     shutil.copy(archives[0], tmp_path / "run")
     with pytest.raises(TraceError, match=r"an archive: unpack a\.tar"):
         read([tmp_path / "run"])
+
+
+SCHEDULE = """
+import os, sys, torch
+import torch.distributed as dist
+from torch.profiler import profile, schedule, tensorboard_trace_handler
+
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1] + "/store",
+                        rank=int(sys.argv[2]), world_size=2)
+cycle = schedule(wait=1, warmup=1, active=2, repeat=3)
+handler = tensorboard_trace_handler(sys.argv[1] + "/traces")
+with profile(schedule=cycle, on_trace_ready=handler, record_shapes=True) as profiler:
+    for _ in range(12):
+        tensor = torch.ones(100_000)
+        dist.all_reduce(tensor)
+        (tensor @ tensor).item()
+        profiler.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_real_schedule_with_repeats_is_one_run(tmp_path: Path) -> None:
+    from commtrace.run import load
+
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCHEDULE, str(tmp_path)]
+    ranks = [subprocess.Popen([*command, str(rank)], env=environment) for rank in (0, 1)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    files = list((tmp_path / "traces").iterdir())
+    assert len(files) == 6
+    run = load(tmp_path / "traces")
+    assert run.ranks["rank"].tolist() == [0, 1]
+    assert [note.code for note in run.notes] == ["cycles"]
+    assert sorted(run.steps["step"].dropna().unique()) == [2, 3, 6, 7, 10, 11]
+    reduced = run.operations[run.operations["op"] == "all_reduce"]
+    assert (len(reduced), set(reduced["present"])) == (6, {2})
+    # Beside the six steps nothing is recorded, so nothing of it is idle time.
+    per_step = run.overlap(by="step").groupby("rank")["span_ns"].sum()
+    assert (run.overlap().set_index("rank")["span_ns"] < 2 * per_step).all()
