@@ -23,6 +23,7 @@ from commtrace.schema import NULL, Coded
 __all__ = ["ranks_by_order", "recordings", "same", "told", "window"]
 
 _APART_NS = 600 * 10**9  # ranks of one run start within minutes, and their clocks agree better
+_NUMBERED_APART_NS = 10**9  # where only their order makes files ranks, they have to be of one time
 _UNIX_NS = 10**18  # in 2001; what is less counts from somewhere else, on each host from its own
 _THREADS = {"kernels": "thread", "ops": "thread", "steps": "thread"}
 
@@ -89,10 +90,12 @@ def _by_world(parts: Sequence[Part]) -> list[list[Part]]:
 def _by_time(parts: list[Part]) -> list[list[Part]]:
     timed = sorted((part for part in parts if window(part)), key=_start)
     once = len({part.rank for part in timed}) == len(timed)
+    numbered = all(part.provenance == "assumed" for part in parts)
+    apart_ns = _NUMBERED_APART_NS if numbered else _APART_NS
     found: list[list[Part]] = []
-    for cluster in _clusters(timed, _APART_NS if once else 0):
+    for cluster in _clusters(timed, apart_ns if once else 0):
         _refuse_two_at_once(cluster)
-        home = next((one for one in found[::-1] if _continues(one, cluster)), None)
+        home = next((one for one in found[::-1] if _continues(one, cluster, apart_ns)), None)
         if home is None:
             found.append(cluster)
         else:
@@ -129,14 +132,14 @@ def _refuse_two_at_once(cluster: Sequence[Part]) -> None:
                 )
 
 
-def _continues(recording: Sequence[Part], cluster: Sequence[Part]) -> bool:
+def _continues(recording: Sequence[Part], cluster: Sequence[Part], apart_ns: int) -> bool:
     """Whether a later cluster is of the same job."""
     before = _by_rank(recording)
     pairs = [(before[part.rank][-1], part) for part in cluster if part.rank in before]
     if pairs:
         return all(_one_process(a, b) for a, b in pairs)
     end, start = max(_window(part)[1] for part in recording), _window(cluster[0])[0]
-    return start - end <= _APART_NS or start < _UNIX_NS
+    return start - end <= apart_ns or start < _UNIX_NS
 
 
 def _by_rank(parts: Iterable[Part]) -> dict[int, list[Part]]:

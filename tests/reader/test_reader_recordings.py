@@ -220,6 +220,13 @@ def test_files_without_a_rank_are_numbered_in_their_order(tmp_path: Path) -> Non
     assert codes(trace) == ["not-a-trace", *["rank-assumed"] * 3]
 
 
+def test_files_without_a_rank_of_two_times_are_no_ranks(tmp_path: Path) -> None:
+    write(tmp_path / "before.json", thread=1)
+    write(tmp_path / "after.json", thread=2, ts=MINUTE_US)
+    with pytest.raises(TraceError, match=r"2 recordings were given.*before.json.*one at a time"):
+        read([tmp_path])
+
+
 def test_what_else_lies_in_the_folder_is_no_fault(tmp_path: Path) -> None:
     from commtrace.run import load
 
