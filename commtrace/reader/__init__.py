@@ -54,7 +54,9 @@ def read(
         more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
         raise TraceError(failures[0][1].why + more)
     notes = [
-        Note("not-a-trace" if bad.is_no_trace else "unreadable", bad.why, file=str(file))
+        Note("not-a-trace", f"{file} is no trace: left out", file=str(file))
+        if bad.is_no_trace
+        else Note("unreadable", bad.why, file=str(file))
         for file, bad in failures
     ]
     parts, copies = without_copies(parts)
