@@ -297,17 +297,17 @@ GROUPS = Table(
 
 RANKS = Table(
     "ranks",
-    "one trace file",
+    "one rank",
     (
         _RANK,
-        _text("file", "The file's path as it was given or found."),
+        _text("file", "The path of its file as it was given or found; of several the first."),
         _text("host", "The host's name; null where the trace does not tell."),
         _maybe("world_size", "Ranks in the job, as this trace says.", "ranks"),
         _text("backend", "The default group's backend, as this trace says."),
         _text("rank_provenance", "`metadata`, `file-name`, or `assumed`."),
         _maybe("start_ns", "First start of any event that was kept; null if none was.", "ns"),
         _maybe("end_ns", "Last end of any event that was kept; null if none was.", "ns"),
-        _int("events", "Events in the file."),
+        _int("events", "Events in its files."),
     ),
 )
 

@@ -232,6 +232,11 @@ def test_duplicate_and_missing_ranks_and_two_runs(tmp_path: Path, capsys: Captur
     write(tmp_path / "a.json", trace(KERNEL, rank=0, world_size=4))
     write(tmp_path / "b.json", trace(KERNEL, rank=0, world_size=4))
     write(tmp_path / "c.json", trace(KERNEL, rank=2, world_size=8))
+    assert main(["analyze", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "a.json" in said
+    assert "c.json: analyze one at a time" in said
+    write(tmp_path / "c.json", trace(KERNEL, rank=2, world_size=4))
     assert main(["analyze", str(tmp_path), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     _validate(document)

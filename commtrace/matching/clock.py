@@ -150,7 +150,7 @@ def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
     """Each rank's clock, given each row's operation (-1 where untold), by ascending rank."""
     ends = _ends(rows, number)
     clock_of = _one_clock_each(rows, ends)
-    lowest = min(clock_of, default=0)
+    lowest = _reference(rows, clock_of)
     known = {lowest: Reading(lowest, SAME, drifts=True, provenance="host")}
     shared = _by_clock(ends, clock_of)
     # As few links between two clocks as can be, of many operations before those of few.
@@ -168,6 +168,12 @@ def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
         rank: _same_host(known.get(one, Reading(one)), lowest, rank)
         for rank, one in sorted(clock_of.items())
     }
+
+
+def _reference(rows: Rows, clock_of: dict[int, int]) -> int:
+    """The lowest rank's clock, unless nothing can tie another to it."""
+    tied = {*np.unique(rows.rank).tolist(), *(rank for rank in rows.probes if rank in clock_of)}
+    return min((clock_of[rank] for rank in tied), default=min(clock_of, default=0))
 
 
 class _End(NamedTuple):

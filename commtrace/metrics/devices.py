@@ -56,18 +56,21 @@ def devices(trace: Trace, *, by_step: bool = False) -> pd.DataFrame:
     is in no step.
     """
     rows = [
-        {**where._asdict(), **_times(done)}
+        {
+            **where._asdict(),
+            **_times(done, trace.paused_ns(where.rank, done.start_ns, done.end_ns)),
+        }
         for where, done in device_work(trace, by_step=by_step).items()
     ]
     return (DEVICE_STEPS if by_step else DEVICES).from_rows(rows)
 
 
-def _times(work: Work) -> dict[str, Any]:
+def _times(work: Work, paused_ns: int) -> dict[str, Any]:
     communication = total(work.communication)
     if work.compute is None:
         unknown = dict.fromkeys(column.name for column in _TIMES)
         return unknown | {"communication_ns": communication}
-    span = work.end_ns - work.start_ns
+    span = work.end_ns - work.start_ns - paused_ns
     overlapped = total(intersect(work.communication, work.compute))
     return {
         "span_ns": span,

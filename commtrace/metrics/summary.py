@@ -21,7 +21,11 @@ def summary(trace: Trace, name: str) -> Summary:
     told = ranks["world_size"].dropna()
     world_size = int(told.max()) if len(told) else None
     present = set(ranks["rank"].tolist())
-    spans = (ranks["end_ns"] - ranks["start_ns"]).dropna()
+    windows = ranks[["rank", "start_ns", "end_ns"]].dropna().astype("int64")
+    spans = [
+        end - start - trace.paused_ns(rank, start, end)
+        for rank, start, end in windows.itertuples(index=False)
+    ]
     return Summary(
         name=name,
         world_size=world_size,
@@ -30,7 +34,7 @@ def summary(trace: Trace, name: str) -> Summary:
         backends=_names(trace.groups["backend"], ranks["backend"]),
         devices=tuple(dict.fromkeys(place.device for place in device_work(trace))),
         hosts=_names(ranks["host"]),
-        span_ns=int(spans.max()) if len(spans) else 0,
+        span_ns=max(spans, default=0),
         steps=int(trace.steps["step"].nunique()),
     )
 

@@ -10,9 +10,12 @@ from typing import Any
 
 from commtrace import config, schema
 from commtrace.errors import TraceError
+from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
-from commtrace.reader.runs import one_per_rank, run_notes
-from commtrace.reader.workers import Part, read_each
+from commtrace.reader.names import ranks_in_names
+from commtrace.reader.recordings import ranks_by_order
+from commtrace.reader.runs import one_recording, run_notes, without_copies, without_empty
+from commtrace.reader.workers import Failure, Part, read_each
 from commtrace.schema import Note
 from commtrace.trace import Trace
 
@@ -28,50 +31,70 @@ def read(
     """Read the trace files that ``paths`` mean (see ``files.find``) as one recording.
 
     Files are read in parallel processes, by default one per core; ``progress`` is called
-    with the files done and the files there are. A file that cannot be read, or whose rank
-    another one has, is left out with a note. Raises TraceError, which names the file,
-    where none can be read; UsageError where the user's configuration cannot be used.
+    with the files done and the files there are. A file that cannot be read, or that is of no
+    trace or of another run, is left out with a note. Several files of a rank are put together
+    if they are cycles of one recording. Raises TraceError, which names the file, where none can
+    be read, or where they are of several recordings; UsageError where the user's configuration
+    cannot be used.
     """
     config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
     files = find(paths)
-    outcomes: dict[Path, Part | str] = {}
-    for file, outcome in read_each(files, workers):
+    named = ranks_in_names(files)
+    taken_for = {
+        file: (named[file], "file-name") if file in named else (0, "assumed") for file in files
+    }
+    outcomes: dict[Path, Part | Failure] = {}
+    for file, outcome in read_each(taken_for, workers):
         outcomes[file] = outcome
         if progress is not None:
             progress(len(outcomes), len(files))
     parts = [part for file in files if isinstance(part := outcomes[file], Part)]
-    failures = [(file, why) for file in files if isinstance(why := outcomes[file], str)]
+    failures = [(file, bad) for file in files if isinstance(bad := outcomes[file], Failure)]
     if not parts:
         more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
-        raise TraceError(failures[0][1] + more)
-    notes = [Note("unreadable", why, file=str(file)) for file, why in failures]
-    parts, duplicates = one_per_rank(parts)
-    notes += duplicates + run_notes(parts)
-    manifest = _manifest([part.file for part in parts], notes)
+        raise TraceError(failures[0][1].why + more)
+    notes = [
+        Note("not-a-trace", f"{file} is no trace: left out", file=str(file))
+        if bad.is_no_trace
+        else Note("unreadable", bad.why, file=str(file))
+        for file, bad in failures
+    ]
+    parts, copies = without_copies(parts)
+    parts, empty = without_empty(_numbered(parts, workers))
+    parts, strangers = one_recording(parts)
+    notes += copies + empty + strangers + run_notes(parts)
+    parts = with_own_steps(parts)
     for part in parts:
         notes += part.notes
     frames = {
         table.name: table.frame(*(part.columns[table.name] for part in parts))
         for table in schema.TABLES
     }
-    return Trace(**frames, notes=tuple(notes), manifest=manifest)
+    paused = pauses(parts)
+    frames = one_row_each(frames) if paused else frames
+    manifest = _manifest([part.file for part in parts], notes)
+    return Trace(**frames, notes=tuple(notes), manifest=manifest, pauses=paused)
+
+
+def _numbered(parts: list[Part], workers: int | None) -> list[Part]:
+    """The parts; where no file has a rank, read anew with the ranks that their order gives."""
+    if any(part.provenance != "assumed" for part in parts):
+        return parts
+    ranks = ranks_by_order(parts)
+    anew = {file: (rank, "assumed") for file, rank in ranks.items() if rank}
+    again = {file: part for file, part in read_each(anew, workers) if isinstance(part, Part)}
+    return [again.get(part.file, part) for part in parts]
 
 
 def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | None:
-    """The recording's own: above all its files, or beside the first that has one."""
+    """The recording's own: above all its files, or the first beside them, as each node has one."""
     beside = dict.fromkeys(file.parent for file in files)
     above = Path(os.path.commonpath([folder.resolve() for folder in beside]))
-    found = {
-        (folder / "manifest.json").resolve(): folder / "manifest.json"
-        for folder in (*beside, above)
-        if (folder / "manifest.json").exists()
-    }
-    if not found:
+    file = next(
+        (file for folder in (above, *beside) if (file := folder / "manifest.json").exists()), None
+    )
+    if file is None:
         return None
-    file = found.get(above / "manifest.json") or next(iter(found.values()))
-    if len(found) > 1:
-        others = f"the other {len(found) - 1} beside the traces are not used"
-        notes.append(Note("several-manifests", f"{file} is taken for the run's: {others}"))
     try:
         manifest = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -19,7 +19,7 @@ from commtrace.errors import TraceError
 from commtrace.reader.layout import Layout, learn
 from commtrace.reader.salvage import BROKEN, Salvaged, salvage
 
-__all__ = ["Document", "Event"]
+__all__ = ["Document", "Event", "NotATraceError"]
 
 _LONGEST_EVENT = 1 << 23
 _KIND = b'"ph"'
@@ -27,7 +27,12 @@ _LONGEST_METADATA = 1 << 26  # on one side of the events
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KNOWN = re.compile(rb'"(baseTimeNanoseconds|distributedInfo|deviceProperties|host_name)"\s*:\s*')
+_NODES = re.compile(rb'"nodes"\s*:\s*\[')  # of an execution trace, however long
 _BLANK = b" \t\r\n,"
+
+
+class NotATraceError(TraceError):
+    """A file of another kind, and nothing is wrong with it."""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -131,13 +136,22 @@ class Document(Generic[E]):
     def _damaged_head(self) -> None:
         match = _LIST.search(self._text)
         if match is None:
-            raise TraceError(f"{self._path}: {self._complaint()}")
+            kind = NotATraceError if self._is_other_json() else TraceError
+            raise kind(f"{self._path}: {self._complaint()}")
         self.metadata = _known(self._text[: match.start()])
         self.partly_told = True
         self._begin(match.end())
 
     def _start(self) -> bytes:
         return self._text[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+
+    def _is_other_json(self) -> bool:
+        if self._start()[:1] != b"{":
+            return False
+        if _NODES.search(self._text[:4096]):
+            return True
+        found = _object(self._text.removeprefix(b"\xef\xbb\xbf"))
+        return found is not None and "traceEvents" not in found
 
     def _complaint(self) -> str:
         start = self._start()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from commtrace.errors import TraceError
+from commtrace.reader.names import natural
 
 __all__ = ["NOT_TRACES", "find"]
 
@@ -16,6 +17,8 @@ NOT_TRACES = ("manifest.json", "expected.json")
 """What lies beside the traces of a recording."""
 
 _SUFFIXES = (".json", ".json.gz")
+_ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z")
+_ZIP, _GZIP, _TAR, _TAR_AT = b"PK\x03\x04", b"\x1f\x8b", b"ustar", 257
 
 
 def find(paths: Sequence[str | Path]) -> list[Path]:
@@ -33,7 +36,7 @@ def find(paths: Sequence[str | Path]) -> list[Path]:
             found.setdefault(file.resolve(), file)
     if not found:
         raise TraceError("no trace was given: name a file, a folder or a pattern")
-    return sorted(found.values(), key=_natural)
+    return sorted(found.values(), key=natural)
 
 
 def _meant(path: Path) -> Iterable[Path]:
@@ -41,6 +44,8 @@ def _meant(path: Path) -> Iterable[Path]:
         if path.is_dir():
             return _inside(path)
         if path.is_file():
+            if _is_archive(path):
+                raise TraceError(f"{path}: is an archive: unpack it and name the folder")
             return [path]
         there = path.exists()
     except OSError as error:
@@ -59,12 +64,16 @@ def _meant(path: Path) -> Iterable[Path]:
 def _matched(match: Path) -> list[Path]:
     if match.is_dir():
         return list(_candidates(match))
-    return [match] if match.name not in NOT_TRACES and match.is_file() else []
+    not_meant = match.name in NOT_TRACES or match.name.endswith(_ARCHIVES)
+    return [match] if not not_meant and match.is_file() else []
 
 
 def _inside(folder: Path) -> list[Path]:
     files = list(_candidates(folder))
     if not files:
+        archive = next((file for file in folder.iterdir() if file.name.endswith(_ARCHIVES)), None)
+        if archive is not None:
+            raise TraceError(f"{folder}: holds no trace but an archive: unpack {archive.name}")
         raise TraceError(
             f"{folder}: holds no .json or .json.gz file: name the folder that the profiler wrote to"
         )
@@ -77,6 +86,19 @@ def _candidates(folder: Path) -> Iterator[Path]:
         yield from (file for file in files if _is_candidate(file))
 
 
+def _is_archive(file: Path) -> bool:
+    if file.name.endswith(_ARCHIVES):
+        return True
+    try:
+        with file.open("rb") as plain:
+            start = plain.read(512)
+        if start.startswith(_GZIP):
+            start = zlib.decompressobj(wbits=31).decompress(start, 512)
+    except (OSError, zlib.error):
+        return False  # whoever reads it will say so
+    return start.startswith(_ZIP) or start[_TAR_AT:].startswith(_TAR)
+
+
 def _refuse(error: OSError) -> None:
     why = f"{error.filename}: cannot be read: {error.strerror}"
     raise TraceError(f"{why}: make it readable, or name the files to analyse") from None
@@ -84,8 +106,3 @@ def _refuse(error: OSError) -> None:
 
 def _is_candidate(file: Path) -> bool:
     return file.name.endswith(_SUFFIXES) and file.name not in NOT_TRACES and file.is_file()
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    parts = re.split(r"(\d+)", str(path))
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

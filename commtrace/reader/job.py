@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from commtrace.reader.events import Scan
@@ -13,8 +11,6 @@ from commtrace.reader.flight import FlightRecorder
 from commtrace.reader.groups import Groups
 
 __all__ = ["Job"]
-
-_RANK_IN_NAME = re.compile(r"(?<!local)(?<!local[-_.])(?:rank|worker)[-_.=]?(\d{1,9})", re.I)
 
 
 @dataclass(frozen=True)
@@ -60,13 +56,9 @@ class Job:
             flight_dump=ours.get("flight_recorder") or scan.metadata.get("flight_recorder"),
         )
 
-    def identity(self) -> tuple[int, str]:
-        """The rank, and where it is known from: `metadata`, `file-name` or `assumed`."""
-        if self.rank is not None:
-            return self.rank, "metadata"
-        if match := _RANK_IN_NAME.search(Path(self.file).name):
-            return int(match[1]), "file-name"
-        return 0, "assumed"
+    def identity(self, otherwise: tuple[int, str]) -> tuple[int, str]:
+        """The rank, and where it is known from: `metadata`, or as told ``otherwise``."""
+        return otherwise if self.rank is None else (self.rank, "metadata")
 
     def groups(self, rank: int) -> Groups:
         """The groups that the metadata lists."""

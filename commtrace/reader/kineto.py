@@ -18,7 +18,10 @@ from commtrace.reader.ladder import gpu_rows
 from commtrace.reader.operations import Setting
 from commtrace.schema import COLLECTIVES, GROUPS, NULL, PROBES, RANKS, Columns, Note
 
-__all__ = ["Tables", "identify", "tables"]
+__all__ = ["Identity", "Tables", "identify", "tables"]
+
+Identity = tuple[int, str]
+"""A rank, and where it is known from: `metadata`, `file-name` or `assumed`."""
 
 _TELLING = ("op", "executed", "call")
 
@@ -45,21 +48,17 @@ class Tables:
     notes: tuple[Note, ...]
 
 
-def identify(scan: Scan) -> tuple[int, str]:
-    """The rank that a file is of, and where that is known from.
-
-    ``metadata`` (PyTorch's or the recorder's), ``file-name`` (``rank3``, ``rank-3``,
-    ``worker_3``, ...), or ``assumed``: 0.
-    """
-    return Job.of(scan).identity()
+def identify(scan: Scan, otherwise: Identity) -> Identity:
+    """The rank that a file's own metadata tell (PyTorch's or the recorder's), or ``otherwise``."""
+    return Job.of(scan).identity(otherwise)
 
 
-def tables(scan: Scan, rank: int) -> Tables:
-    """All tables of one file, for the rank that it is taken to be of.
+def tables(scan: Scan, identity: Identity) -> Tables:
+    """All tables of one file, for the rank that it is taken to be of: see ``identify``.
 
     The notes are those of this step; the scan's own are not repeated.
     """
-    job = Job.of(scan)
+    job, rank = Job.of(scan), identity[0]
     setting = Setting(rank, job.groups(rank), job.flight())
     setting.learn(scan.calls)
     steps = Steps(scan.annotations)
@@ -84,10 +83,10 @@ def tables(scan: Scan, rank: int) -> Tables:
         "ops": host.operators(scan, steps, rank),
         "steps": host.step_ranges(scan, steps, rank),
         "groups": _groups(setting.groups, rank),
-        "ranks": _ranks(scan, job, rank),
+        "ranks": _ranks(scan, job, identity),
         "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
     }
-    return Tables(columns, _notes(job, rank, counts))
+    return Tables(columns, _notes(job, identity, counts))
 
 
 def _collectives(rows: list[dict[str, Any]], steps: Steps, *, launches: bool) -> Columns:
@@ -122,7 +121,8 @@ def _groups(groups: Groups, rank: int) -> Columns:
     )
 
 
-def _ranks(scan: Scan, job: Job, rank: int) -> Columns:
+def _ranks(scan: Scan, job: Job, identity: Identity) -> Columns:
+    rank, provenance = identity
     kept = (scan.gpu, scan.launches, scan.operators, scan.annotations)
     starts: list[Int64] = [part.start_ns for part in kept]
     ends = [part.start_ns + part.duration_ns for part in kept]
@@ -138,7 +138,7 @@ def _ranks(scan: Scan, job: Job, rank: int) -> Columns:
                 "host": job.host,
                 "world_size": job.world_size,
                 "backend": job.backend,
-                "rank_provenance": job.identity()[1],
+                "rank_provenance": provenance,
                 "start_ns": min((int(part.min()) for part in starts if part.size), default=None),
                 "end_ns": max((int(part.max()) for part in ends if part.size), default=None),
                 "events": scan.events,
@@ -152,10 +152,10 @@ def _unknown_types(calls: tuple[Call, ...]) -> int:
     return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in told)
 
 
-def _notes(job: Job, rank: int, counts: dict[str, int]) -> tuple[Note, ...]:
+def _notes(job: Job, identity: Identity, counts: dict[str, int]) -> tuple[Note, ...]:
+    rank, provenance = identity
     found = [(code, _COUNTED[code].format(count)) for code, count in counts.items() if count]
     found += [("bad-metadata", f"{what}: taken as untold") for what in job.unusable]
-    provenance = job.identity()[1]
     if provenance == "file-name":
         found.append(("rank-from-filename", f"the trace tells no rank: {rank} is from its name"))
     elif provenance == "assumed":

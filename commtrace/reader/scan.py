@@ -10,7 +10,7 @@ from typing import Any
 
 from commtrace.errors import TraceError
 from commtrace.reader.collect import Collector
-from commtrace.reader.document import Document, Event
+from commtrace.reader.document import Document, Event, NotATraceError
 from commtrace.reader.events import Scan
 from commtrace.reader.source import Source
 from commtrace.schema import Note
@@ -71,7 +71,8 @@ class _Reading:
         if self._collector.has_gpu:
             self._collector.drop_operators()
         if self._document.bare and not self._collector.seen:
-            raise TraceError(
+            kind = NotATraceError if self._document.complete else TraceError
+            raise kind(
                 f"{self._path}: is a list, but not of trace events: "
                 "give a trace that torch.profiler exported"
             )

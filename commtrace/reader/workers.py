@@ -8,60 +8,72 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from commtrace.errors import TraceError
-from commtrace.reader.kineto import identify, tables
+from commtrace.reader.document import NotATraceError
+from commtrace.reader.kineto import Identity, identify, tables
 from commtrace.reader.scan import scan
 from commtrace.schema import Columns, Note
 
-__all__ = ["Part", "read_each"]
+__all__ = ["Failure", "Part", "read_each"]
 
 
 @dataclass(frozen=True)
 class Part:
     """What one file adds to a Trace: columns by table, notes with rank and file.
 
-    ``told`` is false where neither the trace nor its name tells the rank.
+    ``provenance`` says where the rank is known from, as ``kineto.identify`` does.
     """
 
     file: Path
     rank: int
-    told: bool
+    provenance: str
     columns: dict[str, Columns]
     notes: tuple[Note, ...]
 
 
-def read_each(files: Sequence[Path], workers: int | None) -> Iterator[tuple[Path, Part | str]]:
+@dataclass(frozen=True)
+class Failure:
+    """Why a file adds nothing; one of another kind ``is_no_trace``, and nothing is wrong."""
+
+    why: str
+    is_no_trace: bool = False
+
+
+def read_each(
+    files: Mapping[Path, Identity], workers: int | None
+) -> Iterator[tuple[Path, Part | Failure]]:
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
-    By default as many ``workers`` as there are cores for this process. A worker that is
-    killed costs its own file only. A single file is read in a process, too, where that lets
-    this one load pandas meanwhile.
+    The files come with the rank that they are taken to be of where they tell none. By default
+    as many ``workers`` as there are cores for this process. A worker that is killed costs its
+    own file only. A single file is read in a process, too, where that lets this one load
+    pandas meanwhile.
     """
     count = min(len(files), workers or _cores())
     alone = count == 1 and (workers == 1 or _cores() == 1 or "pandas" in sys.modules)
     if alone or not _can_fork():
-        yield from ((file, _outcome(file)) for file in files)
+        yield from ((file, _outcome(file, files[file])) for file in files)
     else:
-        yield from _in_processes(list(files), count)
+        yield from _in_processes(files, count)
 
 
-def _outcome(file: Path) -> Part | str:
+def _outcome(file: Path, otherwise: Identity) -> Part | Failure:
     try:
         found = scan(file)
-        rank, provenance = identify(found)
-        made = tables(found, rank)
+        identity = identify(found, otherwise)
+        made = tables(found, identity)
     except TraceError as error:
-        return str(error)
+        return Failure(str(error), isinstance(error, NotATraceError))
     except MemoryError:
-        return f"{file}: needs more memory than there is"
-    noted = tuple(replace(note, rank=rank) for note in found.notes)
-    return Part(file, rank, provenance != "assumed", made.columns, noted + made.notes)
+        return Failure(f"{file}: needs more memory than there is")
+    noted = tuple(replace(note, rank=identity[0]) for note in found.notes)
+    return Part(file, *identity, made.columns, noted + made.notes)
 
 
 def _cores() -> int:
@@ -73,14 +85,16 @@ def _can_fork() -> bool:
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
-def _in_processes(files: list[Path], count: int) -> Iterator[tuple[Path, Part | str]]:
-    waiting = files[::-1]
+def _in_processes(
+    files: Mapping[Path, Identity], count: int
+) -> Iterator[tuple[Path, Part | Failure]]:
+    waiting = list(files)[::-1]
     running: dict[Connection, tuple[Path, BaseProcess]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < count:
                 file = waiting.pop()
-                pipe, process = _start(file)
+                pipe, process = _start(file, files[file])
                 running[pipe] = file, process
             importlib.import_module("pandas")  # the parent will need it, the others do not
             done = wait(list(running))
@@ -96,10 +110,10 @@ def _in_processes(files: list[Path], count: int) -> Iterator[tuple[Path, Part | 
             pipe.close()
 
 
-def _start(file: Path) -> tuple[Connection, BaseProcess]:
+def _start(file: Path, otherwise: Identity) -> tuple[Connection, BaseProcess]:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(file, theirs), daemon=True)
+    process = context.Process(target=_work, args=(file, otherwise, theirs), daemon=True)
     with theirs, warnings.catch_warnings():
         # Python 3.12 warns of threads. The workers share no lock with any.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -107,19 +121,19 @@ def _start(file: Path) -> tuple[Connection, BaseProcess]:
     return ours, process
 
 
-def _work(file: Path, pipe: Connection) -> None:
+def _work(file: Path, otherwise: Identity, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends the workers
-    pipe.send(_outcome(file))
+    pipe.send(_outcome(file, otherwise))
 
 
-def _received(file: Path, pipe: Connection, process: BaseProcess) -> Part | str:
+def _received(file: Path, pipe: Connection, process: BaseProcess) -> Part | Failure:
     try:
-        outcome: Part | str = pipe.recv()
+        outcome: Part | Failure = pipe.recv()
     except (EOFError, OSError):
         process.join()
         killed = (process.exitcode or 0) < 0
         how = "was killed, perhaps for want of memory" if killed else "failed"
-        return f"{file}: the process that read it {how}: try again with fewer workers"
+        return Failure(f"{file}: the process that read it {how}: try again with fewer workers")
     finally:
         pipe.close()
     process.join()

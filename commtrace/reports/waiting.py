@@ -35,14 +35,17 @@ def straggler(analysis: Analysis) -> str | None:
     if said or not matters(analysis):
         return None
     arrivals = analysis.arrivals
+    run = analysis.run
+    partly = f" Only {len(run.ranks)} of {run.world_size} ranks were compared."
+    partly = partly if run.missing_ranks else ""
     if worst := _outstanding(_by_rank(arrivals)):
-        return f"Rank {_blamed(worst)}"
+        return f"Rank {_blamed(worst)}{partly}"
     groups = arrivals.groupby("communicator", observed=True, dropna=False)
     found = [worst for _, group in groups if (worst := _outstanding(group))]
     if not found:
         return None
     worst = max(found, key=lambda row: int(row["caused_wait_ns"]))
-    return f"In group {clean(worst['group'], 24)}, rank {_blamed(worst)}"
+    return f"In group {clean(worst['group'], 24)}, rank {_blamed(worst)}{partly}"
 
 
 def matters(analysis: Analysis) -> bool:

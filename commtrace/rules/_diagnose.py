@@ -8,6 +8,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from commtrace.errors import UsageError
+from commtrace.rules._compared import among_those_there
 from commtrace.rules._registry import RULES, rule_named
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.schema import Diagnosis, Finding
@@ -42,6 +43,7 @@ def diagnose(
             findings.extend(rules.get(name, RULES[name]()).check(trace))
         except CannotLook as reason:
             skipped[name] = str(reason)
+    findings = [among_those_there(finding, trace) for finding in findings]
     return Diagnosis(tuple(_ordered(findings)), skipped)
 
 

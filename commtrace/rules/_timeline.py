@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -109,13 +109,18 @@ def timelines(trace: Trace) -> Iterator[Timeline]:
     for rank in events["rank"].unique().tolist():
         mine = events[events["rank"] == rank]
         for device in mine["device"].dropna().unique().tolist():
-            yield _timeline(rank, str(device), mine[mine["device"] == device])
+            pauses = trace.pauses.get(rank, ())
+            yield _timeline(rank, str(device), mine[mine["device"] == device], pauses)
 
 
-def _timeline(rank: int, device: str, events: pd.DataFrame) -> Timeline:
+def _timeline(
+    rank: int, device: str, events: pd.DataFrame, pauses: Iterable[tuple[int, int]]
+) -> Timeline:
     start = events["start_ns"].to_numpy()
     end = start + events["duration_ns"].to_numpy()
     idle = np.concatenate(([0], (start[1:] - np.maximum.accumulate(end)[:-1]).clip(min=0)))
+    for begun, over in pauses:  # nobody knows what it ran meanwhile
+        idle[(start >= over) & (start - idle <= begun)] = 0
     told = events["launch_ns"].notna().to_numpy()
     events = events[told]
     return Timeline(

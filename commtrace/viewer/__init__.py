@@ -44,6 +44,8 @@ def open_in_perfetto(
     trace = read(paths)
     for note in content.notes(trace.notes):
         tell(note)
+    if trace.pauses:
+        tell("of a rank that has several files, the first is shown")
     with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
         file = _one_file(trace, Path(folder), tell)
         with serving(file, port) as server, contextlib.suppress(KeyboardInterrupt):

@@ -47,6 +47,13 @@ def clocks(trace: Trace) -> list[dict[str, Any]]:
     return rows(clock(trace, match(trace)))
 
 
+def test_a_rank_without_operations_takes_no_clock_away(make_trace: Make) -> None:
+    trace = run(make_trace, ["a", "b", "c"], [0, 0, 5])
+    silent = trace.collectives[trace.collectives["rank"] > 0].reset_index(drop=True)
+    found = clocks(replace(trace, collectives=silent))
+    assert [row["offset_ns"] for row in found] == [None, 0, 5 * MS]
+
+
 def test_an_offset_is_what_to_subtract(make_trace: Make) -> None:
     trace = run(make_trace, ["a", "a", "b"], [0, 0, 5])
     first, second, third = clocks(trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,3 +167,10 @@ def test_devices_are_in_order(make_trace: Make) -> None:
         "cuda:9",
         "cuda:10",
     ]
+
+
+def test_what_was_not_recorded_is_no_idle_time(make_trace: Make) -> None:
+    kernels = [{"start_ns": start, "duration_ns": 10, "kind": "compute"} for start in (0, 15, 115)]
+    trace = replace(make_trace(kernels=kernels), pauses={0: ((25, 115),)})
+    (row,) = rows(devices(trace))
+    assert (row["span_ns"], row["compute_ns"], row["idle_ns"]) == (35, 30, 5)

@@ -17,6 +17,7 @@ import pytest
 from commtrace import comms, kernels, schema
 from commtrace.reader import kineto
 from commtrace.reader.events import Arguments, Call, Gpu, Hosted, Launches, Scan
+from commtrace.reader.names import ranks_in_names
 from commtrace.schema import NULL, Coded
 
 GPU = {
@@ -231,7 +232,10 @@ def plain_tables() -> Callable[[Scan], Plain]:
 
 
 def _plain(scan: Scan) -> Plain:
-    result = kineto.tables(scan, kineto.identify(scan)[0])
+    name = Path(scan.file)
+    named = ranks_in_names([name])
+    otherwise = (named[name], "file-name") if named else (0, "assumed")
+    result = kineto.tables(scan, kineto.identify(scan, otherwise))
     rows = {}
     for table in schema.TABLES:
         frame = table.frame(result.columns[table.name]).astype(object)

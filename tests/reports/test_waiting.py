@@ -113,6 +113,7 @@ def test_the_straggler_of_one_group(make_trace: Make) -> None:
 
 def test_missing_ranks_make_waits_a_bound(make_trace: Make) -> None:
     shown = terminal.render(run_of(make_trace, always_late(LATE), world_size=8), width=100)
+    assert "for it. Only 4 of 8 ranks were compared." in " ".join(shown.split())
     assert "Ranks are missing: some may have been later, and the waits longer." in shown
 
 

@@ -91,6 +91,19 @@ def test_whoever_is_late_is_named(ranks: int, data: st.DataObject) -> None:
     assert device.rule == "device-late"
 
 
+def test_who_is_blamed_among_some_of_the_ranks_is_blamed_with_care() -> None:
+    whole = late_run([1000, 5000, 1000, 1000])
+    there = {
+        name: (table := getattr(whole, name))[table["rank"] < 3].reset_index(drop=True)
+        for name in ("kernels", "collectives", "steps", "groups", "ranks")
+    }
+    (sure,) = found(whole, "straggler")
+    (careful,) = found(replace(whole, **there), "straggler")
+    assert (sure.confidence, careful.confidence) == ("high", "medium")
+    assert careful.summary.endswith("; only 3 of 4 ranks were compared")
+    assert "compared" not in sure.summary
+
+
 def test_the_order_of_the_rows_does_not_matter() -> None:
     for rule in MINE:
         trace = RULES[rule].bad()

@@ -1,0 +1,90 @@
+"""The files of ranks that were recorded several times, one behind the other, put together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commtrace.reader.recordings import window
+from commtrace.reader.workers import Part
+from commtrace.schema import NULL
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["one_row_each", "pauses", "with_own_steps"]
+
+
+def with_own_steps(parts: Sequence[Part]) -> list[Part]:
+    """The parts, with step numbers that no two cycles share.
+
+    A profiler counts on from cycle to cycle; one that is made anew for each counts from 0.
+    """
+    cycles = _cycles(parts)
+    steps = [
+        {n for part in parts if cycles[part.file] == cycle for n in _steps(part)}
+        for cycle in range(1 + max(cycles.values()))
+    ]
+    if len(set().union(*steps)) == sum(map(len, steps)):
+        return list(parts)
+    lengths = [1 + max(numbers, default=-1) for numbers in steps]
+    first = np.concatenate(([0], np.cumsum(lengths))).tolist()
+    return [_renumbered(part, first[cycles[part.file]]) for part in parts]
+
+
+def pauses(parts: Sequence[Part]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """The times between a rank's files, in which nothing was recorded."""
+    windows: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for part in parts:
+        if when := window(part):
+            windows[part.rank].append(when)
+    return {
+        rank: tuple((a[1], b[0]) for a, b in pairwise(its))
+        for rank, its in windows.items()
+        if len(its) > 1
+    }
+
+
+def one_row_each(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The tables with one row per rank, and per group of a rank, whatever its files."""
+    ranks = frames["ranks"]
+    its: Any = ranks.groupby("rank", sort=False)
+    first = ranks.drop_duplicates("rank").set_index("rank", drop=False)
+    first = first.assign(
+        start_ns=its["start_ns"].min(), end_ns=its["end_ns"].max(), events=its["events"].sum()
+    )
+    groups = frames["groups"].drop_duplicates(ignore_index=True)
+    return {**frames, "ranks": first.reset_index(drop=True), "groups": groups}
+
+
+def _cycles(parts: Sequence[Part]) -> dict[Path, int]:
+    """The cycle that each part is of: a new one begins where a rank comes again."""
+    cycle, ranks = 0, set[int]()
+    cycles = {}
+    for part in sorted(parts, key=lambda part: window(part) or (0, 0)):
+        if part.rank in ranks:
+            cycle, ranks = cycle + 1, set()
+        ranks.add(part.rank)
+        cycles[part.file] = cycle
+    return cycles
+
+
+def _steps(part: Part) -> set[int]:
+    found: Any = part.columns["steps"]["step"]
+    return set(np.unique(found).tolist()) - {NULL}
+
+
+def _renumbered(part: Part, first: int) -> Part:
+    columns = {}
+    for table, its in part.columns.items():
+        step: Any = its.get("step")
+        columns[table] = (
+            its if step is None else {**its, "step": np.where(step == NULL, NULL, step + first)}
+        )
+    return replace(part, columns=columns)
