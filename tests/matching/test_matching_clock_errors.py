@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from commtrace.matching.clock import (
     _contradict,
     _End,
     _link,
+    _probed,
     _row,
 )
 from commtrace.matching.lines import LINE_OPERATIONS, Line, fit
@@ -29,11 +32,11 @@ def ends(*spans: tuple[int, int], first: int = 0) -> _End:
     return _End(number, start, end, np.zeros(start.size, dtype=np.bool_))
 
 
-def rows_from(start: int, end: int) -> Rows:
+def rows_from(start: int, end: int, **more: Any) -> Rows:
     """All that is asked of the rows here: one rank's span."""
     span = {"rank": np.zeros(1, dtype=np.int64), "start": np.array([start]), "end": np.array([end])}
     blank = dict.fromkeys(Rows.__dataclass_fields__)
-    return Rows(**{**blank, **span})  # type: ignore[arg-type]
+    return Rows(**{**blank, **span, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("drifts", "error_ns"), [(False, 10_100), (True, 100)])
@@ -58,10 +61,11 @@ def test_one_operation_in_ten_denies_no_clock(wrong: int, denied: bool) -> None:
 
 
 def linked(apart_ns: list[int], every_ns: int = 1_000, took_ns: int = 70_000) -> Reading:
-    """Clock b's reading from operations that end so far apart on it and on a."""
+    """Clock b's reading from operations, each shorter, that end so far apart on it and on a."""
     over = [took_ns + every_ns * i for i in range(len(apart_ns))]
-    a = ends(*((end - took_ns, end) for end in over))
-    b = ends(*((end - took_ns + d, end + d) for end, d in zip(over, apart_ns, strict=True)))
+    spans = [(end - took_ns // (i + 1), end) for i, end in enumerate(over)]
+    a = ends(*spans)
+    b = ends(*((s + d, e + d) for (s, e), d in zip(spans, apart_ns, strict=True)))
     link = _link(rows_from(0, over[-1]), Reading(0, Line(0.0)), a, b, 1)
     assert link is not None
     return link
@@ -74,7 +78,7 @@ def test_few_operations_doubt_by_three_times_the_farthest() -> None:
     assert enough.error_ns == pytest.approx(END_ERROR_NS, abs=10)
 
 
-def test_two_operations_doubt_by_how_long_they_took() -> None:
+def test_two_operations_doubt_by_how_long_the_longer_took() -> None:
     """They may agree by chance; three do not."""
     two, three = linked([0] * 2), linked([0] * 3)
     assert two.error_ns == pytest.approx(END_ERROR_NS + 70_000, abs=10)
@@ -129,6 +133,19 @@ def test_through_another_clock_both_drifts_have_to_be_known(near: bool, link: bo
     assert not found.drifts
     assert found.error_ns == 50  # of 30 and 40, which are independent
     assert found.line == Line(12.0)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(True, False), (False, True)])
+def test_between_two_probes_both_drifts_have_to_be_known(ours: bool, theirs: bool) -> None:
+    """Rank 0's clock is 30 ahead of what both were asked for, rank 1's 70; errors add up."""
+    probes = {
+        0: Probed(Line(30.0), ours, 100.0, -S, S),
+        1: Probed(Line(70.0), theirs, 200.0, -S, S),
+    }
+    found = _probed(rows_from(0, 1_000, probes=probes), {0: 0, 1: 1}, 0, 1)
+    assert found is not None
+    assert (found.drifts, found.line) == (False, Line(40.0))
+    assert found.error_ns == 100 + 200 + END_ERROR_NS
 
 
 @pytest.mark.parametrize(
