@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from commtrace import schema
 from commtrace.trace import Trace
 
 ROOT = Path(__file__).parent.parent
 
-settings.register_profile("any machine", deadline=None)  # a busy one is no failure
+# A busy one is no failure.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
