@@ -27,7 +27,7 @@ check: $(VENV)/.ready ## Lint, types and floors, without the tests
 	$(BIN)/lint-imports
 
 test: check ## Everything that must hold before a change lands
-	$(BIN)/pytest -n auto --cov --cov-report=term
+	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term
 
 docs: $(VENV)/.ready ## Write the generated pages of docs/
 	$(BIN)/python docs/generate.py

@@ -167,6 +167,35 @@ def test_what_the_clocks_cannot_tell_is_no_exact_bandwidth(table: Table) -> None
         assert (row["complete"], row["bound"]) == (1, bound)
 
 
+@pytest.mark.parametrize(("last_ms", "bound"), [(0.997, "lower"), (0.996_999, "exact")])
+def test_a_transfer_of_more_than_three_errors_is_exact(
+    table: Table, last_ms: float, bound: str
+) -> None:
+    """The clock's error is 1 µs; from the last arrival to the end are 3 µs, or 1 ns more."""
+    calls = [at(0, 0, 1, group_size=2), at(1, last_ms, 1, group_size=2)]
+    (row,) = table(calls, world_size=2)
+    assert row["bound"] == bound
+
+
+@pytest.mark.parametrize(("hosts", "bound"), [("aa", "exact"), ("ab", "lower")])
+def test_between_two_clocks_a_transfer_is_less_sure(
+    make_trace: Make, hosts: str, bound: str
+) -> None:
+    """10 µs are ten errors of one clock, but two of what ends say of another."""
+    ranks = (0, 1)
+    trace = make_trace(
+        collectives=[
+            at(rank, number, number + 0.01, group_size=2, seq=number)
+            for rank in ranks
+            for number in range(12)
+        ],
+        ranks=[{"rank": rank, "file": f"{rank}.json", "host": hosts[rank]} for rank in ranks],
+        groups=[{"rank": rank, "group": "0", "size": 2, "ranks": "0,1"} for rank in ranks],
+    )
+    (row,) = rows(collectives(trace))
+    assert row["bound"] == bound
+
+
 @pytest.mark.parametrize("op", ["send", "recv", "broadcast", "scatter", "reduce", "gather"])
 def test_one_side_alone_tells_no_bandwidth(table: Table, op: str) -> None:
     """A buffered send is done before the transfer, a root before the others."""

@@ -166,6 +166,67 @@ def test_ranks_of_another_host_share_its_clock(make_trace: Make) -> None:
     assert operations(trace)["exact"].all()
 
 
+@pytest.mark.parametrize(("late_ns", "told"), [(3_000, 0), (3_001, 3_001)])
+def test_what_is_told_is_more_than_three_errors(make_trace: Make, late_ns: int, told: int) -> None:
+    trace = run(make_trace, [(0, 1), (late_ns / MS, 1)])
+    assert waits(trace)["wait_ns"].tolist() == [told, 0]
+    assert waits(trace)["last"].tolist() == [False, told > 0]
+    assert one(trace)["skew_ns"] == told
+
+
+@pytest.mark.parametrize(("end", "transfer_ns"), [(0.005, 1_000), (0.005_001, 3_001)])
+def test_a_transfer_is_more_than_three_errors(
+    make_trace: Make, end: float, transfer_ns: int
+) -> None:
+    """From 2 µs to 5: no more than three errors, so that rank 0's 1 µs is all that is sure."""
+    assert one(run(make_trace, [(0, 0.001), (0.002, end)]))["transfer_ns"] == transfer_ns
+
+
+def test_with_ranks_missing_the_shortest_duration_bounds_the_transfer(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 5), (4, 10)], size=3)  # from 4 to 10, and from 0 to 5
+    assert one(trace)["transfer_ns"] == 5 * MS
+
+
+def test_a_transfer_ends_with_the_last(make_trace: Make) -> None:
+    assert one(run(make_trace, [(0, 7), (4, 10)]))["transfer_ns"] == 6 * MS
+
+
+def test_a_send_that_ended_as_its_recv_began_waited_for_nobody(make_trace: Make) -> None:
+    assert waited(message(make_trace, (0, 4), (4, 6))) == [0, 0]
+
+
+@pytest.mark.parametrize("more_ns", [0, 1])
+def test_on_two_clocks_it_is_three_times_the_larger_error(make_trace: Make, more_ns: int) -> None:
+    """Rank 0's clock has no error; ends, not arrivals, say what rank 1's has."""
+
+    def two_hosts(late_ns: int) -> Trace:
+        calls = [
+            {"rank": rank, "op": "all_reduce", "group": "0", "group_size": 2, "seq": number}
+            | {"start_ns": 10 * number * MS, "duration_ns": MS}
+            for rank in (0, 1)
+            for number in range(12)
+        ]
+        calls[12] |= {"start_ns": late_ns, "duration_ns": MS - late_ns}
+        groups = [{"rank": rank, "group": "0", "size": 2, "ranks": "0,1"} for rank in (0, 1)]
+        ranks = [{"rank": rank, "file": f"{rank}", "host": "ab"[rank]} for rank in (0, 1)]
+        return make_trace(collectives=calls, groups=groups, ranks=ranks)
+
+    error_ns = int(matched(two_hosts(0)).clock["error_ns"].max())
+    assert error_ns > 1_000
+    late_ns = 3 * error_ns + more_ns
+    assert waits(two_hosts(late_ns))["wait_ns"].sum() == late_ns * more_ns
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+def test_without_a_common_clock_nobody_waits(make_trace: Make, op: str) -> None:
+    trace = run(make_trace, [(0, 10), (4, 10)], op=op, root=0)
+    ranks = [{**row, "host": "ab"[row["rank"]]} for row in rows(trace.ranks)]
+    apart = make_trace(collectives=rows(trace.collectives), groups=rows(trace.groups), ranks=ranks)
+    assert waited(apart) == [None, None]
+    assert one(apart)["last_rank"] is one(apart)["skew_ns"] is None
+    assert not one(apart)["exact"]
+
+
 def test_sizes_and_types_come_from_the_ranks_that_know(make_trace: Make) -> None:
     trace = run(make_trace, [(0, 1), (0, 1)], op="scatter", root=1)
     known = rows(trace.collectives)

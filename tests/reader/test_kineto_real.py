@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 COPIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(real_traces: Path, reference_scan: Any, plain_tables: Any) -> Any:
     """A trace's tables, and its complete events."""
 
+    @cache
     def both(name: str) -> tuple[Any, list[dict[str, Any]]]:
         path = real_traces / f"{name}.json.gz"
         with gzip.open(path) as file:

@@ -55,7 +55,8 @@ def rank(r, n, folder):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    mp.spawn(rank, (4, sys.argv[1]), nprocs=4)
+    # Forked, they need not import torch once more each.
+    mp.start_processes(rank, (4, sys.argv[1]), nprocs=4, start_method="fork")
 """
 
 

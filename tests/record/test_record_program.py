@@ -57,8 +57,10 @@ def main():
             time.sleep(600)
         if fault == "slow":
             time.sleep(0.05)
-        weight.grad = torch.ones(64)
+        weight.grad = torch.ones(64) * (fault != "slow" or not os.path.exists(sys.argv[3]))
         dist.all_reduce(weight.grad)
+        if weight.grad[0] < dist.get_world_size():
+            break
         optimizer.step()
     dist.destroy_process_group()
     sys.exit(0)
@@ -72,7 +74,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A script that fails as its first argument says, in its sixth step."""
+    """A script that fails as its first argument says, in its sixth step.
+
+    A slow one ends, on all ranks at once, when the file exists that its third argument names.
+    """
     path = tmp_path_factory.mktemp("program") / "train.py"
     path.write_text(TRAIN)
     return str(path)
@@ -175,7 +180,7 @@ def test_a_rank_that_fails_is_named_with_its_operation(
 ) -> None:
     out = tmp_path / "out"
     # All may take long on a machine that does much else, but no rank waits so long for another.
-    patience = {"timeout_s": 20.0} if fault == "hang" else {}
+    patience = {"timeout_s": 8.0} if fault == "hang" else {}
     with pytest.raises(RecordError) as caught:
         record_program([train, fault, "9"], world_size=2, out=out, **patience)
     error = str(caught.value)
@@ -241,10 +246,13 @@ def test_a_signal_begins_the_same_steps_on_all_ranks(
     train: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     out = tmp_path / "out"
-    launcher = start("-n", 2, "-o", out, "--on-signal", "--", train, "slow", 400)
+    over = tmp_path / "over"
+    launcher = start("-n", 2, "-o", out, "--on-signal", "--", train, "slow", 10**6, over)
     log = out / "rank1.log"
     assert wait_until(lambda: log.exists() and "rank 1" in log.read_text())
     launcher.send_signal(signal.SIGUSR1)
+    assert wait_until(lambda: all((out / f"rank{rank}.json.gz").exists() for rank in (0, 1)))
+    over.touch()
     _, said = launcher.communicate()
     assert launcher.returncode == 0, said
     assert f"kill -USR1 {launcher.pid} begins the recording" in said
@@ -271,7 +279,7 @@ def test_a_signal_while_the_program_imports_what_the_profiler_needs(tmp_path: Pa
 
 def test_a_window_in_seconds_ends_on_the_same_step(train: str, tmp_path: Path) -> None:
     out = record_program(
-        [train, "slow", "60"], plan=Plan(seconds=0.3), world_size=2, out=tmp_path / "out"
+        [train, "slow", "25", "never"], plan=Plan(seconds=0.3), world_size=2, out=tmp_path / "out"
     )
     assert steps(trace(out, 0))
     assert steps(trace(out, 0)) == steps(trace(out, 1))
@@ -323,7 +331,7 @@ def test_under_torchrun_a_rank_that_hangs_says_so_and_ends(
     train: str, tmp_path: Path, ranks_of: RanksOf
 ) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    ours = command("-o", "out", "--timeout", 12, "--", train, "hang", 9)
+    ours = command("-o", "out", "--timeout", 8, "--", train, "hang", 9)
     ran = subprocess.run(
         [*torchrun, "--standalone", "--no-python", *ours],
         cwd=tmp_path,
@@ -460,7 +468,7 @@ def test_a_workload_that_hangs_ends_in_its_timeout(
         "def check(ctx): ...\n"
     )
     with pytest.raises(RecordError, match=r"has waited \d+ s in .*; rank . was in "):
-        record(str(workload), world_size=2, out=tmp_path / "out", timeout_s=15.0)
+        record(str(workload), world_size=2, out=tmp_path / "out", timeout_s=8.0)
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,8 @@ def test_its_findings_are_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_survives_its_traces(name: str) -> None:
-    for trace in (RULES[name].bad(), RULES[name].good()):
-        diagnose(trace)
+def test_every_rule_survives_its_bad_trace(name: str) -> None:
+    diagnose(RULES[name].bad())
 
 
 def test_causes_form_no_circle() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.comms import OPERATIONS
@@ -387,7 +387,7 @@ CALLS = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None)
 @given(st.lists(CALLS, max_size=30))
 def test_no_mess_of_operations_is_too_much(calls: list[tuple[int, ...]]) -> None:
     run = Tiny(3)

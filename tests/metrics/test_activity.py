@@ -1,0 +1,24 @@
+"""Parts of a stream's or a device's work put together; times by hand."""
+
+from __future__ import annotations
+
+from commtrace.intervals import union
+from commtrace.metrics.activity import Work, _both, _Part, _together
+
+NONE = union([], [])
+
+
+def test_two_tables_of_one_kind_on_a_stream() -> None:
+    early, late = (_Part(n, a, b, union([a], [b])) for n, a, b in ((1, 0, 3), (2, 5, 9)))
+    for part in (_both(early, late), _both(late, early)):
+        assert (part.events, part.start_ns, part.end_ns) == (3, 0, 9)
+        assert [side.tolist() for side in part.when] == [[0, 5], [3, 9]]
+
+
+def test_a_device_of_which_one_stream_tells_no_compute_tells_none() -> None:
+    untold = Work({"compute": 1}, 5, 9, None, NONE, NONE)
+    told = Work({"compute": 2}, 0, 3, union([0], [3]), NONE, NONE)
+    for streams in ([untold, told], [told, untold]):
+        device = _together(streams)
+        assert device.compute is None
+        assert (device.start_ns, device.end_ns, device.events["compute"]) == (0, 9, 3)
