@@ -21,6 +21,9 @@ from commtrace.schema import Columns, Note
 
 __all__ = ["Part", "read_each"]
 
+_FEWER = "try again with --workers 1"
+_FAULT = "a fault of commtrace's: please report it with what --workers 1 prints"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -39,9 +42,9 @@ class Part:
 def read_each(files: Sequence[Path], workers: int | None) -> Iterator[tuple[Path, Part | str]]:
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
-    By default as many ``workers`` as there are cores for this process. A worker that is
-    killed costs its own file only. A single file is read in a process, too, where that lets
-    this one load pandas meanwhile.
+    By default as many ``workers`` as there are cores for this process. A worker that dies
+    costs its own file only, and prints nothing. A single file is read in a process, too,
+    where that lets this one load pandas meanwhile.
     """
     count = min(len(files), workers or _cores())
     alone = count == 1 and (workers == 1 or _cores() == 1 or "pandas" in sys.modules)
@@ -59,7 +62,7 @@ def _outcome(file: Path) -> Part | str:
     except TraceError as error:
         return str(error)
     except MemoryError:
-        return f"{file}: needs more memory than there is"
+        return f"{file}: needs more memory than there is: {_FEWER}"
     noted = tuple(replace(note, rank=rank) for note in found.notes)
     return Part(file, rank, provenance != "assumed", made.columns, noted + made.notes)
 
@@ -109,6 +112,9 @@ def _start(file: Path) -> tuple[Connection, BaseProcess]:
 
 def _work(file: Path, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends the workers
+    # What goes wrong here is said in one line by the parent.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a notebook has its own
     pipe.send(_outcome(file))
 
 
@@ -118,8 +124,8 @@ def _received(file: Path, pipe: Connection, process: BaseProcess) -> Part | str:
     except (EOFError, OSError):
         process.join()
         killed = (process.exitcode or 0) < 0
-        how = "was killed, perhaps for want of memory" if killed else "failed"
-        return f"{file}: the process that read it {how}: try again with fewer workers"
+        how = f"was killed, perhaps for want of memory: {_FEWER}" if killed else f"failed, {_FAULT}"
+        return f"{file}: the process that read it {how}"
     finally:
         pipe.close()
     process.join()
