@@ -19,6 +19,7 @@ import commtrace as ct
 from commtrace import viewer
 from commtrace.errors import TraceError, UsageError
 from commtrace.reports import content
+from commtrace.viewer.lanes import Lanes
 from commtrace.viewer.server import PAGE, serving
 
 BASE_NS = 1_700_000_000_123_456_789
@@ -142,6 +143,40 @@ def test_slices_of_a_track_nest_or_are_apart(
         for b in found.values():
             same = (a["pid"], a["tid"]) == (b["pid"], b["tid"])
             assert not (same and a["ts"] < b["ts"] < a["ts"] + a["dur"] < b["ts"] + b["dur"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), max_size=40))
+def test_a_slice_goes_to_the_first_lane_where_it_nests(spans: list[tuple[int, int]]) -> None:
+    lanes, plain = Lanes(), list[list[tuple[int, int]]]()
+    for start, end in sorted(((a, a + b) for a, b in spans), key=lambda s: (s[0], -s[1])):
+        fits = [all(e <= start or end <= e for _, e in lane) for lane in plain]
+        expected = fits.index(True) if True in fits else len(plain)
+        plain += [[]] if expected == len(plain) else []
+        plain[expected].append((start, end))
+        assert lanes.place(start, end) == expected
+
+
+class Compared(int):
+    """A time that counts its comparisons."""
+
+    count = 0
+
+    def __lt__(self, other: object) -> bool:
+        Compared.count += 1
+        return int(self) < other  # type: ignore[operator]
+
+    def __gt__(self, other: object) -> bool:
+        Compared.count += 1
+        return int(self) > other  # type: ignore[operator]
+
+    __le__, __ge__ = __lt__, __gt__
+
+
+def test_many_overlapping_slices_take_little_more_than_their_number() -> None:
+    lanes = Lanes()
+    for n in range(4096):
+        assert lanes.place(Compared(n), Compared(n + 10_000)) == n
+    assert Compared.count < 4096 * 12 * 8
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ _SIGNATURES = {
 }
 
 _LARGEST = 2**62
+_MOST_DIMENSIONS = 64  # of a tensor, says torch
 
 
 class Described(NamedTuple):
@@ -210,7 +211,9 @@ def _root_side(part: int | None, size: int | None, is_root: bool | None) -> int 
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < _LARGEST for n in value)
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+        return False
+    return all(type(n) is int and 0 <= n < _LARGEST for n in value)
 
 
 def _asynchronous(name: str, args: Arguments) -> bool | None:

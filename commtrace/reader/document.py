@@ -7,16 +7,16 @@ So a separator that turns up within a string costs time, but nothing else.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
 from commtrace.errors import TraceError
 from commtrace.reader.layout import Layout, learn
+from commtrace.reader.metadata import known, whole
 from commtrace.reader.salvage import BROKEN, Salvaged, salvage
 
 __all__ = ["Document", "Event", "NotATraceError"]
@@ -24,9 +24,11 @@ __all__ = ["Document", "Event", "NotATraceError"]
 _LONGEST_EVENT = 1 << 23
 _KIND = b'"ph"'
 _LONGEST_METADATA = 1 << 26  # on one side of the events
+_LONGEST_BARREN = 1 << 26  # damage without any event
+_PATIENCE = 10_000  # places without an event, beside ten for each that there is
+_TRIES = 16  # places where the list of events might begin
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-_KNOWN = re.compile(rb'"(baseTimeNanoseconds|distributedInfo|deviceProperties|host_name)"\s*:\s*')
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')  # of an execution trace, however long
 _BLANK = b" \t\r\n,"
 
@@ -86,15 +88,18 @@ class Document(Generic[E]):
         self._layout: Layout | None = None
         self._dropper: re.Pattern[bytes] | None = None
         self._blocks: list[bytes] = []  # read
+        self._waiting = 0  # bytes of them
         self._text = b""  # and looked at, but not yet understood
+        self._tries = 0
         self._seen = 0  # of it, already searched
         self._go = self._head
 
     def feed(self, block: bytes) -> None:
         """Take the next block. Raises TraceError where the file is not a trace."""
         self._blocks.append(block)
+        self._waiting += len(block)
         # Look again only at twice as much text as did not suffice: linear in the end.
-        if sum(map(len, self._blocks)) >= len(self._text):
+        if self._waiting >= len(self._text):
             self._look()
 
     def finish(self) -> None:
@@ -116,15 +121,21 @@ class Document(Generic[E]):
     def _look(self) -> None:
         self._text = b"".join((self._text, *self._blocks))
         self._blocks.clear()
+        self._waiting = 0
         self._go()
 
     def _head(self) -> None:
-        if self._start()[:1] == b"[":
+        start = self._start()[:1]
+        if start == b"[":
             self.bare = True
             self._begin(self._text.index(b"[") + 1)
             return
         for match in _LIST.finditer(self._text, self._seen):
-            head = _object(self._text[: match.end()].removeprefix(b"\xef\xbb\xbf") + b"]}")
+            self._tries += 1
+            if start not in (b"", b"{") or self._tries > _TRIES:
+                self._damaged_head()
+                return
+            head = whole(self._text[: match.end()].removeprefix(b"\xef\xbb\xbf") + b"]}")
             if head is not None and head.pop("traceEvents", None) == []:
                 self.metadata = head
                 self._begin(match.end())
@@ -138,7 +149,7 @@ class Document(Generic[E]):
         if match is None:
             kind = NotATraceError if self._is_other_json() else TraceError
             raise kind(f"{self._path}: {self._complaint()}")
-        self.metadata = _known(self._text[: match.start()])
+        self.metadata = known(self._text[: match.start()])
         self.partly_told = True
         self._begin(match.end())
 
@@ -150,7 +161,7 @@ class Document(Generic[E]):
             return False
         if _NODES.search(self._text[:4096]):
             return True
-        found = _object(self._text.removeprefix(b"\xef\xbb\xbf"))
+        found = whole(self._text.removeprefix(b"\xef\xbb\xbf"))
         return found is not None and "traceEvents" not in found
 
     def _complaint(self) -> str:
@@ -169,7 +180,7 @@ class Document(Generic[E]):
 
     def _between(self) -> None:
         """At a place where an event, or the end of the list, should be."""
-        text = self._text.lstrip(_BLANK)
+        text = self._text = self._text.lstrip(_BLANK)
         if text[:1] == b"{":
             if self._layout is None and not self._learn(text):
                 return
@@ -229,7 +240,9 @@ class Document(Generic[E]):
     def _salvage(self, before: bytes, final: bool) -> None:
         if self._go == self._body and not before:
             before = b"{"
-        found: Salvaged[E] = salvage(before + self._text, self._event, final)
+        good = self.events - self.unfit
+        patience = _PATIENCE + 10 * good - self.unfit - self.damaged
+        found: Salvaged[E] = salvage(before + self._text, self._event, final, patience)
         self.events += len(found.events) + found.unfit
         self.unfit += found.unfit
         self.reason = self.reason or found.reason
@@ -238,6 +251,8 @@ class Document(Generic[E]):
         self.lost += found.lost
         self._take(found.events)
         self._text, self._seen = found.rest, 0
+        if found.hopeless or (self.lost > _LONGEST_BARREN and self.events == self.unfit):
+            self._give_up()
         if found.ended:
             self.complete = True
             self._go = self._tail
@@ -252,10 +267,10 @@ class Document(Generic[E]):
         tail = self._text.strip(_BLANK)
         if not tail or tail == b"}":
             return
-        found = _object(b"{" + tail)
+        found = whole(b"{" + tail)
         if found is None:
             self.partly_told = True
-            found = _known(tail)
+            found = known(tail)
         elif found.pop("traceEvents", None) is not None:
             self.partly_told = True
         self.metadata |= found
@@ -269,24 +284,9 @@ class Document(Generic[E]):
                 self.lost += len(self._text)
                 self._text = b""
 
-
-def _object(text: bytes) -> dict[str, Any] | None:
-    """A JSON object, also with NaN and broken characters in it; None if it is none."""
-    try:
-        value = json.loads(text.decode("utf-8", "replace"), strict=False)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _known(text: bytes) -> dict[str, Any]:
-    """The metadata that matter most, from text that is not JSON as a whole."""
-    string = text.decode("utf-8", "replace")
-    found = {}
-    for match in _KNOWN.finditer(text):
-        at = len(text[: match.end()].decode("utf-8", "replace"))
-        try:
-            found[match.group(1).decode()] = json.JSONDecoder().raw_decode(string, at)[0]
-        except (ValueError, RecursionError):
-            continue
-    return found
+    def _give_up(self) -> NoReturn:
+        failures, good = self.unfit + self.damaged, self.events - self.unfit
+        raise TraceError(
+            f"{self._path}: is no trace, or damaged throughout: {good:,} events can be read, "
+            f"and {failures:,} places cannot: copy or record it again"
+        )

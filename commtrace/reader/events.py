@@ -30,8 +30,6 @@ class Arguments(
         "out_elements": "Out msg nelems",
         "group_size": "Group size",
         "dtype": "dtype",
-        "in_split": "In split size",
-        "out_split": "Out split size",
         "group": "Process Group Name",
         "group_id": "Process Group ID",
         "group_description": "Process Group Description",
@@ -55,17 +53,15 @@ class Arguments(
     out_elements: int | None = None
     group_size: int | None = None
     dtype: str | None = None
-    in_split: Any = None
-    out_split: Any = None
-    group: Any = None
-    group_id: Any = None
+    group: str | int | None = None
+    group_id: str | int | None = None
     group_description: str | None = None
-    group_ranks: Any = None
+    group_ranks: str | list[int] | None = None
     rank: int | None = None
     rank_start: int | None = None
     rank_stride: int | None = None
     seq: int | None = None
-    comms_id: Any = None
+    comms_id: str | int | None = None
     source: int | None = None
     destination: int | None = None
     dims: Any = None

@@ -13,6 +13,9 @@ from commtrace import comms
 __all__ = ["Entry", "FlightRecorder"]
 
 
+_MOST_WITHIN = 1024  # operations of one call; more is damage, and would cost its square
+
+
 class Entry(msgspec.Struct):
     """One enqueued operation of the dump."""
 
@@ -62,6 +65,7 @@ class FlightRecorder:
     def within(self, start_ns: int, end_ns: int, ops: Collection[str | None]) -> list[Entry]:
         """The operations of these kinds that were enqueued in an interval, in order."""
         begin, end = bisect_left(self._times, start_ns), bisect_right(self._times, end_ns)
+        end = min(end, begin + _MOST_WITHIN)
         return [
             entry
             for entry in self.entries[begin:end]

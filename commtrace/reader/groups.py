@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +16,9 @@ from commtrace.reader.events import Arguments
 __all__ = ["Group", "Groups"]
 
 _LARGEST_GROUP = 1_000_000
+_MOST_IMPLIED = 1 << 20  # ranks of all groups
+_MOST = 256  # groups of one name, or to choose from: more would cost their square
+_NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,7 @@ class Group:
 
     name: str
     size: int | None = None
-    ranks: tuple[int, ...] | None = None
+    ranks: Sequence[int] | None = None
     description: str | None = None
     backend: str | None = None
 
@@ -32,15 +38,26 @@ class Group:
 
 
 class Groups:
-    """The groups that one rank knows: those its trace lists, and those its operations name."""
+    """The groups that one rank knows: those its trace lists, and those its operations name.
+
+    ``unreadable`` counts the entries listed that are no groups; ``unlisted`` the groups
+    whose ranks are only implied, and are not spelled out for their number.
+    """
 
     def __init__(self, listed: Any, world_size: int | None, rank: int) -> None:
+        self.known: list[Group] = []
+        self.unreadable = self.unlisted = 0
         self._rank = rank
+        self._implied = 0
         self._seen: dict[tuple[str, str, int | None], Group] = {}
-        items = listed if isinstance(listed, list) else []
-        parsed = [_configured(item, world_size) for item in items]
-        self.known = [group for group in parsed if group is not None]
-        self.unreadable = parsed.count(None)
+        self._by_name: dict[str, list[Group]] = defaultdict(list)
+        self._mine: list[Group] = []
+        for item in listed if isinstance(listed, list) else []:
+            config = _configured(item)
+            if config is None:
+                self.unreadable += 1
+            else:
+                self._add(self._of(config, world_size))
 
     def named(self, args: Arguments) -> Group | None:
         """The group that an operation names, added to those known; None if it names none."""
@@ -54,39 +71,61 @@ class Groups:
 
     def called(self, name: str) -> Group:
         """The group of a name, added to those known."""
-        for group in self.known:
-            if group.name == name:
-                return group
-        self.known.append(Group(name))
-        return self.known[-1]
+        namesakes = self._by_name.get(name)
+        return namesakes[0] if namesakes else self._add(Group(name))
 
     def candidates(self, peer: int | None = None) -> list[Group]:
-        """The groups that an operation can belong to, given its peer's rank in the group."""
-        return [group for group in self.known if self._possible(group, peer)]
+        """The groups that an operation can belong to, given its peer's rank in the group.
+
+        Of very many, some: more than one is as good as all.
+        """
+        if peer is None or len(self._mine) > _MOST:
+            return self._mine[:_MOST]
+        return [
+            group
+            for group in self._mine
+            if group.ranks is None or group.member(peer) not in (None, self._rank)
+        ]
 
     def sizes(self, default: int) -> set[int | None]:
         """The sizes that a group can have; the default where no group is known."""
         return {group.size for group in self.candidates()} or {default}
 
-    def _possible(self, group: Group, peer: int | None) -> bool:
-        if group.ranks is None:
-            return True
-        if self._rank not in group.ranks:
-            return False
-        return peer is None or group.member(peer) not in (None, self._rank)
+    def _add(self, group: Group) -> Group:
+        self.known.append(group)
+        self._by_name[group.name].append(group)
+        if group.ranks is None or self._rank in group.ranks:
+            self._mine.append(group)
+        return group
+
+    def _of(self, config: _Config, world_size: int | None) -> Group:
+        ranks: Sequence[int] | None = tuple(config.ranks or ())
+        size = len(config.ranks or ()) or config.pg_size
+        if not ranks and size is not None and size == world_size:
+            ranks = self._spread(range(size))
+        backend = _backends(config.backend_config)
+        return Group(str(config.pg_name), size, ranks or None, config.pg_desc, backend)
 
     def _identified(self, name: str, args: Arguments) -> Group:
         listed, cut = _listed(args.group_ranks)
         size = args.group_size
         if size is None or not 0 < size <= _LARGEST_GROUP:
             size = None if cut else len(listed) or None
-        for group in self.known:
-            if group.name == name and _agree(group, listed, cut, size):
+        for group in self._by_name[name][:_MOST]:
+            if _agree(group, listed, cut, size):
                 return group
-        ranks = _spaced(args, size, listed) if cut else tuple(listed)
-        group = Group(name, size, ranks or None, args.group_description)
-        self.known.append(group)
-        return group
+        ranks = self._spread(_spaced(args, size, listed)) if cut else listed
+        return self._add(Group(name, size, ranks or None, args.group_description))
+
+    def _spread(self, ranks: range | None) -> range | None:
+        """Ranks that few words imply, unless that makes too many in all."""
+        if ranks is None:
+            return None
+        self._implied += len(ranks)
+        if self._implied <= _MOST_IMPLIED:
+            return ranks
+        self.unlisted += 1
+        return None
 
 
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -100,18 +139,11 @@ class _Config(msgspec.Struct):
     ranks: list[_Rank] | dict[_Rank, int] | None = None
 
 
-def _configured(item: Any, world_size: int | None) -> Group | None:
+def _configured(item: Any) -> _Config | None:
     try:
-        config = msgspec.convert(item, _Config, strict=False)
+        return msgspec.convert(item, _Config, strict=False)
     except msgspec.ValidationError:
         return None
-    ranks = tuple(config.ranks or ())
-    size = len(ranks) or config.pg_size
-    if not ranks and size is not None and size == world_size:
-        ranks = tuple(range(size))
-    return Group(
-        str(config.pg_name), size, ranks or None, config.pg_desc, _backends(config.backend_config)
-    )
 
 
 def _backends(config: str | None) -> str | None:
@@ -122,23 +154,24 @@ def _backends(config: str | None) -> str | None:
     return backends.pop() if len(backends) == 1 else config
 
 
-def _listed(ranks: Any) -> tuple[list[int], bool]:
+def _listed(ranks: str | list[int] | None) -> tuple[tuple[int, ...], bool]:
     """The ranks in a list or its text, and whether torch cut it after the thirtieth."""
     text = str(ranks or "")
-    return [int(n) for n in re.findall(r"\d{1,9}", text)], "..." in text
+    return tuple(int(found[0]) for found in _NUMBER.finditer(text)), "..." in text
 
 
-def _agree(group: Group, listed: list[int], cut: bool, size: int | None) -> bool:
+def _agree(group: Group, listed: tuple[int, ...], cut: bool, size: int | None) -> bool:
     if size is not None and group.size is not None and size != group.size:
         return False
     if group.ranks is None or not listed:
         return True
-    return list(group.ranks[: len(listed)] if cut else group.ranks) == listed
+    alike = all(map(eq, group.ranks, listed))
+    return alike and (cut or len(group.ranks) == len(listed)) and len(group.ranks) >= len(listed)
 
 
-def _spaced(args: Arguments, size: int | None, listed: list[int]) -> tuple[int, ...] | None:
+def _spaced(args: Arguments, size: int | None, listed: tuple[int, ...]) -> range | None:
     start, stride = args.rank_start, args.rank_stride
     if start is None or stride is None or size is None or start < 0 or stride <= 0:
         return None
-    ranks = tuple(range(start, start + stride * size, stride))
-    return ranks if list(ranks[: len(listed)]) == listed else None
+    ranks = range(start, start + stride * size, stride)
+    return ranks if tuple(ranks[: len(listed)]) == listed else None

@@ -9,6 +9,7 @@ from typing import Any
 from commtrace.reader.events import Scan
 from commtrace.reader.flight import FlightRecorder
 from commtrace.reader.groups import Groups
+from commtrace.reader.metadata import quoted
 
 __all__ = ["Job"]
 
@@ -37,18 +38,19 @@ class Job:
         torch, ours = (_section(scan.metadata, key) for key in ("distributedInfo", "commtrace"))
         probed = ours.get("clock_probe")
         probes = probed if isinstance(probed, list) else []
+        odd = [probe for probe in probes if not _is_probe(probe)]
         return cls(
             file=scan.file,
             rank=_count(torch.get("rank"), ours.get("rank")),
             world_size=_count(torch.get("world_size"), ours.get("world_size")),
             probes=tuple(probe for probe in probes if _is_probe(probe)),
             unusable=tuple(
-                f"{key} is {str(section[key])[:40]}"
+                f"{key} is {quoted(section[key])}"
                 for section in (torch, ours)
                 for key in ("rank", "world_size")
                 if section.get(key) is not None and _count(section[key]) is None
             )
-            + tuple(f"clock_probe has {str(p)[:40]}" for p in probes if not _is_probe(p)),
+            + ((f"clock_probe has {len(odd):,} like {quoted(odd[0])}",) if odd else ()),
             backend=_text(torch.get("backend"), ours.get("backend")),
             host=_text(scan.metadata.get("host_name"), ours.get("host")),
             # The recorder's list also has the groups made while it recorded.

@@ -36,6 +36,7 @@ _COUNTED = {
     "unknown-dtype": "{} communication events have an element type unknown here: no sizes",
     "unknown-copies": "{} copies have a name that tells no direction",
     "unreadable-groups": "{} entries of the list of process groups cannot be read",
+    "unlisted-groups": "{} process groups are so large that their ranks are not listed",
     "unreadable-flight-recorder": "{} entries of the flight recorder cannot be read",
 }
 
@@ -74,6 +75,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "unknown-dtype": _unknown_types(scan.calls),
         "unknown-copies": gpu.unknown(copies),
         "unreadable-groups": setting.groups.unreadable,
+        "unlisted-groups": setting.groups.unlisted,
         "unreadable-flight-recorder": setting.flight.unreadable,
     }
     columns: dict[str, Columns] = {

@@ -24,7 +24,7 @@ _UNWANTED = rb'(?:python_function|Python function|gpu_user_annotation|overhead|c
 _ARGUMENTS = rb'(?<="args": \{)|(?<="args":\{)'
 _FLOWS_AND_INSTANTS = rb'[sfti]"'
 
-_scan = json.JSONDecoder().raw_decode
+_scan = json.JSONDecoder(parse_int=float).raw_decode
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from commtrace.reader.events import Call, Int64
 __all__ = ["Nest", "by_thread", "outermost"]
 
 
+_DEEPEST = 256  # calls within calls; more is damage, and would cost its square
+
+
 class Nest:
     """The calls of one thread, and what encloses a moment of it."""
 
@@ -31,7 +34,9 @@ class Nest:
         """The calls that are open at a time, innermost first."""
         found = []
         i = bisect_right(self._starts, time_ns) - 1
-        while i >= 0:
+        for _ in range(_DEEPEST):
+            if i < 0:
+                break
             if _is_open(self.calls[i], time_ns):
                 found.append(self.calls[i])
             i = self._outer[i]

@@ -17,14 +17,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-__all__ = ["BROKEN", "Salvaged", "salvage"]
+__all__ = ["BROKEN", "Salvaged", "Text", "salvage"]
 
 T = TypeVar("T")
 
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are not what they should be."""
 
-_scan = json.JSONDecoder(strict=False).raw_decode
+# Numbers are not looked at, and Python refuses, or takes long over, an int of many digits.
+_scan = json.JSONDecoder(strict=False, parse_int=float).raw_decode
 _BETWEEN = re.compile(r"[\s,]*")
 _OPENING = re.compile(r'\{\s*"(ph"\s*:)?')
 _CUT = re.compile(r"[-+.\\\w]{0,9}\Z")  # a word, a number or an escape that the text's end cuts
@@ -44,12 +45,33 @@ _NESTED = 16
 _NOWHERE = sys.maxsize
 
 
+class Text(str):
+    """Text of which json does not count the lines up to each error.
+
+    Where there are many, time would grow with the square of the text.
+    """
+
+    __slots__ = ()
+
+    def count(self, *_: object) -> int:
+        """No lines."""
+        return 0
+
+    def rfind(self, *_: object) -> int:
+        """No line's beginning."""
+        return 0
+
+
 class _Value(NamedTuple):
-    """Where a value ends, or its beginning; whether it breaks off; where it is broken."""
+    """Where a value ends, or its beginning; whether it breaks off; where it is broken.
+
+    ``deep``: it is nested too deeply to be read at all.
+    """
 
     end: int
     incomplete: bool = False
     broken_at: int = -1
+    deep: bool = False
 
 
 @dataclass
@@ -60,6 +82,7 @@ class Salvaged(Generic[T]):
     beginning of an event that is still incomplete. ``unfit`` counts what has an event's
     shape but not its types, ``reason`` the first of them; ``repaired`` events that became
     valid by little; ``damaged`` the places that are not JSON and ``lost`` their bytes.
+    ``hopeless``: reading was given up for their number.
     """
 
     events: list[T] = field(default_factory=list)
@@ -70,20 +93,32 @@ class Salvaged(Generic[T]):
     repaired: int = 0
     damaged: int = 0
     lost: int = 0
+    hopeless: bool = False
+
+    @property
+    def failures(self) -> int:
+        """How many places hold no event."""
+        return self.damaged + self.unfit
 
 
-def salvage(text: bytes, decoder: msgspec.json.Decoder[T], final: bool) -> Salvaged[T]:
+def salvage(
+    text: bytes, decoder: msgspec.json.Decoder[T], final: bool, patience: int
+) -> Salvaged[T]:
     """Read what can be read of ``text``, which begins at or between events.
 
     Unless this is the ``final`` text, an event that could still go on is left in ``rest``.
+    ``patience`` is how many more failures than ten for each event are borne.
     """
     found: Salvaged[T] = Salvaged()
-    string = text.decode("utf-8", "surrogateescape")
+    string = Text(text.decode("utf-8", "surrogateescape"))
     places = _Places(string, final)
     at = 0
     while True:
         at = _end(_BETWEEN.match(string, at), at)
         if at == len(string):
+            return found
+        if found.failures > patience + 10 * len(found.events):
+            found.hopeless = True
             return found
         if string[at] == "]":
             found.ended = True
@@ -97,14 +132,14 @@ def salvage(text: bytes, decoder: msgspec.json.Decoder[T], final: bool) -> Salva
         if value.incomplete and not final:
             found.rest = _bytes(string[at:])
             return found
-        resume = places.behind(at, value.broken_at)
+        resume = places.behind(at, value)
         if resume is None:
             keep = at if final else max(at + 1, len(string) - _STRADDLE)
             if keep > at:
-                _rescue(found, string[at:keep], decoder)
+                _rescue(found, string[at:keep], decoder, value)
             found.rest = _bytes(string[keep:])
             return found
-        _rescue(found, string[at:resume], decoder)
+        _rescue(found, string[at:resume], decoder, value)
         at = resume
 
 
@@ -119,15 +154,16 @@ class _Places:
         self._broken_at = -1  # the furthest
         self._within = 0
 
-    def behind(self, at: int, broken_at: int) -> int | None:
-        """The next place behind one where a value began that is ``broken_at`` a later one.
+    def behind(self, at: int, value: _Value) -> int | None:
+        """The next place behind one where a broken value began.
 
         What is nested in it is tried some times only, since most of it breaks there, too:
         time would grow with the square of the depth.
         """
         self._within = self._within + 1 if at <= self._broken_at else 0
-        self._broken_at = max(self._broken_at, broken_at)
-        after = at if self._within < _NESTED else max(at, broken_at)
+        self._broken_at = max(self._broken_at, value.broken_at)
+        nested = self._within < _NESTED and not value.deep
+        after = at if nested else max(at, value.broken_at)
         self._opening = _beyond(self._openings, self._opening, after)
         self._closing = _beyond(self._closings, self._closing, after)
         nearest = min(self._opening, self._closing)
@@ -169,11 +205,9 @@ def _value(string: str, at: int) -> _Value:
     except json.JSONDecodeError as error:
         incomplete = bool(_CUT.match(string, error.pos)) or error.msg.startswith("Unterminated")
         return _Value(at, incomplete, error.pos)
-    except ValueError:
-        return _Value(at)
     except RecursionError:
         deep = islice(_BRACE.finditer(string, at), _DEEPEST)
-        return _Value(at, broken_at=deque(deep, maxlen=1)[0].start())
+        return _Value(at, broken_at=deque(deep, maxlen=1)[0].start(), deep=True)
 
 
 def _keep(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> None:
@@ -184,13 +218,18 @@ def _keep(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> N
         found.reason = found.reason or str(error)
 
 
-def _rescue(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> None:
+def _rescue(
+    found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T], value: _Value
+) -> None:
     # Not JSON, but it may be for no more than a bare nan, which ends the text early here.
     try:
-        _decode(found, event.rstrip(" \t\r\n,"), decoder)
+        if not value.deep:
+            _decode(found, event.rstrip(" \t\r\n,"), decoder)
+            return
     except BROKEN:
-        found.damaged += 1
-        found.lost += len(_bytes(event))
+        pass
+    found.damaged += 1
+    found.lost += len(_bytes(event))
 
 
 def _decode(found: Salvaged[T], event: str, decoder: msgspec.json.Decoder[T]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from commtrace.errors import TraceError
 from commtrace.reader.collect import Collector
 from commtrace.reader.document import Document, Event, NotATraceError
 from commtrace.reader.events import Scan
+from commtrace.reader.metadata import parsed, quoted
 from commtrace.reader.source import Source
 from commtrace.schema import Note
 
@@ -119,20 +118,20 @@ class _Reading:
     def _base(self, metadata: dict[str, Any]) -> int:
         base = base_ns(metadata)
         if base is None:
-            told = str(metadata["baseTimeNanoseconds"])[:40]
-            self._note("bad-metadata", f"baseTimeNanoseconds is {told!r}: taken as 0")
+            told = quoted(metadata["baseTimeNanoseconds"])
+            self._note("bad-metadata", f"baseTimeNanoseconds is {told}: taken as 0")
         return base or 0
 
     def _read_distributed(self, metadata: dict[str, Any]) -> None:
         told = metadata.get("distributedInfo")
         if told is None or isinstance(told, dict):
             return
-        parsed = _parsed(told)
-        if isinstance(parsed, dict):
-            metadata["distributedInfo"] = parsed
+        info = parsed(told)
+        if isinstance(info, dict):
+            metadata["distributedInfo"] = info
             return
         del metadata["distributedInfo"]
-        self._note("bad-metadata", f"distributedInfo is {str(told)[:40]!r}: not used")
+        self._note("bad-metadata", f"distributedInfo is {quoted(told)}: not used")
 
     def _note_faults(self) -> None:
         source, document, collector = self._source, self._document, self._collector
@@ -178,15 +177,3 @@ class _Reading:
                 f"of {odd.count:,} events some arguments are not used; "
                 f"the first is one {odd.reason}",
             )
-
-
-def _parsed(text: Any) -> Any:
-    """What a string stands for that some tools write in place of the object."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        pass
-    try:
-        return ast.literal_eval(text)
-    except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None

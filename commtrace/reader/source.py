@@ -79,7 +79,8 @@ class Source:
             with igzip.open(self.path) as file:
                 while block := file.read(BLOCK):
                     yield block
-        except (OSError, EOFError, isal_zlib.error):  # type: ignore[misc]
+        except (OSError, EOFError, OverflowError, isal_zlib.error):  # type: ignore[misc]
+            # Overflow: the header holds a name longer than igzip's buffer. zlib reads it.
             yield from self._remaining()
 
     def _remaining(self) -> Iterator[bytes]:
@@ -91,7 +92,7 @@ class Source:
                 skip = max(0, skip - len(data))
 
     def _members(self, file: BinaryIO) -> Iterator[bytes]:
-        engine = zlib.decompressobj(wbits=31)
+        engine, begun = zlib.decompressobj(wbits=31), False
         while raw := file.read(_PIECE):
             while raw:
                 before = engine.copy()
@@ -103,10 +104,11 @@ class Source:
                     at = file.tell() - len(raw) + used
                     self.problem = f"the gzip data is damaged at byte {at:,} of {self.size:,}"
                     return
-                raw = engine.unused_data.lstrip(b"\0")
+                raw, begun = engine.unused_data.lstrip(b"\0"), not engine.eof
                 if engine.eof:
                     engine = zlib.decompressobj(wbits=31)
-        self.problem = f"the gzip data breaks off at its end, byte {self.size:,}"
+        if begun:
+            self.problem = f"the gzip data breaks off at its end, byte {self.size:,}"
 
 
 def _bytewise(engine: zlib._Decompress, raw: bytes) -> tuple[bytes, int]:

@@ -22,6 +22,9 @@ from commtrace.schema import Columns, Note
 
 __all__ = ["Failure", "Part", "read_each"]
 
+_FEWER = "try again with --workers 1"
+_FAULT = "a fault of commtrace's: please report it with what --workers 1 prints"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -51,9 +54,9 @@ def read_each(
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
     The files come with the rank that they are taken to be of where they tell none. By default
-    as many ``workers`` as there are cores for this process. A worker that is killed costs its
-    own file only. A single file is read in a process, too, where that lets this one load
-    pandas meanwhile.
+    as many ``workers`` as there are cores for this process. A worker that dies costs its own
+    file only, and prints nothing. A single file is read in a process, too, where that lets
+    this one load pandas meanwhile.
     """
     count = min(len(files), workers or _cores())
     alone = count == 1 and (workers == 1 or _cores() == 1 or "pandas" in sys.modules)
@@ -71,7 +74,7 @@ def _outcome(file: Path, otherwise: Identity) -> Part | Failure:
     except TraceError as error:
         return Failure(str(error), isinstance(error, NotATraceError))
     except MemoryError:
-        return Failure(f"{file}: needs more memory than there is")
+        return Failure(f"{file}: needs more memory than there is: {_FEWER}")
     noted = tuple(replace(note, rank=identity[0]) for note in found.notes)
     return Part(file, *identity, made.columns, noted + made.notes)
 
@@ -123,6 +126,9 @@ def _start(file: Path, otherwise: Identity) -> tuple[Connection, BaseProcess]:
 
 def _work(file: Path, otherwise: Identity, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends the workers
+    # What goes wrong here is said in one line by the parent.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a notebook has its own
     pipe.send(_outcome(file, otherwise))
 
 
@@ -132,8 +138,8 @@ def _received(file: Path, pipe: Connection, process: BaseProcess) -> Part | Fail
     except (EOFError, OSError):
         process.join()
         killed = (process.exitcode or 0) < 0
-        how = "was killed, perhaps for want of memory" if killed else "failed"
-        return Failure(f"{file}: the process that read it {how}: try again with fewer workers")
+        how = f"was killed, perhaps for want of memory: {_FEWER}" if killed else f"failed, {_FAULT}"
+        return Failure(f"{file}: the process that read it {how}")
     finally:
         pipe.close()
     process.join()

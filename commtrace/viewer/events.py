@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def read_rank(number: int, path: Path) -> Rank:
 
 def identifier(value: Any) -> Id:
     """What a trace calls a process, a thread or a flow, whatever its type."""
-    return value if isinstance(value, int | str) else "" if value is None else str(value)
+    return value if isinstance(value, int | str) else "" if value is None else reprlib.repr(value)
 
 
 def _names(events: list[Shown]) -> dict[tuple[str, Id, Id], str]:

@@ -12,6 +12,7 @@ from isal import igzip
 
 from commtrace.errors import UsageError
 from commtrace.viewer.events import Id, Rank, identifier, read_rank
+from commtrace.viewer.lanes import Lanes
 
 __all__ = ["merge"]
 
@@ -76,14 +77,14 @@ def _renamed(rank: Rank, name: str, base_ns: int, ids: Iterator[int]) -> Iterato
     pids: dict[Id, int] = defaultdict(lambda: next(ids))
     flows: dict[tuple[str | None, Id], int] = defaultdict(lambda: next(ids))
     tracks: dict[tuple[Id, Id, int], tuple[int, int]] = {}
-    lanes: dict[tuple[Id, Id], list[list[int]]] = defaultdict(list)
+    lanes: dict[tuple[Id, Id], Lanes] = defaultdict(Lanes)
     lane_at: dict[tuple[Id, Id, int], int] = {}
     times = zip(rank.start_ns.tolist(), rank.duration_ns.tolist(), strict=True)
     for event, (start_ns, duration_ns) in zip(rank.events, times, strict=True):
         pid, tid = identifier(event.pid), identifier(event.tid)
         is_slice = event.ph == "X"
         if is_slice:
-            lane = _lane(lanes[pid, tid], start_ns, start_ns + duration_ns)
+            lane = lanes[pid, tid].place(start_ns, start_ns + duration_ns)
             lane_at[pid, tid, start_ns] = lane
         else:
             lane = lane_at.get((pid, tid, start_ns), 0)
@@ -114,18 +115,6 @@ def _renamed(rank: Rank, name: str, base_ns: int, ids: Iterator[int]) -> Iterato
 
 def _micros(ns: int) -> msgspec.Raw:
     return msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
-
-
-def _lane(lanes: list[list[int]], start: int, end: int) -> int:
-    """The first lane where the slice nests; a lane is the ends of its open slices."""
-    for number, ends in enumerate(lanes):
-        while ends and ends[-1] <= start:
-            ends.pop()
-        if not ends or end <= ends[-1]:
-            ends.append(end)
-            return number
-    lanes.append([end])
-    return len(lanes) - 1
 
 
 def _metadata(what: str, track: tuple[int, int], **args: str | int) -> _Event:
