@@ -16,6 +16,7 @@ from commtrace.reader.host import Steps
 from commtrace.reader.job import Job
 from commtrace.reader.ladder import gpu_rows
 from commtrace.reader.operations import Setting
+from commtrace.reader.overruns import Cut, cut_overruns
 from commtrace.schema import COLLECTIVES, GROUPS, NULL, PROBES, RANKS, Columns, Note
 
 __all__ = ["Tables", "identify", "tables"]
@@ -59,6 +60,8 @@ def tables(scan: Scan, rank: int) -> Tables:
 
     The notes are those of this step; the scan's own are not repeated.
     """
+    cut = cut_overruns(scan)
+    scan = cut.scan
     job = Job.of(scan)
     setting = Setting(rank, job.groups(rank), job.flight())
     setting.learn(scan.calls)
@@ -87,7 +90,7 @@ def tables(scan: Scan, rank: int) -> Tables:
         "ranks": _ranks(scan, job, rank),
         "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
     }
-    return Tables(columns, _notes(job, rank, counts))
+    return Tables(columns, _notes(job, rank, counts, cut))
 
 
 def _collectives(rows: list[dict[str, Any]], steps: Steps, *, launches: bool) -> Columns:
@@ -152,8 +155,15 @@ def _unknown_types(calls: tuple[Call, ...]) -> int:
     return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in told)
 
 
-def _notes(job: Job, rank: int, counts: dict[str, int]) -> tuple[Note, ...]:
+def _notes(job: Job, rank: int, counts: dict[str, int], cut: Cut) -> tuple[Note, ...]:
     found = [(code, _COUNTED[code].format(count)) for code, count in counts.items() if count]
+    if cut.kernels:
+        message = (
+            f"{cut.kernels} kernels end after the next kernel of their stream begins, by "
+            f"{cut.time_ns / 1e6:,.1f} ms in all, as ROCm records after a stall: each is taken "
+            "to end where the next begins"
+        )
+        found.append(("overrunning-kernels", message))
     found += [("bad-metadata", f"{what}: taken as untold") for what in job.unusable]
     provenance = job.identity()[1]
     if provenance == "file-name":
