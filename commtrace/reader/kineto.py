@@ -17,7 +17,7 @@ from commtrace.reader.job import Job
 from commtrace.reader.ladder import gpu_rows
 from commtrace.reader.operations import Setting
 from commtrace.reader.overruns import Cut, cut_overruns
-from commtrace.schema import COLLECTIVES, GROUPS, NULL, PROBES, RANKS, Columns, Note
+from commtrace.schema import COLLECTIVES, CUT_BEFORE_GPU, GROUPS, NULL, PROBES, RANKS, Columns, Note
 
 __all__ = ["Tables", "identify", "tables"]
 
@@ -90,7 +90,27 @@ def tables(scan: Scan, rank: int) -> Tables:
         "ranks": _ranks(scan, job, rank),
         "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
     }
-    return Tables(columns, _notes(job, rank, counts, cut))
+    notes = _notes(job, rank, counts, cut)
+    if _cut_before_gpu(scan):
+        message = (
+            "the trace ends before its GPU events: what ran there, communication included, is "
+            "unknown; copy or record it again"
+        )
+        notes += (Note(CUT_BEFORE_GPU, message, rank, scan.file),)
+    return Tables(columns, notes)
+
+
+def _cut_before_gpu(scan: Scan) -> bool:
+    """Whether a file broke off before the events of a GPU that its host used.
+
+    Kineto writes the host's operators first. Work of gloo shows a run on the CPU, also where
+    the process saw GPUs.
+    """
+    if scan.gpu.start_ns.size or all(note.code != "truncated" for note in scan.notes):
+        return False
+    on_gpu = scan.launches.start_ns.size or scan.metadata.get("deviceProperties")
+    nccl = any(call.name.startswith(("nccl:", "record_param_comms")) for call in scan.calls)
+    return bool(on_gpu or nccl) and not any(call.name.startswith("gloo:") for call in scan.calls)
 
 
 def _collectives(rows: list[dict[str, Any]], steps: Steps, *, launches: bool) -> Columns:
