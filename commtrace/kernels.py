@@ -40,56 +40,38 @@ _OWN_NAME = re.compile(
 )
 _UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
 
-_NCCL = re.compile(
-    r"(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel\w*"
-    # NCCL before 2.8
-    r"|nccl(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)\w*?Kernel_\w+"
-    # RCCL with the algorithms of MSCCL
-    r"|mscclKernel\w*"
-)
+# NCCL's, and those of its kin: RCCL, also with the algorithms of MSCCL, and ctran.
+_NCCL = re.compile(r"(?:nccl|rccl|msccl)\w*Kernel\w*")
 _NCCL_OPERATION = re.compile(
-    r"(?:\w+Kernel_|nccl)(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)"
-    r"(?:(?:Ring|Tree|CollNet)\w*Kernel_|(?![A-Za-z]))"
+    r"(?:\w+Kernel_?|nccl)(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|All[tT]oAll)V?"
+    r"(?:(?:Ring|Tree|CollNet)\w*Kernel_|Ctran|(?![A-Za-z]))"
 )
 _NCCL_DTYPE = re.compile(
     r"_(?i:Sum|Prod|Min|Max|Avg|MinMax|PreMulSum|SumPostDiv)_(hip_bfloat16|\w+?)(?:_|\(|$)"
 )
 
 _ANY = r"(?:\w+::)*"
-_EXPERTS = rf"{_ANY}(?:deep_ep|dpsk::ep)::{_ANY}"
+_EXPERTS = rf"{_ANY}(?:deep_ep|dpsk::ep|uccl)::{_ANY}"
 
-# Kernels that serve one operation: the operation is the one that their operator calls.
-_OPERATIONS = tuple(
-    (re.compile(expression), op)
-    for expression, op in (
-        # PyTorch's symmetric memory, and those written after it, also in Triton
-        (rf"{_ANY}_?multimem_(?:\w+?_)??all_reduce_\w*?kernel\w*", "all_reduce"),
-        (rf"{_ANY}_?multimem_(?:\w+?_)??all_gather_\w*?kernel\w*", "all_gather"),
-        (rf"{_ANY}_?multimem_(?:\w+?_)??reduce_scatter_\w*?kernel\w*", "reduce_scatter"),
-        (rf"{_ANY}_?multimem_one_shot_reduce_\w*?kernel\w*", "reduce"),
-        (rf"{_ANY}_?(?:one|two)_shot_all_reduce_\w*?kernel\w*", "all_reduce"),
-        # PyTorch before it, TensorRT-LLM, FlashInfer, quick_reduce
-        (rf"{_ANY}\w*(?:[oO]ne[sS]hot|[tT]wo[sS]hot|hybridCubeMesh)All[rR]educe\w*", "all_reduce"),
-        (rf"{_ANY}(?:\w+_)?allreduce_(?:fusion_kernel|prototype)_\w+", "all_reduce"),
-        # vLLM, SGLang, AITER
-        (rf"{_ANY}cross_device_reduce_[12]stage\w*", "all_reduce"),
-        (r"aiter::allgather_\w+", "all_gather"),
-        (rf"{_ANY}nvshmem_extension::allToAllV\w*", "all_to_all"),
-        # NVSHMEM, rocSHMEM: collectives that the host enqueues
-        (r"(?:\w+_)?(?:barrier|sync)(?:_all)?_on_stream_kernel\w*", "barrier"),
-        (r"(?:\w+_)?broadcast\w*_on_stream_kernel\w*", "broadcast"),
-        (r"(?:\w+_)?reducescatter\w*_on_stream_kernel\w*", "reduce_scatter"),
-        (r"(?:\w+_)?(?:rdxn|reduce)\w*_on_stream_kernel\w*", "all_reduce"),
-        (r"(?:\w+_)?f?collect\w*_on_stream_kernel\w*", "all_gather"),
-        (r"(?:\w+_)?alltoall\w*_on_stream_kernel\w*", "all_to_all"),
-    )
+
+def _word(first: str, rest: str) -> str:
+    """A kernel whose own name holds an operation: ``one_shot_all_reduce``, ``ddaAllReduce``."""
+    return rf"{_ANY}\w*(?:(?<![A-Za-z]){first}|{first.capitalize()})_?{rest}\w*"
+
+
+# What stays on its GPU, whatever its name holds: compilers name kernels after the operations
+# that they were fused with, and a block of threads has an all_reduce of its own.
+_LOCAL = re.compile(
+    rf"triton_\w*|(?:at|cub|thrust|cutlass)::[\w:]*|{_ANY}\w*?(?i:block|warp)_?[aA]ll_?[rR]educe\w*"
 )
-# Kernels described by nothing but their own name, its group "call".
-_CALLS = tuple(
+
+# What names tell, in the order of trust: a pattern's group "call" is the library's name for a
+# part of a protocol, of which no operator says more; other names are of whole operations.
+_KNOWN = tuple(
     (re.compile(expression), op)
     for expression, op in (
-        # DeepEP: tokens go to their experts' ranks and back, as many as routing says; its
-        # epilogues and layouts are local
+        # DeepEP and UCCL: tokens go to their experts' ranks and back, as many as routing says;
+        # their epilogues and layouts are local
         (rf"{_EXPERTS}(?!\w*epilogue)(?P<call>(?:dispatch|combine)\w*)", "all_to_all"),
         (rf"{_EXPERTS}(?P<call>(?:cached_)?notify\w*)", None),
         (rf"{_EXPERTS}(?P<call>barrier)", "barrier"),
@@ -102,15 +84,28 @@ _CALLS = tuple(
         (rf"{_ANY}symmetric_memory::(?P<call>barrier)_kernel", "barrier"),
         (rf"{_ANY}symmetric_memory::(?P<call>(?:put|wait)_signal)_kernel", None),
         (rf"{_ANY}nvshmem_extension::(?P<call>exchangeSplitAndOffset\w*)", None),
-    )
-)
-_UNTOLD = tuple(
-    re.compile(expression)
-    for expression in (
-        rf"{_ANY}\w*(?:nvshmem|rocshmem)\w*",
-        rf"{_ANY}nvshmem_extension::\w+",
-        r"k?userbuffers_\w+",  # Transformer Engine
-        r"oneccl_\w+",
+        # vLLM, SGLang, AITER: two of these are an all_reduce without saying so
+        (rf"{_ANY}(?:cross_device_reduce|reduce_scatter_cross_device)_\w+", "all_reduce"),
+        (rf"{_ANY}\w*reduce_rms_kernel_lamport\w*", "all_reduce"),
+        (rf"{_ANY}_?multimem_one_shot_reduce_\w*", "reduce"),
+        # Whoever else says so: PyTorch's symmetric memory, TensorRT-LLM, FlashInfer, FBGEMM, …
+        (_word("all", "[rR]educe"), "all_reduce"),
+        (_word("reduce", "[sS]catter"), "reduce_scatter"),
+        (_word("all", "[gG]ather"), "all_gather"),
+        (_word("all", "[tT]o_?[aA]ll"), "all_to_all"),
+        # The tail of a two-shot all_reduce: it awaits the others' parts, and normalises
+        (rf"{_ANY}(?P<call>(?!\w*init)\w*[lL]amport\w*)", None),
+        # NVSHMEM, rocSHMEM: collectives that the host enqueues
+        (r"(?:\w+_)?(?:barrier|sync)(?:_all)?_on_stream_kernel\w*", "barrier"),
+        (r"(?:\w+_)?broadcast\w*_on_stream_kernel\w*", "broadcast"),
+        (r"(?:\w+_)?(?:rdxn|reduce)\w*_on_stream_kernel\w*", "all_reduce"),
+        (r"(?:\w+_)?f?collect\w*_on_stream_kernel\w*", "all_gather"),
+        # These communicate, and do not say what
+        (rf"{_ANY}\w*(?:nvshmem|rocshmem)\w*", None),
+        (rf"{_ANY}(?:nvshmem|nccl)_extension::\w+", None),
+        (rf"{_ANY}mscclpp::{_ANY}executionKernel", None),
+        (r"k?userbuffers_\w+", None),  # Transformer Engine
+        (r"oneccl_\w+|nccl_ep_\w+|hcom_\w+", None),
     )
 )
 
@@ -148,13 +143,14 @@ def known(name: str) -> Kernel | None:
     for pattern, op in kernel_patterns():
         if pattern.search(name):
             return Kernel(executed=op, op=op)
-    for pattern, op in _OPERATIONS:
-        if pattern.fullmatch(bare):
-            return _templated(Kernel(executed=op, op=op), name)
-    for pattern, op in _CALLS:
+    if _LOCAL.fullmatch(bare):
+        return None
+    for pattern, op in _KNOWN:
         if match := pattern.fullmatch(bare):
-            return Kernel(op=op, call=match["call"])
-    return Kernel() if any(pattern.fullmatch(bare) for pattern in _UNTOLD) else None
+            if "call" in pattern.groupindex:
+                return Kernel(op=op, call=match["call"])
+            return _templated(Kernel(executed=op, op=op), name)
+    return None
 
 
 def _nccl(name: str) -> Kernel:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLLECTIVES",
     "COPIES",
+    "CUT_BEFORE_GPU",
     "GROUPS",
     "KERNELS",
     "NULL",
@@ -35,6 +36,9 @@ __all__ = [
     "Table",
     "rows",
 ]
+
+CUT_BEFORE_GPU = "cut-before-gpu-events"
+"""The code of the note that a file broke off before the events of its GPU."""
 
 NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""

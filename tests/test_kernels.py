@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from pathlib import Path
@@ -66,7 +67,7 @@ UNTOLD = [
     "nvshmem_put_kernel",
     "userbuffers_fp16_sum_inplace_gpu_rw_ag(int)",
     "kuserbuffers_pushrecv(int)",
-    "oneccl_allreduce_pcie",
+    "oneccl_pcie",
 ]
 
 COMPUTE = [
@@ -85,6 +86,18 @@ COMPUTE = [
     "barrier_kernel",
     "",
 ]
+
+
+with (Path(__file__).parent / "kernels" / "names.tsv").open() as _file:
+    PUBLIC = list(csv.DictReader(_file, delimiter="\t"))
+
+
+@pytest.mark.parametrize("row", PUBLIC, ids=[row["name"][:60] for row in PUBLIC])
+def test_names_found_in_public(row: dict[str, str]) -> None:
+    known = kernels.known(row["name"])
+    assert (known is not None) == (row["kind"] == "communication")
+    if known is not None:
+        assert (known.op or known.executed or "") == row["op"]
 
 
 @pytest.mark.parametrize(("name", "told"), NCCL.items())

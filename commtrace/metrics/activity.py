@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.intervals import Intervals, subtract, union
+from commtrace.schema import CUT_BEFORE_GPU
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +129,8 @@ def _device_order(device: str) -> tuple[str, int, str]:
 
 
 def _work_of(trace: Trace, *, by_step: bool) -> dict[Stream, Work]:
-    gpu_ranks = {*trace.kernels["rank"].unique(), *trace.copies["rank"].unique()}
+    cut = {note.rank for note in trace.notes if note.code == CUT_BEFORE_GPU}
+    gpu_ranks = {*trace.kernels["rank"].unique(), *trace.copies["rank"].unique(), *cut}
     found: dict[Stream, dict[str, _Part]] = {}
     for events in _tables(trace, gpu_ranks):
         start = events["start_ns"].to_numpy()

@@ -52,7 +52,8 @@ def devices(trace: Trace, *, by_step: bool = False) -> pd.DataFrame:
     Times are lengths of unions of intervals on one device, so that nothing counts twice.
     A device is listed if it did any work: a GPU if a kernel or a copy ran there; ``cpu`` if
     communication did, or of a rank without a GPU any operator but calls that enqueue or await
-    communication. So a rank whose trace holds no work has no row. Work that no step launched
+    communication. So a rank whose trace holds no work, or ends before its GPU events, has no
+    row. Work that no step launched
     is in no step.
     """
     rows = [

@@ -16,6 +16,7 @@ from commtrace.reader.columns import Names, Numbers, integers
 from commtrace.reader.document import Event
 from commtrace.reader.events import Arguments, Call, Gpu, Hosted, Int64, Launches
 from commtrace.reader.times import nanoseconds
+from commtrace.reader.unread import Unread
 from commtrace.schema import NULL
 
 __all__ = ["Collector"]
@@ -34,6 +35,12 @@ _KINDS: dict[str | None, str] = {
     "cuda_runtime": "launch",
     "cuda_driver": "launch",
     "Runtime": "launch",
+    # Other accelerators' kernels and copies have CUDA's categories, but not their launches.
+    "xpu_runtime": "launch",
+    "xpu_driver": "launch",
+    "privateuse1_runtime": "launch",
+    "privateuse1_driver": "launch",
+    "mtia_runtime": "launch",
     "cpu_op": "cpu_op",
     "Operator": "cpu_op",
     "user_annotation": "user_annotation",
@@ -119,11 +126,13 @@ class Collector:
     """Takes a file's events and makes the columns of a ``Scan``.
 
     ``left_out`` are the events that were not taken, ``unbelieved`` those that were, but for
-    arguments that cannot be. ``seen``: anything with a phase at all.
+    arguments that cannot be, ``unread`` those of categories unknown here. ``seen``: anything
+    with a phase at all.
     """
 
     def __init__(self) -> None:
         self.left_out, self.unbelieved = Faults(), Faults()
+        self.unread = Unread()
         self.seen = False
         self.threads: dict[int, str] = {}
         self._pending: list[Event] = []
@@ -164,6 +173,7 @@ class Collector:
                 self._name_thread(event)
             elif kind is not None and not event.ph:
                 self.left_out.add(1, "without a phase")
+        self.unread.add([e for e in events if e.ph == "X" and e.cat not in _KINDS])
         place = {id(event): row for row, event in enumerate(events)}
         self._take_launches(kinds["launch"])
         self._calls += sorted(

@@ -16,7 +16,16 @@ from commtrace.reader.events import Gpu, Int64, Launches, Scan
 from commtrace.reader.host import Steps
 from commtrace.schema import NULL, Coded, Columns
 
-__all__ = ["Launched", "copies", "device_names", "kernels", "launched", "unknown"]
+__all__ = [
+    "Launched",
+    "copies",
+    "device_names",
+    "is_rocm",
+    "kernels",
+    "launched",
+    "of_category",
+    "unknown",
+]
 
 Bool = npt.NDArray[np.bool_]
 
@@ -74,7 +83,7 @@ def launched(scan: Scan, steps: Steps) -> Launched:
     found, at = _joined(gpu, launches)
     launch_ns = np.where(found, _taken(launches.start_ns, at), NULL)
     thread = np.where(found, _taken(launches.thread, at), NULL)
-    lost = ~found & (gpu.correlation > 0) & _is(gpu.category, "kernel")
+    lost = ~found & (gpu.correlation > 0) & of_category(gpu, "kernel")
     return Launched(
         launch_ns,
         thread,
@@ -87,7 +96,7 @@ def launched(scan: Scan, steps: Steps) -> Launched:
 def kernels(scan: Scan, join: Launched, rank: int) -> Columns:
     """The table of kernels."""
     gpu = scan.gpu
-    rows = np.flatnonzero(_is(gpu.category, "kernel"))
+    rows = np.flatnonzero(of_category(gpu, "kernel"))
     communicates = _has(gpu.name, communication.is_communication)
     told = [call.gpu_row for call in scan.calls if call.gpu_row >= 0]
     communicates[np.asarray(told, dtype=np.int64)] = True
@@ -108,11 +117,10 @@ def kernels(scan: Scan, join: Launched, rank: int) -> Columns:
 def copies(scan: Scan, join: Launched, rank: int) -> Columns:
     """The table of copies and fills; kind is null for a name that tells no direction."""
     gpu = scan.gpu
-    filled = _is(gpu.category, "gpu_memset")
-    rows = np.flatnonzero(filled | _is(gpu.category, "gpu_memcpy"))
+    filled = of_category(gpu, "gpu_memset")
+    rows = np.flatnonzero(filled | of_category(gpu, "gpu_memcpy"))
     names = _selected(gpu.name, rows)
-    rocm = any("hip" in key or "roctracer" in key for key in scan.metadata)
-    routes = [*(_route(name, rocm) for name in names.names), _FILL, _NO_ROUTE]
+    routes = [*(_route(name, is_rocm(scan)) for name in names.names), _FILL, _NO_ROUTE]
     at = np.where(filled[rows], len(names.names), names.codes)  # -1, null, is the last
     device = gpu.device[rows]
     from_device = np.where(gpu.from_device[rows] == NULL, device, gpu.from_device[rows])
@@ -197,8 +205,14 @@ def _memory(name: str) -> str | None:
     return known.pop() if len(known) == 1 else None
 
 
-def _is(category: Coded, name: str) -> Bool:
-    return _has(category, lambda other: other == name)
+def is_rocm(scan: Scan) -> bool:
+    """Whether the trace is of AMD GPUs, which it never says but for the versions it names."""
+    return any("hip" in key or "roctracer" in key for key in scan.metadata)
+
+
+def of_category(gpu: Gpu, name: str) -> Bool:
+    """Which GPU events are of a category: ``kernel``, ``gpu_memcpy`` or ``gpu_memset``."""
+    return _has(gpu.category, lambda other: other == name)
 
 
 def _has(names: Coded, test: Callable[[str], bool]) -> Bool:

@@ -16,7 +16,8 @@ from commtrace.reader.host import Steps
 from commtrace.reader.job import Job
 from commtrace.reader.ladder import gpu_rows
 from commtrace.reader.operations import Setting
-from commtrace.schema import COLLECTIVES, GROUPS, NULL, PROBES, RANKS, Columns, Note
+from commtrace.reader.overruns import Cut, cut_overruns
+from commtrace.schema import COLLECTIVES, CUT_BEFORE_GPU, GROUPS, NULL, PROBES, RANKS, Columns, Note
 
 __all__ = ["Identity", "Tables", "identify", "tables"]
 
@@ -59,6 +60,8 @@ def tables(scan: Scan, identity: Identity) -> Tables:
 
     The notes are those of this step; the scan's own are not repeated.
     """
+    cut = cut_overruns(scan)
+    scan = cut.scan
     job, rank = Job.of(scan), identity[0]
     setting = Setting(rank, job.groups(rank), job.flight())
     setting.learn(scan.calls)
@@ -88,7 +91,27 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "ranks": _ranks(scan, job, identity),
         "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
     }
-    return Tables(columns, _notes(job, identity, counts))
+    notes = _notes(job, identity, counts, cut)
+    if _cut_before_gpu(scan):
+        message = (
+            "the trace ends before its GPU events: what ran there, communication included, is "
+            "unknown; copy or record it again"
+        )
+        notes += (Note(CUT_BEFORE_GPU, message, rank, scan.file),)
+    return Tables(columns, notes)
+
+
+def _cut_before_gpu(scan: Scan) -> bool:
+    """Whether a file broke off before the events of a GPU that its host used.
+
+    Kineto writes the host's operators first. Work of gloo shows a run on the CPU, also where
+    the process saw GPUs.
+    """
+    if scan.gpu.start_ns.size or all(note.code != "truncated" for note in scan.notes):
+        return False
+    on_gpu = scan.launches.start_ns.size or scan.metadata.get("deviceProperties")
+    nccl = any(call.name.startswith(("nccl:", "record_param_comms")) for call in scan.calls)
+    return bool(on_gpu or nccl) and not any(call.name.startswith("gloo:") for call in scan.calls)
 
 
 def _collectives(rows: list[dict[str, Any]], steps: Steps, *, launches: bool) -> Columns:
@@ -154,9 +177,16 @@ def _unknown_types(calls: tuple[Call, ...]) -> int:
     return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in told)
 
 
-def _notes(job: Job, identity: Identity, counts: dict[str, int]) -> tuple[Note, ...]:
+def _notes(job: Job, identity: Identity, counts: dict[str, int], cut: Cut) -> tuple[Note, ...]:
     rank, provenance = identity
     found = [(code, _COUNTED[code].format(count)) for code, count in counts.items() if count]
+    if cut.kernels:
+        message = (
+            f"{cut.kernels} kernels end after the next kernel of their stream begins, by "
+            f"{cut.time_ns / 1e6:,.1f} ms in all, as ROCm records after a stall: each is taken "
+            "to end where the next begins"
+        )
+        found.append(("overrunning-kernels", message))
     found += [("bad-metadata", f"{what}: taken as untold") for what in job.unusable]
     if provenance == "file-name":
         found.append(("rank-from-filename", f"the trace tells no rank: {rank} is from its name"))

@@ -17,6 +17,7 @@ from commtrace.schema import Note
 __all__ = ["base_ns", "scan"]
 
 _BASE_LIMIT_NS = 2**61
+_LATEST_NS = 2**62
 
 
 def scan(path: Path, *, max_bytes: int | None = None, fast: bool = True) -> Scan:
@@ -88,13 +89,20 @@ class _Reading:
         base = self._base(metadata)
         self._read_distributed(metadata)
         self._note_faults()
+        gpu, launches = collector.gpu(base), collector.launches(base)
+        operators, annotations = collector.operators(base), collector.annotations(base)
+        read = [part for part in (gpu, launches, operators, annotations) if part.start_ns.size]
+        first = min((int(part.start_ns.min()) for part in read), default=_LATEST_NS) - base
+        last = max((int((p.start_ns + p.duration_ns).max()) for p in read), default=0) - base
+        for message in collector.unread.messages(first, last):
+            self._note("unread-events", message)
         return Scan(
             file=str(self._path),
             metadata=metadata,
-            gpu=collector.gpu(base),
-            launches=collector.launches(base),
-            operators=collector.operators(base),
-            annotations=collector.annotations(base),
+            gpu=gpu,
+            launches=launches,
+            operators=operators,
+            annotations=annotations,
             calls=collector.calls(base),
             threads=collector.threads,
             events=document.events,

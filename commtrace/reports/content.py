@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from commtrace.reports import tables, waiting
 from commtrace.reports.tables import Section, exposed_share, more
 from commtrace.reports.text import clean, duration, percent
-from commtrace.schema import rows
+from commtrace.schema import CUT_BEFORE_GPU, rows
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
@@ -43,7 +43,7 @@ def headline(analysis: Analysis) -> list[str]:
     return [
         clean(run.name),
         " · ".join(clean(fact, 60) for fact in facts),
-        clean(_verdict(rows(analysis.devices))),
+        clean(_verdict(rows(analysis.devices), {note.code for note in analysis.notes})),
         *filter(None, [waiting.straggler(analysis)]),
     ]
 
@@ -66,8 +66,12 @@ def notes(notes: Sequence[Note]) -> list[str]:
     return [*map(_note, notes[:_NOTES]), *more(len(notes), _NOTES)]
 
 
-def _verdict(devices: list[dict[str, Any]]) -> str:
+def _verdict(devices: list[dict[str, Any]], codes: set[str]) -> str:
     if not any(row["communication_ns"] for row in devices):
+        if CUT_BEFORE_GPU in codes:
+            return "The trace ends before its GPU events: its communication is unknown."
+        if "unread-events" in codes:
+            return "No communication among the events that were read."
         return "No communication."
     busy = [row for row in devices if row["communication_ns"] and row["span_ns"]]
     if not busy:
