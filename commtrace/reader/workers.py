@@ -119,7 +119,7 @@ def _received(file: Path, pipe: Connection, process: BaseProcess) -> Part | str:
         process.join()
         killed = (process.exitcode or 0) < 0
         how = "was killed, perhaps for want of memory" if killed else "failed"
-        return f"{file}: the process that read it {how}: try again with fewer workers"
+        return f"{file}: the process that read it {how}: try again with --workers 1"
     finally:
         pipe.close()
     process.join()
