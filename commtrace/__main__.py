@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _signal  # what signal wraps, at no cost
 import os
-import signal
 import sys
 
 __all__ = ["main"]
@@ -13,16 +13,25 @@ _INTERRUPTED = 130
 
 def main() -> int:
     """Run the command line; returns the exit status."""
-    # An exception could be taken for a failed import. Nothing has begun that must be ended.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    # So far nothing has begun that would have to be ended.
+    _signal.signal(_signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     from commtrace import cli
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    _signal.signal(_signal.SIGINT, interrupt)
     try:
         status = cli.main()
-    except KeyboardInterrupt:
-        status = _INTERRUPTED
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, but for Python's own end
+    except BaseException:
+        if not interrupted:
+            raise
+        status = _INTERRUPTED  # whatever an import that was interrupted makes of it
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # all is done, but for Python's own end
     return status
 
 
