@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's, which takes as long to import as all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from commtrace.errors import CommtraceError, RecordError, TraceError, UsageError
     from commtrace.record.recording import recording, step, trace_handler
     from commtrace.run import Run, load
@@ -48,6 +48,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     # Names are found on first use: importing the package loads none of its libraries.
+    from importlib import import_module
+
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"commtrace.{module}"), name)

@@ -1,7 +1,39 @@
-"""``python -m commtrace``."""
+"""``python -m commtrace``, and the console script: Ctrl-C is silent from the first import on."""
 
+from __future__ import annotations
+
+import _signal  # what signal wraps, at no cost
+import os
 import sys
 
-from commtrace.cli import main
+__all__ = ["main"]
 
-sys.exit(main())
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    # So far nothing has begun that would have to be ended.
+    _signal.signal(_signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    from commtrace import cli
+
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    _signal.signal(_signal.SIGINT, interrupt)
+    try:
+        status = cli.main()
+    except BaseException:
+        if not interrupted:
+            raise
+        status = _INTERRUPTED  # whatever an import that was interrupted makes of it
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # all is done, but for Python's own end
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

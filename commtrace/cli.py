@@ -1,7 +1,8 @@
 """The command line: one function per command, no logic.
 
-Exit status: 0 done, 1 findings under ``--strict``, 2 bad input or usage, with one line on
-stderr. Whatever is heavy is imported within the commands, so that ``--help`` costs nothing.
+Exit status: 0 done, 1 findings under ``--strict``, 2 bad input or usage or an output that
+cannot be written, with one line on stderr; 130 and 141, in silence, for Ctrl-C and for a reader
+that has gone. Whatever is heavy is imported within the commands, so that ``--help`` costs nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from io import TextIOWrapper
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 import typer.core
@@ -70,17 +71,39 @@ def _version(wanted: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    sys.stdout = sys.stdout or _closed(os.O_RDONLY)  # what is written to it shall be an error
+    sys.stderr = sys.stderr or _closed(os.O_WRONLY)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without the glyphs is no error
-    given = sys.argv[1:] if arguments is None else arguments
+    status = _status_of(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What is left in it is lost, and Python would complain of that once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return status
+
+
+def _status_of(arguments: Sequence[str]) -> int:
     try:
-        return app(given or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
+        return app(arguments or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
     except CommtraceError as error:
         return _fail(str(error))
     except _TyperError as error:
         return _fail(error.format_message())
     except typer.Abort:
         return _INTERRUPTED
+    except SystemExit:  # typer's only one: the reader of what it printed has gone
+        return _BROKEN_PIPE
+    except OSError as error:
+        where = error.filename or "standard output"
+        return _fail(f"{where}: {error.strerror}: mend that, or use another")
+
+
+def _closed(mode: int) -> TextIO:
+    """In place of a stream that was closed, so that no file gets its number."""
+    return open(os.open(os.devnull, mode), "w", encoding="utf-8", closefd=False)
 
 
 @app.callback()
@@ -119,6 +142,10 @@ def analyze(
             "--threshold", metavar="RULE.FIELD=VALUE", help="Set one; see `commtrace explain RULE`."
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many processes read files; by default one per core."),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with status 1 if there are findings.")
     ] = False,
@@ -136,7 +163,7 @@ def analyze(
     }
     check_rules(**rules)
     with _progress() as progress:
-        run = load(paths, progress=progress)
+        run = load(paths, workers=workers, progress=progress)
     analysis = run.analysis(**rules)
     if output is None:
         _print(_rendered(analysis, chosen, operations=operations))
@@ -284,7 +311,7 @@ def _format_of(output: Path | None) -> Format:
         return Format.text
     if output.suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
-        raise UsageError(f"{output}: its name must end in one of {known}, or choose --format")
+        raise UsageError(f"{output}: end its name in one of {known}, or choose one with --format")
     return _SUFFIXES[output.suffix]
 
 
@@ -340,7 +367,8 @@ def _same_kind(
 
 
 def _tell(line: str) -> None:
-    typer.echo(line, err=True)
+    with suppress(OSError):  # nobody can be told of that
+        typer.echo(line, err=True)
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -365,24 +393,31 @@ def _progress() -> Iterator[Callable[[int, int], object] | None]:
 
 
 def _print(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone; Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(_BROKEN_PIPE) from None
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file wholly or not at all; what is no file, a pipe or a device, directly."""
     try:
-        path.write_text(text, encoding="utf-8", errors="replace")
+        is_file = path.is_file() or not path.exists()
+        target = path.resolve()  # a link stays one
+        written = target.with_name(f"{target.name}.part") if is_file else path
+        try:
+            written.write_text(text, encoding="utf-8", errors="replace")
+            if is_file:
+                written.replace(target)
+        finally:
+            if is_file:
+                written.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}: make room, or name another with -o"
+        ) from None
 
 
 def _fail(message: str) -> int:
-    typer.echo(f"commtrace: {clean(' '.join(message.split()), limit=2000)}", err=True)
+    _tell(f"commtrace: {clean(' '.join(message.split()), limit=2000)}")
     return 2
 
 

@@ -262,7 +262,7 @@ class Run:
         """
         os.environ.setdefault("HTA_DISABLE_NS_ROUNDING", "1")
         if find_spec("hta") is None:
-            raise UsageError("HTA is not installed: pip install commtrace[hta]")
+            raise UsageError("HTA is not installed: pip install traceinsight 'pandas<3'")
         from hta.trace_analysis import TraceAnalysis
 
         files = zip(self.ranks["rank"], self.ranks["file"], strict=True)

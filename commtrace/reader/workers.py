@@ -120,12 +120,16 @@ def _start(file: Path, otherwise: Identity) -> tuple[Connection, BaseProcess]:
     with theirs, warnings.catch_warnings():
         # Python 3.12 warns of threads. The workers share no lock with any.
         warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
+        # Ctrl-C is the parent's, which ends the workers: from their first moment they have none.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return ours, process
 
 
 def _work(file: Path, otherwise: Identity, pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends the workers
     # What goes wrong here is said in one line by the parent.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a notebook has its own

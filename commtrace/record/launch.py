@@ -97,7 +97,7 @@ def _where(backend: str | None, world_size: int | None) -> tuple[Backend, int]:
 def cuda_devices() -> int:
     """How many CUDA devices NCCL could use. Raises UsageError without PyTorch."""
     if find_spec("torch") is None:
-        raise UsageError("recording needs PyTorch: pip install 'commtrace[record]'")
+        raise UsageError("recording needs PyTorch: pip install torch")
     import torch
 
     usable = torch.cuda.is_available() and torch.distributed.is_nccl_available()

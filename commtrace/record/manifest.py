@@ -83,11 +83,15 @@ def write(folder: Path, facts: Mapping[str, Any], error: str | None, *, ended: b
         "files": list(_files(folder)),
     }
     path = folder / NAME
+    unfinished = path.with_name(f"{NAME}.part")
     try:
-        with create(path) as file:
+        with create(unfinished) as file:
             file.write(json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
+        unfinished.replace(path)  # the one that was there is better than half of a new one
     except OSError as refused:
         raise RecordError(f"{path}: {refused.strerror}; make room on that disk") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _files(folder: Path) -> Iterator[dict[str, Any]]:

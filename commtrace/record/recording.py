@@ -11,9 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from commtrace.errors import UsageError
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise UsageError(f"recording needs PyTorch ({error}): pip install torch") from None
+
 from commtrace.record import profile
 from commtrace.record.clock import Reading
 from commtrace.record.folder import make_folder

@@ -70,7 +70,8 @@ class Contention(Rule):
         """Of each kernel its times beside communication and alone, if both are steady."""
         kernels = kernels.assign(name=kernels["name"].astype(object))
         beside = _spread(kernels[kernels["beside"]])
-        both = beside.join(_spread(kernels[kernels["alone"]]), lsuffix="_beside", rsuffix="_alone")
+        alone = _spread(kernels[kernels["alone"]])
+        both = beside.add_suffix("_beside").join(alone.add_suffix("_alone"))
         both = both.dropna()
         enough = both[["count_beside", "count_alone"]].min(axis=1) >= self.min_kernels
         steady = both[["spread_beside", "spread_alone"]].max(axis=1) <= self.spread_pct

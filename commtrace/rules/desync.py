@@ -136,7 +136,8 @@ def _numbered(trace: Trace) -> pd.DataFrame:
     rows = rows.assign(nth=rows.groupby(["communicator", "seq", "rank"]).cumcount())
     alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2
     rows = rows[~alone]
-    told = rows["size_bytes"].astype("float64").map(mb, na_action="ignore").fillna("")
+    size = rows["size_bytes"].astype("float64").map(mb, na_action="ignore")
+    told = size.astype(object).where(size.notna(), "")
     dtype = rows["dtype"].astype(object).where(rows["dtype"].notna(), "")
     said = (rows["op"].astype(str) + " " + dtype.astype(str) + " " + told).str.strip()
     return rows.assign(said=said)
