@@ -24,13 +24,14 @@ Int64 = npt.NDArray[np.int64]
 class Timeline:
     """Kernels, copies and fills of a device by start, all streams together.
 
-    Of those whose launch is told: ``idle_ns`` is how long before each of them the device ran
-    nothing at all, ``ready_ns`` how long before its start the host had launched it, ``kind``
-    a kernel's or a copy's.
+    The first starts at ``first_ns``. Of those whose launch is known: ``idle_ns`` is how long
+    before each of them the device ran nothing at all, ``ready_ns`` how long before its start
+    the host had launched it, ``kind`` a kernel's or a copy's.
     """
 
     rank: int
     device: str
+    first_ns: int
     start_ns: Int64
     end_ns: Int64
     launch_ns: Int64
@@ -88,6 +89,7 @@ def _timeline(rank: int, device: str, events: pd.DataFrame) -> Timeline:
     return Timeline(
         rank,
         device,
+        int(start[0]),
         start[told],
         end[told],
         events["launch_ns"].to_numpy(dtype=np.int64),

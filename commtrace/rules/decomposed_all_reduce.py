@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.rules._common import mb, ms, step_time_ns
+from commtrace.rules._common import mb, ms, share_pct
 from commtrace.rules._decomposed import Pair, Reference, pairs, reference
 from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import CannotLook, Rule
@@ -75,7 +75,7 @@ class DecomposedAllReduce(Rule):
         for pair in pairs(trace):
             once = reference(trace, pair)
             time = float(pair.times["time"].median())
-            share = 100 * (time - once.time_ns) * len(pair.times) / max(step_time_ns(trace), 1)
+            share = share_pct((time - once.time_ns) * len(pair.times), trace)
             longer = _longer(pair, once)
             if len(pair.times) >= self.few and 2 * longer <= len(pair.times):
                 continue

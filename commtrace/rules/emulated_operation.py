@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from commtrace.comms import bus_factor
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -59,7 +59,7 @@ class EmulatedOperation(Rule):
             if native and moved and moved > native:
                 times = _transfers(trace, rows, emulated)
                 cost = float(times.sum()) * (1 - native / moved)
-                if 100 * cost >= self.min_share_pct * step_time_ns(trace):
+                if worth_saying(cost, trace, self.min_share_pct / 100):
                     yield self._finding(emulated, times, moved / native, round(cost))
 
     def _finding(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, of_time, share_pct, worth_saying
 from commtrace.rules._delays import stands_ns
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
@@ -70,7 +70,7 @@ class Jitter(Rule):
 
     def _finding(self, operations: pd.DataFrame, cost: int, ratio: float, trace: Trace) -> Finding:
         known = operations["last_rank"].dropna()
-        share = 100 * cost / step_time_ns(trace)
+        share = share_pct(cost, trace)
         turns = int(known.nunique())
         return Finding(
             rule=self.name(),
@@ -85,7 +85,7 @@ class Jitter(Rule):
             cost_ns=cost,
             evidence=(
                 Evidence("slowest over mean time between collectives", ratio, "x", self.min_ratio),
-                Evidence("share of the steps' time", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_share),
                 Evidence("ranks that were last", turns, "ranks"),
             ),
             ruled_out=("a straggler: no rank is last more often than chance allows",),

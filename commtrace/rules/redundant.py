@@ -12,7 +12,7 @@ from commtrace.intervals import subtract, total, union
 from commtrace.metrics.activity import Device, device_work
 from commtrace.rules._accumulation import repeated_in_accumulation
 from commtrace.rules._called import ahead_ns, called
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import ms, of_time, share_pct, worth_saying
 from commtrace.rules._decomposed import sequences
 from commtrace.rules._repeats import needless_barriers, reduced_twice
 from commtrace.rules._rule import Rule
@@ -69,11 +69,11 @@ class Redundant(Rule):
         ):
             for _, needless in found.groupby("communicator"):
                 cost = _exposed_ns(trace, needless)
-                if 100 * cost >= self.min_share_pct * step_time_ns(trace) > 0:
+                if worth_saying(cost, trace, self.min_share_pct / 100):
                     yield self._finding(trace, say(needless), needless, cost)
 
     def _finding(self, trace: Trace, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
-        share = 100 * cost_ns / step_time_ns(trace)
+        share = share_pct(cost_ns, trace)
         count = needless["operation"].nunique()
         return Finding(
             rule=self.name(),
@@ -87,7 +87,10 @@ class Redundant(Rule):
                 Evidence("needless operations", count, "operations", 0),
                 said.evidence,
                 Evidence(
-                    "exposed, median of the ranks", share, "% of the steps", self.min_share_pct
+                    f"exposed, median of the ranks, {of_time(trace)}",
+                    share,
+                    "%",
+                    self.min_share_pct,
                 ),
             ),
             ruled_out=said.ruled_out,

@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.comms import bus_factor
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, share_pct, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._timeline import timelines
 from commtrace.rules._tiny import Tiny
@@ -142,7 +142,7 @@ class UnfitTrace(Rule):
             only = sum(other.rank == line.rank for other in lines) == 1
             idle = int(line.idle_ns[held].sum())
             if only and worth_saying(idle, trace, self.held_up_share):
-                share = 100 * idle / step_time_ns(trace)
+                share = share_pct(idle, trace)
                 often = "once" if held.sum() == 1 else f"{held.sum()} times"
                 finding = self._finding(
                     trace,
