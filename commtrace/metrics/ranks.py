@@ -54,7 +54,8 @@ ARRIVALS = Table(
 def ranks(trace: Trace) -> pd.DataFrame:
     """Each rank's file and host, and how it and the others waited, as ``RANKS``."""
     sums = arrivals(trace).groupby("rank")[["last_arrivals", "wait_ns_total", "caused_wait_ns"]]
-    known = trace.ranks[["rank", "file", "host"]]
+    known = trace.ranks[["rank", "file", "host"]].astype({"file": "str"})
+    known = known.sort_values(["rank", "file"], kind="stable")
     return RANKS.from_rows(rows(known.merge(sums.sum(), on="rank", how="left")))
 
 
