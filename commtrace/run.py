@@ -15,6 +15,7 @@ from commtrace.analysis import Analysis
 from commtrace.errors import UsageError
 from commtrace.schema import Diagnosis, Note
 from commtrace.trace import Trace
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,7 +284,7 @@ class Run:
         what = summary(self.trace, self.name)
         events = int(self.ranks["events"].sum())
         return (
-            f"<Run {self.name!r}: {len(what.ranks)} ranks, {events:,} events, "
+            f"<Run {self.name!r}: {counted(len(what.ranks), 'rank')}, {counted(events, 'event')}, "
             f"{duration(what.span_ns)}>"
         )
 

@@ -15,6 +15,7 @@ from commtrace.reader.runs import one_per_rank, run_notes
 from commtrace.reader.workers import Part, read_each
 from commtrace.schema import Note
 from commtrace.trace import Trace
+from commtrace.wording import counted
 
 __all__ = ["read"]
 
@@ -42,7 +43,7 @@ def read(
     parts = [part for file in files if isinstance(part := outcomes[file], Part)]
     failures = [(file, why) for file in files if isinstance(why := outcomes[file], str)]
     if not parts:
-        more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
+        more = f" (and {counted(len(failures) - 1, 'more file')})" if len(failures) > 1 else ""
         raise TraceError(failures[0][1] + more)
     notes = [Note("unreadable", why, file=str(file)) for file, why in failures]
     parts, duplicates = one_per_rank(parts)

@@ -11,6 +11,7 @@ from typing import Any
 from commtrace.reader.events import Scan
 from commtrace.reader.flight import FlightRecorder
 from commtrace.reader.groups import Groups
+from commtrace.wording import cut
 
 __all__ = ["Job"]
 
@@ -47,7 +48,7 @@ class Job:
             world_size=_count(torch.get("world_size"), ours.get("world_size")),
             probes=tuple(probe for probe in probes if _is_probe(probe)),
             unusable=tuple(
-                f"{key} is {str(section[key])[:40]}"
+                f"{key} is {cut(str(section[key]), 40)}"
                 for section in (torch, ours)
                 for key in ("rank", "world_size")
                 if section.get(key) is not None and _count(section[key]) is None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from commtrace.reader.workers import Part
 from commtrace.schema import NULL, Note
+from commtrace.wording import counted
 
 __all__ = ["one_per_rank", "run_notes"]
 
@@ -70,7 +71,7 @@ def _apart(parts: Sequence[Part]) -> Iterable[Note]:
         if start - end > _APART_NS:
             earlier = _listed([window[2] for window in windows[:row]])
             minutes = (start - end) // (60 * 10**9)
-            message = f"{file} begins {minutes:,} minutes after {earlier}: different runs?"
+            message = f"{file} begins {counted(minutes, 'minute')} after {earlier}: different runs?"
             yield Note("mixed-runs", message, file=str(file))
         end = max(end, stop)
 

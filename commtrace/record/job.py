@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from commtrace.record import manifest
 from commtrace.record.workloads import Value
+from commtrace.wording import counted
 
 __all__ = ["Backend", "Job", "Plan", "Program"]
 
@@ -52,7 +53,7 @@ class Plan:
     on_signal: bool = False
 
     def __str__(self) -> str:
-        amount = f"{self.seconds:g} s" if self.seconds else f"{self.steps} steps"
+        amount = f"{self.seconds:g} s" if self.seconds else counted(self.steps, "step")
         return f"{amount} {'after a signal' if self.on_signal else f'from step {self.first} on'}"
 
 

@@ -74,9 +74,9 @@ def timelines(trace: Trace) -> Iterator[Timeline]:
         raise CannotLook("nothing ran on a GPU")
     if events["launch_ns"].isna().all():
         raise CannotLook("the trace does not tell when the host launched what")
-    for rank in events["rank"].unique().tolist():
+    for rank in sorted(events["rank"].unique().tolist()):
         mine = events[events["rank"] == rank]
-        for device in mine["device"].dropna().unique().tolist():
+        for device in sorted(mine["device"].dropna().unique().tolist()):
             yield _timeline(rank, str(device), mine[mine["device"] == device])
 
 

@@ -15,6 +15,7 @@ from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import chance
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -117,7 +118,8 @@ class DecomposedAllReduce(Rule):
     def _advice(self, pair: Pair, once: Reference) -> str:
         time = float(pair.times["time"].median())
         advice = (
-            f"call all_reduce: {ms(once.time_ns)} instead of {ms(time)}, {len(pair.times)} times"
+            f"call all_reduce: {ms(once.time_ns)} instead of {ms(time)}, "
+            f"{counted(len(pair.times), 'time')}"
         )
         if pair.inflation > 1:
             advice += (

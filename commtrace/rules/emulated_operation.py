@@ -12,6 +12,7 @@ from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,8 +71,8 @@ class EmulatedOperation(Rule):
         return Finding(
             rule=self.name(),
             summary=(
-                f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in {len(times)} "
-                f"operations of {ms(time)}"
+                f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in "
+                f"{counted(len(times), 'operation')} of {ms(time)}"
             ),
             ranks=(),
             streams=tuple(sorted(int(stream) for stream in rows["stream"].unique())),

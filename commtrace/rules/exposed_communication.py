@@ -74,7 +74,9 @@ class ExposedCommunication(Rule):
         calls, late = ahead(trace, most), unlaunched_ns(trace)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["ahead"].all())
         each = f" (median of {len(found)} devices)" if len(found) > 1 else ""
-        communication = trace.collectives
+        # Of kernels of libraries that tell nothing of their operations there are no rows.
+        kernels = trace.kernels[trace.kernels["kind"] == "communication"]
+        communication = trace.collectives if len(trace.collectives) else kernels
         return Finding(
             rule=self.name(),
             summary=(

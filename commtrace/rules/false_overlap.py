@@ -16,6 +16,7 @@ from commtrace.rules._common import enough, ms, of_time, share_pct, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import cut
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
@@ -26,6 +27,7 @@ Int64 = npt.NDArray[np.int64]
 _AT_ONCE_NS = 200_000
 _AT_ONCE = 0.25  # of the operation's time: where cores are scarce a thread wakes later
 _MOSTLY = 0.8
+_NAME = 40  # characters
 _FAR = np.iinfo(np.int64).max
 
 
@@ -76,7 +78,7 @@ class FalseOverlap(Rule):
 
     def _finding(self, blocked: pd.DataFrame, calls: int, cost: int, trace: Trace) -> Finding:
         first = blocked.iloc[0]
-        where = "" if pd.isna(first["label"]) else f" in '{str(first['label'])[:40]}'"
+        where = "" if pd.isna(first["label"]) else f" in '{cut(str(first['label']), _NAME)}'"
         share = share_pct(cost, trace)
         return Finding(
             rule=self.name(),

@@ -13,6 +13,7 @@ from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,8 +71,9 @@ class FullPrecisionPayload(Rule):
         yield Finding(
             rule=self.name(),
             summary=(
-                f"{len(some)} operations carry {mb(float(some['size_bytes'].sum()))} of float32, "
-                f"while {share:.0%} of the matrix kernels' time is in half precision: two bytes "
+                f"{counted(len(some), 'operation')} "
+                f"{'carries' if len(some) == 1 else 'carry'} "
+                f"{mb(float(some['size_bytes'].sum()))} of float32, while {share:.0%} of the matrix kernels' time is in half precision: two bytes "
                 f"for each element save up to {ms(cost)}"
             ),
             ranks=(),

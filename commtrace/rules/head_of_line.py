@@ -17,6 +17,7 @@ from commtrace.rules._rule import Rule
 from commtrace.rules._timeline import ready_ns
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
@@ -82,7 +83,7 @@ class HeadOfLine(Rule):
             rule=self.name(),
             summary=(
                 f"{first['op']} waits {ms(queued)} behind {first['blocker']}{same} on its stream, "
-                f"ready to start, {len(stuck)} times: {ms(cost)} that compute could fill"
+                f"ready to start, {counted(len(stuck), 'time')}: {ms(cost)} that compute could fill"
             ),
             ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
             streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),

@@ -14,6 +14,7 @@ from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import arrivals, late_ranks
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -72,10 +73,13 @@ class Jitter(Rule):
         known = operations["last_rank"].dropna()
         share = share_pct(cost, trace)
         turns = int(known.nunique())
+        who = "one rank, not more often than chance allows, is"
+        if turns != 1:
+            who = f"{turns or 'unknown'} ranks take turns in being"
         return Finding(
             rule=self.name(),
             summary=(
-                f"{turns} ranks take turns in being last to {len(operations)} collectives: "
+                f"{who} last to {counted(len(operations), 'collective')}: "
                 f"{ms(cost)} of waiting behind the mean arrival"
             ),
             ranks=tuple(sorted({int(rank) for rank in known})),
@@ -141,5 +145,6 @@ def _advice(trace: Trace) -> str:
     cores, ranks = (manifest.get("cpu") or {}).get("count"), manifest.get("world_size")
     one_host = len(manifest.get("hosts") or ()) == 1
     if cores and ranks and one_host and manifest.get("backend") == "gloo" and cores < ranks:
-        return f"{ranks} ranks share {cores} CPU cores and wait for their turn: use no more ranks"
+        shared = f"{ranks} ranks share {counted(cores, 'CPU core')}"
+        return f"{shared} and wait for their turn: use no more ranks"
     return "synchronise less often, and make the ranks' work alike: batches of equal length"

@@ -15,6 +15,7 @@ from commtrace.rules._rule import Rule
 from commtrace.rules._timeline import Timeline, timelines
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted, cut
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -24,6 +25,7 @@ Int64 = npt.NDArray[np.int64]
 
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
+_NAME = 40  # characters
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,9 @@ class LaunchGap(Rule):
             found,
             trace,
             summary=(
-                f"rank {line.rank}'s {line.device} waits for a launch {len(gaps)} times, "
-                f"{ms(float(gaps.mean()))} on average: {ms(int(gaps.sum()))}"
+                f"rank {line.rank}'s {line.device} waits for a launch "
+                f"{counted(len(gaps), 'time')}, {ms(float(gaps.mean()))} on average: "
+                f"{ms(found.total_ns)}"
             ),
             evidence=(
                 Evidence("gaps behind a late launch", len(gaps), "gaps", self.min_gaps),
@@ -266,7 +269,7 @@ def _label(found: _Idle, trace: Trace) -> str | None:
         around = np.flatnonzero((opens <= (first + last) // 2) & ((first + last) // 2 < closes))
         if around.size:
             innermost = around[(closes - opens)[around].argmin()]
-            label = str(ranges["label"].iloc[innermost])[:40]
+            label = cut(str(ranges["label"].iloc[innermost]), _NAME)
             time[label] = time.get(label, 0) + last - first
     most = max(time, key=lambda label: time[label], default=None)
     return most if most and time[most] > found.total_ns / 2 else None

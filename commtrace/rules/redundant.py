@@ -18,6 +18,7 @@ from commtrace.rules._repeats import needless_barriers, reduced_twice
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +78,7 @@ class Redundant(Rule):
         count = needless["operation"].nunique()
         return Finding(
             rule=self.name(),
-            summary=f"{said.what}: {count} operations too many, {ms(cost_ns)} exposed",
+            summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} exposed",
             ranks=(),
             streams=tuple(sorted({int(stream) for stream in needless["stream"]})),
             start_ns=int(needless["start_ns"].min()),
@@ -174,7 +175,8 @@ def _exposed_ns(trace: Trace, rows: pd.DataFrame) -> int:
         rank, device = cast("tuple[int, str]", place)
         begun = mine["start_ns"] - ahead_ns(mine)
         busy = union(begun.to_numpy(), mine["end_ns"].to_numpy())
-        compute = device_work(trace)[Device(rank, device)].compute
+        did = device_work(trace).get(Device(rank, device))
+        compute = did.compute if did else None
         alone = busy if compute is None else subtract(busy, compute)
         exposed[rank] = exposed.get(rank, 0) + total(alone)
     # Waiting for a rank that comes later is not gained: all others would wait elsewhere.

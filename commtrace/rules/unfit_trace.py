@@ -17,6 +17,7 @@ from commtrace.rules._timeline import timelines
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import SYNCHRONISING
 from commtrace.schema import Evidence, Finding, Note
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -88,7 +89,7 @@ class UnfitTrace(Rule):
                 files = len({note.file for note in notes})
                 yield self._finding(
                     trace,
-                    f"{files} file{'s' * (files != 1)} {what}: {_shortened(notes[0].message)}",
+                    f"{counted(files, 'file')} {what}: {_shortened(notes[0].message)}",
                     Evidence(f"files: {code}", files, "files", 0),
                     advice,
                     tuple(sorted({note.rank for note in notes if note.rank is not None})),

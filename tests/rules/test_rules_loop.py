@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from commtrace.rules import RULES, Rule, _diagnose, diagnose
 from commtrace.rules._common import ms
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.run import Run
-from commtrace.schema import Evidence, Finding
+from commtrace.schema import TABLES, Evidence, Finding, rows
 from commtrace.trace import Trace
 
 
@@ -236,3 +237,51 @@ def test_few_operations_of_each_rank_are_not_fine() -> None:
             run.collective(rank, "all_reduce", at, 6000 - late, size=1 << 26, group=group)
     told = "6 matched collectives of one rank, needs 10"
     assert reason(run.trace(), "straggler") == told
+
+
+def test_a_stall_is_told_from_the_devices_first_work() -> None:
+    run = Tiny()
+    run.step(0, 0, 0, 20_000)
+    run.kernel(0, 0, 50, launch_ns=None)
+    for i in range(3):
+        run.kernel(0, 5_000 + 20 * i, 10, launch_ns=BASE_NS + 1000 * (4_995 + 20 * i))
+    (found,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert "4.95 ms from 50 µs after cuda:0's first work" in found.advice
+
+
+def test_long_names_are_cut_in_the_middle() -> None:
+    run = Tiny()
+    label = "an annotation that is much longer than anybody reads ## step of the optimizer"
+    for step in range(2):
+        run.step(0, step, 6_000 * step, 6_000)
+        run.step(0, step, 6_000 * step, 6_000, label=label)
+        at = 6_000 * step + 5_000
+        run.kernel(0, at, 800, launch_ns=BASE_NS + 1000 * (at - 5))
+    (found,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert "'an annotation that i…ep of the optimizer'" in found.summary
+
+
+@pytest.mark.parametrize("rule", ["decomposed-all-reduce", "device-late", "late-sender"])
+def test_the_order_of_events_changes_nothing(rule: str) -> None:
+    trace = RULES[rule].bad()
+    dice = random.Random(0)
+    tables = {}
+    for table in TABLES:
+        listed = rows(getattr(trace, table.name))
+        dice.shuffle(listed)
+        tables[table.name] = table.from_rows(listed)
+    documents = [
+        as_json.render(Run(one, "a.json").analysis(), operations=True)
+        for one in (trace, replace(trace, **tables))
+    ]
+    assert documents[0] == documents[1]
+
+
+def test_communication_without_operations() -> None:
+    run = Tiny()
+    for step in range(3):
+        run.step(0, step, step * 10_000, 10_000)
+        run.kernel(0, step * 10_000 + 400, 4000, kind="communication", stream=20)
+        run.kernel(0, step * 10_000 + 4400, 4000)
+    (found,) = diagnose(run.trace(), select=["exposed-communication"]).findings
+    assert found.streams == (20,)
