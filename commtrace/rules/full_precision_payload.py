@@ -73,7 +73,8 @@ class FullPrecisionPayload(Rule):
             summary=(
                 f"{counted(len(some), 'operation')} "
                 f"{'carries' if len(some) == 1 else 'carry'} "
-                f"{mb(float(some['size_bytes'].sum()))} of float32, while {share:.0%} of the matrix kernels' time is in half precision: two bytes "
+                f"{mb(float(some['size_bytes'].sum()))} of float32, "
+                f"while {share:.0%} of the matrix kernels' time is in half precision: two bytes "
                 f"for each element save up to {ms(cost)}"
             ),
             ranks=(),
