@@ -69,7 +69,7 @@ class ColdStart(Rule):
         found = []
         for _, kind in times.groupby(_KIND, observed=True, dropna=False):
             first, later = kind[kind["first"]], kind[~kind["first"]]
-            usual = float(later["time_ns"].median()) if len(later) else 0.0
+            usual = max(float(later["time_ns"].median()), 1.0) if len(later) else 0.0
             longest = float(later["time_ns"].max()) if len(later) else 0.0
             cold = first[first["time_ns"] > max(self.slower * usual, longest)]
             cost = float((cold["time_ns"] - usual).sum())

@@ -75,6 +75,8 @@ class DecomposedAllReduce(Rule):
             raise CannotLook("the trace tells no sizes: record with record_shapes=True")
         for pair in pairs(trace):
             once = reference(trace, pair)
+            if once.time_ns <= 0:
+                continue  # the trace tells no time of the all_reduce
             time = float(pair.times["time"].median())
             share = share_pct((time - once.time_ns) * len(pair.times), trace)
             longer = _longer(pair, once)

@@ -112,7 +112,8 @@ def _half_share(trace: Trace) -> float | None:
     half = names.str.contains(HALF, case=False)
     matrix = names.str.contains(MATRIX, case=False)
     told = matrix & (half | names.str.contains(SINGLE, case=False))
-    return float(time[matrix & half].sum() / time[told].sum()) if told.any() else None
+    known = int(time[told].sum())
+    return int(time[matrix & half].sum()) / known if known else None
 
 
 def _gain_ns(known: pd.DataFrame) -> pd.Series[float]:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from commtrace.metrics.whole import Whole, steps_without_work, whole
@@ -285,3 +286,31 @@ def test_communication_without_operations() -> None:
         run.kernel(0, step * 10_000 + 4400, 4000)
     (found,) = diagnose(run.trace(), select=["exposed-communication"]).findings
     assert found.streams == (20,)
+
+
+def without_time(trace: Trace, table: str, op: str | None = None) -> Trace:
+    events = getattr(trace, table)
+    zero = events["op"] == op if op else events["kind"] == "compute"
+    return replace(
+        trace, **{table: events.assign(duration_ns=events["duration_ns"].where(~zero, 0))}
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "table", "op"),
+    [
+        ("full-precision-payload", "kernels", None),
+        ("contention", "kernels", None),
+        ("decomposed-all-reduce", "collectives", "all_reduce"),
+        ("cold-start", "collectives", "all_reduce"),
+    ],
+)
+def test_no_duration_is_no_fault_of_a_rule(rule: str, table: str, op: str | None) -> None:
+    assert not diagnose(without_time(RULES[rule].bad(), table, op), select=[rule]).findings
+
+
+def test_operations_on_a_device_without_kernels() -> None:
+    trace = RULES["redundant"].bad()
+    elsewhere = trace.collectives.assign(device=pd.Categorical(["cuda:1"] * len(trace.collectives)))
+    (found,) = diagnose(replace(trace, collectives=elsewhere), select=["redundant"]).findings
+    assert found.cost_ns
