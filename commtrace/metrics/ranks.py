@@ -88,7 +88,9 @@ def _compared(trace: Trace) -> pd.DataFrame:
         communicator=found.matches["communicator"], **trace.collectives[INTERVAL[1:]]
     )
     each = each[each["wait_ns"].notna()]
-    culprit = each[each["caused_wait_ns"] > 0].set_index("operation")["rank"]
+    # A rank can have two rows of one operation, where it numbered two alike.
+    last = each[each["caused_wait_ns"] > 0].drop_duplicates("operation")
+    culprit = last.set_index("operation")["rank"]
     group = found.operations.set_index("operation")["group"]
     return each.assign(
         culprit=each["operation"].map(culprit),

@@ -32,6 +32,7 @@ TRACES = int(os.environ.get("COMMTRACE_FUZZ", "48"))
 PARTS = 12
 SLOW_S = 10
 RECORDED = Path(__file__).parents[2] / "traces"
+NAMES = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
@@ -271,6 +272,11 @@ def looked_at(trace: Trace) -> Analysis:
             share = "share" in one.name or one.name.endswith((" steps' time", " run's time"))
             assert not share or one.value <= 100, f"{what}{one.name} is {one.value}"
     return analysis
+
+
+@pytest.mark.parametrize("seed", [72, 134, 155, 223])
+def test_mutated_traces_that_showed_a_fault(seed: int) -> None:
+    looked_at(mutated(seed))
 
 
 @pytest.mark.timeout(0)
