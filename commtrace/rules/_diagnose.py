@@ -84,7 +84,7 @@ def _value(rule: type[Rule], field: str, kind: type[Any], given: Any) -> Any:
 
 
 def _ordered(findings: list[Finding]) -> list[Finding]:
-    costliest = sorted(findings, key=lambda one: (-one.cost_ns, one.rule, one.start_ns, one.ranks))
+    costliest = sorted(findings, key=lambda one: (-one.cost_ns, one.rule, one.start_ns))
     causes = [_cause(finding, costliest) for finding in costliest]
 
     def symptoms(cause: Finding | None) -> list[Finding]:
