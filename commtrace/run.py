@@ -15,6 +15,7 @@ from commtrace.analysis import Analysis
 from commtrace.errors import UsageError
 from commtrace.schema import Diagnosis, Note
 from commtrace.trace import Trace
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -230,7 +231,9 @@ class Run:
         from commtrace.rules import verdict
 
         diagnosis = self.diagnose(select=select, ignore=ignore, thresholds=thresholds)
-        return Analysis(**self._measures, verdict=verdict(self.trace, diagnosis))
+        measures = self._measures
+        noted = {**measures, "notes": measures["notes"] + diagnosis.notes}
+        return Analysis(**noted, verdict=verdict(self.trace, diagnosis))
 
     @cached_property
     def _measures(self) -> dict[str, Any]:
@@ -239,10 +242,16 @@ class Run:
         from commtrace.metrics.sizes import unsized
         from commtrace.metrics.summary import summary
         from commtrace.metrics.waits import unmatched
+        from commtrace.metrics.whole import steps_without_work
 
         return {
             "run": summary(self.trace, self.name),
-            "notes": self.notes + unsized(self.trace) + unmatched(self.trace),
+            "notes": (
+                self.notes
+                + unsized(self.trace)
+                + unmatched(self.trace)
+                + steps_without_work(self.trace)
+            ),
             "devices": self.overlap(),
             "streams": self.streams(),
             "stream_overlap": self.overlap(by="stream"),
@@ -275,7 +284,7 @@ class Run:
         what = summary(self.trace, self.name)
         events = int(self.ranks["events"].sum())
         return (
-            f"<Run {self.name!r}: {len(what.ranks)} ranks, {events:,} events, "
+            f"<Run {self.name!r}: {counted(len(what.ranks), 'rank')}, {counted(events, 'event')}, "
             f"{duration(what.span_ns)}>"
         )
 

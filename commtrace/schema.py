@@ -373,7 +373,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings, costliest first, and the rules that could not look, with the reason."""
+    """Findings, costliest first, and the rules that could not look, with the reason.
+
+    ``notes`` are about rules that broke.
+    """
 
     findings: tuple[Finding, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,20 @@ settings.load_profile("any machine")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What records for real first: begun last, one worker would end minutes behind the other."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def broken_rules() -> Iterator[Callable[[str, Exception], str]]:
+    """In tests a rule that breaks is no skipped one. What the program does instead."""
+    from commtrace.rules import _diagnose
+
+    def fails(name: str, error: Exception) -> str:
+        raise AssertionError(f"{name} broke") from error
+
+    with pytest.MonkeyPatch.context() as patch:
+        original = _diagnose.broken
+        patch.setattr(_diagnose, "broken", fails)
+        yield original
 
 
 @pytest.fixture(scope="session")

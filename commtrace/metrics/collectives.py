@@ -120,8 +120,12 @@ def collectives(trace: Trace) -> pd.DataFrame:
         )
         .join(_compared(events))
     )
-    costliest_first = table.sort_values("duration_ns_total", ascending=False, kind="stable")
-    return COLLECTIVES.from_rows([{**row, **_bandwidth(row)} for row in rows(costliest_first)])
+    costliest_first = sorted(rows(table), key=_costliest_first)
+    return COLLECTIVES.from_rows([{**row, **_bandwidth(row)} for row in costliest_first])
+
+
+def _costliest_first(row: dict[str, Any]) -> tuple[Any, ...]:
+    return -row["duration_ns_total"], *(str(row[name]) for name in _KIND)
 
 
 def _events(trace: Trace) -> pd.DataFrame:

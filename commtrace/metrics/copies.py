@@ -47,6 +47,8 @@ def copies(trace: Trace) -> pd.DataFrame:
         {**dict(zip(_ROUTE, map(_text, route), strict=True)), "rank": route[0], **_measures(part)}
         for route, part in routes
     ]
+    # Categories come in the order in which the trace first has them.
+    rows.sort(key=lambda row: (row["rank"], *(str(row[name]) for name in _ROUTE)))
     return COPIES.from_rows(rows)
 
 

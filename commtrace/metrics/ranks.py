@@ -54,7 +54,8 @@ ARRIVALS = Table(
 def ranks(trace: Trace) -> pd.DataFrame:
     """Each rank's file and host, and how it and the others waited, as ``RANKS``."""
     sums = arrivals(trace).groupby("rank")[["last_arrivals", "wait_ns_total", "caused_wait_ns"]]
-    known = trace.ranks[["rank", "file", "host"]]
+    known = trace.ranks[["rank", "file", "host"]].astype({"file": "str"})
+    known = known.sort_values(["rank", "file"], kind="stable")
     return RANKS.from_rows(rows(known.merge(sums.sum(), on="rank", how="left")))
 
 
@@ -87,7 +88,9 @@ def _compared(trace: Trace) -> pd.DataFrame:
         communicator=found.matches["communicator"], **trace.collectives[INTERVAL[1:]]
     )
     each = each[each["wait_ns"].notna()]
-    culprit = each[each["caused_wait_ns"] > 0].set_index("operation")["rank"]
+    # A rank can have two rows of one operation, where it numbered two alike.
+    last = each[each["caused_wait_ns"] > 0].drop_duplicates("operation")
+    culprit = last.set_index("operation")["rank"]
     group = found.operations.set_index("operation")["group"]
     return each.assign(
         culprit=each["operation"].map(culprit),

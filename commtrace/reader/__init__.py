@@ -18,6 +18,7 @@ from commtrace.reader.runs import one_recording, run_notes, without_copies, with
 from commtrace.reader.workers import Failure, Part, read_each
 from commtrace.schema import Note
 from commtrace.trace import Trace
+from commtrace.wording import counted
 
 __all__ = ["read"]
 
@@ -51,7 +52,7 @@ def read(
     parts = [part for file in files if isinstance(part := outcomes[file], Part)]
     failures = [(file, bad) for file in files if isinstance(bad := outcomes[file], Failure)]
     if not parts:
-        more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
+        more = f" (and {counted(len(failures) - 1, 'more file')})" if len(failures) > 1 else ""
         raise TraceError(failures[0][1].why + more)
     notes = [
         Note("not-a-trace", f"{file} is no trace: left out", file=str(file))

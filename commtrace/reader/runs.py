@@ -12,6 +12,7 @@ from commtrace.errors import TraceError
 from commtrace.reader.recordings import recordings, same, told, window
 from commtrace.reader.workers import Part
 from commtrace.schema import Note
+from commtrace.wording import counted
 
 __all__ = ["one_recording", "run_notes", "without_copies", "without_empty"]
 
@@ -134,7 +135,7 @@ def _apart(parts: Sequence[Part]) -> Iterable[Note]:
         if start - end > _APART_NS:
             earlier = _listed([window[2] for window in windows[:row]])
             minutes = (start - end) // _MINUTE_NS
-            message = f"{file} begins {minutes:,} minutes after {earlier}: different runs?"
+            message = f"{file} begins {counted(minutes, 'minute')} after {earlier}: different runs?"
             yield Note("mixed-runs", message, file=str(file))
         end = max(end, stop)
 

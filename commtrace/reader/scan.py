@@ -13,6 +13,7 @@ from commtrace.reader.events import Scan
 from commtrace.reader.metadata import parsed, quoted
 from commtrace.reader.source import Source
 from commtrace.schema import Note
+from commtrace.wording import counted
 
 __all__ = ["base_ns", "scan"]
 
@@ -165,23 +166,23 @@ class _Reading:
         if document.repaired:
             self._note(
                 "repaired",
-                f"{document.repaired:,} events held NaN, stray quotes, control characters or "
-                "bytes that are not UTF-8",
+                f"{counted(document.repaired, 'event')} held NaN, stray quotes, control "
+                "characters or bytes that are not UTF-8",
             )
         if document.unfit:
             self._note(
                 "bad-events",
-                f"{document.unfit:,} events skipped whose fields have the wrong types; "
+                f"{counted(document.unfit, 'event')} skipped whose fields have the wrong types; "
                 f"the first: {document.reason}",
             )
         if left_out := collector.left_out:
             self._note(
                 "bad-events",
-                f"{left_out.count:,} events skipped; the first is one {left_out.reason}",
+                f"{counted(left_out.count, 'event')} skipped; the first is one {left_out.reason}",
             )
         if odd := collector.unbelieved:
             self._note(
                 "bad-arguments",
-                f"of {odd.count:,} events some arguments are not used; "
+                f"of {counted(odd.count, 'event')} some arguments are not used; "
                 f"the first is one {odd.reason}",
             )

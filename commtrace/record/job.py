@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from commtrace.record import conceal
 from commtrace.record.workloads import Value
+from commtrace.wording import counted
 
 __all__ = ["Backend", "Job", "Plan", "Program"]
 
@@ -53,8 +54,7 @@ class Plan:
     on_signal: bool = False
 
     def __str__(self) -> str:
-        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
-        amount = f"{self.seconds:g} s" if self.seconds else steps
+        amount = f"{self.seconds:g} s" if self.seconds else counted(self.steps, "step")
         return f"{amount} {'after a signal' if self.on_signal else f'from step {self.first} on'}"
 
 

@@ -15,6 +15,7 @@ from commtrace.record import profile
 from commtrace.record.job import Plan
 from commtrace.record.meeting import Meeting
 from commtrace.record.profiler import Profiler
+from commtrace.wording import counted
 
 __all__ = ["Window"]
 
@@ -242,8 +243,7 @@ class Window:
                 what = "no optimizer's step and no commtrace.step() was seen"
             notes.append(f"{what}: recorded whole, {length}")
         if self._recounted_at:
-            ended = self._recounted_at
-            before = f"{ended} step{'s' * (ended != 1)} of its optimizer"
+            before = f"{counted(self._recounted_at, 'step')} of its optimizer"
             notes.append(f"the program counts its own steps; the first ended behind {before}")
         if told["backend"] is None:
             notes.append("the program has no process group: rank and world size as it was started")

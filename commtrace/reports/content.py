@@ -9,6 +9,7 @@ from commtrace.reports import tables, waiting
 from commtrace.reports.tables import Section, exposed_share, more
 from commtrace.reports.text import clean, duration, percent
 from commtrace.schema import CUT_BEFORE_GPU, rows
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
@@ -27,11 +28,11 @@ def headline(analysis: Analysis) -> list[str]:
     """
     run = analysis.run
     present = len(run.ranks)
-    ranks = f"{present} rank{'s' * (present != 1)}"
+    ranks = counted(present, "rank")
     if run.world_size is not None and run.world_size != present:
-        ranks = f"{present} of {run.world_size} ranks"
+        ranks = f"{present} of {counted(run.world_size, 'rank')}"
     hosts = [f"{len(run.hosts)} hosts"] if len(run.hosts) > 1 else list(run.hosts)
-    steps = [f"{run.steps} step{'s' * (run.steps != 1)}"] if run.steps else []
+    steps = [counted(run.steps, "step")] if run.steps else []
     facts = [
         *([", ".join(run.backends)] if run.backends else []),
         ranks,

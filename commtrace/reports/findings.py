@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.reports.tables import more
 from commtrace.reports.text import clean, duration, percent
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.analysis import Verdict
@@ -47,7 +48,7 @@ def closing(verdict: Verdict) -> Iterator[str]:
     good = [cause for cause in causes if cause.rule in verdict.good_news]
     yield from (f"Good news: {clean(cause.summary, 400)} ({cause.rule})" for cause in good[:_NAMED])
     if skipped := sorted(verdict.diagnosis.skipped):
-        count = f"{len(skipped)} rule{'s' * (len(skipped) != 1)} could not look"
+        count = f"{counted(len(skipped), 'rule')} could not look"
         names = f": {', '.join(skipped)}" if len(skipped) <= _NAMED else ""
         yield f"{count}{names}; --format json says why."
 

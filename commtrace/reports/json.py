@@ -102,14 +102,22 @@ def schema() -> _Json:
 def _operations(analysis: Analysis) -> list[_Json]:
     arrivals: dict[int, _Json] = defaultdict(dict)
     ends: dict[int, _Json] = defaultdict(dict)
-    for row in rows(analysis.waits[["operation", "rank", "arrival_ns", "end_ns"]]):
+    waits = analysis.waits.sort_values("rank", kind="stable")
+    for row in rows(waits[["operation", "rank", "arrival_ns", "end_ns"]]):
         arrivals[row["operation"]][str(row["rank"])] = row["arrival_ns"]
         ends[row["operation"]][str(row["rank"])] = row["end_ns"]
     matched = analysis.operations[analysis.operations["matched_by"].notna()]
     table = rows(matched)
     for row in table:
         row |= {"arrival_ns": arrivals[row["operation"]], "end_ns": ends[row["operation"]]}
-    return [{name: row[name] for name in _OPERATION} for row in table]
+    return sorted(({name: row[name] for name in _OPERATION} for row in table), key=_in_order)
+
+
+def _in_order(row: _Json) -> tuple[Any, ...]:
+    """By time; what comes at the same time by what it is, however the events were listed."""
+    first = min((time for time in row["arrival_ns"].values() if time is not None), default=0)
+    seq, size = (-1 if row[name] is None else row[name] for name in ("seq", "size_bytes"))
+    return first, list(row["arrival_ns"]), str(row["group"]), str(row["op"]), seq, size
 
 
 def _columns(table: Table, *names: str) -> _Json:

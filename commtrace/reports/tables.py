@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.reports.text import NOTHING, clean, duration, percent, rate, size
 from commtrace.schema import rows
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,12 +56,14 @@ def devices(devices: pd.DataFrame, bar: int) -> Section:
         if hidden := table[_ENDS:-_ENDS]:
             footer.append(
                 f"The {_ENDS} with the most and the {_ENDS} with the least exposed "
-                f"communication; {len(hidden)} in between are not shown."
+                f"communication; {_hidden(len(hidden), 'in between')}."
             )
             table = table[:_ENDS] + table[-_ENDS:]
         if untold:
             most = duration(max(row["communication_ns"] for row in untold))
-            footer.append(f"{len(untold)} CPUs communicated, too, for up to {most}: not shown.")
+            footer.append(
+                f"{counted(len(untold), 'CPU')} communicated, too, for up to {most}: not shown."
+            )
     elif untold:
         footer.append("≤ all communication of the device: what it computed meanwhile is untold.")
     return Section(
@@ -128,9 +131,7 @@ def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> S
         footer.append("exposed: what runs at once counts for each; it adds up to more than all.")
     if hidden := table[_COSTLIEST:]:
         rest, all_ = (sum(row["duration_ns_total"] for row in part) for part in (hidden, table))
-        footer.append(
-            f"{len(hidden)} more are not shown: {duration(rest)} of {duration(all_)} in total."
-        )
+        footer.append(f"{_hidden(len(hidden))}: {duration(rest)} of {duration(all_)} in total.")
     return Section(
         "The costliest collectives",
         (
@@ -218,4 +219,8 @@ def _route(row: dict[str, Any]) -> str:
 
 def more(count: int, shown: int) -> list[str]:
     """A line that says how many are not shown, if any."""
-    return [f"{count - shown} more are not shown."] if count > shown else []
+    return [f"{_hidden(count - shown)}."] if count > shown else []
+
+
+def _hidden(count: int, which: str = "more") -> str:
+    return f"{count} {which} {'is' if count == 1 else 'are'} not shown"

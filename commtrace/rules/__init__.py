@@ -7,7 +7,6 @@ on which it must speak, ``good()`` the nearest one on which it must not.
 
 from __future__ import annotations
 
-from commtrace.rules._common import step_time_ns
 from commtrace.rules._diagnose import configured, diagnose
 from commtrace.rules._explained import explanation, verdict
 from commtrace.rules._registry import RULES, rule_named
@@ -24,7 +23,6 @@ __all__ = [
     "diagnose",
     "explanation",
     "rule_named",
-    "step_time_ns",
     "thresholds",
     "verdict",
 ]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.intervals import total, union
-from commtrace.rules._common import worth_saying
-from commtrace.rules._rule import CannotLook
+from commtrace.rules._common import enough, too_few, worth_saying
 from commtrace.rules._waiting import chance, joined_rows, own_gaps
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ def rooted(trace: Trace, ops: Collection[str], min_operations: int) -> pd.DataFr
     rows = rows[rows["op"].isin(ops) & (rows["present"] > 1) & rows["skew_ns"].notna()]
     rows = rows[rows["root"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:
-        names = " or ".join(ops)
-        raise CannotLook(f"{count} matched {names} with a known root, fewer than {min_operations}")
+        which = f"({' or '.join(ops)}) matched and with a known root"
+        raise too_few(count, "operation", min_operations, which)
     return rows
 
 
@@ -66,7 +65,7 @@ def sent(trace: Trace, min_operations: int) -> pd.DataFrame:
     rows = rows[rows["op"].isin(("send", "recv")) & (rows["present"] == 2)]
     rows = rows[rows["peer"].notna() & rows["skew_ns"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:
-        raise CannotLook(f"{count} sends matched with their recv, fewer than {min_operations}")
+        raise too_few(count, "send", min_operations, "matched with their recv")
     sends = rows["op"] == "send"
     peer = rows["peer"].astype("int64")
     return rows.assign(
@@ -84,10 +83,11 @@ def systematic(
     """Where the last to arrive is the one that ``late`` marks, more often than chance allows.
 
     ``limits`` are the operations needed of one key, and the share of the steps' time that
-    the waits must cost.
+    the waits must cost. CannotLook if it is only so where there are too few operations.
     """
     gaps = own_gaps(rows)
     gaps = gaps[late.loc[gaps.index]]
+    some = []
     keys = rows.groupby(key, observed=True, dropna=False)
     for _, mine in keys:
         first, second = mine[key].iloc[0]
@@ -102,6 +102,7 @@ def systematic(
             streams=tuple(sorted(int(stream) for stream in mine["stream"].unique())),
             waits=its[["operation", "start_ns", "end_ns"]],
         )
-        enough = count >= limits[0] and p_value <= _SIGNIFICANT
-        if enough and worth_saying(found.cost_ns, trace, limits[1]):
-            yield found
+        few = count < limits[0] and len(its) > fair * count
+        if (few or p_value <= _SIGNIFICANT) and worth_saying(found.cost_ns, trace, limits[1]):
+            some.append((count, found))
+    yield from enough(some, limits[0], "operation", f"with one {' and '.join(key)}")

@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
+from commtrace.metrics.whole import whole
 from commtrace.rules._rule import CannotLook
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
-__all__ = ["mb", "ms", "several_ranks", "step_time_ns", "worth_saying"]
-
-
-_TIMES: WeakKeyDictionary[Trace, int] = WeakKeyDictionary()
-
-
-def step_time_ns(trace: Trace) -> int:
-    """The time that findings are weighed against: the median rank's steps, else its events.
-
-    A step lasts until all is done that its host launched.
-    """
-    if trace not in _TIMES:
-        _TIMES[trace] = _step_time_ns(trace)
-    return _TIMES[trace]
-
-
-def _step_time_ns(trace: Trace) -> int:
-    steps = trace.steps[trace.steps["label"].isna()]
-    events = [trace.kernels, trace.copies, trace.collectives, trace.ops]
-    if len(steps):
-        launched = [one[one["step"].notna()] for one in events[:3]]
-        ends = pd.concat([_ends(one) for one in (steps, *launched)]).groupby(level=0).max()
-        return int((ends - steps.groupby("rank")["start_ns"].min()).median())
-    spans = [int(_ends(one).max() - one["start_ns"].min()) for one in events if len(one)]
-    return max(spans, default=0)
-
-
-def _ends(events: pd.DataFrame) -> pd.Series[int]:
-    """Each rank's last end."""
-    return (events["start_ns"] + events["duration_ns"]).groupby(events["rank"]).max()
+__all__ = ["enough", "mb", "ms", "of_time", "several_ranks", "share_pct", "too_few", "worth_saying"]
 
 
 def worth_saying(cost_ns: float, trace: Trace, share: float) -> bool:
-    """Whether a cost is at least that share of the steps' time."""
-    return cost_ns > 0 and cost_ns >= share * step_time_ns(trace)
+    """Whether a cost is at least that share of the steps' time; of the run's without steps."""
+    time_ns = whole(trace).time_ns
+    return min(cost_ns, time_ns) > 0 and min(cost_ns, time_ns) >= share * time_ns
+
+
+def share_pct(cost_ns: float, trace: Trace) -> float:
+    """A cost as a share of the steps' time, in percent; of the run's without steps."""
+    time_ns = whole(trace).time_ns
+    return 100 * min(cost_ns, time_ns) / max(time_ns, 1)
+
+
+def of_time(trace: Trace) -> str:
+    """What ``share_pct`` is a share of, in words."""
+    return "of the steps' time" if whole(trace).in_steps else "of the run's time"
+
+
+def too_few(count: int, noun: str, needed: int, which: str = "") -> CannotLook:
+    """What a claim about many lacks; ``which`` says which of them count."""
+    return CannotLook(f"{counted(count, noun)}{which and ' '}{which}, needs {needed:,}")
+
+
+def enough(
+    found: Collection[tuple[int, Any]], needed: int, noun: str, which: str = ""
+) -> Iterator[Any]:
+    """What was found in at least so many; CannotLook if all was found in fewer."""
+    many = [one for count, one in found if count >= needed]
+    yield from many
+    if found and not many:
+        raise too_few(max(count for count, _ in found), noun, needed, which)
 
 
 def several_ranks(trace: Trace) -> None:
@@ -56,15 +54,28 @@ def several_ranks(trace: Trace) -> None:
 
 
 def mb(size_bytes: float) -> str:
-    """A size for a sentence."""
-    for unit, per in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= per:
-            return f"{size_bytes / per:.3g} {unit}"
+    """A size for a sentence.
+
+    >>> mb(999_600), mb(4e6), mb(12)
+    ('1 MB', '4 MB', '12 bytes')
+    """
+    for unit, per in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= 0.9995 * per:
+            return f"{_digits(size_bytes / per)} {unit}"
     return f"{size_bytes:.0f} bytes"
 
 
 def ms(time_ns: float) -> str:
-    """A time for a sentence."""
-    if time_ns >= 9.995e8:
-        return f"{time_ns / 1e9:.3g} s"
-    return f"{time_ns / 1e6:.3g} ms" if time_ns >= 1e5 else f"{time_ns / 1e3:.3g} µs"
+    """A time for a sentence.
+
+    >>> ms(1_080_000), ms(-99_000), ms(999_600_000), ms(1.5e12)
+    ('1.08 ms', '-99 µs', '1 s', '1,500 s')
+    """
+    for unit, per, least in (("s", 1e9, 9.995e8), ("ms", 1e6, 1e5)):
+        if abs(time_ns) >= least:
+            return f"{_digits(time_ns / per)} {unit}"
+    return f"{_digits(time_ns / 1e3)} µs"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"

@@ -8,15 +8,16 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from commtrace.errors import UsageError
+from commtrace.metrics.whole import whole
 from commtrace.rules._compared import among_those_there
 from commtrace.rules._registry import RULES, rule_named
 from commtrace.rules._rule import CannotLook, Rule
-from commtrace.schema import Diagnosis, Finding
+from commtrace.schema import Diagnosis, Finding, Note
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
 
-__all__ = ["configured", "diagnose"]
+__all__ = ["broken", "configured", "diagnose"]
 
 _EXPLAINED = 0.5  # of its cost: of a larger one the most would remain
 
@@ -31,20 +32,35 @@ def diagnose(
     """Ask every rule, or the selected ones. ``thresholds`` is {rule: {field: value}}.
 
     Findings come costliest first, symptoms behind their cause; one that has no cost of its
-    own where its symptoms' would stand. UsageError for an unknown rule or threshold.
+    own where its symptoms' would stand. None costs more than the time it is a share of. A rule
+    that breaks is skipped, with a note. UsageError for an unknown rule or threshold.
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
     chosen -= {rule_named(name).name() for name in ignore}
     rules = {name: configured(name, values) for name, values in (thresholds or {}).items()}
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
+    notes: list[Note] = []
     for name in sorted(chosen):
         try:
-            findings.extend(rules.get(name, RULES[name]()).check(trace))
+            findings += list(rules.get(name, RULES[name]()).check(trace))
         except CannotLook as reason:
             skipped[name] = str(reason)
-    findings = [among_those_there(finding, trace) for finding in findings]
-    return Diagnosis(tuple(_ordered(findings)), skipped)
+        except Exception as error:  # noqa: BLE001 - one that breaks costs no other its answer
+            skipped[name] = broken(name, error)
+            notes.append(Note("broken-rule", f"{name} was not checked: {skipped[name]}"))
+    at_most = whole(trace).time_ns
+    held = [
+        among_those_there(replace(one, cost_ns=min(one.cost_ns, at_most)), trace)
+        for one in findings
+    ]
+    return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes))
+
+
+def broken(name: str, error: Exception) -> str:
+    """Why a rule is skipped that met what nobody thought of."""
+    told = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"error in {name}: {' '.join(told.split())}; please report it with the trace"
 
 
 def configured(name: str, values: Mapping[str, Any]) -> Rule:
@@ -72,7 +88,7 @@ def _value(rule: type[Rule], field: str, kind: type[Any], given: Any) -> Any:
 
 
 def _ordered(findings: list[Finding]) -> list[Finding]:
-    costliest = sorted(findings, key=lambda finding: -finding.cost_ns)
+    costliest = sorted(findings, key=lambda one: (-one.cost_ns, one.rule, one.start_ns))
     causes = [_cause(finding, costliest) for finding in costliest]
 
     def symptoms(cause: Finding | None) -> list[Finding]:

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from commtrace.analysis import Explanation, Verdict
-from commtrace.rules._common import step_time_ns
+from commtrace.metrics.whole import whole
 from commtrace.rules._diagnose import diagnose
 from commtrace.rules._registry import RULES, rule_named
 
@@ -33,5 +33,5 @@ def explanation(name: str) -> Explanation:
 def verdict(trace: Trace, diagnosis: Diagnosis) -> Verdict:
     """A trace's diagnosis with what its findings are weighed by."""
     good_news = frozenset(name for name, rule in RULES.items() if rule.good_news)
-    in_steps = bool(trace.steps["label"].isna().any())
-    return Verdict(diagnosis, step_time_ns(trace), good_news, in_steps)
+    its = whole(trace)
+    return Verdict(diagnosis, its.time_ns, good_news, its.in_steps)

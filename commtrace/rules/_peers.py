@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.intervals import Intervals, covered, total, union
+from commtrace.rules._common import mb, too_few
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from commtrace.rules._rule import CannotLook
     from commtrace.trace import Trace
 
-__all__ = ["Pair", "pairs"]
+__all__ = ["Pair", "pairs", "too_few_copies"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,15 @@ def pairs(trace: Trace, min_bytes: int, min_copies: int) -> list[Pair]:
         for host, on_host in peer.groupby(hosts)
         for pair in _on_host(str(host), on_host, min_bytes, min_copies)
     ]
+
+
+def too_few_copies(trace: Trace, min_bytes: int, min_copies: int) -> CannotLook:
+    """What a claim about pairs lacks where ``pairs`` finds none."""
+    peer = trace.copies[trace.copies["kind"] == "PtoP"]
+    large = peer[peer["size_bytes"].fillna(0) >= min_bytes]
+    most = large.groupby(["rank", "source", "destination"], observed=True).size().max()
+    which = f"of {mb(min_bytes)} or more between two GPUs"
+    return too_few(int(most) if len(large) else 0, "copy", min_copies, which)
 
 
 def _on_host(host: str, peer: pd.DataFrame, min_bytes: int, min_copies: int) -> list[Pair]:

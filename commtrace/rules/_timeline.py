@@ -31,13 +31,15 @@ _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
 class Timeline:
     """Kernels, copies and fills of a device by start, all streams together.
 
-    Of those whose launch is told: ``idle_ns`` is how long before each of them the device ran
-    nothing at all, ``ready_ns`` how long before its start the host had launched it, ``kind``
-    a kernel's or a copy's, ``size_bytes`` a copy's, NaN where unknown.
+    The first starts at ``first_ns``. Of those whose launch is known: ``idle_ns`` is how long
+    before each of them the device ran nothing at all, ``ready_ns`` how long before its start
+    the host had launched it, ``kind`` a kernel's or a copy's, ``size_bytes`` a copy's, NaN
+    where unknown.
     """
 
     rank: int
     device: str
+    first_ns: int
     start_ns: Int64
     end_ns: Int64
     launch_ns: Int64
@@ -106,9 +108,9 @@ def timelines(trace: Trace) -> Iterator[Timeline]:
         raise CannotLook("nothing ran on a GPU")
     if events["launch_ns"].isna().all():
         raise CannotLook("the trace does not tell when the host launched what")
-    for rank in events["rank"].unique().tolist():
+    for rank in sorted(events["rank"].unique().tolist()):
         mine = events[events["rank"] == rank]
-        for device in mine["device"].dropna().unique().tolist():
+        for device in sorted(mine["device"].dropna().unique().tolist()):
             pauses = trace.pauses.get(rank, ())
             yield _timeline(rank, str(device), mine[mine["device"] == device], pauses)
 
@@ -126,6 +128,7 @@ def _timeline(
     return Timeline(
         rank,
         device,
+        int(start[0]),
         start[told],
         end[told],
         events["launch_ns"].to_numpy(dtype=np.int64),

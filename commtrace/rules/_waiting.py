@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import several_ranks, worth_saying
+from commtrace.rules._common import several_ranks, too_few, worth_saying
 from commtrace.rules._delays import delay_ns
 from commtrace.rules._doing import Doing, Doings
 from commtrace.rules._rule import CannotLook
@@ -160,9 +160,8 @@ def arrivals(trace: Trace, min_operations: int) -> pd.DataFrame:
     rows = joined_rows(trace)
     rows = rows[rows["op"].isin(SYNCHRONISING) & (rows["present"] > 1) & rows["skew_ns"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:
-        raise CannotLook(
-            f"{count} matched collectives with comparable arrivals, fewer than {min_operations}"
-        )
+        which = "with comparable arrivals"
+        raise too_few(count, "matched collective", min_operations, which)
     return rows
 
 
@@ -179,6 +178,9 @@ def late_ranks(trace: Trace, min_operations: int) -> tuple[Late, ...]:
     known = _KNOWN.setdefault(trace, {})
     if min_operations not in known:
         rows = arrivals(trace, min_operations)
+        most = int(rows.groupby("rank")["operation"].nunique().max())
+        if most < min_operations:
+            raise too_few(most, "matched collective", min_operations, "of one rank")
         gaps = own_gaps(rows)
         known[min_operations] = tuple(_late(rows, gaps, trace, min_operations))
     return known[min_operations]

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.rules._bandwidth import mb, served, streams
-from commtrace.rules._common import worth_saying
+from commtrace.rules._common import enough, worth_saying
 from commtrace.rules._links import on_links
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._topology import uniform_link
 from commtrace.schema import Evidence, Finding
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.expect import Link
     from commtrace.trace import Trace
 
 
@@ -52,32 +55,39 @@ class AtTheRoofline(Rule):
             raise CannotLook("no recorded topology tells one link between all GPUs")
         known = served(trace)
         large = known[(known["size_bytes"] >= self.min_bytes) & known["factor"].notna()]
-        for (_, op), some in large.groupby(["communicator", "op"], observed=True, dropna=False):
+        found = []
+        for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
             busbw = float(some["busbw_gb_s"].median())
             possible = busbw <= link.peak_gb_s * float(some["factor"].clip(lower=1).median())
-            if len(some) < self.min_count or busbw < self.min_share * link.usual_gb_s:
+            if not possible or busbw < self.min_share * link.usual_gb_s:
                 continue
-            if possible and worth_saying(some["transfer_ns"].sum(), trace, self.min_step_share):
-                yield Finding(
-                    rule=self.name(),
-                    summary=(
-                        f"{len(some)} {op} of {mb(some['size_bytes'].median())} run at "
-                        f"{busbw:.3g} GB/s bus bandwidth, {busbw / link.usual_gb_s:.0%} of what "
-                        f"{link.name} usually reaches: the link is the limit"
-                    ),
-                    ranks=(),
-                    streams=streams(some, trace),
-                    start_ns=int(some["first_arrival_ns"].min()),
-                    end_ns=int(some["last_end_ns"].max()),
-                    cost_ns=0,
-                    evidence=(
-                        Evidence("bus bandwidth", busbw, "GB/s", self.min_share * link.usual_gb_s),
-                        Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
-                    ),
-                    ruled_out=("skew: only the time after the last rank's arrival counts",),
-                    advice="send fewer bytes or overlap them with compute; tuning gains nothing",
-                    confidence="high" if some["exact"].all() else "medium",
-                )
+            if worth_saying(some["transfer_ns"].sum(), trace, self.min_step_share):
+                found.append((len(some), some))
+        for some in enough(found, self.min_count, "operation", "of one kind in one group"):
+            yield self._finding(some, link, trace)
+
+    def _finding(self, some: pd.DataFrame, link: Link, trace: Trace) -> Finding:
+        busbw = float(some["busbw_gb_s"].median())
+        return Finding(
+            rule=self.name(),
+            summary=(
+                f"{len(some)} {some['op'].iloc[0]} of {mb(some['size_bytes'].median())} run at "
+                f"{busbw:.3g} GB/s bus bandwidth, {busbw / link.usual_gb_s:.0%} of what "
+                f"{link.name} usually reaches: the link is the limit"
+            ),
+            ranks=(),
+            streams=streams(some, trace),
+            start_ns=int(some["first_arrival_ns"].min()),
+            end_ns=int(some["last_end_ns"].max()),
+            cost_ns=0,
+            evidence=(
+                Evidence("bus bandwidth", busbw, "GB/s", self.min_share * link.usual_gb_s),
+                Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
+            ),
+            ruled_out=("skew: only the time after the last rank's arrival counts",),
+            advice="send fewer bytes or overlap them with compute; tuning gains nothing",
+            confidence="high" if some["exact"].all() else "medium",
+        )
 
     @staticmethod
     def bad() -> Trace:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.rules._bandwidth import felt_ns, hidden, mb, served, streams
-from commtrace.rules._common import ms, several_ranks, worth_saying
+from commtrace.rules._common import enough, ms, several_ranks, worth_saying
 from commtrace.rules._links import on_links
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._topology import uniform_link
@@ -61,19 +61,23 @@ class BelowLinkSpeed(Rule):
         known = known.assign(hidden=known["operation"].map(hidden(trace)))
         known = known[known["exact"] & known["factor"].notna()]
         large = known[known["size_bytes"] >= self.min_bytes]
+        found = []
         for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
-            slow = float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s
-            if slow and len(some) >= self.min_count:
-                yield from self._finding(some, link, trace)
+            if float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s:
+                expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
+                cost = felt_ns(some, (some["transfer_ns"] - expected).clip(lower=0), trace)
+                if worth_saying(cost, trace, self.min_step_share):
+                    found.append((len(some), (some, expected, cost)))
+        which = "of one kind in one group"
+        for slow, expected, cost in enough(found, self.min_count, "operation", which):
+            yield self._finding(slow, expected, cost, link, trace)
 
-    def _finding(self, some: pd.DataFrame, link: Link, trace: Trace) -> Iterator[Finding]:
-        expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
-        cost = felt_ns(some, (some["transfer_ns"] - expected).clip(lower=0), trace)
-        if not worth_saying(cost, trace, self.min_step_share):
-            return
+    def _finding(
+        self, some: pd.DataFrame, expected: pd.Series[Any], cost: int, link: Link, trace: Trace
+    ) -> Finding:
         busbw, share = float(some["busbw_gb_s"].median()), float(some["hidden"].median())
         alone = share < 0.1
-        yield Finding(
+        return Finding(
             rule=self.name(),
             summary=(
                 f"{len(some)} {some['op'].iloc[0]} of {mb(some['size_bytes'].median())} reach "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.comms import bus_factor
-from commtrace.rules._common import mb, ms, step_time_ns
+from commtrace.rules._common import mb, ms, share_pct
 from commtrace.rules._decomposed import Pair, pairs
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
@@ -59,7 +59,7 @@ class ByteInflation(Rule):
             )
         for pair in found:
             cost = _cost_ns(pair)
-            share = 100 * cost / max(step_time_ns(trace), 1)
+            share = share_pct(cost, trace)
             if pair.inflation >= self.inflation and share >= self.min_share_pct:
                 yield self._finding(pair, cost)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import enough, ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -66,14 +66,17 @@ class ColdStart(Rule):
                 "no group's first operation is known to be in the trace: sequence numbers tell "
                 "(NCCL's Seq, or TORCH_FR_BUFFER_SIZE for gloo)"
             )
+        found = []
         for _, kind in times.groupby(_KIND, observed=True, dropna=False):
             first, later = kind[kind["first"]], kind[~kind["first"]]
-            if len(first) and len(later) >= self.others:
-                usual = float(later["time_ns"].median())
-                cold = first[first["time_ns"] > max(self.slower * usual, later["time_ns"].max())]
-                cost = float((cold["time_ns"] - usual).sum())
-                if len(cold) and 100 * cost >= self.min_share_pct * step_time_ns(trace):
-                    yield self._finding(cold, later, usual, round(cost))
+            usual = max(float(later["time_ns"].median()), 1.0) if len(later) else 0.0
+            longest = float(later["time_ns"].max()) if len(later) else 0.0
+            cold = first[first["time_ns"] > max(self.slower * usual, longest)]
+            cost = float((cold["time_ns"] - usual).sum())
+            if len(cold) and worth_saying(cost, trace, self.min_share_pct / 100):
+                found.append((len(later), (cold, later, usual, round(cost))))
+        for one in enough(found, self.others, "later operation", "of the same kind"):
+            yield self._finding(*one)
 
     def _finding(
         self, cold: pd.DataFrame, later: pd.DataFrame, usual: float, cost_ns: int

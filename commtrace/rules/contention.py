@@ -57,7 +57,10 @@ class Contention(Rule):
             self._compared(mine) for _, mine in kernels.groupby(["rank", "device"], observed=True)
         ]
         if not any(len(one) for one in compared):
-            raise CannotLook("no kernel ran often enough both beside communication and alone")
+            raise CannotLook(
+                "no kernel ran often enough both beside communication and alone, "
+                f"needs {self.min_kernels} of each"
+            )
         slow = [one[one["slowdown"] > self.min_slowdown] for one in compared]
         lost = [float(one["lost_ns"].sum()) for one in slow]
         worth = [at for at, time in enumerate(lost) if worth_saying(time, trace, self.min_share)]

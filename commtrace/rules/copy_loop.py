@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.intervals import Intervals, covered, union
-from commtrace.rules._common import mb, ms, step_time_ns, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._common import mb, ms, of_time, share_pct, too_few, worth_saying
+from commtrace.rules._rule import Rule
 from commtrace.rules._timeline import SMALL_BYTES, Timeline, behind, elsewhere, timelines
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
@@ -63,10 +63,8 @@ class CopyLoop(Rule):
         lines = [(line, self._copies(line, trace)) for line in timelines(trace)]
         most = max((int(copies.sum()) for _, copies in lines), default=0)
         if most < self.min_copies:
-            raise CannotLook(
-                f"needs {self.min_copies} copies of less than {mb(self.max_bytes)} between the "
-                f"host and a GPU: there are {most}"
-            )
+            which = f"of less than {mb(self.max_bytes)} between the host and a GPU"
+            raise too_few(most, "copy", self.min_copies, which)
         found = [self._stalls(line, copies, trace) for line, copies in lines]
         worth = [
             one
@@ -104,7 +102,7 @@ class CopyLoop(Rule):
         size = mb(np.median(sizes)) + ("" if sizes.min() == sizes.max() else " (median)")
         way = " and ".join(_WAY[kind] for kind in sorted(kinds)) + " the host"
         each, least = found.idle_ns / found.count, self.min_copies
-        share = 100 * found.cost_ns / step_time_ns(trace)
+        share = share_pct(found.cost_ns, trace)
         return Finding(
             rule=self.name(),
             summary=(
@@ -121,7 +119,7 @@ class CopyLoop(Rule):
                 Evidence("largest of them", float(sizes.max()), "bytes", self.max_bytes),
                 Evidence("idle beside them", found.idle_ns, "ns"),
                 Evidence("usual gap before other work", found.usual_ns, "ns"),
-                Evidence("share of the steps' time", share, "%", 100 * self.min_step_share),
+                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=(
                 "work that had been launched: only what was launched after the copy is counted",

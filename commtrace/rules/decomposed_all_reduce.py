@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.rules._common import mb, ms, step_time_ns
+from commtrace.rules._common import mb, ms, share_pct
 from commtrace.rules._decomposed import Pair, Reference, pairs, reference
 from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import chance
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -74,8 +75,10 @@ class DecomposedAllReduce(Rule):
             raise CannotLook("the trace tells no sizes: record with record_shapes=True")
         for pair in pairs(trace):
             once = reference(trace, pair)
+            if once.time_ns <= 0:
+                continue  # the trace tells no time of the all_reduce
             time = float(pair.times["time"].median())
-            share = 100 * (time - once.time_ns) * len(pair.times) / max(step_time_ns(trace), 1)
+            share = share_pct((time - once.time_ns) * len(pair.times), trace)
             longer = _longer(pair, once)
             if len(pair.times) >= self.few and 2 * longer <= len(pair.times):
                 continue
@@ -117,7 +120,8 @@ class DecomposedAllReduce(Rule):
     def _advice(self, pair: Pair, once: Reference) -> str:
         time = float(pair.times["time"].median())
         advice = (
-            f"call all_reduce: {ms(once.time_ns)} instead of {ms(time)}, {len(pair.times)} times"
+            f"call all_reduce: {ms(once.time_ns)} instead of {ms(time)}, "
+            f"{counted(len(pair.times), 'time')}"
         )
         if pair.inflation > 1:
             advice += (

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.rules._bandwidth import KIND, felt_ns, hidden, served, streams, typical_ns
-from commtrace.rules._common import ms, several_ranks, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._common import ms, several_ranks, too_few, worth_saying
+from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
 
@@ -71,7 +71,9 @@ class DegradedLink(Rule):
             if len(some) >= max(self.min_count, 2)
         ]
         if not groups:
-            raise CannotLook(f"no group has {self.min_count} operations seen on every rank")
+            most = known.groupby("communicator", observed=True, dropna=False).size().max()
+            had = 0 if known.empty else int(most)
+            raise too_few(had, "operation", self.min_count, "of one group seen on every rank")
         for some in groups:
             yield from self._in_group(some, trace)
 

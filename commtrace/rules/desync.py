@@ -14,6 +14,7 @@ from commtrace.rules._common import mb
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import cut
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -80,7 +81,7 @@ class Desync(Rule):
         )
         return Finding(
             rule=self.name(),
-            summary=f"ranks disagree on operation {seq} of a group: {said}"[:200],
+            summary=cut(f"ranks disagree on operation {seq} of a group: {said}", 200),
             ranks=tuple(odd),
             streams=tuple(sorted({int(stream) for stream in here["stream"]})),
             start_ns=int(here["start_ns"].min()),

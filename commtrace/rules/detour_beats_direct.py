@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from commtrace.intervals import total
 from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._detours import Detour, Hops, detours
-from commtrace.rules._peers import Pair, pairs
-from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._peers import Pair, pairs, too_few_copies
+from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._topology import named
 from commtrace.schema import Evidence, Finding
@@ -54,9 +54,7 @@ class DetourBeatsDirect(Rule):
         """One finding per pair, with its fastest detour."""
         known = pairs(trace, self.min_bytes, self.min_copies)
         if not known:
-            raise CannotLook(
-                f"no pair of GPUs has {self.min_copies} copies of {self.min_bytes / 1e6:.0f} MB"
-            )
+            raise too_few_copies(trace, self.min_bytes, self.min_copies)
         for rank in sorted({pair.rank for pair in known}):
             hops = Hops([pair for pair in known if pair.rank == rank], trace)
             for pair in hops.measured.values():

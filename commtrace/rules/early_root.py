@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.intervals import total, union
 from commtrace.rules._awaited import rooted
-from commtrace.rules._common import ms, worth_saying
+from commtrace.rules._common import enough, ms, worth_saying
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import chance
@@ -55,13 +55,17 @@ class EarlyRoot(Rule):
         rows = rooted(trace, _TO_ROOT, self.min_operations)
         roots = rows[rows["rank"] == rows["root"]]
         keys = roots.groupby(["communicator", "root"], observed=True, dropna=False)
+        found = []
         for _, mine in keys:
             early = mine[mine["wait_ns"] > 0]
             fair = float((1 / mine["present"]).mean())
             p_value = min(chance(len(early), len(mine), fair) * keys.ngroups, 1.0)
-            enough = len(mine) >= self.min_operations and p_value <= _SIGNIFICANT
-            if enough and worth_saying(_cost_ns(early), trace, self.min_share):
-                yield self._finding(early, len(mine), p_value)
+            few = len(mine) < self.min_operations and len(early) > fair * len(mine)
+            sure = few or p_value <= _SIGNIFICANT
+            if sure and worth_saying(_cost_ns(early), trace, self.min_share):
+                found.append((len(mine), (early, len(mine), p_value)))
+        for one in enough(found, self.min_operations, "operation", "with one root"):
+            yield self._finding(*one)
 
     def _finding(self, early: pd.DataFrame, operations: int, p_value: float) -> Finding:
         root, cost = int(early["root"].iloc[0]), _cost_ns(early)

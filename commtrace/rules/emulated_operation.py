@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from commtrace.comms import bus_factor
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +60,7 @@ class EmulatedOperation(Rule):
             if native and moved and moved > native:
                 times = _transfers(trace, rows, emulated)
                 cost = float(times.sum()) * (1 - native / moved)
-                if 100 * cost >= self.min_share_pct * step_time_ns(trace):
+                if worth_saying(cost, trace, self.min_share_pct / 100):
                     yield self._finding(emulated, times, moved / native, round(cost))
 
     def _finding(
@@ -70,8 +71,8 @@ class EmulatedOperation(Rule):
         return Finding(
             rule=self.name(),
             summary=(
-                f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in {len(times)} "
-                f"operations of {ms(time)}"
+                f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in "
+                f"{counted(len(times), 'operation')} of {ms(time)}"
             ),
             ranks=(),
             streams=tuple(sorted(int(stream) for stream in rows["stream"].unique())),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.metrics.devices import devices
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, of_time, share_pct, worth_saying
 from commtrace.rules._exposed import ahead, most_exposed, unlaunched_ns
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
@@ -67,14 +67,16 @@ class ExposedCommunication(Rule):
             yield self._finding(found, round(gain), hidden, trace)
 
     def _finding(self, found: pd.DataFrame, gain: int, hidden: float, trace: Trace) -> Finding:
-        share = 100 * gain / step_time_ns(trace)
+        share = share_pct(gain, trace)
         exposed = float(found["exposed_ns"].median())
         most, part = most_exposed(trace)
         op = most or "untold operations"
         calls, late = ahead(trace, most), unlaunched_ns(trace)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["ahead"].all())
         each = f" (median of {len(found)} devices)" if len(found) > 1 else ""
-        communication = trace.collectives
+        # Of kernels of libraries that tell nothing of their operations there are no rows.
+        kernels = trace.kernels[trace.kernels["kind"] == "communication"]
+        communication = trace.collectives if len(trace.collectives) else kernels
         return Finding(
             rule=self.name(),
             summary=(
@@ -89,7 +91,7 @@ class ExposedCommunication(Rule):
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence("compute without communication", float(found["free_ns"].median()), "ns"),
-                Evidence("could be hidden, of the steps' time", share, "%", 100 * self.min_share),
+                Evidence(f"could be hidden, {of_time(trace)}", share, "%", 100 * self.min_share),
                 Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
                 Evidence(f"share of {op} in what is exposed", part, "%"),
                 Evidence("of it before the next compute was launched", late, "ns"),

@@ -12,10 +12,11 @@ import pandas as pd
 
 from commtrace.intervals import covered
 from commtrace.metrics.activity import device_work
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import enough, ms, of_time, share_pct, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import cut
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
@@ -26,6 +27,7 @@ Int64 = npt.NDArray[np.int64]
 _AT_ONCE_NS = 200_000
 _AT_ONCE = 0.25  # of the operation's time: where cores are scarce a thread wakes later
 _MOSTLY = 0.8
+_NAME = 40  # characters
 _FAR = np.iinfo(np.int64).max
 
 
@@ -63,17 +65,21 @@ class FalseOverlap(Rule):
                 "the trace does not tell which calls are asynchronous: record it with shapes"
             )
         calls = _calls(trace)
+        found = []
         for _, mine in calls.groupby(["op", "group", "label"], observed=True, dropna=False):
             blocked = mine[mine["blocked"]]
-            per_rank = blocked.groupby("rank")["regained_ns"].sum()
-            many = len(blocked) >= max(self.min_operations, _MOSTLY * len(mine))
-            if many and worth_saying(float(per_rank.median()), trace, self.min_share):
-                yield self._finding(blocked, len(mine), round(float(per_rank.median())), trace)
+            cost = float(blocked.groupby("rank")["regained_ns"].sum().median())
+            mostly = len(blocked) >= _MOSTLY * len(mine)
+            if mostly and worth_saying(cost, trace, self.min_share):
+                found.append((len(blocked), (blocked, len(mine), round(cost))))
+        which = "of one kind that hide nothing"
+        for blocked, many, saved in enough(found, self.min_operations, "call", which):
+            yield self._finding(blocked, many, saved, trace)
 
     def _finding(self, blocked: pd.DataFrame, calls: int, cost: int, trace: Trace) -> Finding:
         first = blocked.iloc[0]
-        where = "" if pd.isna(first["label"]) else f" in '{str(first['label'])[:40]}'"
-        share = 100 * cost / step_time_ns(trace)
+        where = "" if pd.isna(first["label"]) else f" in '{cut(str(first['label']), _NAME)}'"
+        share = share_pct(cost, trace)
         return Finding(
             rule=self.name(),
             summary=(
@@ -94,7 +100,7 @@ class FalseOverlap(Rule):
                 ),
                 Evidence("median time blocked", float(blocked["blocked_ns"].median()), "ns"),
                 Evidence("compute right behind them", float(blocked["behind_ns"].median()), "ns"),
-                Evidence("could be hidden, of the steps' time", share, "%", 100 * self.min_share),
+                Evidence(f"could be hidden, {of_time(trace)}", share, "%", 100 * self.min_share),
             ),
             ruled_out=(
                 "synchronous calls: only those made with async_op=True are counted",

@@ -13,6 +13,7 @@ from commtrace.rules._common import ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +71,9 @@ class FullPrecisionPayload(Rule):
         yield Finding(
             rule=self.name(),
             summary=(
-                f"{len(some)} operations carry {mb(float(some['size_bytes'].sum()))} of float32, "
+                f"{counted(len(some), 'operation')} "
+                f"{'carries' if len(some) == 1 else 'carry'} "
+                f"{mb(float(some['size_bytes'].sum()))} of float32, "
                 f"while {share:.0%} of the matrix kernels' time is in half precision: two bytes "
                 f"for each element save up to {ms(cost)}"
             ),
@@ -109,7 +112,8 @@ def _half_share(trace: Trace) -> float | None:
     half = names.str.contains(HALF, case=False)
     matrix = names.str.contains(MATRIX, case=False)
     told = matrix & (half | names.str.contains(SINGLE, case=False))
-    return float(time[matrix & half].sum() / time[told].sum()) if told.any() else None
+    known = int(time[told].sum())
+    return int(time[matrix & half].sum()) / known if known else None
 
 
 def _gain_ns(known: pd.DataFrame) -> pd.Series[float]:

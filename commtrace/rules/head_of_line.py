@@ -12,11 +12,12 @@ import pandas as pd
 
 from commtrace.intervals import covered, subtract, total, union
 from commtrace.metrics.activity import Device, device_work
-from commtrace.rules._common import ms, step_time_ns, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._common import enough, ms, of_time, share_pct, too_few, worth_saying
+from commtrace.rules._rule import Rule
 from commtrace.rules._timeline import ready_ns
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
@@ -61,27 +62,28 @@ class HeadOfLine(Rule):
         """One finding per kind of blocked operation and kind of blocker."""
         calls = trace.collectives[trace.collectives["launch_ns"].notna()]
         if len(calls) < self.min_operations:
-            raise CannotLook(f"fewer than {self.min_operations} operations with a known launch")
+            raise too_few(len(calls), "operation", self.min_operations, "with a known launch")
         stuck = _stuck(calls, trace)
         kinds = ["op", "group", "blocker", "blocker_group"]
+        found = []
         for _, mine in stuck.groupby(kinds, observed=True, dropna=False):
             per_rank = mine.groupby("rank")
-            if int(per_rank.size().max()) < self.min_operations:
-                continue
             cost = max(_gain_ns(of_rank, trace) for _, of_rank in per_rank)
             if worth_saying(cost, trace, self.min_share):
-                yield self._finding(mine, cost, trace)
+                found.append((int(per_rank.size().max()), (mine, cost)))
+        for mine, cost in enough(found, self.min_operations, "operation", "stuck behind one kind"):
+            yield self._finding(mine, cost, trace)
 
     def _finding(self, stuck: pd.DataFrame, cost: int, trace: Trace) -> Finding:
         first = stuck.iloc[0]
         queued = float((stuck["start_ns"] - stuck["ready_ns"]).median())
-        share = 100 * cost / step_time_ns(trace)
+        share = share_pct(cost, trace)
         same = "" if first["group"] == first["blocker_group"] else " of another group"
         return Finding(
             rule=self.name(),
             summary=(
                 f"{first['op']} waits {ms(queued)} behind {first['blocker']}{same} on its stream, "
-                f"ready to start, {len(stuck)} times: {ms(cost)} that compute could fill"
+                f"ready to start, {counted(len(stuck), 'time')}: {ms(cost)} that compute could fill"
             ),
             ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
             streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),
@@ -94,7 +96,7 @@ class HeadOfLine(Rule):
                 ),
                 Evidence("median time ready but queued", queued, "ns"),
                 Evidence(
-                    "compute that could run meanwhile, of the steps' time",
+                    f"compute that could run meanwhile, {of_time(trace)}",
                     share,
                     "%",
                     100 * self.min_share,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, of_time, share_pct, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._timeline import Timeline, timelines
 from commtrace.rules._tiny import BASE_NS, Tiny
@@ -88,7 +88,7 @@ class HostSync(Rule):
         ranks: tuple[int, ...],
         trace: Trace,
     ) -> Finding:
-        share = 100 * idle / step_time_ns(trace)
+        share = share_pct(idle, trace)
         return Finding(
             rule=self.name(),
             summary=(
@@ -108,7 +108,7 @@ class HostSync(Rule):
                     self.min_operations,
                 ),
                 Evidence("of these with a copy to the host", by_copy, "operations"),
-                Evidence("idle behind them, of the steps' time", share, "%", 100 * self.min_share),
+                Evidence(f"idle behind them, {of_time(trace)}", share, "%", 100 * self.min_share),
             ),
             ruled_out=("a slow host: it resumes when the collective is done, each time",),
             advice=(

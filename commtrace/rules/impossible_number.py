@@ -122,8 +122,8 @@ class ImpossibleNumber(Rule):
         return Finding(
             rule=self.name(),
             summary=(
-                f"{len(some)} {what} of {mb(size)} seem to take {ms(took)}: that needs "
-                f"{gb_s:.4g} GB/s, and the fastest link here has {peak:.3g}"
+                f"{len(some)} {what} of {mb(size)} {'seems' if len(some) == 1 else 'seem'} to take "
+                f"{ms(took)}: that needs {gb_s:.4g} GB/s, and the fastest link here has {peak:.3g}"
             ),
             ranks=(),
             streams=streams,

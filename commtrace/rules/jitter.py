@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, of_time, share_pct, worth_saying
 from commtrace.rules._delays import stands_ns
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import arrivals, late_ranks
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -70,12 +71,15 @@ class Jitter(Rule):
 
     def _finding(self, operations: pd.DataFrame, cost: int, ratio: float, trace: Trace) -> Finding:
         known = operations["last_rank"].dropna()
-        share = 100 * cost / step_time_ns(trace)
+        share = share_pct(cost, trace)
         turns = int(known.nunique())
+        who = "one rank, not more often than chance allows, is"
+        if turns != 1:
+            who = f"{turns or 'unknown'} ranks take turns in being"
         return Finding(
             rule=self.name(),
             summary=(
-                f"{turns} ranks take turns in being last to {len(operations)} collectives: "
+                f"{who} last to {counted(len(operations), 'collective')}: "
                 f"{ms(cost)} of waiting behind the mean arrival"
             ),
             ranks=tuple(sorted({int(rank) for rank in known})),
@@ -85,7 +89,7 @@ class Jitter(Rule):
             cost_ns=cost,
             evidence=(
                 Evidence("slowest over mean time between collectives", ratio, "x", self.min_ratio),
-                Evidence("share of the steps' time", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_share),
                 Evidence("ranks that were last", turns, "ranks"),
             ),
             ruled_out=("a straggler: no rank is last more often than chance allows",),
@@ -141,5 +145,6 @@ def _advice(trace: Trace) -> str:
     cores, ranks = (manifest.get("cpu") or {}).get("count"), manifest.get("world_size")
     one_host = len(manifest.get("hosts") or ()) == 1
     if cores and ranks and one_host and manifest.get("backend") == "gloo" and cores < ranks:
-        return f"{ranks} ranks share {cores} CPU cores and wait for their turn: use no more ranks"
+        shared = f"{ranks} ranks share {counted(cores, 'CPU core')}"
+        return f"{shared} and wait for their turn: use no more ranks"
     return "synchronise less often, and make the ranks' work alike: batches of equal length"

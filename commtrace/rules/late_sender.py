@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.intervals import total, union
+from commtrace.metrics.whole import whole
 from commtrace.rules._awaited import Awaited, sent, systematic
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import ms
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import joined_rows
@@ -170,5 +171,5 @@ def _in_vain(trace: Trace, min_share: float) -> pd.DataFrame:
         & ~recvs["peer"].isin(cut)
         & (window[:, 0] <= recvs["start_ns"])
         & (recvs["end_ns"] <= window[:, 1])
-        & (waited >= min_share * step_time_ns(trace))
+        & (waited >= min_share * whole(trace).time_ns)
     ]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from commtrace.expect import Model, fit, nccl_latency_ns
 from commtrace.rules._bandwidth import mb, served, streams, typical_ns
-from commtrace.rules._common import ms, several_ranks, worth_saying
+from commtrace.rules._common import enough, ms, several_ranks, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -64,11 +64,13 @@ class LatencyBound(Rule):
         known = served(trace)
         known = known[known["exact"]]
         looked = False
+        found: list[tuple[int, Finding]] = []
         for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
             latency, origin = self._latency_ns(some, trace)
             if latency is not None:
                 looked = True
-                yield from self._among(some, latency, origin, known, trace)
+                found += self._among(some, latency, origin, known, trace)
+        yield from enough(found, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
                 "sizes vary too little, or times too little with them, to fit a latency, "
@@ -77,7 +79,8 @@ class LatencyBound(Rule):
 
     def _among(
         self, some: pd.DataFrame, latency: float, origin: str, known: pd.DataFrame, trace: Trace
-    ) -> Iterator[Finding]:
+    ) -> Iterator[tuple[int, Finding]]:
+        """A finding of the group, with how many operations it is about."""
         some = some.assign(typical_ns=typical_ns(some))
         small = some[latency > self.min_latency_share * some["typical_ns"]]
         row = _rows(small, known, latency)
@@ -87,10 +90,10 @@ class LatencyBound(Rule):
         saved = of_row["took_ns"] - left * latency - of_row["moving_ns"]
         cost = round(float(saved[left < of_row["count"]].clip(lower=0).sum()))
         in_rows = small[of_row["count"].to_numpy()[row] > 1]
-        if len(in_rows) < self.min_count or not worth_saying(cost, trace, self.min_step_share):
+        if not worth_saying(cost, trace, self.min_step_share):
             return
         share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
-        yield Finding(
+        finding = Finding(
             rule=self.name(),
             summary=(
                 f"{len(in_rows)} {in_rows['op'].iloc[0]} of {mb(in_rows['size_bytes'].median())} "
@@ -112,6 +115,7 @@ class LatencyBound(Rule):
             "DDP's bucket_cap_mb",
             confidence="medium",
         )
+        yield len(in_rows), finding
 
     def _latency_ns(self, some: pd.DataFrame, trace: Trace) -> tuple[float | None, str]:
         """One operation's latency, and where it is from; None where nothing tells it."""

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.intervals import subtract
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, of_time, share_pct, too_few, worth_saying
 from commtrace.rules._rule import Rule
 from commtrace.rules._timeline import Timeline, behind, elsewhere, timelines
 from commtrace.rules._tiny import BASE_NS, Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted, cut
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -24,6 +25,7 @@ Int64 = npt.NDArray[np.int64]
 
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
+_NAME = 40  # characters
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,20 @@ class LaunchGap(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         """At most one finding of each form, with the worst of the devices that have it."""
         lines = list(timelines(trace))
-        gaps = [_Idle.before(line, self._gaps(line)) for line in lines]
-        gaps = [one for one in gaps if len(one.idle_ns) >= self.min_gaps and one.outlasts_work]
-        stalls = [self._stalls(line, trace) for line in lines]
-        for found, told in ((gaps, self._of_gaps), (stalls, self._of_stalls)):
-            worth = [one for one in found if worth_saying(one.total_ns, trace, self.min_share)]
-            if worth:
-                worst = max(worth, key=lambda one: one.total_ns)
-                ranks = tuple(sorted({one.line.rank for one in worth}))
+        gaps = self._worth([_Idle.before(line, self._gaps(line)) for line in lines], trace)
+        gaps = [one for one in gaps if one.outlasts_work]
+        many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
+        stalls = self._worth([self._stalls(line, trace) for line in lines], trace)
+        for found, told in ((many, self._of_gaps), (stalls, self._of_stalls)):
+            if found:
+                worst = max(found, key=lambda one: one.total_ns)
+                ranks = tuple(sorted({one.line.rank for one in found}))
                 yield replace(told(worst, trace), ranks=ranks)
+        if gaps and not many and not stalls:
+            raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
+
+    def _worth(self, found: list[_Idle], trace: Trace) -> list[_Idle]:
+        return [one for one in found if worth_saying(one.total_ns, trace, self.min_share)]
 
     def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""
@@ -92,8 +99,9 @@ class LaunchGap(Rule):
             found,
             trace,
             summary=(
-                f"rank {line.rank}'s {line.device} waits for a launch {len(gaps)} times, "
-                f"{ms(float(gaps.mean()))} on average: {ms(int(gaps.sum()))}"
+                f"rank {line.rank}'s {line.device} waits for a launch "
+                f"{counted(len(gaps), 'time')}, {ms(float(gaps.mean()))} on average: "
+                f"{ms(found.total_ns)}"
             ),
             evidence=(
                 Evidence("gaps behind a late launch", len(gaps), "gaps", self.min_gaps),
@@ -132,7 +140,7 @@ class LaunchGap(Rule):
         often = "once" if len(stalls) == 1 else f"{len(stalls)} times"
         longest = int(stalls.argmax())
         label = _label(found, trace)
-        since = ms(int(found.begin_ns[longest] - line.start_ns[0]))
+        since = ms(int(found.begin_ns[longest] - line.first_ns))
         return self._finding(
             found,
             trace,
@@ -166,7 +174,7 @@ class LaunchGap(Rule):
         confidence: Literal["medium", "low"],
     ) -> Finding:
         line = found.line
-        share = 100 * found.total_ns / step_time_ns(trace)
+        share = share_pct(found.total_ns, trace)
         behind = np.searchsorted(line.start_ns, found.end_ns).clip(max=len(line.stream) - 1)
         return Finding(
             rule=self.name(),
@@ -178,7 +186,7 @@ class LaunchGap(Rule):
             cost_ns=found.total_ns,
             evidence=(
                 *evidence,
-                Evidence("share of the steps' time", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_share),
             ),
             ruled_out=ruled_out,
             advice=advice,
@@ -250,7 +258,7 @@ def _label(found: _Idle, trace: Trace) -> str | None:
         around = np.flatnonzero((opens <= (first + last) // 2) & ((first + last) // 2 < closes))
         if around.size:
             innermost = around[(closes - opens)[around].argmin()]
-            label = str(ranges["label"].iloc[innermost])[:40]
+            label = cut(str(ranges["label"].iloc[innermost]), _NAME)
             time[label] = time.get(label, 0) + last - first
     most = max(time, key=lambda label: time[label], default=None)
     return most if most and time[most] > found.total_ns / 2 else None

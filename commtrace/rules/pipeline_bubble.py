@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.rules._awaited import sent
-from commtrace.rules._common import step_time_ns, worth_saying
+from commtrace.rules._common import of_time, share_pct, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -74,7 +74,7 @@ class PipelineBubble(Rule):
     def _finding(
         self, rows: pd.DataFrame, stages: int, batches: int, waiting: float, trace: Trace
     ) -> Finding:
-        measured = 100 * waiting / step_time_ns(trace)
+        measured = share_pct(waiting, trace)
         more = _TIMES_MORE * batches
         ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, more)
         uneven = measured > 1.25 * ideal
@@ -94,7 +94,7 @@ class PipelineBubble(Rule):
             cost_ns=_gain_ns(rows, waiting),
             evidence=(
                 Evidence("mean waiting of a stage", waiting, "ns"),
-                Evidence("share of the steps' time", measured, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(trace)}", measured, "%", 100 * self.min_share),
                 Evidence("bubble of equal stages", ideal, "%"),
                 Evidence("micro-batches", batches, "messages per link, direction and step"),
             ),

@@ -12,12 +12,13 @@ from commtrace.intervals import subtract, total, union
 from commtrace.metrics.activity import Device, device_work
 from commtrace.rules._accumulation import repeated_in_accumulation
 from commtrace.rules._called import ahead_ns, called
-from commtrace.rules._common import ms, step_time_ns
+from commtrace.rules._common import ms, of_time, share_pct, worth_saying
 from commtrace.rules._decomposed import sequences
 from commtrace.rules._repeats import needless_barriers, reduced_twice
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,15 +70,15 @@ class Redundant(Rule):
         ):
             for _, needless in found.groupby("communicator"):
                 cost = _exposed_ns(trace, needless)
-                if 100 * cost >= self.min_share_pct * step_time_ns(trace) > 0:
+                if worth_saying(cost, trace, self.min_share_pct / 100):
                     yield self._finding(trace, say(needless), needless, cost)
 
     def _finding(self, trace: Trace, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
-        share = 100 * cost_ns / step_time_ns(trace)
+        share = share_pct(cost_ns, trace)
         count = needless["operation"].nunique()
         return Finding(
             rule=self.name(),
-            summary=f"{said.what}: {count} operations too many, {ms(cost_ns)} exposed",
+            summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} exposed",
             ranks=(),
             streams=tuple(sorted({int(stream) for stream in needless["stream"]})),
             start_ns=int(needless["start_ns"].min()),
@@ -87,7 +88,10 @@ class Redundant(Rule):
                 Evidence("needless operations", count, "operations", 0),
                 said.evidence,
                 Evidence(
-                    "exposed, median of the ranks", share, "% of the steps", self.min_share_pct
+                    f"exposed, median of the ranks, {of_time(trace)}",
+                    share,
+                    "%",
+                    self.min_share_pct,
                 ),
             ),
             ruled_out=said.ruled_out,
@@ -171,7 +175,8 @@ def _exposed_ns(trace: Trace, rows: pd.DataFrame) -> int:
         rank, device = cast("tuple[int, str]", place)
         begun = mine["start_ns"] - ahead_ns(mine)
         busy = union(begun.to_numpy(), mine["end_ns"].to_numpy())
-        compute = device_work(trace)[Device(rank, device)].compute
+        did = device_work(trace).get(Device(rank, device))
+        compute = did.compute if did else None
         alone = busy if compute is None else subtract(busy, compute)
         exposed[rank] = exposed.get(rank, 0) + total(alone)
     # Waiting for a rank that comes later is not gained: all others would wait elsewhere.

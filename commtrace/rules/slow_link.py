@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.waits import matched
 from commtrace.rules._bandwidth import served, streams
-from commtrace.rules._common import several_ranks, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._common import several_ranks, too_few, worth_saying
+from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +65,8 @@ class SlowLink(Rule):
         known = known[count >= self.min_count]
         level = known.groupby(ENDS)["relative"].median().sort_values()
         if len(level) < 3:
-            raise CannotLook(f"fewer than three pairs of ranks have {self.min_count} transfers")
+            have = f"of ranks with {counted(self.min_count, 'transfer')} or more"
+            raise too_few(len(level), "pair", 3, have)
         sender, receiver = level.index[-1]
         here = known["sender"].eq(sender) & known["receiver"].eq(receiver)
         back = known["sender"].eq(receiver) & known["receiver"].eq(sender)

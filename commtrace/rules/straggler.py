@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, of_time, share_pct, worth_saying
 from commtrace.rules._doing import Doing
 from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
@@ -59,7 +59,7 @@ class Straggler(Rule):
 
     def _finding(self, late: Late, trace: Trace) -> Finding:
         where = "" if late.communicator is None else f" of communicator {late.communicator}"
-        share = 100 * late.cost_ns / step_time_ns(trace)
+        share = share_pct(late.cost_ns, trace)
         return Finding(
             rule=self.name(),
             summary=(
@@ -76,7 +76,7 @@ class Straggler(Rule):
                 Evidence("chance of that, corrected", late.p_value, "probability", 0.05),
                 Evidence("steps it held up most", late.steps_led, "steps", late.steps / 2),
                 Evidence("median lateness behind the second-latest", late.median_ns, "ns"),
-                Evidence("share of the steps' time", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_share),
                 *_more(late.doing),
             ),
             ruled_out=(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import mb, ms, step_time_ns
+from commtrace.rules._common import mb, ms, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.schema import Evidence, Finding
@@ -67,7 +67,7 @@ class UnevenAllToAll(Rule):
         for _, of_group in loads.groupby("communicator", observed=True):
             uneven = of_group[of_group["imbalance"] > self.imbalance]
             cost = float((uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])).sum())
-            if len(uneven) and 100 * cost >= self.min_share_pct * step_time_ns(trace):
+            if len(uneven) and worth_saying(cost, trace, self.min_share_pct / 100):
                 yield self._finding(uneven, len(of_group), round(cost))
 
     def _finding(self, uneven: pd.DataFrame, count: int, cost_ns: int) -> Finding:

@@ -12,8 +12,8 @@ import pandas as pd
 
 from commtrace.intervals import Intervals, total, union
 from commtrace.rules._common import ms
-from commtrace.rules._peers import Pair, pairs
-from commtrace.rules._rule import CannotLook, Rule
+from commtrace.rules._peers import Pair, pairs, too_few_copies
+from commtrace.rules._rule import Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._topology import inferred, named
 from commtrace.schema import Evidence, Finding
@@ -64,9 +64,7 @@ class UnevenP2PBandwidth(Rule):
         """One finding per machine: its pairs in classes, the slow ones against the fastest."""
         known = pairs(trace, self.min_bytes, self.min_copies)
         if not known:
-            raise CannotLook(
-                f"no pair of GPUs has {self.min_copies} copies of {self.min_bytes / 1e6:.0f} MB"
-            )
+            raise too_few_copies(trace, self.min_bytes, self.min_copies)
         steady = [pair for pair in known if pair.spread_pct <= self.spread_pct]
         for host in dict.fromkeys(pair.host for pair in steady):
             yield from self._on_host([pair for pair in steady if pair.host == host], trace)

@@ -11,12 +11,13 @@ import pandas as pd
 
 from commtrace.comms import bus_factor
 from commtrace.metrics.waits import matched
-from commtrace.rules._common import ms, step_time_ns, worth_saying
+from commtrace.rules._common import ms, share_pct, worth_saying
 from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._timeline import timelines
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._waiting import SYNCHRONISING
 from commtrace.schema import Evidence, Finding, Note
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace
@@ -88,7 +89,7 @@ class UnfitTrace(Rule):
                 files = len({note.file for note in notes})
                 yield self._finding(
                     trace,
-                    f"{files} file{'s' * (files != 1)} {what}: {_shortened(notes[0].message)}",
+                    f"{counted(files, 'file')} {what}: {_shortened(notes[0].message)}",
                     Evidence(f"files: {code}", files, "files", 0),
                     advice,
                     tuple(sorted({note.rank for note in notes if note.rank is not None})),
@@ -142,7 +143,7 @@ class UnfitTrace(Rule):
             only = sum(other.rank == line.rank for other in lines) == 1
             idle = int(line.idle_ns[held].sum())
             if only and worth_saying(idle, trace, self.held_up_share):
-                share = 100 * idle / step_time_ns(trace)
+                share = share_pct(idle, trace)
                 often = "once" if held.sum() == 1 else f"{held.sum()} times"
                 finding = self._finding(
                     trace,

@@ -15,6 +15,7 @@ from commtrace.rules._rule import CannotLook, Rule
 from commtrace.rules._tiny import Tiny
 from commtrace.rules._topology import uniform_link
 from commtrace.schema import Evidence, Finding
+from commtrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,8 +108,9 @@ class WrongAlgorithm(Rule):
         return Finding(
             rule=self.name(),
             summary=(
-                f"{_told(pinned)} holds NCCL to a slower way for {len(suffering)} operations: "
-                f"{worst['op']} of {mb(size)} takes {ratio:.2f} times as "
+                f"{_told(pinned)} holds NCCL to a slower way for "
+                f"{counted(len(suffering), 'operation')}: {worst['op']} of {mb(size)} "
+                f"takes {ratio:.2f} times as "
                 "long as with its own choice, by its model"
             ),
             ranks=(),

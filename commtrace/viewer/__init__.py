@@ -18,6 +18,7 @@ from commtrace.schema import rows
 from commtrace.trace import Trace
 from commtrace.viewer.merge import merge
 from commtrace.viewer.server import PAGE, PORT, serving
+from commtrace.wording import counted
 
 __all__ = ["merge", "open_in_perfetto"]
 
@@ -63,6 +64,5 @@ def _one_file(trace: Trace, folder: Path, tell: Callable[[str], object]) -> Path
         return files.popitem()[1]
     target = folder / "trace.json.gz"
     if left_out := merge(files, target):
-        have, are = ("event has", "is") if left_out == 1 else ("events have", "are")
-        tell(f"{left_out:,} {have} no kind or no usable time and {are} not shown")
+        tell(f"not shown, without a kind or a usable time: {counted(left_out, 'event')}")
     return target

@@ -170,7 +170,7 @@ def test_communication_on_the_cpu_of_a_gpus_rank_is_shown(make_trace: Make) -> N
     assert "≤ all communication of the device" in shown
     many = terminal.render(gloo_beside_gpus(make_trace, 9), width=100)
     assert "9 CPUs communicated, too, for up to 3.00 ms: not shown." in many
-    assert "1 in between are not shown" in many
+    assert "1 in between is not shown" in many
 
 
 def test_the_headline_tells_the_gpus_of_one_rank_apart(make_trace: Make) -> None:

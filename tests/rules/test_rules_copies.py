@@ -130,7 +130,7 @@ class TestUnevenP2PBandwidth:
         trace = peers((0, 1, 0, 20), (0, 2, 5000, 200), size=1_000_000)
         diagnosis = diagnose(trace, select=["uneven-p2p-bandwidth"])
         assert not diagnosis.findings
-        assert "no pair of GPUs has 3 copies of 16 MB" in diagnosis.skipped.values()
+        assert "0 copies of 16 MB or more between two GPUs, needs 3" in diagnosis.skipped.values()
 
     def test_it_compares_pairs_of_different_sources(self) -> None:
         (finding,) = uneven(peers((0, 1, 0, FAST_US), (2, 3, 5000, 5300)))

@@ -1,0 +1,316 @@
+"""What holds for whatever rules are asked: shares, costs, and a rule that breaks."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from commtrace.metrics.whole import Whole, steps_without_work, whole
+from commtrace.reports import json as as_json
+from commtrace.reports import markdown, notebook, terminal
+from commtrace.rules import RULES, Rule, _diagnose, diagnose
+from commtrace.rules._common import ms
+from commtrace.rules._tiny import BASE_NS, Tiny
+from commtrace.run import Run
+from commtrace.schema import TABLES, Evidence, Finding, rows
+from commtrace.trace import Trace
+
+
+def idle_gpu(step_us: float) -> Trace:
+    """200 kernels, one every 30 µs, and a step that is long over."""
+    run = Tiny()
+    run.step(0, 0, 0, step_us)
+    for i in range(200):
+        at = 100 + 30 * i
+        run.kernel(0, at + 5, 10, launch_ns=BASE_NS + round(1e3 * at))
+    return run.trace()
+
+
+def shares(diagnosis_of: Trace) -> list[Evidence]:
+    found = diagnose(diagnosis_of).findings
+    return [one for finding in found for one in finding.evidence if "time" in one.name]
+
+
+@pytest.mark.parametrize("step_us", [0, 0.002, 1, 90])
+def test_steps_without_the_work_are_no_measure(step_us: float) -> None:
+    trace = idle_gpu(step_us)
+    assert whole(trace) == Whole(6_085_000, in_steps=False)
+    (share,) = shares(trace)
+    assert share.name == "share of the run's time"
+    assert 60 < share.value < 70
+    analysis = Run(trace, "a.json").analysis()
+    assert [note.code for note in analysis.notes] == ["steps-without-work"]
+    assert "of the run)" in terminal.render(analysis)
+    assert "of the steps" not in terminal.render(analysis)
+
+
+def test_steps_that_hold_the_work_are_the_measure() -> None:
+    trace = idle_gpu(6_200)
+    assert whole(trace) == Whole(6_200_000, in_steps=True)
+    assert shares(trace)[0].name == "share of the steps' time"
+    assert not steps_without_work(trace)
+    assert not steps_without_work(Tiny().trace())
+
+
+def test_a_kernel_that_its_step_launched_is_part_of_it() -> None:
+    run = Tiny()
+    run.step(0, 1, 0, 0.002)
+    run.kernel(0, 50, 100, step=1)
+    assert whole(run.trace()) == Whole(150_000, in_steps=True)
+
+
+def test_ranks_of_one_and_of_ten_steps_are_weighed_by_the_longest() -> None:
+    run = Tiny(ranks=3)
+    for rank, steps in enumerate((1, 1, 10)):
+        for step in range(steps):
+            run.step(rank, step, 1000 * step, 1000)
+            run.kernel(rank, 1000 * step, 900)
+    assert whole(run.trace()) == Whole(10_000_000, in_steps=True)
+
+
+def test_no_time_at_all_is_no_division() -> None:
+    run = Tiny()
+    run.step(0, 0, 0, 0)
+    run.kernel(0, 0, 0)
+    assert whole(run.trace()).time_ns == 0
+    assert not diagnose(run.trace()).findings
+    assert not diagnose(Tiny().trace()).findings
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, trace: Trace, *made: object) -> None:
+    """In the place of launch-gap a rule that yields, and raises, these."""
+    original = RULES["launch-gap"]
+
+    def check(_self: Rule, _trace: Trace) -> Iterator[Finding]:
+        for one in made:
+            if isinstance(one, Exception):
+                raise one
+            assert isinstance(one, Finding)
+            yield one
+
+    assert trace
+    monkeypatch.setattr(original, "check", check)
+
+
+def a_finding(trace: Trace) -> Finding:
+    (found,) = diagnose(trace, select=["launch-gap"]).findings
+    return found
+
+
+def test_no_finding_costs_more_than_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = idle_gpu(0)
+    asked(monkeypatch, trace, replace(a_finding(trace), cost_ns=10**12))
+    (found,) = diagnose(trace, select=["launch-gap"]).findings
+    assert found.cost_ns == whole(trace).time_ns
+
+
+def test_a_rule_that_breaks_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, broken_rules: Callable[[str, Exception], str]
+) -> None:
+    trace = RULES["straggler"].bad()
+    before = diagnose(trace, ignore=["launch-gap"])
+    some = replace(before.findings[0], rule="launch-gap")
+    asked(monkeypatch, trace, some, ZeroDivisionError("division\nby zero"))
+    with pytest.raises(AssertionError, match="launch-gap broke"):
+        diagnose(trace)  # in the tests it is no skipped rule
+    monkeypatch.setattr(_diagnose, "broken", broken_rules)
+    analysis = Run(trace, "a.json").analysis()
+    diagnosis = analysis.verdict.diagnosis
+    assert diagnosis.findings == before.findings, "what a broken rule found first does not count"
+    reason = diagnosis.skipped["launch-gap"]
+    assert reason == (
+        "error in launch-gap: ZeroDivisionError: division by zero; please report it with the trace"
+    )
+    assert "broken-rule: launch-gap was not checked" in terminal.render(analysis, width=200)
+    for report in (markdown.render(analysis), notebook.render(analysis)):
+        assert "ZeroDivisionError" in report
+    document = json.loads(as_json.render(analysis))
+    assert document["skipped"]["launch-gap"] == reason
+    assert [note["code"] for note in document["notes"]] == ["broken-rule"]
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [
+        (0, "0 µs"),
+        (-1_080_000, "-1.08 ms"),
+        (999, "0.999 µs"),
+        (99_950, "100 µs"),
+        (999_600, "1 ms"),
+        (999_600_000, "1 s"),
+        (1_234_567_000_000, "1,235 s"),
+    ],
+)
+def test_times_in_sentences(time_ns: int, text: str) -> None:
+    assert ms(time_ns) == text
+
+
+def reason(trace: Trace, rule: str, **thresholds: float) -> str | None:
+    diagnosis = diagnose(trace, select=[rule], thresholds={rule: thresholds})
+    assert not diagnosis.findings
+    return diagnosis.skipped.get(rule)
+
+
+def launches(gaps: int, every_us: float = 30) -> Trace:
+    run = Tiny()
+    run.step(0, 0, 0, (gaps + 1) * every_us)
+    for i in range(gaps + 1):
+        at = i * every_us
+        run.kernel(0, at + 5, 8, launch_ns=BASE_NS + round(1e3 * at))
+    return run.trace()
+
+
+def test_few_gaps_that_matter_are_not_fine() -> None:
+    assert reason(launches(37), "launch-gap") == "37 gaps, needs 100"
+    assert reason(launches(1), "launch-gap") == "1 gap, needs 100"
+    assert reason(launches(37, every_us=8), "launch-gap") is None, "the GPU is never idle"
+
+
+def blocked_calls(steps: int, compute_at: float) -> Trace:
+    run = Tiny()
+    for step in range(steps):
+        start = step * 1000
+        run.step(0, step, start, 1000)
+        run.collective(0, "all_reduce", start + 100, 400, size=1 << 24, asynchronous=1)
+        launch = BASE_NS + round(1e3 * (start + 110))
+        run.kernel(0, start + compute_at, 380, launch_ns=launch)
+    return run.trace()
+
+
+def test_three_steps_of_false_overlap_are_not_fine() -> None:
+    told = "3 calls of one kind that hide nothing, needs 10"
+    assert reason(blocked_calls(3, 505), "false-overlap") == told
+    assert reason(blocked_calls(3, 105), "false-overlap") is None
+
+
+FEWER = {
+    "at-the-roofline": ({"min_count": 13}, "11 operations of one kind in one group, needs 13"),
+    "below-link-speed": ({"min_count": 13}, "11 operations of one kind in one group, needs 13"),
+    "cold-start": ({"others": 6}, "5 later operations of the same kind, needs 6"),
+    "degraded-link": ({"min_count": 100}, "operations of one group seen on every rank, needs 100"),
+    "detour-beats-direct": ({"min_copies": 11}, "10 copies of 16 MB or more between two GPUs"),
+    "device-late": ({"min_operations": 13}, "12 matched collectives with comparable arrivals"),
+    "early-root": ({"min_operations": 13}, "12 operations (reduce or gather) matched"),
+    "false-overlap": ({"min_operations": 13}, "12 calls of one kind that hide nothing, needs 13"),
+    "head-of-line": ({"min_operations": 13}, "12 operations stuck behind one kind, needs 13"),
+    "host-late": ({"min_operations": 13}, "12 matched collectives with comparable arrivals"),
+    "jitter": ({"min_operations": 13}, "12 matched collectives with comparable arrivals, needs 13"),
+    "late-receiver": ({"min_operations": 13}, "12 sends matched with their recv, needs 13"),
+    "late-root": ({"min_operations": 13}, "12 operations (broadcast or scatter) matched"),
+    "late-sender": ({"min_operations": 13}, "12 sends matched with their recv, needs 13"),
+    "latency-bound": ({"min_count": 1000}, "small operations in rows, needs 1,000"),
+    "launch-gap": ({"min_gaps": 1000}, "gaps, needs 1,000"),
+    "pipeline-bubble": ({"min_operations": 1000}, "sends matched with their recv, needs 1,000"),
+    "slow-link": ({"min_count": 13}, "0 pairs of ranks with 13 transfers or more, needs 3"),
+    "straggler": ({"min_operations": 13}, "12 matched collectives with comparable arrivals"),
+    "uneven-p2p-bandwidth": ({"min_copies": 11}, "10 copies of 16 MB or more between two GPUs"),
+}
+
+
+@pytest.mark.parametrize("rule", FEWER)
+def test_below_its_minimum_a_rule_says_so(rule: str) -> None:
+    thresholds, told = FEWER[rule]
+    assert told in (reason(RULES[rule].bad(), rule, **thresholds) or "")
+
+
+def test_few_operations_with_one_root_of_many_are_not_fine() -> None:
+    run = Tiny(ranks=3)
+    for i in range(16):
+        for rank in range(3):
+            at = i * 10_000 + (5000 if rank == i % 2 else 0)
+            run.collective(rank, "broadcast", at, 6000 - at % 10_000, size=1 << 26, root=i % 2)
+    told = "8 operations with one communicator and root, needs 10"
+    assert reason(run.trace(), "late-root") == told
+
+
+def test_few_operations_of_each_rank_are_not_fine() -> None:
+    run = Tiny(ranks=4)
+    run.groups |= {"a": (0, 1), "b": (2, 3)}
+    for i in range(6):
+        for rank in range(4):
+            group, late = "ab"[rank // 2], 3000 * (rank % 2)
+            at = i * 10_000 + late
+            run.collective(rank, "all_reduce", at, 6000 - late, size=1 << 26, group=group)
+    told = "6 matched collectives of one rank, needs 10"
+    assert reason(run.trace(), "straggler") == told
+
+
+def test_a_stall_is_told_from_the_devices_first_work() -> None:
+    run = Tiny()
+    run.step(0, 0, 0, 20_000)
+    run.kernel(0, 0, 50, launch_ns=None)
+    for i in range(3):
+        run.kernel(0, 5_000 + 20 * i, 10, launch_ns=BASE_NS + 1000 * (4_995 + 20 * i))
+    (found,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert "4.95 ms from 50 µs after cuda:0's first work" in found.advice
+
+
+def test_long_names_are_cut_in_the_middle() -> None:
+    run = Tiny()
+    label = "an annotation that is much longer than anybody reads ## step of the optimizer"
+    for step in range(2):
+        run.step(0, step, 6_000 * step, 6_000)
+        run.step(0, step, 6_000 * step, 6_000, label=label)
+        at = 6_000 * step + 5_000
+        run.kernel(0, at, 800, launch_ns=BASE_NS + 1000 * (at - 5))
+    (found,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert "'an annotation that i…ep of the optimizer'" in found.summary
+
+
+@pytest.mark.parametrize("rule", ["decomposed-all-reduce", "device-late", "late-sender"])
+def test_the_order_of_events_changes_nothing(rule: str) -> None:
+    trace = RULES[rule].bad()
+    dice = random.Random(0)
+    tables = {}
+    for table in TABLES:
+        listed = rows(getattr(trace, table.name))
+        dice.shuffle(listed)
+        tables[table.name] = table.from_rows(listed)
+    documents = [
+        as_json.render(Run(one, "a.json").analysis(), operations=True)
+        for one in (trace, replace(trace, **tables))
+    ]
+    assert documents[0] == documents[1]
+
+
+def test_communication_without_operations() -> None:
+    run = Tiny()
+    for step in range(3):
+        run.step(0, step, step * 10_000, 10_000)
+        run.kernel(0, step * 10_000 + 400, 4000, kind="communication", stream=20)
+        run.kernel(0, step * 10_000 + 4400, 4000)
+    (found,) = diagnose(run.trace(), select=["exposed-communication"]).findings
+    assert found.streams == (20,)
+
+
+def without_time(trace: Trace, table: str, op: str | None = None) -> Trace:
+    events = getattr(trace, table)
+    zero = events["op"] == op if op else events["kind"] == "compute"
+    return replace(
+        trace, **{table: events.assign(duration_ns=events["duration_ns"].where(~zero, 0))}
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "table", "op"),
+    [
+        ("full-precision-payload", "kernels", None),
+        ("contention", "kernels", None),
+        ("decomposed-all-reduce", "collectives", "all_reduce"),
+        ("cold-start", "collectives", "all_reduce"),
+    ],
+)
+def test_no_duration_is_no_fault_of_a_rule(rule: str, table: str, op: str | None) -> None:
+    assert not diagnose(without_time(RULES[rule].bad(), table, op), select=[rule]).findings
+
+
+def test_operations_on_a_device_without_kernels() -> None:
+    trace = RULES["redundant"].bad()
+    elsewhere = trace.collectives.assign(device=pd.Categorical(["cuda:1"] * len(trace.collectives)))
+    (found,) = diagnose(replace(trace, collectives=elsewhere), select=["redundant"]).findings
+    assert found.cost_ns
