@@ -81,6 +81,8 @@ def test_a_full_disk_leaves_the_file_that_was_there(
     target.write_text("before")
     (tmp_path / "manifest.json").write_text("before")
     monkeypatch.setattr(Path, fails, full)
+    if fails == "write_text":
+        monkeypatch.setattr(manifest, "create", full)
     assert main(["analyze", str(TRACE), "-o", str(target)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"commtrace: {target}: cannot be written: No space left on device: ")

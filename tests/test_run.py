@@ -221,7 +221,7 @@ def test_hta_reads_the_same_files(real_traces: Path, monkeypatch: pytest.MonkeyP
 
 def test_without_hta_the_remedy_is_named(make_trace: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commtrace.run.find_spec", lambda name: None)
-    with pytest.raises(ct.UsageError, match=r"pip install commtrace\[hta\]"):
+    with pytest.raises(ct.UsageError, match="pip install traceinsight"):
         Run(make_trace(), "x").hta()
 
 

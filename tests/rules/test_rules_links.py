@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from commtrace.rules import RULES, diagnose
 from commtrace.rules._links import on_links, one_machine
 from commtrace.rules._tiny import Tiny
 from commtrace.rules.degraded_link import DegradedLink
-from commtrace.schema import Finding
+from commtrace.schema import TABLES, Finding
 from commtrace.trace import Trace
 
 MB = 1_000_000
@@ -381,6 +381,6 @@ def test_rows_of_a_table_may_be_numbered_as_they_like(rule: str) -> None:
     trace = RULES[rule].bad()
     shuffled = {
         name: getattr(trace, name).set_axis(range(7, 7 + len(getattr(trace, name))))
-        for name in (one.name for one in fields(trace) if one.name not in ("notes", "manifest"))
+        for name in (table.name for table in TABLES)
     }
-    assert found(Trace(**shuffled), rule) == found(trace, rule)
+    assert found(replace(trace, **shuffled), rule) == found(trace, rule)
