@@ -15,8 +15,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.faults import CLEAN, FAULTS, SMALLEST, Case, Truth, case
+from commtrace.diagnosis import Finding
 from commtrace.rules import RULES, diagnose
-from commtrace.schema import Finding
 
 _LARGE = 0.05  # of a step: what rules promise to see
 _SMALLEST_OF_SEVERAL = 0.08

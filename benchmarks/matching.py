@@ -13,9 +13,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from commtrace import schema
+from commtrace import trace_tables as schema
 from commtrace.matching import clock, match
-from commtrace.metrics.waits import matched
+from commtrace.metrics.run.waits import matched
 from commtrace.trace import Trace
 
 RANKS = (8, 16, 32, 64)

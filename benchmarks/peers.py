@@ -49,7 +49,7 @@ def decompress_and_match(paths: Sequence[Path]) -> Work:
 
 def commtrace_scan(paths: Sequence[Path]) -> Work:
     """commtrace: bytes to columns, communication and GPU events, one process."""
-    from commtrace.reader.scan import scan
+    from commtrace.reader.json.scan import scan
 
     return lambda: [scan(path) for path in paths]
 

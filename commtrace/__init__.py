@@ -11,10 +11,10 @@ TYPE_CHECKING = False  # typing's, which takes as long to import as all else her
 if TYPE_CHECKING:
     from typing import Any
 
+    from commtrace.diagnosis import Diagnosis, Evidence, Finding, Note
     from commtrace.errors import CommtraceError, RecordError, TraceError, UsageError
     from commtrace.record.recording import recording, step, trace_handler
     from commtrace.run import Run, load
-    from commtrace.schema import Diagnosis, Evidence, Finding, Note
     from commtrace.trace import Trace
 
 __all__ = [

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commtrace.schema import Diagnosis, Finding, Note
+from commtrace.diagnosis import Note, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Analysis", "Explanation", "Summary", "Verdict"]
+__all__ = ["Analysis", "Summary"]
 
 
 @dataclass(frozen=True)
@@ -27,36 +26,6 @@ class Summary:
     hosts: tuple[str, ...]
     span_ns: int
     steps: int
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A diagnosis, and what it takes to weigh its findings.
-
-    ``step_time_ns`` is the time that costs are a share of: of the steps if ``in_steps``, else
-    of the whole run; findings of the rules in ``good_news`` are no faults.
-    """
-
-    diagnosis: Diagnosis
-    step_time_ns: int
-    good_news: frozenset[str]
-    in_steps: bool = True
-
-    @property
-    def faults(self) -> tuple[Finding, ...]:
-        """The findings that are no good news."""
-        return tuple(f for f in self.diagnosis.findings if f.rule not in self.good_news)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A rule: its documentation, its thresholds' defaults, and what it says of its example."""
-
-    rule: str
-    documentation: str
-    thresholds: Mapping[str, int | float | str]
-    example: str
-    verdict: Verdict
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from commtrace import config
 from commtrace.analysis import Analysis
+from commtrace.diagnosis import Diagnosis, Note
 from commtrace.errors import UsageError
-from commtrace.schema import Diagnosis, Note
 from commtrace.trace import Trace
-from commtrace.wording import counted
+from commtrace.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from commtrace.metrics.exposure import By
+    from commtrace.metrics.rank.exposure import By
     from commtrace.rules import Thresholds
 
 __all__ = ["Plot", "Run", "check_rules", "load"]
@@ -62,7 +62,7 @@ def check_rules(select: Collection[str], ignore: Collection[str], thresholds: Th
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """One run: its tables, described in ``commtrace.schema``, and what they tell.
+    """One run: its tables, described in ``commtrace.trace_tables``, and what they tell.
 
     Times are integer nanoseconds, sizes bytes, bandwidth GB/s (1e9 bytes). Do not change
     the tables in place.
@@ -109,21 +109,21 @@ class Run:
     @property
     def operations(self) -> pd.DataFrame:
         """One row per operation, on all its ranks: ``metrics.waits.OPERATIONS``."""
-        from commtrace.metrics.waits import operations
+        from commtrace.metrics.run.waits import operations
 
         return operations(self.trace)
 
     @property
     def waits(self) -> pd.DataFrame:
         """One row per row of ``collectives``, in its order: ``metrics.waits.WAITS``."""
-        from commtrace.metrics.waits import waits
+        from commtrace.metrics.run.waits import waits
 
         return waits(self.trace)
 
     @property
     def clock(self) -> pd.DataFrame:
         """One row per rank, how far its clock is off: ``matching.CLOCK``."""
-        from commtrace.metrics.waits import matched
+        from commtrace.metrics.run.waits import matched
 
         return matched(self.trace).clock
 
@@ -150,8 +150,8 @@ class Run:
         (``DEVICE_STEPS``). By ``stream``: the time that both streams of a pair were busy
         (``metrics.streams.STREAM_OVERLAP``).
         """
-        from commtrace.metrics.devices import devices
-        from commtrace.metrics.streams import stream_overlap
+        from commtrace.metrics.rank.devices import devices
+        from commtrace.metrics.rank.streams import stream_overlap
 
         measures: dict[str, Callable[[Trace], pd.DataFrame]] = {
             "device": devices,
@@ -167,7 +167,7 @@ class Run:
 
         The columns are those of ``metrics.collectives.COLLECTIVES``, costliest first.
         """
-        from commtrace.metrics.collectives import collectives
+        from commtrace.metrics.run.collectives import collectives
 
         return collectives(self.trace)
 
@@ -176,13 +176,13 @@ class Run:
 
         The columns are those of ``metrics.ranks.ARRIVALS``.
         """
-        from commtrace.metrics.ranks import arrivals
+        from commtrace.metrics.run.ranks import arrivals
 
         return arrivals(self.trace)
 
     def streams(self) -> pd.DataFrame:
         """What each stream did: ``metrics.streams.STREAMS``."""
-        from commtrace.metrics.streams import streams
+        from commtrace.metrics.rank.streams import streams
 
         return streams(self.trace)
 
@@ -191,7 +191,7 @@ class Run:
 
         The columns are those of ``metrics.exposure.EXPOSURE_BY_GROUP`` and its like.
         """
-        from commtrace.metrics.exposure import By, exposure
+        from commtrace.metrics.rank.exposure import By, exposure
 
         if by not in (ways := get_args(By)):
             raise UsageError(f"exposure(by={by!r}): choose one of {', '.join(map(repr, ways))}")
@@ -199,7 +199,7 @@ class Run:
 
     def queueing(self) -> pd.DataFrame:
         """How long operations waited for their start: ``metrics.queueing.QUEUEING``."""
-        from commtrace.metrics.queueing import queueing
+        from commtrace.metrics.rank.queueing import queueing
 
         return queueing(self.trace)
 
@@ -237,12 +237,12 @@ class Run:
 
     @cached_property
     def _measures(self) -> dict[str, Any]:
-        from commtrace.metrics.copies import copies
-        from commtrace.metrics.ranks import ranks
-        from commtrace.metrics.sizes import unsized
-        from commtrace.metrics.summary import summary
-        from commtrace.metrics.waits import unmatched
-        from commtrace.metrics.whole import steps_without_work
+        from commtrace.metrics.rank.copies import copies
+        from commtrace.metrics.run.ranks import ranks
+        from commtrace.metrics.run.sizes import unsized
+        from commtrace.metrics.run.summary import summary
+        from commtrace.metrics.run.waits import unmatched
+        from commtrace.metrics.run.whole import steps_without_work
 
         return {
             "run": summary(self.trace, self.name),
@@ -278,7 +278,7 @@ class Run:
         return TraceAnalysis({int(rank): str(Path(file).resolve()) for rank, file in files})
 
     def __repr__(self) -> str:
-        from commtrace.metrics.summary import summary
+        from commtrace.metrics.run.summary import summary
         from commtrace.reports.text import duration
 
         what = summary(self.trace, self.name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commtrace.schema import Note
+from commtrace.diagnosis import Note
 
 if TYPE_CHECKING:
     import pandas as pd

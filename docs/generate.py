@@ -13,7 +13,8 @@ from commtrace.record import workloads
 from commtrace.reports import markdown, prose
 from commtrace.reports.json import schema
 from commtrace.rules import RULES, explanation
-from commtrace.schema import TABLES, Table
+from commtrace.table import Table
+from commtrace.trace_tables import TABLES
 
 _NOTE = "<!-- Written by docs/generate.py (`make docs`); change the code, not this page. -->"
 

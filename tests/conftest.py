@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from commtrace import schema
+from commtrace import trace_tables as schema
 from commtrace.trace import Trace
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def broken_rules() -> Iterator[Callable[[str, Exception], str]]:
     """In tests a rule that breaks is no skipped one. What the program does instead."""
-    from commtrace.rules import _diagnose
+    from commtrace.rules import _ask as _diagnose
 
     def fails(name: str, error: Exception) -> str:
         raise AssertionError(f"{name} broke") from error

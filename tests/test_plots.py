@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from commtrace import plots
-from commtrace.schema import COLLECTIVES, COPIES, KERNELS, OPS, Table
+from commtrace.table import Table
+from commtrace.trace_tables import COLLECTIVES, COPIES, KERNELS, OPS
 
 MS = 1_000_000
 START_NS = 1_700_000_000 * 1_000_000_000

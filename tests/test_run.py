@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import commtrace as ct
+from commtrace.diagnosis import Note
 from commtrace.reports import terminal
 from commtrace.run import Run
-from commtrace.schema import Note, rows
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

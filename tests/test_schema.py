@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from commtrace.schema import NULL, STEPS, TABLES, Coded
+from commtrace.table import NULL, Coded
+from commtrace.trace_tables import STEPS, TABLES
 
 
 def test_parts_are_joined_and_dictionaries_unified() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from commtrace.comms import is_communication_call
-from commtrace.reader.events import Arguments
+from commtrace.reader.json.events import Arguments
 
 HOST = "host"
 CATEGORIES = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.faults.loop import Loop, log_uniform
 from benchmarks.faults.workloads import data_parallel
-from commtrace.schema import Finding
+from commtrace.diagnosis import Finding
 from commtrace.trace import Trace
 
 __all__ = ["LARGEST", "SMALLEST", "Case", "Fault", "Truth", "case"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from benchmarks.faults.case import Fault, Truth
 from benchmarks.faults.loop import Loop
 from benchmarks.faults.workloads import plain, size_for
-from commtrace.rules._links import one_machine
+from commtrace.synthetic import one_machine
 
 __all__ = ["FAULTS"]
 

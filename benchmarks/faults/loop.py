@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from commtrace.comms import bus_factor
-from commtrace.rules._tiny import BASE_NS, COMMUNICATION, COMPUTE, Tiny
+from commtrace.synthetic import BASE_NS, COMMUNICATION, COMPUTE, Tiny
 from commtrace.trace import Trace
 
 __all__ = ["Loop", "log_uniform"]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from benchmarks.faults.case import Fault, Truth
 from benchmarks.faults.loop import Loop
-from commtrace.schema import Note
+from commtrace.diagnosis import Note
 from commtrace.trace import Trace
 
 __all__ = ["FAULTS"]

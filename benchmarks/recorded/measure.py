@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commtrace import load
+from commtrace.diagnosis import Finding
 from commtrace.record import record
 from commtrace.rules import RULES
 from commtrace.run import Run
-from commtrace.schema import Finding
 
 __all__ = ["WORKLOADS", "Recorded", "analysed", "measured", "progress", "recording"]
 

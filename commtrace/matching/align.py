@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.matching.lines import Int64, Line, fit
-from commtrace.matching.rows import codes, nth
+from commtrace.matching.clock_line import Int64, Line, fit
+from commtrace.matching.collective_arrays import codes, nth
 
 __all__ = ["Marks", "clock_line", "partners"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.matching.lines import (
+from commtrace.matching.clock_line import (
     DRIFT,
     LINE_OPERATIONS,
     LINE_SPAN_NS,
@@ -24,9 +24,9 @@ from commtrace.matching.lines import (
     fit,
     level,
 )
+from commtrace.matching.collective_arrays import Bool, Rows, rows_of, split
 from commtrace.matching.probes import Probed
-from commtrace.matching.rows import Bool, Rows, rows_of, split
-from commtrace.schema import Column, Table
+from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.matching.lines import Int64
-from commtrace.matching.rows import Bool, Rows, codes, rows_of
-from commtrace.schema import NULL, Note
+from commtrace.diagnosis import Note
+from commtrace.matching.clock_line import Int64
+from commtrace.matching.collective_arrays import Bool, Rows, codes, rows_of
+from commtrace.table import NULL
 
 if TYPE_CHECKING:
     import pandas as pd

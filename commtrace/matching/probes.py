@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.matching.lines import DRIFT, LINE_SPAN_NS, Int64, Line
+from commtrace.matching.clock_line import DRIFT, LINE_SPAN_NS, Int64, Line
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

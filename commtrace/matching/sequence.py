@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from commtrace.matching.align import Marks, clock_line, partners
-from commtrace.matching.lines import SAME, Int64, Line, fit
-from commtrace.matching.rows import Bool, Rows
+from commtrace.matching.clock_line import SAME, Int64, Line, fit
+from commtrace.matching.collective_arrays import Bool, Rows
 
 __all__ = ["MARGIN_NS", "Part", "Sequence"]
 

@@ -8,17 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commtrace import config, schema
+from commtrace import config
+from commtrace import trace_tables as schema
+from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
+from commtrace.reader.check_run import one_recording, run_notes, without_copies, without_empty
 from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
-from commtrace.reader.runs import one_recording, run_notes, without_copies, without_empty
 from commtrace.reader.workers import Failure, Part, read_each
-from commtrace.schema import Note
 from commtrace.trace import Trace
-from commtrace.wording import counted
+from commtrace.units import counted
 
 __all__ = ["read"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from commtrace.reader.recordings import window
 from commtrace.reader.workers import Part
-from commtrace.schema import NULL
+from commtrace.table import NULL
 
 if TYPE_CHECKING:
     import pandas as pd

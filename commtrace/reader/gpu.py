@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace import kernels as communication
-from commtrace.reader.events import Gpu, Int64, Launches, Scan
 from commtrace.reader.host import Steps
-from commtrace.schema import NULL, Coded, Columns
+from commtrace.reader.json.events import Gpu, Int64, Launches, Scan
+from commtrace.table import NULL, Coded, Columns
 
 __all__ = [
     "Launched",

@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from commtrace import comms
-from commtrace.reader.events import Call, Hosted, Int64, Scan
+from commtrace.reader.json.events import Call, Hosted, Int64, Scan
 from commtrace.reader.nesting import outermost
-from commtrace.schema import NULL, Coded, Columns
+from commtrace.table import NULL, Coded, Columns
 
 __all__ = ["Steps", "operators", "step_ranges"]
 

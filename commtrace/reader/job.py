@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commtrace.reader.events import Scan
-from commtrace.reader.flight import FlightRecorder
-from commtrace.reader.groups import Groups
-from commtrace.reader.metadata import quoted
+from commtrace.reader.json.events import Scan
+from commtrace.reader.json.metadata import quoted
+from commtrace.reader.operations.flight import FlightRecorder
+from commtrace.reader.operations.groups import Groups
 
 __all__ = ["Job"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from commtrace.reader.events import Call, Int64
+from commtrace.reader.json.events import Call, Int64
 
 __all__ = ["Nest", "by_thread", "outermost"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commtrace.reader.events import Int64, Scan
 from commtrace.reader.gpu import is_rocm, of_category
+from commtrace.reader.json.events import Int64, Scan
 
 __all__ = ["Cut", "cut_overruns"]
 

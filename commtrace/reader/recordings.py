@@ -18,7 +18,7 @@ import numpy as np
 from commtrace.errors import TraceError
 from commtrace.reader.names import natural, worker
 from commtrace.reader.workers import Part
-from commtrace.schema import NULL, Coded
+from commtrace.table import NULL, Coded
 
 __all__ = ["ranks_by_order", "recordings", "same", "told", "window"]
 

@@ -14,11 +14,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
-from commtrace.reader.document import NotATraceError
-from commtrace.reader.kineto import Identity, identify, tables
-from commtrace.reader.scan import scan
-from commtrace.schema import Columns, Note
+from commtrace.reader.build_tables import Identity, identify, tables
+from commtrace.reader.json.document import NotATraceError
+from commtrace.reader.json.scan import scan
+from commtrace.table import Columns
 
 __all__ = ["Failure", "Part", "read_each"]
 

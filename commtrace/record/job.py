@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from commtrace.record import conceal
 from commtrace.record.workloads import Value
-from commtrace.wording import counted
+from commtrace.units import counted
 
 __all__ = ["Backend", "Job", "Plan", "Program"]
 

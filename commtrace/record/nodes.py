@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from commtrace.errors import RecordError, UsageError
-from commtrace.record.blame import Failure
+from commtrace.record.culprit import Failure
 
 __all__ = ["Nodes", "Place", "meet"]
 

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any
 
 from commtrace.errors import RecordError
-from commtrace.record import blame
-from commtrace.record.blame import Failure
+from commtrace.record import culprit as blame
 from commtrace.record.clock import Reading
+from commtrace.record.culprit import Failure
 from commtrace.record.folder import create
 from commtrace.record.report import REPORT_FD, Order, Word
 

@@ -21,11 +21,11 @@ except ModuleNotFoundError as error:
 from commtrace.record import profile
 from commtrace.record.clock import Reading
 from commtrace.record.folder import make_folder
-from commtrace.record.meeting import Meeting
+from commtrace.record.rank_agreement import Meeting
 from commtrace.record.report import one_line
 
 if TYPE_CHECKING:
-    from commtrace.record.counting import Steps
+    from commtrace.record.step_detection import Steps
 
 __all__ = ["count_with", "recording", "step", "trace_handler"]
 

@@ -24,10 +24,10 @@ import torch.distributed as dist
 
 from commtrace.errors import RecordError
 from commtrace.record import conceal, external, recording
-from commtrace.record.counting import Steps
 from commtrace.record.job import Program
-from commtrace.record.meeting import Meeting
+from commtrace.record.rank_agreement import Meeting
 from commtrace.record.report import Report, one_line
+from commtrace.record.step_detection import Steps
 from commtrace.record.watch import watch
 from commtrace.record.window import Window
 from commtrace.record.worker import bound_to_launcher, leave

@@ -15,7 +15,7 @@ from typing import Any
 
 from commtrace.errors import RecordError, UsageError
 from commtrace.record import manifest, nccl
-from commtrace.record.blame import Failure
+from commtrace.record.culprit import Failure
 from commtrace.record.folder import Follower, NewFolder, tidy_logs
 from commtrace.record.nodes import Nodes, Place, meet
 from commtrace.record.processes import GRACE_S, Ranks

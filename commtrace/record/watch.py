@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from commtrace.record import blame, flight
+from commtrace.record import culprit as blame
+from commtrace.record import flight
 from commtrace.record.report import Report
 
 __all__ = ["watch"]

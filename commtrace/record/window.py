@@ -13,9 +13,9 @@ import torch
 from commtrace.errors import RecordError
 from commtrace.record import profile
 from commtrace.record.job import Plan
-from commtrace.record.meeting import Meeting
 from commtrace.record.profiler import Profiler
-from commtrace.wording import counted
+from commtrace.record.rank_agreement import Meeting
+from commtrace.units import counted
 
 __all__ = ["Window"]
 

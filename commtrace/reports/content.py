@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from commtrace.reports import tables, waiting
 from commtrace.reports.tables import Section, exposed_share, more
 from commtrace.reports.text import clean, duration, percent
-from commtrace.schema import CUT_BEFORE_GPU, rows
-from commtrace.wording import counted
+from commtrace.table import rows
+from commtrace.trace_tables import CUT_BEFORE_GPU
+from commtrace.units import counted
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
-    from commtrace.schema import Note
+    from commtrace.diagnosis import Note
 
 __all__ = ["headline", "notes", "sections"]
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from commtrace.reports.tables import more
 from commtrace.reports.text import clean, duration, percent
-from commtrace.wording import counted
+from commtrace.units import counted
 
 if TYPE_CHECKING:
-    from commtrace.analysis import Verdict
-    from commtrace.schema import Finding
+    from commtrace.diagnosis import Finding, Verdict
 
 __all__ = ["Told", "closing", "told"]
 

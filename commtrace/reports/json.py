@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace import __version__, comms
 from commtrace.matching import CLOCK
-from commtrace.metrics.collectives import COLLECTIVES
-from commtrace.metrics.copies import COPIES
-from commtrace.metrics.devices import DEVICES
-from commtrace.metrics.ranks import RANKS
-from commtrace.metrics.streams import STREAM_OVERLAP, STREAMS
-from commtrace.metrics.waits import OPERATIONS
-from commtrace.schema import Column, Table, rows
+from commtrace.metrics.rank.copies import COPIES
+from commtrace.metrics.rank.devices import DEVICES
+from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS
+from commtrace.metrics.run.collectives import COLLECTIVES
+from commtrace.metrics.run.ranks import RANKS
+from commtrace.metrics.run.waits import OPERATIONS
+from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis

@@ -11,7 +11,8 @@ from commtrace.reports.prose import paragraphs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commtrace.analysis import Analysis, Explanation, Verdict
+    from commtrace.analysis import Analysis
+    from commtrace.diagnosis import Explanation, Verdict
     from commtrace.reports.tables import Section
 
 __all__ = ["explain", "render"]

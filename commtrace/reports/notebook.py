@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from commtrace.reports import content, findings
 
 if TYPE_CHECKING:
-    from commtrace.analysis import Analysis, Verdict
+    from commtrace.analysis import Analysis
+    from commtrace.diagnosis import Verdict
     from commtrace.reports.tables import Section
 
 __all__ = ["render"]

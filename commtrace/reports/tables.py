@@ -7,8 +7,8 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from commtrace.reports.text import NOTHING, clean, duration, percent, rate, size
-from commtrace.schema import rows
-from commtrace.wording import counted
+from commtrace.table import rows
+from commtrace.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,8 @@ from commtrace.reports.tables import BAR
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from commtrace.analysis import Analysis, Explanation, Verdict
+    from commtrace.analysis import Analysis
+    from commtrace.diagnosis import Explanation, Verdict
     from commtrace.reports.tables import Section
 
 __all__ = ["explain", "render"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from commtrace.metrics.waits import TRUST
+from commtrace.metrics.run.waits import TRUST
 from commtrace.reports.tables import Section, more
 from commtrace.reports.text import clean, duration
-from commtrace.schema import rows
+from commtrace.table import rows
 
 if TYPE_CHECKING:
     import pandas as pd

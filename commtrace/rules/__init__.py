@@ -7,11 +7,19 @@ on which it must speak, ``good()`` the nearest one on which it must not.
 
 from __future__ import annotations
 
-from commtrace.rules._diagnose import configured, diagnose
-from commtrace.rules._explained import explanation, verdict
-from commtrace.rules._registry import RULES, rule_named
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._thresholds import Thresholds, check, thresholds
+from commtrace.diagnosis import CannotLook
+from commtrace.rules._ask import (
+    RULES,
+    Thresholds,
+    check,
+    configured,
+    diagnose,
+    explanation,
+    rule_named,
+    thresholds,
+    verdict,
+)
+from commtrace.rules._rule import Rule
 
 __all__ = [
     "RULES",

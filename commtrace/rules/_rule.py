@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from commtrace.schema import Finding
+    from commtrace.diagnosis import Finding
     from commtrace.trace import Trace
 
-__all__ = ["CannotLook", "Rule"]
-
-
-class CannotLook(Exception):  # noqa: N818 - an answer, not an error
-    """Raised by ``check`` where the trace lacks what the rule needs; the text says what."""
+__all__ = ["Rule"]
 
 
 @dataclass(frozen=True)

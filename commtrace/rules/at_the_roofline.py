@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.rules._bandwidth import mb, served, streams
-from commtrace.rules._common import enough, worth_saying
-from commtrace.rules._links import on_links
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._topology import uniform_link
-from commtrace.schema import Evidence, Finding
+from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
+from commtrace.metrics.run.bandwidth import served, streams
+from commtrace.metrics.run.whole import worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import on_links
+from commtrace.topology import uniform_link
+from commtrace.units import mb
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commtrace.rules._bandwidth import felt_ns, hidden, mb, served, streams
-from commtrace.rules._common import enough, ms, several_ranks, worth_saying
-from commtrace.rules._links import on_links
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._topology import uniform_link
-from commtrace.schema import Evidence, Finding
+from commtrace.causal.delays import felt_ns
+from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
+from commtrace.metrics.run.bandwidth import hidden, served, streams
+from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.metrics.run.whole import worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import on_links
+from commtrace.topology import uniform_link
+from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.comms import bus_factor
-from commtrace.rules._common import mb, ms, share_pct
-from commtrace.rules._decomposed import Pair, pairs
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.decompositions import Pair, pairs
+from commtrace.metrics.run.whole import share_pct
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

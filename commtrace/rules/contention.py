@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import covered
-from commtrace.metrics.activity import device_work
-from commtrace.rules._common import ms, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.whole import worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
-from commtrace.rules._common import mb, ms, of_time, share_pct, too_few, worth_saying
+from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._timeline import SMALL_BYTES, Timeline, behind, elsewhere, timelines
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.rules._common import mb, ms, share_pct
-from commtrace.rules._decomposed import Pair, Reference, pairs, reference
-from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._waiting import chance
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import counted
+from commtrace.causal.excess import counts, factors, in_words, ruled_out, source, spread
+from commtrace.causal.lateness import chance
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
+from commtrace.metrics.run.whole import share_pct
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

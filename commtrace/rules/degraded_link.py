@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.rules._bandwidth import KIND, felt_ns, hidden, served, streams, typical_ns
-from commtrace.rules._common import ms, several_ranks, too_few, worth_saying
+from commtrace.causal.delays import felt_ns
+from commtrace.diagnosis import Evidence, Finding, too_few
+from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typical_ns
+from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.metrics.run.whole import worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.synthetic import Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     import pandas as pd

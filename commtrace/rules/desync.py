@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 import pandas as pd
 
 from commtrace.comms import POINT_TO_POINT
-from commtrace.metrics.waits import matched
-from commtrace.rules._common import mb
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import cut
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.waits import matched
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import cut, mb
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import total
-from commtrace.rules._common import ms, worth_saying
-from commtrace.rules._detours import Detour, Hops, detours
-from commtrace.rules._peers import Pair, pairs, too_few_copies
+from commtrace.metrics.run.detours import Detour, Hops, detours
+from commtrace.metrics.run.peer_copies import Pair, pairs, too_few_copies
+from commtrace.metrics.run.whole import worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._topology import named
-from commtrace.schema import Evidence, Finding
+from commtrace.synthetic import Tiny
+from commtrace.topology import named
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from commtrace.causal.awaited import rooted
+from commtrace.causal.lateness import chance
+from commtrace.diagnosis import Evidence, Finding, enough
 from commtrace.intervals import total, union
-from commtrace.rules._awaited import rooted
-from commtrace.rules._common import enough, ms, worth_saying
+from commtrace.metrics.run.whole import worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._waiting import chance
-from commtrace.schema import Evidence, Finding
+from commtrace.synthetic import Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     import pandas as pd

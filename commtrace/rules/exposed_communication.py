@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commtrace.metrics.devices import devices
-from commtrace.rules._common import ms, of_time, share_pct, worth_saying
-from commtrace.rules._exposed import ahead, most_exposed, unlaunched_ns
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.rank.exposed_calls import ahead, most_exposed, unlaunched_ns
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
-from commtrace.metrics.activity import device_work
-from commtrace.rules._common import enough, ms, of_time, share_pct, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import cut
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.units import cut, ms
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.rules._bandwidth import fitted, hidden, mb, served, streams
-from commtrace.rules._common import ms, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import counted
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
+from commtrace.metrics.run.whole import worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
     import pandas as pd

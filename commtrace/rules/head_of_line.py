@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import covered, subtract, total, union
-from commtrace.metrics.activity import Device, device_work
-from commtrace.rules._common import enough, ms, of_time, share_pct, too_few, worth_saying
+from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.timelines import ready_ns
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._timeline import ready_ns
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import counted
+from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.rules._common import ms
-from commtrace.rules._doing import Doing
+from commtrace.causal.doing import Doing
+from commtrace.causal.lateness import Late, stragglers_doing
+from commtrace.diagnosis import Evidence, Finding
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.rules._waiting import Late, stragglers_doing
-from commtrace.schema import Evidence, Finding
+from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.rules._common import ms, of_time, share_pct, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._timeline import Timeline, timelines
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.timelines import Timeline, timelines
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import pcie
-from commtrace.rules._bandwidth import mb, served, streams
-from commtrace.rules._common import ms
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._topology import gpu_name, link, uniform_link
-from commtrace.schema import Evidence, Finding
+from commtrace.metrics.run.bandwidth import served, streams
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.topology import gpu_name, link, uniform_link
+from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 
-from commtrace.rules._common import ms, of_time, share_pct, worth_saying
-from commtrace.rules._delays import stands_ns
+from commtrace.causal.delays import stands_ns
+from commtrace.causal.lateness import arrivals, late_ranks
+from commtrace.diagnosis import Evidence, Finding
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._waiting import arrivals, late_ranks
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import counted
+from commtrace.synthetic import Tiny
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

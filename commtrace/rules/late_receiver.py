@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.rules._awaited import Awaited, sent, systematic
-from commtrace.rules._common import ms
+from commtrace.causal.awaited import Awaited, sent, systematic
+from commtrace.diagnosis import Evidence, Finding
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.synthetic import Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

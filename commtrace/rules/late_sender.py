@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from commtrace.causal.awaited import Awaited, sent, systematic
+from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import total, union
-from commtrace.metrics.whole import whole
-from commtrace.rules._awaited import Awaited, sent, systematic
-from commtrace.rules._common import ms
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._waiting import joined_rows
-from commtrace.schema import Evidence, Finding
+from commtrace.metrics.run.joined_rows import joined_rows
+from commtrace.metrics.run.whole import whole
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     import pandas as pd

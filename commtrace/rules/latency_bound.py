@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.expect import Model, fit, nccl_latency_ns
-from commtrace.rules._bandwidth import mb, served, streams, typical_ns
-from commtrace.rules._common import enough, ms, several_ranks, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.metrics.run.bandwidth import served, streams, typical_ns
+from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.metrics.run.whole import worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     import pandas as pd

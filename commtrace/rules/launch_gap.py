@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract
-from commtrace.rules._common import ms, of_time, share_pct, too_few, worth_saying
+from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._timeline import Timeline, behind, elsewhere, timelines
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import counted, cut
+from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.units import counted, cut, ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

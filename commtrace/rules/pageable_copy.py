@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
 from commtrace.intervals import total, union
-from commtrace.rules._common import ms, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._topology import gpu_name
-from commtrace.schema import Evidence, Finding
+from commtrace.metrics.run.whole import worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.topology import gpu_name
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.rules._awaited import sent
-from commtrace.rules._common import of_time, share_pct, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.causal.awaited import sent
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
 
 if TYPE_CHECKING:
     import pandas as pd

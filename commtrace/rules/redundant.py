@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 
+from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import subtract, total, union
-from commtrace.metrics.activity import Device, device_work
-from commtrace.rules._accumulation import repeated_in_accumulation
-from commtrace.rules._called import ahead_ns, called
-from commtrace.rules._common import ms, of_time, share_pct, worth_saying
-from commtrace.rules._decomposed import sequences
-from commtrace.rules._repeats import needless_barriers, reduced_twice
+from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.run.accumulation import repeated_in_accumulation
+from commtrace.metrics.run.calls import ahead_ns, called
+from commtrace.metrics.run.decompositions import sequences
+from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import counted
+from commtrace.synthetic import Tiny
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.comms import POINT_TO_POINT
-from commtrace.metrics.waits import matched
-from commtrace.rules._bandwidth import served, streams
-from commtrace.rules._common import several_ranks, too_few, worth_saying
+from commtrace.diagnosis import Evidence, Finding, too_few
+from commtrace.metrics.run.bandwidth import served, streams
+from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import counted
+from commtrace.synthetic import Tiny
+from commtrace.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

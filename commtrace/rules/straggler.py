@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.rules._common import ms, of_time, share_pct, worth_saying
-from commtrace.rules._doing import Doing
+from commtrace.causal.doing import Doing
+from commtrace.causal.lateness import Late, late_ranks
+from commtrace.diagnosis import Evidence, Finding
+from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._waiting import Late, late_ranks
-from commtrace.schema import Evidence, Finding
+from commtrace.synthetic import Tiny
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.metrics.waits import matched
-from commtrace.rules._common import mb, ms, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Evidence, Finding
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import Intervals, total, union
-from commtrace.rules._common import ms
-from commtrace.rules._peers import Pair, pairs, too_few_copies
+from commtrace.metrics.run.peer_copies import Pair, pairs, too_few_copies
 from commtrace.rules._rule import Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._topology import inferred, named
-from commtrace.schema import Evidence, Finding
+from commtrace.synthetic import Tiny
+from commtrace.topology import inferred, named
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

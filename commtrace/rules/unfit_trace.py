@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from commtrace.causal.lateness import SYNCHRONISING
 from commtrace.comms import bus_factor
-from commtrace.metrics.waits import matched
-from commtrace.rules._common import ms, share_pct, worth_saying
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._timeline import timelines
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._waiting import SYNCHRONISING
-from commtrace.schema import Evidence, Finding, Note
-from commtrace.wording import counted
+from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
+from commtrace.metrics.rank.timelines import timelines
+from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import share_pct, worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.trace import Trace

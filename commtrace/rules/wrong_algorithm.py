@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commtrace.causal.delays import felt_ns
+from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import PROTOCOL_BANDWIDTH, nccl_latency_ns
-from commtrace.rules._bandwidth import KIND, felt_ns, mb, served, streams
-from commtrace.rules._common import ms, worth_saying
-from commtrace.rules._links import one_machine
-from commtrace.rules._rule import CannotLook, Rule
-from commtrace.rules._tiny import Tiny
-from commtrace.rules._topology import uniform_link
-from commtrace.schema import Evidence, Finding
-from commtrace.wording import counted
+from commtrace.metrics.run.bandwidth import KIND, served, streams
+from commtrace.metrics.run.whole import worth_saying
+from commtrace.rules._rule import Rule
+from commtrace.synthetic import Tiny, one_machine
+from commtrace.topology import uniform_link
+from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from commtrace.reader import read
 from commtrace.reports import content
-from commtrace.schema import rows
+from commtrace.table import rows
 from commtrace.trace import Trace
+from commtrace.units import counted
 from commtrace.viewer.merge import merge
 from commtrace.viewer.server import PAGE, PORT, serving
-from commtrace.wording import counted
 
 __all__ = ["merge", "open_in_perfetto"]
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from commtrace.reader.document import Document, Event
-from commtrace.reader.events import Int64
-from commtrace.reader.salvage import BROKEN
-from commtrace.reader.scan import base_ns
-from commtrace.reader.source import Source
-from commtrace.reader.times import nanoseconds
-from commtrace.schema import NULL
+from commtrace.reader.json.document import Document, Event
+from commtrace.reader.json.events import Int64
+from commtrace.reader.json.salvage import BROKEN
+from commtrace.reader.json.scan import base_ns
+from commtrace.reader.json.source import Source
+from commtrace.reader.json.times import nanoseconds
+from commtrace.table import NULL
 
 __all__ = ["Id", "Rank", "Shown", "identifier", "read_rank"]
 

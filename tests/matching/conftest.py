@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commtrace import schema
+from commtrace import trace_tables as schema
 from commtrace.trace import Trace
 
 BASE_NS = 1_700_000_000_000_000_000

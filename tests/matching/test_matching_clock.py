@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from commtrace.matching import clock, match, on_run_clock, unmatched
-from commtrace.matching.lines import Line
-from commtrace.schema import PROBES, rows
+from commtrace.matching.clock_line import Line
+from commtrace.table import rows
 from commtrace.trace import Trace
+from commtrace.trace_tables import PROBES
 
 Make = Callable[..., Trace]
 Clock = Callable[[float], float]

@@ -19,9 +19,9 @@ from commtrace.matching.clock import (
     _probed,
     _row,
 )
-from commtrace.matching.lines import LINE_OPERATIONS, Line, fit
+from commtrace.matching.clock_line import LINE_OPERATIONS, Line, fit
+from commtrace.matching.collective_arrays import Rows
 from commtrace.matching.probes import Probed, _through
-from commtrace.matching.rows import Rows
 
 S = 1_000_000_000
 

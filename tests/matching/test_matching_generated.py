@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.matching import clock, match
-from commtrace.metrics.waits import matched, unmatched
+from commtrace.metrics.run.waits import matched, unmatched
 from commtrace.trace import Trace
 
 Generate = Callable[..., Any]
@@ -185,7 +185,7 @@ def test_unrelated_runs_are_not_aligned(generate: Generate) -> None:
 def _joined(trace: Trace, rows: Any) -> Trace:
     import pandas as pd
 
-    from commtrace import schema
+    from commtrace import trace_tables as schema
 
     tables = dict(vars(trace))
     group = {"description": None, "backend": "nccl", "size": 2, "ranks": "0,1", "group": "world"}

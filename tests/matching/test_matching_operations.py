@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commtrace.matching import clock, match, unmatched
-from commtrace.schema import rows
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

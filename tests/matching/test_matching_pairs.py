@@ -9,8 +9,8 @@ import pytest
 
 from commtrace.matching import pairs
 from commtrace.matching.clock import Reading
-from commtrace.matching.lines import Int64, Line
-from commtrace.matching.rows import Rows
+from commtrace.matching.clock_line import Int64, Line
+from commtrace.matching.collective_arrays import Rows
 from commtrace.matching.sequence import MARGIN_NS
 
 MS = 1_000_000

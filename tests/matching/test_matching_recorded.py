@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commtrace import load
-from commtrace.metrics.waits import matched
+from commtrace.metrics.run.waits import matched
 from commtrace.record import record
 
 SLOW = 1

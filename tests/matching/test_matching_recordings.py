@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from commtrace import load
-from commtrace.metrics.waits import matched, unmatched
+from commtrace.metrics.run.waits import matched, unmatched
 from commtrace.trace import Trace
 
 SHIPPED = Path(__file__).parents[2] / "traces"

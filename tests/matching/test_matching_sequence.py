@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commtrace.matching.keyed import _counts_differently
-from commtrace.matching.lines import Line
-from commtrace.matching.rows import Rows
+from commtrace.matching.clock_line import Line
+from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.match_by_id import _counts_differently
 from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
 
 FIRST = (1_000_000, 2_000_000)

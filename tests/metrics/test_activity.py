@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commtrace.intervals import union
-from commtrace.metrics.activity import Work, _both, _Part, _together
+from commtrace.metrics.rank.activity import Work, _both, _Part, _together
 
 NONE = union([], [])
 

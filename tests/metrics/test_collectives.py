@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from commtrace.metrics.collectives import collectives
-from commtrace.schema import rows
+from commtrace.metrics.run.collectives import collectives
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

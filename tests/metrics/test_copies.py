@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from commtrace.metrics.copies import copies
-from commtrace.schema import rows
+from commtrace.metrics.rank.copies import copies
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commtrace.metrics.devices import devices
-from commtrace.rules._tiny import Tiny
+from commtrace.metrics.rank.devices import devices
+from commtrace.synthetic import Tiny
 
 
 def test_it_counts_beside_kernels_of_the_same_stream() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.metrics.devices import devices
-from commtrace.schema import rows
+from commtrace.metrics.rank.devices import devices
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

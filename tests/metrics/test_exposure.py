@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.metrics.devices import devices
-from commtrace.metrics.exposure import By, exposure
-from commtrace.metrics.phases import phases
-from commtrace.schema import rows
+from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.rank.exposure import By, exposure
+from commtrace.metrics.rank.phases import phases
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from commtrace.metrics.waits import matched, operations, unmatched, waits
-from commtrace.schema import rows
+from commtrace.metrics.run.waits import matched, operations, unmatched, waits
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from commtrace.metrics.queueing import queueing
+from commtrace.metrics.rank.queueing import queueing
 from commtrace.reader import read
-from commtrace.schema import rows
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 

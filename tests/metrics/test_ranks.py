@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from commtrace.metrics.ranks import arrivals, ranks
-from commtrace.schema import rows
+from commtrace.metrics.run.ranks import arrivals, ranks
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

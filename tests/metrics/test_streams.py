@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commtrace.metrics.streams import stream_overlap, streams
-from commtrace.schema import rows
+from commtrace.metrics.rank.streams import stream_overlap, streams
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 

@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from commtrace import comms, kernels, schema
-from commtrace.reader import kineto
-from commtrace.reader.events import Arguments, Call, Gpu, Hosted, Launches, Scan
+from commtrace import comms, kernels
+from commtrace import trace_tables as schema
+from commtrace.reader import build_tables as kineto
+from commtrace.reader.json.events import Arguments, Call, Gpu, Hosted, Launches, Scan
 from commtrace.reader.names import ranks_in_names
-from commtrace.schema import NULL, Coded
+from commtrace.table import NULL, Coded
 
 GPU = {
     "kernel": "kernel",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.reader.scan import scan
+from commtrace.reader.json.scan import scan
 
 WORLD = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": [0, 1, 2, 3]}]
 TOLD = ("op", "executed", "call", "dtype", "size_bytes", "group_size", "provenance")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.reader.scan import scan
+from commtrace.reader.json.scan import scan
 
 
 def test_a_kernel_belongs_to_the_step_that_launched_it(read: Any, events: Any) -> None:

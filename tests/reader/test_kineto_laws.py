@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commtrace.reader.events import Arguments, Call
+from commtrace.reader.json.events import Arguments, Call
 from commtrace.reader.nesting import Nest, outermost
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=12)

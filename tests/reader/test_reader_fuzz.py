@@ -19,7 +19,7 @@ import pytest
 
 from commtrace.errors import TraceError
 from commtrace.reader import read
-from commtrace.reader.scan import scan
+from commtrace.reader.json.scan import scan
 
 INPUTS = int(os.environ.get("COMMTRACE_FUZZ", "400"))
 FIRST = int(os.environ.get("COMMTRACE_FUZZ_FROM", "0"))
@@ -126,7 +126,7 @@ def test_broken_bytes(tmp_path: Path) -> None:
         if data[:2] == b"\x1f\x8b" and dice.random() < 0.02:
             data = headed(data, dice)
         started = time.process_time()
-        with mock.patch("commtrace.reader.source.BLOCK", dice.choice([64, 500, 1 << 18])):
+        with mock.patch("commtrace.reader.json.source.BLOCK", dice.choice([64, 500, 1 << 18])):
             try:
                 codes, kept = scan_of(tmp_path, data, fast=False)
             except TraceError as error:

@@ -15,19 +15,13 @@ from unittest import mock
 import pytest
 
 from commtrace.errors import TraceError
-from commtrace.reader import (
-    described,
-    document,
-    flight,
-    groups,
-    metadata,
-    nesting,
-    salvage,
-    workers,
-)
-from commtrace.reader.events import Arguments, Call
-from commtrace.reader.kineto import tables
-from commtrace.reader.scan import scan
+from commtrace.reader import nesting, workers
+from commtrace.reader.build_tables import tables
+from commtrace.reader.json import document, metadata, salvage
+from commtrace.reader.json.events import Arguments, Call
+from commtrace.reader.json.scan import scan
+from commtrace.reader.operations import flight, groups
+from commtrace.reader.operations import operation_facts as described
 
 RANK_0 = (0, "file-name")
 KERNEL = {

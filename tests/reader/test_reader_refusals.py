@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commtrace.errors import TraceError
-from commtrace.reader.scan import scan
+from commtrace.reader.json.scan import scan
 
 
 @pytest.mark.parametrize(

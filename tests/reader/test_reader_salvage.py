@@ -12,9 +12,9 @@ from unittest import mock
 
 import pytest
 
-from commtrace.reader import salvage
-from commtrace.reader.events import Scan
-from commtrace.reader.scan import scan
+from commtrace.reader.json import salvage
+from commtrace.reader.json.events import Scan
+from commtrace.reader.json.scan import scan
 
 KERNELS = 400
 

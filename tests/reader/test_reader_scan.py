@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.reader.events import Scan
-from commtrace.reader.scan import scan
-from commtrace.schema import NULL, Coded
+from commtrace.reader.json.events import Scan
+from commtrace.reader.json.scan import scan
+from commtrace.table import NULL, Coded
 
 Json = dict[str, Any]
 
@@ -351,7 +351,7 @@ def test_layouts_and_paths_agree(
 ) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch("commtrace.reader.source.BLOCK", block),
+        mock.patch("commtrace.reader.json.source.BLOCK", block),
     ):
         file = Path(folder) / "a.json"
         file.write_text(LAYOUTS[layout](trace), encoding="utf-8")

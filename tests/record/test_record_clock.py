@@ -76,7 +76,7 @@ def test_the_offset_is_within_its_error(run: Callable[..., list[list[Reading]]])
 
 def test_a_second_meeting_finds_nothing_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     store = pytest.importorskip("torch").distributed.HashStore()
-    from commtrace.record import meeting
+    from commtrace.record import rank_agreement as meeting
 
     monkeypatch.setattr(meeting, "_store", lambda: store)
     first, second = meeting.Meeting(), meeting.Meeting()

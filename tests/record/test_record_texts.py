@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from commtrace.errors import UsageError
-from commtrace.record import blame, external, nccl, nodes
+from commtrace.record import culprit as blame
+from commtrace.record import external, nccl, nodes
 from commtrace.record.job import Plan, Program
 from commtrace.record.nodes import Nodes, Place
 

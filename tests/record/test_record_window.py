@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 
 import commtrace  # noqa: E402
 from commtrace.record import recording as recordings  # noqa: E402
-from commtrace.record.counting import Steps  # noqa: E402
 from commtrace.record.job import Plan  # noqa: E402
 from commtrace.record.manifest import partial  # noqa: E402
+from commtrace.record.step_detection import Steps  # noqa: E402
 from commtrace.record.window import Window  # noqa: E402
 
 Make = Callable[..., Window]

@@ -10,13 +10,13 @@ import jsonschema
 import pytest
 from markdown_it import MarkdownIt
 
-from commtrace.analysis import Analysis, Verdict
+from commtrace.analysis import Analysis
+from commtrace.diagnosis import Diagnosis, Evidence, Finding, Verdict
 from commtrace.reports import json as json_report
 from commtrace.reports import markdown, notebook, terminal
 from commtrace.reports.findings import closing, told
 from commtrace.rules import RULES, explanation
 from commtrace.run import Run
-from commtrace.schema import Diagnosis, Evidence, Finding
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

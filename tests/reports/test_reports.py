@@ -16,10 +16,10 @@ from markdown_it import MarkdownIt
 
 import commtrace as ct
 from commtrace.analysis import Analysis
+from commtrace.diagnosis import Diagnosis, Note
 from commtrace.reports import json as json_report
 from commtrace.reports import markdown, terminal
 from commtrace.run import Run
-from commtrace.schema import Diagnosis, Note
 from commtrace.trace import Trace
 
 Make = Callable[..., Trace]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analysis import Analysis
-from commtrace.metrics.collectives import COLLECTIVES
+from commtrace.metrics.run.collectives import COLLECTIVES
 from commtrace.reports import markdown, notebook, terminal
 from commtrace.reports.tables import collectives
 from commtrace.reports.waiting import straggler

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from commtrace import reader
+from commtrace.diagnosis import Finding
 from commtrace.rules import diagnose
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Finding
+from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.trace import Trace
 
 MB40 = 40_000_000

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from commtrace import reader
+from commtrace.diagnosis import Finding
 from commtrace.rules import diagnose
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Finding
+from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.trace import Trace
 
 HOST_RULES = ("copy-loop", "launch-gap", "host-sync", "pageable-copy")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commtrace.diagnosis import Finding
 from commtrace.reader import read
 from commtrace.rules import diagnose
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Finding
+from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.trace import Trace
 
 DECOMPOSED, INFLATED = "decomposed-all-reduce", "byte-inflation"

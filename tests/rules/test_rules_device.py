@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from commtrace.diagnosis import Diagnosis, Finding
 from commtrace.rules import diagnose
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.schema import Diagnosis, Finding
+from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.trace import Trace
 
 

@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 
-from commtrace import comms, schema
+from commtrace import comms
+from commtrace import trace_tables as schema
 from commtrace.analysis import Analysis
-from commtrace.metrics.whole import whole
+from commtrace.metrics.run.whole import whole
 from commtrace.reports import json as as_json
 from commtrace.reports import markdown, notebook, terminal
 from commtrace.rules import RULES
 from commtrace.run import Run, load
-from commtrace.schema import rows
+from commtrace.table import rows
 from commtrace.trace import Trace
 
 TRACES = int(os.environ.get("COMMTRACE_FUZZ", "48"))

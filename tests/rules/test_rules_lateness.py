@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from commtrace.rules._waiting import _caught, own_gaps
+from commtrace.causal.lateness import own_gaps
+from commtrace.metrics.run.joined_rows import _caught
 
 
 def test_waiting_elsewhere_since_the_last_operation_is_caught() -> None:

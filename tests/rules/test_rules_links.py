@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commtrace.diagnosis import Finding
 from commtrace.rules import RULES, diagnose
-from commtrace.rules._links import on_links, one_machine
-from commtrace.rules._tiny import Tiny
 from commtrace.rules.degraded_link import DegradedLink
-from commtrace.schema import TABLES, Finding
+from commtrace.synthetic import Tiny, on_links, one_machine
 from commtrace.trace import Trace
+from commtrace.trace_tables import TABLES
 
 MB = 1_000_000
 

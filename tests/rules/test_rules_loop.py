@@ -10,15 +10,18 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from commtrace.metrics.whole import Whole, steps_without_work, whole
+from commtrace.diagnosis import Evidence, Finding
+from commtrace.metrics.run.whole import Whole, steps_without_work, whole
 from commtrace.reports import json as as_json
 from commtrace.reports import markdown, notebook, terminal
-from commtrace.rules import RULES, Rule, _diagnose, diagnose
-from commtrace.rules._common import ms
-from commtrace.rules._tiny import BASE_NS, Tiny
+from commtrace.rules import RULES, Rule, diagnose
+from commtrace.rules import _ask as _diagnose
 from commtrace.run import Run
-from commtrace.schema import TABLES, Evidence, Finding, rows
+from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.table import rows
 from commtrace.trace import Trace
+from commtrace.trace_tables import TABLES
+from commtrace.units import ms
 
 
 def idle_gpu(step_us: float) -> Trace:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.comms import OPERATIONS
+from commtrace.diagnosis import Finding, Note
 from commtrace.reader import read
 from commtrace.rules import diagnose
-from commtrace.rules._tiny import Tiny
-from commtrace.schema import Finding, Note
+from commtrace.synthetic import Tiny
 from commtrace.trace import Trace
 
 RULES = (

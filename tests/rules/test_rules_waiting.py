@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commtrace.causal.lateness import chance
+from commtrace.diagnosis import Finding
 from commtrace.reader import read
 from commtrace.rules import RULES, diagnose
-from commtrace.rules._tiny import BASE_NS, Tiny
-from commtrace.rules._waiting import chance
-from commtrace.schema import Finding
+from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.trace import Trace
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -1,0 +1,1 @@
+"""Who is late, why, and what it costs the run."""

@@ -1,0 +1,81 @@
+"""What a late rank did while the others were on time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.intervals import covered
+from commtrace.metrics.rank.activity import device_work
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["Doing", "Doings"]
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a late rank did more of, between one arrival and the next, than the others' median.
+
+    Of the operations that it was last in, what it did less what the others did: the mean
+    time in compute, in copies, with nothing running, since one thing at the start of a step
+    makes it late to every operation of the step; and how much later it enqueued them, the
+    median. ``launch_ns`` is None where the trace does not tell.
+    """
+
+    compute_ns: float
+    copy_ns: float
+    idle_ns: float
+    launch_ns: float | None
+
+    def cause(self, cost_ns: float) -> str | None:
+        """``compute``, ``copy`` or ``idle`` if one makes at least half of what each costs."""
+        more = {"compute": self.compute_ns, "copy": self.copy_ns, "idle": self.idle_ns}
+        most = max(more, key=lambda name: more[name])
+        return most if more[most] >= cost_ns / 2 else None
+
+
+class Doings:
+    """What ranks did between their arrivals at the operations of one communicator."""
+
+    def __init__(self, rows: pd.DataFrame, trace: Trace) -> None:
+        group = rows.groupby(["rank", "communicator"], observed=True, dropna=False)
+        since = group["start_ns"].shift()
+        known = rows[since.notna()].assign(since=since.dropna().astype("int64"))
+        parts = []
+        for (rank, device, _), did in device_work(trace).items():
+            mine = known[(known["rank"] == rank) & (known["device"] == device)]
+            if did.compute is not None and len(mine):
+                window = mine["since"].to_numpy(), mine["start_ns"].to_numpy()
+                busy = covered(*window, did.busy)
+                parts.append(
+                    mine[["operation", "rank", "launch_ns"]].assign(
+                        compute_ns=covered(*window, did.compute),
+                        copy_ns=covered(*window, did.copy),
+                        idle_ns=(window[1] - window[0]) - busy,
+                    )
+                )
+        self._parts = parts
+
+    def of(self, rank: int, operations: pd.Series[Any]) -> Doing | None:
+        """The rank's excess over the others' median in these operations."""
+        if not self._parts:
+            return None
+        every = pd.concat(self._parts)
+        every = every[every["operation"].isin(operations)].set_index("operation")
+        its, others = every[every["rank"] == rank], every[every["rank"] != rank]
+        columns = ["compute_ns", "copy_ns", "idle_ns", "launch_ns"]
+        more = its[columns] - others.groupby(level=0)[columns].median()
+        launch, mean = float(more["launch_ns"].median()), more[columns[:3]].mean()
+        if mean.isna().any():
+            return None
+        return Doing(
+            compute_ns=float(mean["compute_ns"]),
+            copy_ns=float(mean["copy_ns"]),
+            idle_ns=float(mean["idle_ns"]),
+            launch_ns=None if np.isnan(launch) else launch,
+        )

@@ -1,0 +1,182 @@
+"""The table of collectives as arrays, with all that tells one operation from another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.comms import POINT_TO_POINT
+from commtrace.matching.clock_line import Int64
+from commtrace.matching.groups import communicators
+from commtrace.matching.probes import Probed, probed
+from commtrace.table import NULL
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["Bool", "Rows", "codes", "nth", "rows_of", "split"]
+
+Bool = npt.NDArray[np.bool_]
+
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One entry per row of ``collectives``; codes are -1 where the trace does not tell.
+
+    ``called`` is when an operation was enqueued where it runs on a CPU, else its start.
+    ``like`` is equal where operation, type, size and root are, as far as all ranks tell them;
+    ``seq_key`` is equal for what one communicator gave one number; ``expected`` ranks are
+    NULL where untold. ``clock_of`` has, for each rank, the lowest rank of its host; an
+    unnamed host has one rank. ``probes`` are the recorder's readings of ranks' clocks.
+    """
+
+    rank: Int64
+    start: Int64
+    called: Int64
+    end: Int64
+    communicator: Int64
+    communicators: tuple[str, ...]
+    like: Int64
+    known: Bool
+    synchronises: Bool
+    p2p: Bool
+    sends: Bool
+    peer: Int64
+    on_cpu: Bool
+    comms_id: Int64
+    seq_key: Int64
+    recorder: Bool
+    expected: Int64
+    clock_of: dict[int, int]
+    probes: dict[int, Probed]
+
+
+def rows_of(trace: Trace) -> Rows:
+    """The arrays of a trace."""
+    table = trace.collectives
+    rank, start = _integers(table["rank"]), _integers(table["start_ns"])
+    op = table["op"]
+    communicator, names = _communicators(table, trace.groups)
+    p2p = op.isin(POINT_TO_POINT).to_numpy()
+    on_cpu = table["device"].eq("cpu").to_numpy()
+    seq, launch = _integers(table["seq"]), _integers(table["launch_ns"])
+    numbered = (seq != NULL) & (communicator >= 0) & ~p2p
+    # The backends of one group count apart: gloo on the CPU, NCCL on the GPU.
+    seq_key = np.where(numbered, codes(communicator, on_cpu, seq), -1)
+    return Rows(
+        rank=rank,
+        start=start,
+        called=np.where(on_cpu & (launch != NULL), launch, start),
+        end=start + _integers(table["duration_ns"]),
+        communicator=communicator,
+        communicators=names,
+        like=_alike(table, communicator, p2p),
+        known=op.notna().to_numpy(),
+        synchronises=op.isin(SYNCHRONISING).to_numpy(),
+        p2p=p2p,
+        sends=op.eq("send").to_numpy(),
+        peer=_integers(table["peer"]),
+        on_cpu=on_cpu,
+        comms_id=table["comms_id"].cat.codes.to_numpy().astype(np.int64),
+        seq_key=seq_key,
+        recorder=table["group_provenance"].eq("flight-recorder").to_numpy(),
+        expected=np.where(p2p, 2, _group_ranks(table, communicator, names)),
+        clock_of=_clocks(trace),
+        probes=probed(trace),
+    )
+
+
+def codes(*columns: npt.NDArray[Any]) -> Int64:
+    """Numbers from 0, equal where all columns are."""
+    import pandas as pd
+
+    code = np.zeros(columns[0].size, dtype=np.int64)
+    for column in columns:
+        found, values = pd.factorize(column)
+        code = pd.factorize(code * len(values) + found)[0].astype(np.int64)
+    return code
+
+
+def nth(code: Int64) -> Int64:
+    """How many entries of the same code come before each."""
+    order = np.argsort(code, kind="stable")
+    firsts = np.flatnonzero(np.diff(code[order], prepend=-1))
+    place = np.arange(code.size) - np.repeat(firsts, np.diff(np.append(firsts, code.size)))
+    found = np.empty(code.size, dtype=np.int64)
+    found[order] = place
+    return found
+
+
+def split(rows: Int64, by: Int64) -> list[Int64]:
+    """Rows cut where another value begins."""
+    starts = [0, *(np.flatnonzero(np.diff(by)) + 1).tolist(), rows.size]
+    return [rows[first:last] for first, last in pairwise(starts) if first < last]
+
+
+def _clocks(trace: Trace) -> dict[int, int]:
+    host = trace.ranks["host"].cat.codes.to_numpy(np.int64)
+    rank = _integers(trace.ranks["rank"])
+    present = np.union1d(rank, _integers(trace.collectives["rank"]))
+    clock = {one: one for one in present.tolist()}
+    for one in np.unique(host[host >= 0]):
+        here = rank[host == one]
+        clock |= dict.fromkeys(here.tolist(), int(here.min()))
+    return clock
+
+
+def _integers(column: pd.Series[Any]) -> Int64:
+    if column.dtype == np.int64:
+        return column.to_numpy()
+    return column.fillna(NULL).to_numpy(dtype=np.int64)
+
+
+def _communicators(table: pd.DataFrame, groups: pd.DataFrame) -> tuple[Int64, tuple[str, ...]]:
+    identity = communicators(groups)
+    group = table["group"].cat.codes.to_numpy(np.int64)
+    rank = _integers(table["rank"])
+    pair = codes(rank, group)
+    names: dict[str, int] = {}
+    of_pair = np.full(int(pair.max(initial=-1)) + 1, -1, dtype=np.int64)
+    categories = list(table["group"].cat.categories)
+    for number, row in zip(*np.unique(pair, return_index=True), strict=True):
+        if group[row] >= 0:
+            name = identity.get((int(rank[row]), categories[group[row]]))
+            if name is not None:
+                of_pair[number] = names.setdefault(name, len(names))
+    return of_pair[pair], tuple(names)
+
+
+def _group_ranks(table: pd.DataFrame, communicator: Int64, names: tuple[str, ...]) -> Int64:
+    listed = [name.partition("#")[0] for name in names]
+    sizes = np.asarray([len(text.split(",")) if text else NULL for text in listed] + [NULL])
+    told = _integers(table["group_size"])
+    return np.where(told == NULL, sizes[communicator], told)
+
+
+def _alike(table: pd.DataFrame, communicator: Int64, p2p: Bool) -> Int64:
+    """A property that some rank of a group does not know of an operation tells nothing there.
+
+    The sizes of an uneven all_to_all differ by rank.
+    """
+    op = np.where(p2p, -2, table["op"].cat.codes.to_numpy(np.int64))
+    kind = codes(communicator, op)
+    uneven = table["op"].eq("all_to_all").to_numpy()
+    properties = (
+        table["dtype"].cat.codes.to_numpy(np.int64),
+        np.where(uneven, 0, _integers(table["size_bytes"])),
+        _integers(table["root"]),
+    )
+    told = []
+    for values in properties:
+        unknown = np.zeros(int(kind.max(initial=-1)) + 1, dtype=np.bool_)
+        unknown[kind[(values == -1) | (values == NULL)]] = True
+        told.append(np.where(unknown[kind], -1, values))
+    return codes(op, *told)

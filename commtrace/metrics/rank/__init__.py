@@ -1,0 +1,1 @@
+"""Measures that need one rank only."""

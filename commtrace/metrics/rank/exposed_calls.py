@@ -1,0 +1,99 @@
+"""What keeps exposed communication from hiding: how it was called, and what came behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from commtrace.intervals import covered, subtract
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.exposure import exposure
+from commtrace.metrics.rank.phases import phases
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["ahead", "most_exposed", "unlaunched_ns"]
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+_BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
+
+
+def most_exposed(trace: Trace) -> tuple[str | None, float]:
+    """The operation that most of the exposed time belongs to, and its share of it in percent.
+
+    None are those whose operation the trace does not tell.
+    """
+    by_op = exposure(trace, by="op")
+    exposed = by_op["exposed_ns"].groupby(by_op["op"].astype(object), dropna=False).sum()
+    if exposed.empty or not exposed.sum():
+        return None, 100.0
+    most = int(exposed.to_numpy().argmax())
+    op = exposed.index[most]
+    share = 100 * float(exposed.iloc[most] / exposed.sum())
+    return (None if pd.isna(op) else str(op)), share
+
+
+def ahead(trace: Trace, op: str | None) -> pd.DataFrame:
+    """Which calls of an operation (``ahead``) do not hold up their device, in which ``phase``.
+
+    A trace with shapes tells it. On a GPU it also shows: of calls of one phase that a stream
+    waits for at once, none has compute beside it that was launched later.
+    """
+    calls = trace.collectives.assign(phase=np.array(phases(trace), dtype=object))
+    calls = calls[calls["op"].astype(object) == op]
+    beside = pd.Series(_beside(calls, trace), index=calls.index)
+    phase = calls["phase"].astype(object).fillna("")
+    inferred = beside.groupby([calls["rank"], phase]).transform("mean") >= _BESIDE
+    told = calls["asynchronous"]
+    return calls.assign(ahead=(told == 1).where(told.notna(), inferred).astype(bool))
+
+
+def _beside(calls: pd.DataFrame, trace: Trace) -> Bool:
+    """Whether compute that was launched after a call starts while it runs."""
+    found = np.zeros(len(calls), np.bool_)
+    compute = _compute(trace)
+    for (rank, device), kernels in compute.groupby(["rank", "device"], observed=True):
+        here = (calls["rank"] == rank) & (calls["device"] == device) & calls["launch_ns"].notna()
+        at = np.flatnonzero(here.to_numpy(dtype=bool))
+        begun, launched = kernels["start_ns"].to_numpy(), _launches(kernels)
+        start = calls["start_ns"].to_numpy()[at]
+        end = start + calls["duration_ns"].to_numpy()[at]
+        launch = calls["launch_ns"].iloc[at].to_numpy(dtype=np.int64)
+        first, last = np.searchsorted(begun, start), np.searchsorted(begun, end)
+        latest = np.append(np.maximum.accumulate(launched), 0)[last - 1]
+        found[at] = (last > first) & (latest > launch)
+    return found
+
+
+def unlaunched_ns(trace: Trace) -> int:
+    """Exposed time before the host had launched the compute behind it: the median device's."""
+    compute = _compute(trace)
+    times = []
+    for place, done in device_work(trace).items():
+        mine = (compute["rank"] == place.rank) & (compute["device"] == place.device)
+        kernels = compute[mine.to_numpy(dtype=bool)]
+        if done.compute is None or not done.communication[0].size or kernels.empty:
+            continue
+        exposed = subtract(done.communication, done.compute)
+        begun, launched = kernels["start_ns"].to_numpy(), _launches(kernels)
+        opens, closes = done.compute
+        launch = np.minimum(launched[np.searchsorted(begun, opens)], opens)
+        before = np.append(np.int64(0), closes[:-1])
+        times.append(int(covered(before, np.maximum(before, launch), exposed).sum()))
+    return int(np.median(times)) if times else 0
+
+
+def _compute(trace: Trace) -> pd.DataFrame:
+    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+    return kernels.sort_values("start_ns", kind="stable")
+
+
+def _launches(kernels: pd.DataFrame) -> Int64:
+    """Of compute whose launch is untold: long ago."""
+    return kernels["launch_ns"].fillna(0).to_numpy(dtype=np.int64)

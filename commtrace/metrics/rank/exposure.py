@@ -1,0 +1,180 @@
+"""Where exposed communication belongs: to which group, operation, step, or phase."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.intervals import Intervals, subtract, total, union
+from commtrace.metrics.rank.activity import Work, device_work
+from commtrace.metrics.rank.phases import phases
+from commtrace.table import Column, Table, rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = [
+    "EXPOSURE_BY_GROUP",
+    "EXPOSURE_BY_OP",
+    "EXPOSURE_BY_PHASE",
+    "EXPOSURE_BY_STEP",
+    "By",
+    "exposure",
+]
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Key = tuple[Hashable, ...]
+
+By = Literal["group", "op", "step", "phase"]
+
+
+def _table(by: str, *keys: Column) -> Table:
+    return Table(
+        f"exposure_by_{by}",
+        f"the communication of one {by} on one device; the most exposed first",
+        (
+            Column("rank", "int64", "The rank."),
+            Column("device", "category", "torch's name, with the trace's own number."),
+            *keys,
+            Column("communication_ns", "int64", "While any of it ran.", "ns"),
+            Column(
+                "exposed_ns",
+                "Int64",
+                "Its part of the device's exposed communication: the parts are the whole, exactly. "
+                "Null where the trace does not tell the device's compute.",
+                "ns",
+            ),
+        ),
+    )
+
+
+EXPOSURE_BY_GROUP = _table(
+    "group",
+    Column("group", "category", "The process group's name; null if untold."),
+    Column("ranks", "category", "Its global ranks, separated by commas; null if untold."),
+    Column("description", "category", "What the program calls it; null if untold."),
+)
+EXPOSURE_BY_OP = _table(
+    "op", Column("op", "category", "The operation called, or the one that ran if that is all told.")
+)
+EXPOSURE_BY_STEP = _table(
+    "step", Column("step", "Int64", "n of the `ProfilerStep#n` that launched it; null outside any.")
+)
+EXPOSURE_BY_PHASE = _table(
+    "phase",
+    Column("phase", "category", "`forward`, `backward`, `optimizer`; null where nothing tells."),
+)
+
+
+def exposure(trace: Trace, *, by: By = "group") -> pd.DataFrame:
+    """To what each device's exposed communication belongs, as ``EXPOSURE_BY_GROUP``, ….
+
+    Exposed time in which several operations run is split equally among them, and an
+    operation's parts belong to its group, its kind, the step and the phase (see ``phases``)
+    that launched it. So the parts of a device add up to the exposed communication of
+    ``devices``, whichever way it is split. ``communication_ns`` counts such time for each,
+    and may add up to more.
+    """
+    table, keys_of = _WAYS[by]
+    called, keys = trace.collectives, keys_of(trace)
+    start = called["start_ns"].to_numpy()
+    end = start + called["duration_ns"].to_numpy()
+    places = called.groupby(["rank", "device"], observed=True, sort=False).indices
+    found = []
+    for (rank, device, _), done in device_work(trace).items():
+        at = places.get((rank, device), np.empty(0, np.intp))
+        parts = _parts(done, start[at], end[at], [keys[i] for i in at])
+        names = [column.name for column in table.columns[2:]]
+        found += [
+            {"rank": rank, "device": device, **dict(zip(names, part, strict=True))}
+            for part in parts
+        ]
+    return table.from_rows(found)
+
+
+def _parts(done: Work, start: Int64, end: Int64, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+    """Key, communication and exposed time of each key on one device."""
+    members: dict[Key, list[int]] = defaultdict(list)
+    for row, key in enumerate(keys):
+        members[key].append(row)
+    unions = {key: union(start[its], end[its]) for key, its in members.items()}
+    if done.compute is None:
+        return [(*key, total(when), None) for key, when in unions.items()]
+    exposed = subtract(done.communication, done.compute)
+    shares = _shares(start, end, exposed)
+    whole = _apportioned(total(exposed), [float(shares[its].sum()) for its in members.values()])
+    parts = [
+        (*key, total(when), part) for (key, when), part in zip(unions.items(), whole, strict=True)
+    ]
+    return sorted(parts, key=lambda part: -part[-1])
+
+
+def _shares(start: Int64, end: Int64, exposed: Intervals) -> Float64:
+    """Each operation's share of the exposed time in which it runs, split among all that run."""
+    times = np.unique(np.concatenate((start, end, *exposed)))
+    running, inside = _depth(times, start, end), _depth(times, *exposed)
+    rate = inside / np.maximum(running, 1)
+    grown = np.concatenate(([0.0], np.cumsum(rate * np.diff(times))))
+    shares: Float64 = grown[np.searchsorted(times, end)] - grown[np.searchsorted(times, start)]
+    return shares
+
+
+def _depth(times: Int64, start: Int64, end: Int64) -> Int64:
+    """How many intervals cover each gap between times, which hold all their ends."""
+    change = np.zeros(times.size, dtype=np.int64)
+    np.add.at(change, np.searchsorted(times, start), 1)
+    np.add.at(change, np.searchsorted(times, end), -1)
+    return np.cumsum(change)[:-1]
+
+
+def _apportioned(whole: int, shares: list[float]) -> list[int]:
+    """Integers in proportion to the shares that add up to the whole: largest remainders."""
+    weight = sum(shares)
+    if not weight:
+        return [0] * len(shares)
+    exact = [share * (whole / weight) for share in shares]
+    parts = [int(part) for part in exact]
+    order = sorted(range(len(parts)), key=lambda i: parts[i] - exact[i])
+    for i in order[: whole - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+def _groups(trace: Trace) -> list[Key]:
+    known: dict[Key, set[Key]] = defaultdict(set)
+    for row in rows(trace.groups):
+        known[row["rank"], row["group"], row["size"]].add((row["ranks"], row["description"]))
+    keys: list[Key] = []
+    for row in rows(trace.collectives[["rank", "group", "group_size"]]):
+        identities = known.get((row["rank"], row["group"], row["group_size"]), set())
+        identity = next(iter(identities)) if len(identities) == 1 else (None, None)
+        keys.append((row["group"], *identity))
+    return keys
+
+
+def _operations(trace: Trace) -> list[Key]:
+    named = rows(trace.collectives[["op", "executed"]])
+    return [(row["op"] or row["executed"],) for row in named]
+
+
+def _steps(trace: Trace) -> list[Key]:
+    return [(row["step"],) for row in rows(trace.collectives[["step"]])]
+
+
+def _phases(trace: Trace) -> list[Key]:
+    return [(phase,) for phase in phases(trace)]
+
+
+_WAYS: dict[By, tuple[Table, Callable[[Trace], list[Key]]]] = {
+    "group": (EXPOSURE_BY_GROUP, _groups),
+    "op": (EXPOSURE_BY_OP, _operations),
+    "step": (EXPOSURE_BY_STEP, _steps),
+    "phase": (EXPOSURE_BY_PHASE, _phases),
+}

@@ -1,0 +1,170 @@
+"""What one GPU ran, in order, and where it had nothing to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from commtrace.diagnosis import CannotLook
+from commtrace.intervals import Intervals, union
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["SMALL_BYTES", "Timeline", "behind", "elsewhere", "ready_ns", "timelines"]
+
+SMALL_BYTES = 1_000_000
+"""A copy of fewer costs its launch and the host's waiting for it, not its bytes."""
+
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+
+_CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Kernels, copies and fills of a device by start, all streams together.
+
+    The first starts at ``first_ns``. Of those whose launch is known: ``idle_ns`` is how long
+    before each of them the device ran nothing at all, ``ready_ns`` how long before its start
+    the host had launched it, ``kind`` a kernel's or a copy's, ``size_bytes`` a copy's, NaN
+    where unknown.
+    """
+
+    rank: int
+    device: str
+    first_ns: int
+    start_ns: Int64
+    end_ns: Int64
+    launch_ns: Int64
+    stream: Int64
+    idle_ns: Int64
+    kind: npt.NDArray[np.object_]
+    size_bytes: npt.NDArray[np.float64]
+
+    @property
+    def with_host(self) -> Bool:
+        """Whether it is a copy from or to the host."""
+        return np.asarray(np.isin(self.kind, ("HtoD", "DtoH")))
+
+    def small_copies(self, below_bytes: float = SMALL_BYTES) -> Bool:
+        """Whether it is a copy from or to the host of less."""
+        return np.asarray(self.with_host & (self.size_bytes < below_bytes))
+
+    @property
+    def ready_ns(self) -> Int64:
+        """From launch to start."""
+        return self.start_ns - self.launch_ns
+
+    def starved(self) -> Bool:
+        """Whether the device ran nothing before an event because it was not launched yet.
+
+        The usual time from launch to start, when nothing is in the way, is the least that
+        one event in ten needs.
+        """
+        usual = np.percentile(self.ready_ns, 10) if self.ready_ns.size else 0.0
+        launched_late = self.launch_ns + usual >= self.start_ns - self.idle_ns
+        return (self.idle_ns > 0) & launched_late & (self.ready_ns <= self.idle_ns + usual)
+
+    def held_up(self) -> Bool:
+        """Whether the device ran nothing before an event that was launched before it ran dry."""
+        return (self.idle_ns > 0) & (self.ready_ns > self.idle_ns)
+
+    def starved_beside(self, copies: Bool) -> Bool:
+        """Whether starved next to one of these copies, which block the host.
+
+        Behind one, or before one where since the last of them nothing was launched ahead.
+        What was launched while the copy still ran was not held up by it.
+        """
+        starved = self.starved() & (self.ready_ns <= self.idle_ns + _CLOCKS_NS)
+        place = np.arange(len(copies))
+        last_copy = np.maximum.accumulate(np.where(copies, place, -1))
+        last_ahead = np.maximum.accumulate(np.where(starved, -1, place))
+        before = np.concatenate(([-1], last_copy[:-1]))
+        return starved & (before >= 0) & (last_ahead <= before) & (copies | behind(copies))
+
+
+def behind(events: Bool) -> Bool:
+    """Which come directly behind one of these."""
+    return np.concatenate(([False], events[:-1]))
+
+
+def timelines(trace: Trace) -> Iterator[Timeline]:
+    """Every GPU's timeline; CannotLook where the trace has no GPU or no launches."""
+    columns = ["rank", "device", "stream", "start_ns", "duration_ns", "launch_ns", "kind"]
+    kernels, copies = trace.kernels.assign(size_bytes=np.nan), trace.copies
+    copies = copies.assign(size_bytes=copies["size_bytes"].to_numpy("float64", na_value=np.nan))
+    columns.append("size_bytes")
+    parts = [table[columns].astype({"kind": object}) for table in (kernels, copies)]
+    events = pd.concat([part for part in parts if len(part)] or parts[:1])
+    events = events.sort_values("start_ns", kind="stable")
+    if events.empty:
+        raise CannotLook("nothing ran on a GPU")
+    if events["launch_ns"].isna().all():
+        raise CannotLook("the trace does not tell when the host launched what")
+    for rank in sorted(events["rank"].unique().tolist()):
+        mine = events[events["rank"] == rank]
+        for device in sorted(mine["device"].dropna().unique().tolist()):
+            pauses = trace.pauses.get(rank, ())
+            yield _timeline(rank, str(device), mine[mine["device"] == device], pauses)
+
+
+def _timeline(
+    rank: int, device: str, events: pd.DataFrame, pauses: Iterable[tuple[int, int]]
+) -> Timeline:
+    start = events["start_ns"].to_numpy()
+    end = start + events["duration_ns"].to_numpy()
+    idle = np.concatenate(([0], (start[1:] - np.maximum.accumulate(end)[:-1]).clip(min=0)))
+    for begun, over in pauses:  # nobody knows what it ran meanwhile
+        idle[(start >= over) & (start - idle <= begun)] = 0
+    told = events["launch_ns"].notna().to_numpy()
+    events = events[told]
+    return Timeline(
+        rank,
+        device,
+        int(start[0]),
+        start[told],
+        end[told],
+        events["launch_ns"].to_numpy(dtype=np.int64),
+        events["stream"].to_numpy(),
+        idle[told],
+        events["kind"].to_numpy(dtype=object),
+        events["size_bytes"].to_numpy(),
+    )
+
+
+def elsewhere(line: Timeline, trace: Trace) -> Intervals:
+    """When the rank's other devices computed or copied; who communicates may wait for this one."""
+    columns = ["start_ns", "duration_ns"]
+    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+    parts = [
+        table.loc[(table["rank"] == line.rank) & (table["device"] != line.device), columns]
+        for table in (kernels, trace.copies)
+    ]
+    start, duration = (np.concatenate([part[c] for part in parts]) for c in columns)
+    return union(start, start + duration)
+
+
+def ready_ns(calls: pd.DataFrame, trace: Trace) -> Int64:
+    """When each was launched, and the compute launched before it on its device was done.
+
+    On the rank's own clock; ``calls`` are rows of ``collectives`` with a known launch.
+    """
+    ready = np.array(calls["launch_ns"], dtype=np.int64)
+    compute = trace.kernels["kind"] == "compute"
+    kernels = trace.kernels[compute & trace.kernels["launch_ns"].notna()]
+    kernels = kernels.sort_values("launch_ns", kind="stable")
+    for rank, device in calls[["rank", "device"]].drop_duplicates().to_numpy().tolist():
+        at = ((calls["rank"] == rank) & (calls["device"] == device)).to_numpy()
+        its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
+        launched = its["launch_ns"].to_numpy(dtype=np.int64)
+        done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"]).to_numpy())
+        before = np.searchsorted(launched, ready[at])
+        ready[at] = np.maximum(ready[at], np.append(done, 0)[before - 1])
+    return ready

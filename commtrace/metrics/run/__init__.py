@@ -1,0 +1,1 @@
+"""Measures that need the matched operations of all ranks."""

@@ -1,0 +1,102 @@
+"""How fast the operations of a run were served, once everybody was there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.comms import bus_factor
+from commtrace.diagnosis import CannotLook
+from commtrace.expect import Model, fit
+from commtrace.intervals import covered
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["KIND", "fitted", "hidden", "served", "streams", "typical_ns"]
+
+_MAX_RESIDUAL = 0.3
+KIND = ["communicator", "op", "dtype", "size_bytes"]
+
+
+_SERVED: WeakKeyDictionary[Trace, dict[bool, pd.DataFrame]] = WeakKeyDictionary()
+
+
+def served(trace: Trace, *, cold: bool = False) -> pd.DataFrame:
+    """The operations whose size is known, in the order of their arrival.
+
+    Those of ``metrics.waits`` with ``ranks``, the group's size, ``factor``, that of bus
+    bandwidth, and ``busbw_gb_s``; the three are null where the group's size is untold. Each
+    communicator's first, which sets it up, only if ``cold``. Raises CannotLook where there
+    is none. Done once per trace, whichever rule asks; nobody changes it in place.
+    """
+    known = _SERVED.setdefault(trace, {})
+    if cold not in known:
+        known[cold] = _served(trace, cold)
+    if known[cold].empty:
+        raise CannotLook("no operation tells its size")
+    return known[cold]
+
+
+def _served(trace: Trace, cold: bool) -> pd.DataFrame:
+    found = matched(trace).operations
+    group_size = trace.collectives["group_size"].groupby(_operation(trace)).max()
+    known = found.assign(ranks=found["operation"].map(group_size).astype("Int64"))
+    known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
+    if not cold:
+        place = known.groupby("communicator", observed=True, dropna=False).cumcount()
+        known = known[place > 0]
+    needed = ["op", "size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns"]
+    known = known[known[needed].notna().all(axis=1) & (known["op"] != "barrier")]
+    known = known[(known["size_bytes"] > 0) & (known["transfer_ns"] > 0)]
+    known = known[known["ranks"].fillna(2) > 1]
+    known = known.astype(dict.fromkeys(needed[1:], "int64")).reset_index(drop=True)
+    kinds = list(zip(known["op"], known["ranks"].fillna(0), strict=True))
+    factors = {kind: bus_factor(*kind) if kind[1] else None for kind in set(kinds)}
+    known = known.assign(factor=np.array([factors[kind] for kind in kinds], dtype=np.float64))
+    return known.assign(busbw_gb_s=known["size_bytes"] * known["factor"] / known["transfer_ns"])
+
+
+def typical_ns(known: pd.DataFrame) -> pd.Series[Any]:
+    """Of each operation, the median transfer of its kind."""
+    times = known.groupby(KIND, observed=True, dropna=False)["transfer_ns"]
+    return times.transform("median")
+
+
+def fitted(known: pd.DataFrame) -> Model | None:
+    """The model of operations of one kind but for their sizes, if it fits well."""
+    model = fit(known["size_bytes"].to_numpy(), known["transfer_ns"].to_numpy())
+    return model if model is not None and model.residual <= _MAX_RESIDUAL else None
+
+
+def hidden(trace: Trace) -> pd.Series[Any]:
+    """By operation, the share of it during which its devices computed: the ranks' mean."""
+    called = trace.collectives
+    start = called["start_ns"].to_numpy()
+    end = start + called["duration_ns"].to_numpy()
+    share: npt.NDArray[np.float64] = np.zeros(len(called))
+    places = called.groupby(["rank", "device"], observed=True, sort=False).indices
+    for (rank, device, _), done in device_work(trace).items():
+        at = places.get((rank, device), np.empty(0, np.intp))
+        if done.compute is not None:
+            share[at] = covered(start[at], end[at], done.compute) / np.maximum(
+                end[at] - start[at], 1
+            )
+    return called[[]].assign(share=share)["share"].groupby(_operation(trace)).mean()
+
+
+def streams(known: pd.DataFrame, trace: Trace) -> tuple[int, ...]:
+    """The streams that these operations ran on."""
+    ran = np.isin(_operation(trace), known["operation"])
+    return tuple(sorted({int(stream) for stream in trace.collectives["stream"][ran]}))
+
+
+def _operation(trace: Trace) -> npt.NDArray[np.int64]:
+    return matched(trace).waits["operation"].to_numpy()

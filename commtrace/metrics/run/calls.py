@@ -1,0 +1,45 @@
+"""Operations from their call on: what a call does before its operation starts counts, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["ahead_ns", "called"]
+
+_CALLED: WeakKeyDictionary[Trace, pd.DataFrame] = WeakKeyDictionary()
+
+
+def ahead_ns(rows: pd.DataFrame) -> pd.Series[Any]:
+    """How long before its start each row of ``collectives`` blocked its caller.
+
+    Known of synchronous calls on the CPU, where gloo copies the input first; else 0.
+    """
+    blocks = (rows["device"] == "cpu") & (rows["asynchronous"] == 0).fillna(False)
+    ahead = (rows["start_ns"] - rows["launch_ns"]).where(blocks.astype(bool))
+    return ahead.fillna(0).clip(lower=0).astype("int64")
+
+
+def called(trace: Trace) -> pd.DataFrame:
+    """The operations of ``metrics.waits``, by number, as if they began with their last call.
+
+    ``last_arrival_ns`` is that call, and ``transfer_ns`` longer by what it is earlier.
+    """
+    if trace not in _CALLED:
+        found = matched(trace)
+        operations = found.operations.set_index("operation")
+        ahead = ahead_ns(trace.collectives.reset_index(drop=True))
+        call = (found.waits["arrival_ns"] - ahead).groupby(found.waits["operation"]).max()
+        ahead = (operations["last_arrival_ns"] - call).fillna(0).clip(lower=0).astype("int64")
+        _CALLED[trace] = operations.assign(
+            last_arrival_ns=operations["last_arrival_ns"] - ahead,
+            transfer_ns=operations["transfer_ns"] + ahead,
+        )
+    return _CALLED[trace]

@@ -1,0 +1,227 @@
+"""What each kind of collective cost, and how fast it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.comms import bus_factor
+from commtrace.intervals import covered
+from commtrace.matching import SAME_HOST_ERROR_NS
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.waits import TRUST, Matched, matched
+from commtrace.table import NULL, Column, Table, rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+Float64 = npt.NDArray[np.float64]
+
+__all__ = ["COLLECTIVES", "INTERVAL", "collectives"]
+
+COLLECTIVES = Table(
+    "collectives",
+    "all operations of one kind: same operation, group, type and size; costliest first",
+    (
+        Column("op", "category", "The operation called; null where the trace does not tell."),
+        Column("executed", "category", "The operation that ran: gloo runs some as `all_reduce`."),
+        Column("group", "category", "The process group's name; null if untold."),
+        Column("group_size", "Int64", "Ranks in the group.", "ranks"),
+        Column("dtype", "category", "torch's name of the element type."),
+        Column("size_bytes", "Int64", "S, the full array: the larger of in and output.", "bytes"),
+        Column(
+            "count", "int64", "Operations: one counts once, on however many ranks.", "operations"
+        ),
+        Column(
+            "complete",
+            "Int64",
+            "Operations seen on every rank that took part; null if those are untold.",
+            "operations",
+        ),
+        Column("duration_ns_p50", "int64", "Median over operations and ranks.", "ns"),
+        Column("duration_ns_p95", "int64", "95th percentile over operations and ranks.", "ns"),
+        Column(
+            "duration_ns_total",
+            "int64",
+            "Sum over operations and ranks; what several share counts once.",
+            "ns",
+        ),
+        Column(
+            "transfer_ns_p50",
+            "Int64",
+            "Median time from last arrival to last end; at most that where bound is `lower`; "
+            "null where no two ranks were compared.",
+            "ns",
+        ),
+        Column(
+            "wait_ns_total",
+            "Int64",
+            "Waiting for others to arrive, over all ranks; at least that if not all are complete.",
+            "ns",
+        ),
+        Column("skew_ns_p50", "Int64", "Median time from first to last arrival.", "ns"),
+        Column("algbw_gb_s", "float64", "S / time; null without a size.", "GB/s"),
+        Column(
+            "busbw_gb_s",
+            "float64",
+            "algbw x the factor of nccl-tests; null without size, group size or a factor.",
+            "GB/s",
+        ),
+        Column(
+            "exposed_ns",
+            "Int64",
+            "While any of them ran and no compute did: mean of the ranks that took part.",
+            "ns",
+        ),
+        Column(
+            "bound",
+            "category",
+            "`exact` if bandwidth is over the transfer time of operations seen whole; `lower` if "
+            "the time may include waiting, or other operations; null without bandwidth.",
+        ),
+    ),
+)
+INTERVAL = ["rank", "device", "stream", "start_ns", "duration_ns"]
+"""What tells the kernels apart: coalesced operations share one."""
+
+_SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+_NOWHERE = np.empty(0, np.intp)
+_KIND = ["op", "group", "group_size", "dtype", "size_bytes"]
+
+
+def collectives(trace: Trace) -> pd.DataFrame:
+    """What each kind of collective cost, as ``COLLECTIVES``.
+
+    Bandwidth is that of nccl-tests (its PERFORMANCE.md) over the median transfer: of the
+    operations seen whole if there are any (``exact``). Else, in a collective that holds
+    everybody until all are there, what a rank spent in it is at least the transfer, and
+    bandwidth a ``lower`` bound. A sender, a receiver or a rank of a rooted operation can be
+    done earlier or later than the transfer: without the other side bandwidth is null.
+    """
+    events = _events(trace)
+    kernels = events.drop_duplicates(["kind", *INTERVAL])
+    duration = kernels.groupby("kind")["duration_ns"]
+    by_kind = events.groupby("kind")
+    table = (
+        events.drop_duplicates("kind")
+        .set_index("kind")[_KIND]
+        .astype(object)
+        .assign(
+            executed=by_kind["executed"].first().astype(object),
+            duration_ns_p50=duration.quantile(0.5).round().astype("int64"),
+            duration_ns_p95=duration.quantile(0.95).round().astype("int64"),
+            duration_ns_total=duration.sum(),
+            wait_ns_total=_waiting(events),
+            exposed_ns=_exposed_per_rank(events, trace),
+        )
+        .join(_compared(events))
+    )
+    costliest_first = sorted(rows(table), key=_costliest_first)
+    return COLLECTIVES.from_rows([{**row, **_bandwidth(row)} for row in costliest_first])
+
+
+def _costliest_first(row: dict[str, Any]) -> tuple[Any, ...]:
+    return -row["duration_ns_total"], *(str(row[name]) for name in _KIND)
+
+
+def _events(trace: Trace) -> pd.DataFrame:
+    """One row per operation and rank, with its ``kind`` and what its operation tells.
+
+    An operation is of one kind on all its ranks, whatever each of them calls the group;
+    of an uneven all_to_all the largest array counts.
+    """
+    found = matched(trace)
+    events = trace.collectives[[*INTERVAL, *_KIND, "executed"]].assign(
+        operation=found.waits["operation"], wait_ns=found.waits["wait_ns"]
+    )
+    together = events.groupby("operation", sort=False)
+    for column in ("group", "group_size", "dtype"):
+        events[column] = together[column].transform("first")
+    events["size_bytes"] = together["size_bytes"].transform("max")
+    events["kind"] = events.groupby(_KIND, observed=True, dropna=False, sort=False).ngroup()
+    events["shared"] = events.duplicated(INTERVAL, keep=False)
+    told = ["operation", "present", "expected", "skew_ns", "transfer_ns", "exact"]
+    return events.merge(found.operations[told].join(_clock_error_ns(found), on="operation"))
+
+
+def _clock_error_ns(found: Matched) -> pd.Series[Any]:
+    """How far apart two clocks of each operation's ranks may be."""
+    clocks = found.waits[["operation", "rank"]].merge(found.clock[["rank", "clock", "error_ns"]])
+    by_operation = clocks.groupby("operation")
+    several = by_operation["clock"].max() > by_operation["clock"].min()
+    return by_operation["error_ns"].max().where(several, SAME_HOST_ERROR_NS)
+
+
+def _compared(events: pd.DataFrame) -> pd.DataFrame:
+    """Of each kind, what its operations tell that were matched: one operation counts once."""
+    shared = events.groupby(["kind", "operation"])["shared"].transform("any")
+    each = events.assign(shared=shared).drop_duplicates(["kind", "operation"])
+    kind = each["kind"]
+    told = (each["transfer_ns"] > TRUST * each["error_ns"]).fillna(value=False) & each["exact"]
+    whole = told & ~each["shared"]
+    at_most = (each["present"] > 1) & (told | each["op"].isin(_SYNCHRONISING))
+    exact = whole.groupby(kind).any()
+    transfer = each["transfer_ns"].where(whole | (at_most & ~kind.map(exact)))
+    complete = (each["present"] == each["expected"]).astype("Int64")
+    return exact.to_frame("exact").assign(
+        count=kind.value_counts(),
+        complete=complete.groupby(kind).sum(min_count=1),
+        transfer_ns_p50=_median(transfer, kind),
+        skew_ns_p50=_median(each["skew_ns"], kind),
+    )
+
+
+def _median(times: pd.Series[Any], kind: pd.Series[Any]) -> pd.Series[Any]:
+    return times.groupby(kind).median().round().astype("Int64")
+
+
+def _waiting(events: pd.DataFrame) -> pd.Series[Any]:
+    """Each kind's waiting; a rank waits once in a kernel, however many operations share it."""
+    once = events.groupby(["kind", *INTERVAL], observed=True)["wait_ns"].max()
+    return once.groupby("kind").sum(min_count=1)
+
+
+def _exposed_per_rank(events: pd.DataFrame, trace: Trace) -> pd.Series[Any]:
+    """Each rank's sum, then the mean over the ranks that took part."""
+    exposed = events.assign(exposed_ns=_exposed_ns(events, trace))
+    sums = exposed.groupby(["kind", "rank"])["exposed_ns"].sum(min_count=1)
+    return sums.groupby("kind").mean().round().astype("Int64")
+
+
+def _exposed_ns(events: pd.DataFrame, trace: Trace) -> Float64:
+    """Of each row, the time that neither compute on its device nor its kind's rows before cover.
+
+    NaN where the compute is untold.
+    """
+    ordered = events[["kind", "rank", "device", "start_ns"]].assign(
+        end_ns=events["start_ns"] + events["duration_ns"]
+    )
+    ordered = ordered.sort_values("start_ns", kind="stable")
+    place = [ordered[column] for column in ("kind", "rank", "device")]
+    reach = ordered["end_ns"].groupby(place, observed=True).cummax()
+    before = reach.groupby(place, observed=True).shift(fill_value=NULL).sort_index().to_numpy()
+    end = ordered["end_ns"].sort_index().to_numpy()
+    start = np.minimum(np.maximum(events["start_ns"].to_numpy(), before), end)
+    exposed: Float64 = (end - start).astype(np.float64)
+    places = events.groupby(["rank", "device"], observed=True, sort=False).indices
+    for (rank, device, _), done in device_work(trace).items():
+        at = places.get((rank, device), _NOWHERE)
+        compute = done.compute
+        exposed[at] -= np.nan if compute is None else covered(start[at], end[at], compute)
+    return exposed
+
+
+def _bandwidth(row: dict[str, Any]) -> dict[str, Any]:
+    op, size, n, transfer = (row[k] for k in ("op", "size_bytes", "group_size", "transfer_ns_p50"))
+    time = row["duration_ns_p50"] if transfer is None and op in _SYNCHRONISING else transfer
+    algbw = size / time if size is not None and time else None
+    factor = bus_factor(op, n) if op and n else None
+    return {
+        "algbw_gb_s": algbw,
+        "busbw_gb_s": algbw * factor if algbw is not None and factor is not None else None,
+        "bound": None if algbw is None else "exact" if row["exact"] else "lower",
+    }

@@ -1,0 +1,255 @@
+"""Pairs of operations that together do an all_reduce's work, and what one would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pandas as pd
+
+from commtrace.comms import POINT_TO_POINT
+from commtrace.expect import fit
+from commtrace.metrics.run.calls import called
+from commtrace.metrics.run.used_between import used_between
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["Pair", "Reference", "pairs", "reference", "sequences"]
+
+_SECOND = {"reduce": "broadcast", "reduce_scatter": "all_gather"}
+_KIND = ["communicator", "op", "dtype", "size_bytes"]
+# One that the window cut off, or whose shards something happened to follow, spoils no claim.
+_ALWAYS = 0.9
+_MAX_RESIDUAL = 0.25
+# Far from the tensor's size another protocol or algorithm may have run.
+_NEAR = 16
+
+
+@dataclass(frozen=True)
+class Pair:
+    """All instances of one pair in one group at one size, as often as each other.
+
+    ``tensor_bytes`` is what an all_reduce (or reduce + broadcast) beside it reduces: the
+    pair's own size, or an n-th of it; None where nothing beside it tells. ``times`` has one
+    row per instance, in ns: ``time`` from the first's last arrival (of synchronous calls on
+    the CPU from the last call, since gloo copies the input before it starts) to the second's
+    last end, ``first``, ``second`` (their transfers, the first's from there on), ``gap`` (from
+    the first's end to the second's start on the rank where that is shortest), ``start``,
+    ``end``.
+    """
+
+    first: str
+    second: str
+    executed: str
+    communicator: str
+    dtype: str
+    group_size: int
+    size_bytes: int
+    tensor_bytes: int | None
+    streams: tuple[int, ...]
+    times: pd.DataFrame
+
+    @property
+    def inflation(self) -> float:
+        """Bytes moved, by those that the result needs."""
+        return self.size_bytes / (self.tensor_bytes or self.size_bytes)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The time of one all_reduce of the tensor, and how it is known.
+
+    ``how`` is ``measured`` in this trace, ``fitted`` to its all_reduces of other sizes, or
+    ``expected`` from the pair itself, as a ring relates the two. ``upper_ns`` is the upper
+    quartile, or the model's residual above. ``tree`` says that its kernel's name shows one.
+    ``times`` are those measured, in ns and in order.
+    """
+
+    time_ns: float
+    upper_ns: float
+    how: str
+    count: int
+    tree: bool = False
+    times: tuple[float, ...] = ()
+
+
+_PAIRS: WeakKeyDictionary[Trace, tuple[Pair, ...]] = WeakKeyDictionary()
+
+
+def pairs(trace: Trace) -> tuple[Pair, ...]:
+    """Every decomposition of an all_reduce whose parts nothing uses in between.
+
+    Sought once per trace, whichever rule asks.
+    """
+    if trace not in _PAIRS:
+        _PAIRS[trace] = tuple(_pairs(trace))
+    return _PAIRS[trace]
+
+
+def _pairs(trace: Trace) -> Iterator[Pair]:
+    rows = sequences(trace)
+    second = rows.shift(-1)
+    follows = (
+        (rows["sequence"] == second["sequence"])
+        & (rows["op"].map(_SECOND) == second["op"])
+        & (rows["size_bytes"] == second["size_bytes"])
+        & (rows["dtype"] == second["dtype"])
+        & ((rows["root"] == second["root"]) | rows["root"].isna() | second["root"].isna())
+    ).to_numpy()
+    at = np.flatnonzero(follows)
+    if not at.size:
+        return
+    both = rows.iloc[at].reset_index(drop=True)
+    later = rows.iloc[at + 1].reset_index(drop=True).add_suffix("_second")
+    both = pd.concat([both, later], axis=1)
+    free = at[~used_between(trace, rows, both)]
+    rows["paired"] = np.isin(np.arange(len(rows)), np.concatenate([free, free + 1]))
+    both = both[np.isin(at, free)]
+    yield from _found(trace, rows, both)
+
+
+def sequences(trace: Trace, *, barriers: bool = False) -> pd.DataFrame:
+    """Every rank's operations in each group, in the order it called them.
+
+    The rows of ``collectives`` that have a group and a size, or are barriers if those are
+    asked for, with ``operation`` and ``communicator`` of matching, ``end_ns``, ``order`` (by
+    launch), ``sequence`` (a number for each rank and group) and ``edge`` (first or last).
+    """
+    found = matched(trace).matches
+    rows = trace.collectives.reset_index(drop=True).assign(
+        operation=found["operation"].to_numpy(),
+        communicator=found["communicator"].astype(object).to_numpy(),
+        order=lambda table: table["launch_ns"].fillna(table["start_ns"]),
+        end_ns=lambda table: table["start_ns"] + table["duration_ns"],
+    )
+    for name in ("op", "dtype", "executed"):
+        rows[name] = rows[name].astype(object)
+    rows["executed"] = rows["executed"].fillna(rows["op"])
+    sized = rows["size_bytes"].notna() & ~rows["op"].isin(POINT_TO_POINT)
+    barrier = barriers & (rows["op"] == "barrier")
+    rows = rows[rows["communicator"].notna() & (sized | barrier)]
+    rows = rows.sort_values(["rank", "communicator", "order", "start_ns"], kind="stable")
+    sequence = rows.groupby(["rank", "communicator"], sort=False).ngroup()
+    edge = sequence.ne(sequence.shift()) | sequence.ne(sequence.shift(-1))
+    return rows.assign(sequence=sequence, edge=edge).reset_index(drop=True)
+
+
+def _found(trace: Trace, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pair]:
+    # At the edge of what was recorded the other half may be missing.
+    always = rows[rows["paired"] | ~rows["edge"]].groupby(_KIND)["paired"].mean() >= _ALWAYS
+    sure: list[tuple[Any, pd.DataFrame]] = []
+    for kind, instances in both.groupby(_KIND):
+        communicator, op, dtype, size = cast("tuple[str, str, str, int]", kind)
+        halves = [(communicator, half, dtype, size) for half in (op, _SECOND[op])]
+        if always.loc[halves].all():
+            sure.append((halves[0], instances))
+    for (communicator, op, dtype, size), instances in sure:
+        members = _group_size(instances)
+        if members is None or members < 2 or not size:
+            continue
+        yield Pair(
+            first=op,
+            second=_SECOND[op],
+            executed=str(instances["executed"].iloc[0]),
+            communicator=communicator,
+            dtype=dtype,
+            group_size=members,
+            size_bytes=int(size),
+            tensor_bytes=_tensor_bytes(rows, instances, sure),
+            streams=tuple(sorted({*instances["stream"], *instances["stream_second"]})),
+            times=_times(trace, instances),
+        )
+
+
+def _group_size(instances: pd.DataFrame) -> int | None:
+    """As told, else as the communicator lists its ranks, else as the sizes have it."""
+    row = instances.iloc[0]
+    listed = row["communicator"].partition("#")[0]
+    if pd.notna(row["group_size"]):
+        return int(row["group_size"])
+    if listed:
+        return len(listed.split(","))
+    if row["op"] == "reduce_scatter" and pd.notna(row["in_bytes"]) and row["out_bytes"] > 0:
+        return int(row["in_bytes"] // row["out_bytes"])
+    return None
+
+
+def _tensor_bytes(rows: pd.DataFrame, instances: pd.DataFrame, sure: list[Any]) -> int | None:
+    """The tensor's size as what is beside tells it, in the same group and type."""
+    row = instances.iloc[0]
+    if row["op"] == "reduce":
+        return int(row["size_bytes"])
+    alike = (rows["communicator"] == row["communicator"]) & (rows["dtype"] == row["dtype"])
+    whole = rows[alike & (rows["op"] == "all_reduce")].groupby("size_bytes").size().to_dict()
+    for (communicator, op, dtype, size), others in sure:
+        if (communicator, op, dtype) == (row["communicator"], "reduce", row["dtype"]):
+            whole[size] = whole.get(size, 0) + len(others)
+    if row["size_bytes"] in whole:
+        return int(row["size_bytes"])
+    part = row["out_bytes"]
+    # A size met now and then says nothing of a pair that runs in every step.
+    beside = pd.notna(part) and 2 * whole.get(part, 0) >= len(instances)
+    return int(part) if beside else None
+
+
+def _times(trace: Trace, instances: pd.DataFrame) -> pd.DataFrame:
+    gap = (instances["start_ns_second"] - instances["end_ns"]).clip(lower=0)
+    each = instances.assign(gap=gap).groupby(["operation", "operation_second"])
+    one = each.agg(gap=("gap", "min"), start=("start_ns", "min"), end=("end_ns_second", "max"))
+    first = called(trace).loc[one.index.get_level_values(0)]
+    second = matched(trace).operations.set_index("operation").loc[one.index.get_level_values(1)]
+    whole = second["last_end_ns"].to_numpy() - first["last_arrival_ns"].to_numpy()
+    one["first"], one["second"] = (
+        half["transfer_ns"].to_numpy(np.int64) for half in (first, second)
+    )
+    # Without a common clock the parts are all there is.
+    parts = one["first"] + one["gap"] + one["second"]
+    one["time"] = parts.where(pd.isna(whole), np.maximum(parts, pd.array(whole).fillna(0)))
+    return one.astype(np.int64).sort_values("start", ignore_index=True)
+
+
+def reference(trace: Trace, pair: Pair) -> Reference:
+    """What one all_reduce of the tensor costs: measured, else fitted, else expected."""
+    found = called(trace).reset_index()
+    alike = found[
+        (found["op"] == "all_reduce")
+        & (found["communicator"] == pair.communicator)
+        & (found["dtype"] == pair.dtype)
+        & (found["size_bytes"] > 0)
+    ]
+    tensor = pair.tensor_bytes or pair.size_bytes
+    same = alike[alike["size_bytes"] == tensor]
+    if len(same):
+        half, upper = (float(same["transfer_ns"].quantile(q)) for q in (0.5, 0.75))
+        times = tuple(same.sort_values("first_arrival_ns")["transfer_ns"].astype("float64"))
+        return Reference(half, upper, "measured", len(same), _tree(trace, same), times)
+    near = alike[(alike["size_bytes"] >= tensor / _NEAR) & (alike["size_bytes"] <= tensor * _NEAR)]
+    model = fit(near["size_bytes"], near["transfer_ns"].astype(np.float64))
+    if model and model.residual <= _MAX_RESIDUAL:
+        time = model.time_ns(tensor)
+        return Reference(time, time * (1 + model.residual), "fitted", model.points)
+    expected = _expected_ns(pair)
+    return Reference(expected, expected, "expected", len(pair.times))
+
+
+def _expected_ns(pair: Pair) -> float:
+    """By a ring's steps; where the first half ran as an all_reduce, that is one."""
+    first, second = (float(pair.times[half].median()) for half in ("first", "second"))
+    if pair.executed == "all_reduce":
+        whole = first
+    elif pair.first == "reduce":
+        whole = (first + second) * (pair.group_size - 1) / pair.group_size
+    else:
+        whole = first + second
+    return whole / pair.inflation
+
+
+def _tree(trace: Trace, operations: pd.DataFrame) -> bool:
+    ran = np.isin(matched(trace).matches["operation"].to_numpy(), operations["operation"])
+    names = trace.collectives["name"].astype(object).to_numpy()[ran]
+    return any("TREE" in str(name) for name in set(names))

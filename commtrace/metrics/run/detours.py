@@ -1,0 +1,134 @@
+"""Ways around a slow pair of GPUs: over a third one, or through the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from commtrace.expect import LINKS, pcie
+from commtrace.intervals import Intervals, intersect, total, union
+from commtrace.metrics.run.peer_copies import Pair
+from commtrace.topology import code, device_of, gpu_name, link, names
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["Detour", "Hops", "detours"]
+
+HOST_BYTES = 1_000_000  # copies smaller than this do not tell what a link carries
+
+
+@dataclass(frozen=True)
+class Detour:
+    """One way around. Bandwidths are what is left beside the copies that use it already.
+
+    ``gb_s`` is reached in chunks, the hops at work at the same time; ``whole_gb_s`` if each
+    tensor arrives as a whole before it goes on.
+    """
+
+    over: str
+    gb_s: float
+    whole_gb_s: float
+    busy_pct: float
+    known_from: str
+    confidence: Literal["high", "medium", "low"]
+
+
+class Hops:
+    """What each hop between two GPUs carries, in GB/s: measured, else as recorded."""
+
+    def __init__(self, known: list[Pair], trace: Trace) -> None:
+        self.trace = trace
+        self.measured = {(pair.source, pair.destination): pair for pair in known}
+        recorded = {device for name in names(trace) if (device := device_of(name, trace))}
+        self.devices = sorted(recorded.union(*self.measured) if self.measured else recorded)
+        each = [
+            pair.gb_s / count
+            for ends, pair in self.measured.items()
+            if (count := self._nvlinks(*ends))
+        ]
+        self.nvlink_gb_s = float(np.median(each)) if each else 0.0
+
+    def gb_s(self, source: str, destination: str) -> float:
+        """A hop's bandwidth; 0 where nothing is known of it."""
+        if pair := self.measured.get((source, destination)):
+            return pair.gb_s
+        if figures := link(source, destination, self.trace):
+            return figures.usual_gb_s
+        return self._nvlinks(source, destination) * self.nvlink_gb_s
+
+    def unknown(self, source: str, destination: str) -> bool:
+        """Whether neither a copy nor the topology tells anything of a hop."""
+        measured = (source, destination) in self.measured
+        return not measured and code(source, destination, self.trace) is None
+
+    def known_from(self, source: str, via: str, destination: str) -> tuple[str, bool]:
+        """Where both hops' bandwidths come from, and whether it is from copies of this trace."""
+        both = {(source, via), (via, destination)} <= self.measured.keys()
+        return ("both hops measured here" if both else "by the recorded links"), both
+
+    def busy(self, source: str, destination: str) -> Intervals:
+        """When copies of this trace used a hop."""
+        pair = self.measured.get((source, destination))
+        return pair.busy if pair else _NEVER
+
+    def _nvlinks(self, source: str, destination: str) -> int:
+        told = code(source, destination, self.trace) or ""
+        return int(told[2:]) if told.startswith("NV") and told[2:].isdigit() else 0
+
+
+_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def detours(pair: Pair, hops: Hops) -> Iterator[Detour]:
+    """Every way around that something is known of, and the one through the host."""
+    for via in hops.devices:
+        if via in (pair.source, pair.destination):
+            continue
+        first, second = hops.gb_s(pair.source, via), hops.gb_s(via, pair.destination)
+        if first and second:
+            busy = _share(pair, hops.busy(pair.source, via), hops.busy(via, pair.destination))
+            origin, measured = hops.known_from(pair.source, via, pair.destination)
+            yield Detour(
+                over=via,
+                gb_s=min(first, second) * (1 - busy),
+                whole_gb_s=(1 - busy) / (1 / first + 1 / second),
+                busy_pct=100 * busy,
+                known_from=origin,
+                confidence="high" if measured else "medium",
+            )
+    yield _through_host(pair, hops.trace)
+
+
+def _through_host(pair: Pair, trace: Trace) -> Detour:
+    copies = trace.copies[trace.copies["rank"] == pair.rank]
+    from_host, to_host = copies["kind"] == "HtoD", copies["kind"] == "DtoH"
+    rated = (copies["memory"] == "pinned") & (copies["size_bytes"] >= HOST_BYTES)
+    gb_s = copies["size_bytes"].astype("float64") / copies["duration_ns"].clip(lower=1)
+    down, up = gb_s[rated & to_host], gb_s[rated & from_host]
+    link = pcie(gpu_name(trace))
+    confidence: Literal["medium", "low"] = "medium"
+    if len(down) and len(up):
+        rate, known_from = min(down.median(), up.median()), "as pinned copies here"
+    elif link:
+        rate, known_from = link.usual_gb_s, f"as {link.name} usually does"
+    else:
+        assumed = LINKS["PCIe 3 x16"]
+        rate, known_from = assumed.usual_gb_s, f"assuming {assumed.name}, as it usually does"
+        confidence = "low"
+    start = copies["start_ns"].to_numpy()[(from_host | to_host).to_numpy()]
+    end = start + copies["duration_ns"].to_numpy()[(from_host | to_host).to_numpy()]
+    busy = _share(pair, union(start, end))
+    left = float(rate) * (1 - busy)
+    return Detour("pinned host memory", left, left / 2, 100 * busy, known_from, confidence)
+
+
+def _share(pair: Pair, *others: Intervals) -> float:
+    """The share of the pair's time in which any of the others ran."""
+    starts = np.concatenate([start for start, _ in others])
+    ends = np.concatenate([end for _, end in others])
+    busy = pair.busy
+    return total(intersect(busy, union(starts, ends))) / max(total(busy), 1)

@@ -1,0 +1,79 @@
+"""The rows of ``collectives`` with what matching found of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from commtrace.diagnosis import CannotLook
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["joined_rows", "several_ranks"]
+
+
+def several_ranks(trace: Trace) -> None:
+    """Raises CannotLook where there is nobody to compare with."""
+    if len(trace.ranks) < 2:
+        raise CannotLook("one rank only: waiting is not separable")
+
+
+_ROWS: WeakKeyDictionary[Trace, pd.DataFrame] = WeakKeyDictionary()
+
+
+def joined_rows(trace: Trace) -> pd.DataFrame:
+    """The rows of ``collectives`` with their waits and operations, those with a known time.
+
+    Times are on the run's clock, but for ``start_ns``. ``caught_ns`` is lateness that is not
+    the rank's own. CannotLook for one rank. Done once per trace, whichever rule asks.
+    """
+    several_ranks(trace)
+    if trace not in _ROWS:
+        _ROWS[trace] = _joined_rows(trace)
+    return _ROWS[trace]
+
+
+def _joined_rows(trace: Trace) -> pd.DataFrame:
+    found = matched(trace)
+    own = ["op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root"]
+    of_operation = ["operation", "communicator", "present", "last_rank", "last_arrival_ns"]
+    rows = found.waits.assign(**{name: trace.collectives[name].array for name in own})
+    rows = rows[rows["arrival_ns"].notna() & rows["rank"].notna()]
+    rows = rows.merge(found.operations[[*of_operation, "skew_ns", "size_bytes"]], on="operation")
+    arrival = rows["arrival_ns"].astype("int64")
+    rows = rows.assign(
+        arrival_ns=arrival,
+        end_ns=rows["end_ns"].astype("int64"),
+        launch_ns=rows["launch_ns"].astype("float64") + (arrival - rows["start_ns"]),
+        wait_ns=rows["wait_ns"].fillna(0).astype("int64"),
+    ).sort_values(["rank", "arrival_ns", "operation"], kind="stable", ignore_index=True)
+    rows = rows.assign(pair=_pair(rows))
+    return rows.assign(caught_ns=_caught(rows))
+
+
+def _pair(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """A number for the two ranks of a send or recv; -1 for other operations."""
+    peer = rows["peer"].fillna(-1).astype("int64")
+    low, high = np.minimum(rows["rank"], peer), np.maximum(rows["rank"], peer)
+    return np.where(peer < 0, -1, low * 2**31 + high)
+
+
+def _caught(rows: pd.DataFrame) -> pd.Series[Any]:
+    """What a rank waited elsewhere since its last such operation, and was let out late of it.
+
+    Such are those of its communicator; of a send or recv those of the same two ranks.
+    """
+    waited = rows.groupby("rank")["wait_ns"].cumsum()
+    since = rows[["rank", "communicator", "pair", "end_ns"]].assign(through=waited)
+    previous = since.groupby(["rank", "communicator", "pair"], observed=True, dropna=False).shift()
+    elsewhere = waited - rows["wait_ns"] - previous["through"]
+    left = previous["end_ns"].clip(upper=rows["arrival_ns"])
+    let_out = left - left.groupby(rows["operation"]).transform("median")
+    let_out = let_out.where(rows["peer"].isna(), 0)
+    return elsewhere.clip(lower=0).fillna(0) + let_out.clip(lower=0).fillna(0)

@@ -1,0 +1,99 @@
+"""The ranks, and who waits for whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.metrics.run.collectives import INTERVAL
+from commtrace.metrics.run.waits import matched
+from commtrace.table import Column, Table, rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.trace import Trace
+
+__all__ = ["ARRIVALS", "RANKS", "arrivals", "ranks"]
+
+_RANK = Column("rank", "int64", "The rank.")
+_WAITING = (
+    Column("wait_ns_total", "Int64", "Its waiting for others to arrive.", "ns"),
+    Column("caused_wait_ns", "Int64", "The others' waiting for it to arrive.", "ns"),
+)
+RANKS = Table(
+    "ranks",
+    "one rank; what cannot be told without comparing it to others is null",
+    (
+        _RANK,
+        Column("file", "category", "Its trace file."),
+        Column("host", "category", "Its host's name; null where the trace does not tell."),
+        Column("last_arrivals", "Int64", "Operations that it reached last.", "operations"),
+        *_WAITING,
+    ),
+)
+ARRIVALS = Table(
+    "arrivals",
+    "one rank in one process group, among the ranks that it could be compared to there",
+    (
+        Column("group", "category", "The process group's name; null if untold."),
+        Column("communicator", "category", "The process group's identity across ranks."),
+        _RANK,
+        Column("operations", "int64", "Operations in which it was compared.", "operations"),
+        Column("last_arrivals", "int64", "Of these, those that it reached last.", "operations"),
+        Column(
+            "expected_last_arrivals",
+            "float64",
+            "As many as chance would give it: 1 / ranks compared, summed over the operations.",
+            "operations",
+        ),
+        *_WAITING,
+    ),
+)
+
+
+def ranks(trace: Trace) -> pd.DataFrame:
+    """Each rank's file and host, and how it and the others waited, as ``RANKS``."""
+    sums = arrivals(trace).groupby("rank")[["last_arrivals", "wait_ns_total", "caused_wait_ns"]]
+    known = trace.ranks[["rank", "file", "host"]].astype({"file": "str"})
+    known = known.sort_values(["rank", "file"], kind="stable")
+    return RANKS.from_rows(rows(known.merge(sums.sum(), on="rank", how="left")))
+
+
+def arrivals(trace: Trace) -> pd.DataFrame:
+    """How often each rank was the last of its group, and who waited for it, as ``ARRIVALS``."""
+    compared = _compared(trace)
+    place = ["communicator", "rank"]
+    by_place = compared.groupby(place, observed=True, dropna=False)
+    # A rank waits once in a kernel, however many operations share it.
+    longest_first = compared.sort_values("wait_ns", ascending=False, kind="stable")
+    once = longest_first.drop_duplicates(INTERVAL)
+    caused = once.groupby(["communicator", "culprit"], observed=True, dropna=False)["wait_ns"]
+    table = by_place.agg(
+        group=("group", "first"),
+        operations=("operation", "size"),
+        last_arrivals=("last", "sum"),
+        expected_last_arrivals=("chance", "sum"),
+    ).assign(
+        wait_ns_total=once.groupby(place, observed=True, dropna=False)["wait_ns"].sum(),
+        caused_wait_ns=caused.sum().rename_axis(place),
+    )
+    nobody_waited = {"caused_wait_ns": 0}
+    return ARRIVALS.from_rows(rows(table.fillna(nobody_waited).reset_index().astype(object)))
+
+
+def _compared(trace: Trace) -> pd.DataFrame:
+    """One row per operation and rank whose wait can be told, and whose fault it was."""
+    found = matched(trace)
+    each = found.waits.assign(
+        communicator=found.matches["communicator"], **trace.collectives[INTERVAL[1:]]
+    )
+    each = each[each["wait_ns"].notna()]
+    # A rank can have two rows of one operation, where it numbered two alike.
+    last = each[each["caused_wait_ns"] > 0].drop_duplicates("operation")
+    culprit = last.set_index("operation")["rank"]
+    group = found.operations.set_index("operation")["group"]
+    return each.assign(
+        culprit=each["operation"].map(culprit),
+        group=each["operation"].map(group),
+        chance=1 / each.groupby("operation")["rank"].transform("size"),
+    )

@@ -1,0 +1,71 @@
+"""Operations whose effect another one right beside them has anyway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from commtrace.metrics.run.used_between import used_between
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["needless_barriers", "reduced_twice"]
+
+_SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_ALWAYS = 0.9
+
+
+def needless_barriers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Barriers right before or after a collective of their group that all wait in as well.
+
+    ``rows`` are ``sequences`` with their barriers, and so is what is returned.
+    """
+    holds = rows["op"].isin(_SYNCHRONISING)
+    beside = np.zeros(len(rows), np.bool_)
+    for by in (1, -1):
+        near = holds.shift(by, fill_value=False) & (
+            rows["sequence"] == rows["sequence"].shift(by, fill_value=-1)
+        )
+        beside = beside | near.to_numpy()
+    return rows[(rows["op"] == "barrier").to_numpy() & beside]
+
+
+def reduced_twice(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
+    """All_reduces right after one of equal bytes over a group that all their ranks were in.
+
+    Only where (nearly) each all_reduce of that size in the first group has such a second,
+    and nothing in between that could have changed the values.
+    """
+    rows = rows.sort_values(["rank", "order", "start_ns"], kind="stable", ignore_index=True)
+    second = rows.shift(-1)
+    alike = ((rows["op"] == "all_reduce") & _within(rows, second)).to_numpy()
+    for name in ("rank", "op", "dtype", "size_bytes"):
+        alike = alike & (rows[name] == second[name]).fillna(False).to_numpy(np.bool_)
+    at = np.flatnonzero(alike)
+    later = rows.iloc[at + 1].reset_index(drop=True).add_suffix("_second")
+    both = pd.concat([rows.iloc[at].reset_index(drop=True), later], axis=1)
+    free = at[~used_between(trace, rows, both)]
+    firsts = rows[rows["op"] == "all_reduce"]
+    repeated = pd.Series(firsts.index.isin(free), firsts.index)
+    kind = [firsts["communicator"], firsts["size_bytes"]]
+    sure = repeated & (repeated.groupby(kind).transform("mean") >= _ALWAYS)
+    return rows.loc[firsts.index[sure] + 1]
+
+
+def _within(rows: pd.DataFrame, second: pd.DataFrame) -> pd.Series[bool]:
+    """Whether the second's group is another one, of some or all of the first's ranks."""
+    names = pd.DataFrame({"larger": rows["communicator"], "smaller": second["communicator"]})
+    inside = {
+        (larger, smaller): larger != smaller and _members(smaller) <= _members(larger)
+        for larger, smaller in names.dropna().drop_duplicates().itertuples(index=False)
+    }
+    pairs = zip(names["larger"], names["smaller"], strict=True)
+    return pd.Series([inside.get(pair, False) for pair in pairs], rows.index, dtype=bool)
+
+
+def _members(communicator: str) -> frozenset[str]:
+    listed = communicator.partition("#")[0]
+    return frozenset(listed.split(",")) if listed else frozenset((communicator,))

@@ -1,0 +1,109 @@
+"""The time that costs are a share of: all that could be saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import pandas as pd
+
+from commtrace.diagnosis import Note
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = ["Whole", "of_time", "share_pct", "steps_without_work", "whole", "worth_saying"]
+
+
+def worth_saying(cost_ns: float, trace: Trace, share: float) -> bool:
+    """Whether a cost is at least that share of the steps' time; of the run's without steps."""
+    time_ns = whole(trace).time_ns
+    return min(cost_ns, time_ns) > 0 and min(cost_ns, time_ns) >= share * time_ns
+
+
+def share_pct(cost_ns: float, trace: Trace) -> float:
+    """A cost as a share of the steps' time, in percent; of the run's without steps."""
+    time_ns = whole(trace).time_ns
+    return 100 * min(cost_ns, time_ns) / max(time_ns, 1)
+
+
+def of_time(trace: Trace) -> str:
+    """What ``share_pct`` is a share of, in words."""
+    return "of the steps' time" if whole(trace).in_steps else "of the run's time"
+
+
+_HELD = 0.9  # of the run's span: steps that last longer hold its work
+
+
+@dataclass(frozen=True)
+class Whole:
+    """``time_ns`` is the time of the steps if ``in_steps``, else of the whole run."""
+
+    time_ns: int
+    in_steps: bool
+
+
+_WHOLES: WeakKeyDictionary[Trace, Whole] = WeakKeyDictionary()
+
+
+def whole(trace: Trace) -> Whole:
+    """The steps of the rank with most of them, where they hold the run's work; else the run.
+
+    Steps last from the first one's start until all is done that their hosts launched, the
+    run from a rank's first start to its last end. Ranks can have recorded unlike numbers of
+    steps: what any of them could save is a share of the longest.
+    """
+    if trace not in _WHOLES:
+        span_ns, steps_ns = _span_ns(trace), _steps_ns(trace)
+        in_steps = _has_steps(trace) and steps_ns >= _HELD * span_ns
+        _WHOLES[trace] = Whole(steps_ns if in_steps else span_ns, in_steps)
+    return _WHOLES[trace]
+
+
+def steps_without_work(trace: Trace) -> tuple[Note, ...]:
+    """``steps-without-work``: shares are of the run, since its work is not in its steps."""
+    if whole(trace).in_steps or not _has_steps(trace):
+        return ()
+    message = (
+        "the profiler's steps hold too little of what ran: shares are of the run's span; "
+        "call prof.step() once in each iteration"
+    )
+    return (Note("steps-without-work", message),)
+
+
+def _has_steps(trace: Trace) -> bool:
+    return bool(trace.steps["label"].isna().any())
+
+
+def _steps_ns(trace: Trace) -> int:
+    steps = trace.steps[trace.steps["label"].isna()]
+    tables = (trace.kernels, trace.copies, trace.collectives)
+    return _longest_ns(trace, [steps, *(table[table["step"].notna()] for table in tables)])
+
+
+def _span_ns(trace: Trace) -> int:
+    steps = trace.steps[trace.steps["label"].isna()]
+    return _longest_ns(trace, [steps, trace.kernels, trace.copies, trace.collectives, trace.ops])
+
+
+def _longest_ns(trace: Trace, tables: list[pd.DataFrame]) -> int:
+    """From first start to last end, while recorded, of the rank where that is longest."""
+    times = [
+        table[["rank"]].assign(
+            start_ns=table["start_ns"], end_ns=table["start_ns"] + table["duration_ns"]
+        )
+        for table in tables
+        if len(table)
+    ]
+    if not times:
+        return 0
+    by_rank = pd.concat(times).groupby("rank")
+    start, end = by_rank["start_ns"].min(), by_rank["end_ns"].max()
+    recorded = [
+        last - first - trace.paused_ns(rank, first, last)
+        for rank, first, last in zip(
+            start.index.tolist(), start.tolist(), end.tolist(), strict=True
+        )
+    ]
+    return int(max(recorded))

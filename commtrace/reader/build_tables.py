@@ -1,0 +1,201 @@
+"""Scan -> tables: one trace file's events as the columns that ``schema`` describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from commtrace.comms import canonical_dtype
+from commtrace.diagnosis import Note
+from commtrace.reader import gpu, host
+from commtrace.reader.host import Steps
+from commtrace.reader.job import Job
+from commtrace.reader.json.events import Call, Int64, Scan
+from commtrace.reader.operations.gloo import gloo_rows
+from commtrace.reader.operations.gpu_operations import gpu_rows
+from commtrace.reader.operations.groups import Groups
+from commtrace.reader.operations.rows import Setting
+from commtrace.reader.overruns import Cut, cut_overruns
+from commtrace.table import NULL, Columns
+from commtrace.trace_tables import COLLECTIVES, CUT_BEFORE_GPU, GROUPS, PROBES, RANKS
+
+__all__ = ["Identity", "Tables", "identify", "tables"]
+
+Identity = tuple[int, str]
+"""A rank, and where it is known from: `metadata`, `file-name` or `assumed`."""
+
+_TELLING = ("op", "executed", "call")
+
+_COUNTED = {
+    "orphaned-kernels": "{} kernels have no launch in the trace: their step and, unless the "
+    "kernel tells, their operation are unknown",
+    "negative-launch-latency": "{} GPU events start over 10 us before their launch: the clocks "
+    "of host and GPU disagree",
+    "unfinished-operations": "{} communication calls have no work in the trace: it ended first, "
+    "or they failed",
+    "untold-operations": "{} communication kernels tell no operation",
+    "unknown-dtype": "{} communication events have an element type unknown here: no sizes",
+    "unknown-copies": "{} copies have a name that tells no direction",
+    "unreadable-groups": "{} entries of the list of process groups cannot be read",
+    "unlisted-groups": "{} process groups are so large that their ranks are not listed",
+    "unreadable-flight-recorder": "{} entries of the flight recorder cannot be read",
+}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """One file's tables by their names in ``schema``, and what had to be assumed."""
+
+    columns: dict[str, Columns]
+    notes: tuple[Note, ...]
+
+
+def identify(scan: Scan, otherwise: Identity) -> Identity:
+    """The rank that a file's own metadata tell (PyTorch's or the recorder's), or ``otherwise``."""
+    return Job.of(scan).identity(otherwise)
+
+
+def tables(scan: Scan, identity: Identity) -> Tables:
+    """All tables of one file, for the rank that it is taken to be of: see ``identify``.
+
+    The notes are those of this step; the scan's own are not repeated.
+    """
+    cut = cut_overruns(scan)
+    scan = cut.scan
+    job, rank = Job.of(scan), identity[0]
+    setting = Setting(rank, job.groups(rank), job.flight())
+    setting.learn(scan.calls)
+    steps = Steps(scan.annotations)
+    join = gpu.launched(scan, steps)
+    gloo = gloo_rows(scan, setting)
+    rows = sorted(gpu_rows(scan, join, setting) + gloo.rows, key=lambda row: row["start_ns"])
+    copies = gpu.copies(scan, join, rank)
+    counts = {
+        "orphaned-kernels": join.orphans,
+        "negative-launch-latency": join.premature,
+        "unfinished-operations": gloo.unfinished,
+        "untold-operations": sum(all(row[told] is None for told in _TELLING) for row in rows),
+        "unknown-dtype": _unknown_types(scan.calls),
+        "unknown-copies": gpu.unknown(copies),
+        "unreadable-groups": setting.groups.unreadable,
+        "unlisted-groups": setting.groups.unlisted,
+        "unreadable-flight-recorder": setting.flight.unreadable,
+    }
+    columns: dict[str, Columns] = {
+        "kernels": gpu.kernels(scan, join, rank),
+        "copies": copies,
+        "collectives": _collectives(rows, steps, launches=scan.launches.start_ns.size > 0),
+        "ops": host.operators(scan, steps, rank),
+        "steps": host.step_ranges(scan, steps, rank),
+        "groups": _groups(setting.groups, rank),
+        "ranks": _ranks(scan, job, identity),
+        "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
+    }
+    notes = _notes(job, identity, counts, cut)
+    if _cut_before_gpu(scan):
+        message = (
+            "the trace ends before its GPU events: what ran there, communication included, is "
+            "unknown; copy or record it again"
+        )
+        notes += (Note(CUT_BEFORE_GPU, message, rank, scan.file),)
+    return Tables(columns, notes)
+
+
+def _cut_before_gpu(scan: Scan) -> bool:
+    """Whether a file broke off before the events of a GPU that its host used.
+
+    Kineto writes the host's operators first. Work of gloo shows a run on the CPU, also where
+    the process saw GPUs.
+    """
+    if scan.gpu.start_ns.size or all(note.code != "truncated" for note in scan.notes):
+        return False
+    on_gpu = scan.launches.start_ns.size or scan.metadata.get("deviceProperties")
+    nccl = any(call.name.startswith(("nccl:", "record_param_comms")) for call in scan.calls)
+    return bool(on_gpu or nccl) and not any(call.name.startswith("gloo:") for call in scan.calls)
+
+
+def _collectives(rows: list[dict[str, Any]], steps: Steps, *, launches: bool) -> Columns:
+    moments = [_begun(row, launches) for row in rows]
+    numbers = steps.containing(np.asarray(moments, dtype=np.int64)).tolist()
+    for row, number in zip(rows, numbers, strict=True):
+        row["step"] = None if number == NULL else number
+    return COLLECTIVES.arrays(rows)
+
+
+def _begun(row: dict[str, Any], launches: bool) -> int:
+    """When the host called an operation; NULL where that was lost, as for kernels."""
+    on_gpu = row["device"].startswith("cuda")
+    called = row["launch_ns"] if on_gpu and launches else row["launch_ns"] or row["start_ns"]
+    return NULL if called is None else called
+
+
+def _groups(groups: Groups, rank: int) -> Columns:
+    return GROUPS.arrays(
+        [
+            {
+                "rank": rank,
+                "group": group.name,
+                "description": group.description,
+                "backend": group.backend,
+                "size": group.size,
+                "ranks": group.ranks and ",".join(map(str, sorted(group.ranks))),
+            }
+            for group in groups.known
+            if group.size is not None
+        ]
+    )
+
+
+def _ranks(scan: Scan, job: Job, identity: Identity) -> Columns:
+    rank, provenance = identity
+    kept = (scan.gpu, scan.launches, scan.operators, scan.annotations)
+    starts: list[Int64] = [part.start_ns for part in kept]
+    ends = [part.start_ns + part.duration_ns for part in kept]
+    starts.append(np.asarray([call.start_ns for call in scan.calls], dtype=np.int64))
+    ends.append(
+        np.asarray([call.start_ns + call.duration_ns for call in scan.calls], dtype=np.int64)
+    )
+    return RANKS.arrays(
+        [
+            {
+                "rank": rank,
+                "file": scan.file,
+                "host": job.host,
+                "world_size": job.world_size,
+                "backend": job.backend,
+                "rank_provenance": provenance,
+                "start_ns": min((int(part.min()) for part in starts if part.size), default=None),
+                "end_ns": max((int(part.max()) for part in ends if part.size), default=None),
+                "events": scan.events,
+            }
+        ]
+    )
+
+
+def _unknown_types(calls: tuple[Call, ...]) -> int:
+    told = (call.args.dtype for call in calls)
+    return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in told)
+
+
+def _notes(job: Job, identity: Identity, counts: dict[str, int], cut: Cut) -> tuple[Note, ...]:
+    rank, provenance = identity
+    found = [(code, _COUNTED[code].format(count)) for code, count in counts.items() if count]
+    if cut.kernels:
+        message = (
+            f"{cut.kernels} kernels end after the next kernel of their stream begins, by "
+            f"{cut.time_ns / 1e6:,.1f} ms in all, as ROCm records after a stall: each is taken "
+            "to end where the next begins"
+        )
+        found.append(("overrunning-kernels", message))
+    found += [("bad-metadata", f"{what}: taken as untold") for what in job.unusable]
+    if provenance == "file-name":
+        found.append(("rank-from-filename", f"the trace tells no rank: {rank} is from its name"))
+    elif provenance == "assumed":
+        found.append(("rank-assumed", f"neither the trace nor its name tells a rank: took {rank}"))
+    if job.rank is not None and job.world_size is not None and job.rank >= job.world_size:
+        found.append(
+            ("inconsistent-metadata", f"rank {job.rank} in a world of {job.world_size} ranks")
+        )
+    return tuple(Note(code, message, rank, job.file) for code, message in found)

@@ -1,0 +1,1 @@
+"""A trace file's bytes -> Scan."""

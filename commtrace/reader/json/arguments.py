@@ -1,0 +1,85 @@
+"""The arguments of events, decoded by the kind of event that carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from commtrace.reader.json.events import Arguments
+from commtrace.reader.json.salvage import BROKEN
+from commtrace.table import NULL
+
+__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "NAME", "possible"]
+
+T = TypeVar("T")
+
+
+class GpuArguments(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "size_bytes": "bytes",
+        "from_device": "fromDevice",
+        "to_device": "toDevice",
+        "collective": "Collective name",
+    },
+):
+    """What a kernel, a copy or a fill tells; NULL is untold, as it is in a column."""
+
+    device: int | None = NULL
+    stream: int | None = NULL
+    correlation: int | None = NULL
+    size_bytes: int | None = NULL
+    from_device: int | None = NULL
+    to_device: int | None = NULL
+    collective: Any = None
+
+
+class _LaunchArguments(msgspec.Struct, gc=False):
+    correlation: int | None = NULL
+
+
+class _NameArguments(msgspec.Struct, gc=False):
+    name: str | None = None
+
+
+class _Decoder(Generic[T]):
+    def __init__(self, kind: type[T]) -> None:
+        self._one = msgspec.json.Decoder(kind)
+        self._list: Any = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+
+    def many(self, texts: Sequence[msgspec.Raw]) -> list[T | None]:
+        """Decode all at once; None stands for arguments of the wrong types."""
+        try:
+            found: list[T | None] = self._list.decode(b"[" + b",".join(texts) + b"]")
+        except BROKEN:
+            return [self.one(text) for text in texts]
+        return found
+
+    def one(self, text: msgspec.Raw) -> T | None:
+        try:
+            return self._one.decode(text)
+        except BROKEN:
+            return None
+
+
+GPU = _Decoder(GpuArguments)
+LAUNCH = _Decoder(_LaunchArguments)
+NAME = _Decoder(_NameArguments)
+COMMUNICATION = _Decoder(Arguments)
+
+
+def possible(args: Arguments) -> Arguments:
+    """The same object, unless it tells a negative size or an empty group: then without them."""
+    wrong = {
+        name: None
+        for name, value, least in (
+            ("in_elements", args.in_elements, 0),
+            ("out_elements", args.out_elements, 0),
+            ("group_size", args.group_size, 1),
+        )
+        if value is not None and value < least
+    }
+    return msgspec.structs.replace(args, **wrong) if wrong else args

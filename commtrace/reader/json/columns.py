@@ -1,0 +1,61 @@
+"""Columns that grow a batch of events at a time."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from commtrace.reader.json.events import Int64
+from commtrace.table import NULL, Coded
+
+__all__ = ["Names", "Numbers", "integers"]
+
+
+class Names:
+    """One column of strings, as codes."""
+
+    def __init__(self) -> None:
+        self._index: dict[str | None, int] = {}
+        self._codes = array("i")
+
+    def extend(self, names: Iterable[str | None]) -> None:
+        """Add rows; no name may be None."""
+        index = self._index
+        self._codes.extend([index.setdefault(name, len(index)) for name in names])
+
+    def coded(self) -> Coded:
+        """All rows."""
+        return Coded(np.array(self._codes, dtype=np.int32), tuple(map(str, self._index)))
+
+
+class Numbers:
+    """Several columns of integers, ``start_ns`` among them."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        self.rows = 0
+        self._parts: dict[str, list[Int64]] = {c: [np.empty(0, np.int64)] for c in columns}
+
+    def extend(self, start_ns: Int64, **columns: Int64) -> None:
+        """Add rows, in all columns."""
+        self.rows += start_ns.size
+        for name, values in {"start_ns": start_ns, **columns}.items():
+            self._parts[name].append(values)
+
+    def joined(self, base_ns: int) -> dict[str, Int64]:
+        """All rows, with ``base_ns`` added to the starts."""
+        columns = {name: np.concatenate(parts) for name, parts in self._parts.items()}
+        columns["start_ns"] += base_ns
+        return columns
+
+
+def integers(values: Sequence[Any]) -> Int64:
+    """A column; NULL for what is no integer, or too large for the column."""
+    try:
+        return np.array(array("q", values), dtype=np.int64)
+    except (TypeError, OverflowError):
+        fits = [type(value) is int and -(2**63) <= value < 2**63 for value in values]
+        known = [v if fit else NULL for v, fit in zip(values, fits, strict=True)]
+        return np.array(known, dtype=np.int64)

@@ -1,0 +1,346 @@
+"""Events as columns: the many as arrays, the few that communicate with their arguments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace import comms, kernels
+from commtrace.reader.json import arguments
+from commtrace.reader.json.columns import Names, Numbers, integers
+from commtrace.reader.json.document import Event
+from commtrace.reader.json.events import Arguments, Call, Gpu, Hosted, Int64, Launches
+from commtrace.reader.json.times import nanoseconds
+from commtrace.reader.json.unread import Unread
+from commtrace.table import NULL
+
+__all__ = ["Collector"]
+
+# As Kineto names them now, and as it did before 2022.
+_GPU: dict[str | None, str] = {
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "gpu_memcpy": "gpu_memcpy",
+    "Memcpy": "gpu_memcpy",
+    "gpu_memset": "gpu_memset",
+    "Memset": "gpu_memset",
+}
+_KINDS: dict[str | None, str] = {
+    **dict.fromkeys(_GPU, "gpu"),
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "Runtime": "launch",
+    # Other accelerators' kernels and copies have CUDA's categories, but not their launches.
+    "xpu_runtime": "launch",
+    "xpu_driver": "launch",
+    "privateuse1_runtime": "launch",
+    "privateuse1_driver": "launch",
+    "mtia_runtime": "launch",
+    "cpu_op": "cpu_op",
+    "Operator": "cpu_op",
+    "user_annotation": "user_annotation",
+}
+_TIMES = ("start_ns", "duration_ns")
+_ON_GPU = ("device", "stream", "correlation", "size_bytes", "from_device", "to_device")
+_YEAR_NS = 366 * 86_400 * 10**9
+_BATCH = 1024  # fewer would waste numpy's time, more the cache's
+_WRONG_ARGUMENTS = "whose arguments have the wrong types"
+_IMPOSSIBLE = "with a negative size or device, or a group of no ranks"
+
+Mask = npt.NDArray[np.bool_]
+
+
+class _Batch(NamedTuple):
+    """Events of one kind, with their times."""
+
+    events: list[Event]
+    start_ns: Int64
+    duration_ns: Int64
+    thread: Int64
+
+    def only(self, rows: Mask) -> _Batch:
+        events = [event for event, keep in zip(self.events, rows.tolist(), strict=True) if keep]
+        return _Batch(events, self.start_ns[rows], self.duration_ns[rows], self.thread[rows])
+
+
+class _Found(NamedTuple):
+    """A call to be, without the trace's base time; ``place`` orders a flush's calls."""
+
+    place: int
+    category: str
+    name: str
+    thread: int
+    start_ns: int
+    duration_ns: int
+    args: Arguments
+    gpu_row: int
+
+    def call(self, base_ns: int) -> Call:
+        return Call(
+            category=self.category,
+            name=self.name,
+            thread=self.thread,
+            start_ns=self.start_ns + base_ns,
+            duration_ns=self.duration_ns,
+            args=self.args,
+            gpu_row=self.gpu_row,
+        )
+
+
+class _Hosts:
+    """What becomes a ``Hosted``."""
+
+    def __init__(self) -> None:
+        self.names, self.numbers = Names(), Numbers(("thread", *_TIMES))
+
+    def extend(self, batch: _Batch) -> None:
+        self.names.extend([event.name for event in batch.events])
+        self.numbers.extend(batch.start_ns, duration_ns=batch.duration_ns, thread=batch.thread)
+
+    def hosted(self, base_ns: int) -> Hosted:
+        return Hosted(name=self.names.coded(), **self.numbers.joined(base_ns))
+
+
+@dataclass
+class Faults:
+    """How many events have something wrong with them, and what it is with the first."""
+
+    count: int = 0
+    reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def add(self, count: int, reason: str) -> None:
+        if count:
+            self.count += count
+            self.reason = self.reason or reason
+
+
+class Collector:
+    """Takes a file's events and makes the columns of a ``Scan``.
+
+    ``left_out`` are the events that were not taken, ``unbelieved`` those that were, but for
+    arguments that cannot be, ``unread`` those of categories unknown here. ``seen``: anything
+    with a phase at all.
+    """
+
+    def __init__(self) -> None:
+        self.left_out, self.unbelieved = Faults(), Faults()
+        self.unread = Unread()
+        self.seen = False
+        self.threads: dict[int, str] = {}
+        self._pending: list[Event] = []
+        self._keep_operators = True
+        self._operators, self._annotations = _Hosts(), _Hosts()
+        self._gpu, self._launches = Numbers((*_ON_GPU, *_TIMES)), Numbers(Launches.__annotations__)
+        self._gpu_categories, self._gpu_names = Names(), Names()
+        self._calls: list[_Found] = []
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether any event so far was on a GPU."""
+        return self._gpu.rows > 0
+
+    def drop_operators(self) -> None:
+        """Keep no CPU operators but those that communicate."""
+        self._keep_operators = False
+        self._operators = _Hosts()
+
+    def take(self, events: list[Event]) -> None:
+        """Add some events, in the file's order."""
+        self._pending += events
+        if len(self._pending) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Have all events so far in the columns."""
+        events, self._pending = self._pending, []
+        self.seen = self.seen or any(event.ph for event in events)
+        kinds: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            kind = _KINDS.get(event.cat)
+            if kind == "cpu_op" and (event.name or "").startswith(comms.STEP_PREFIX):
+                kind = "user_annotation"
+            if kind is not None and event.ph == "X":
+                kinds[kind].append(event)
+            elif event.ph == "M":
+                self._name_thread(event)
+            elif kind is not None and not event.ph:
+                self.left_out.add(1, "without a phase")
+        self.unread.add([e for e in events if e.ph == "X" and e.cat not in _KINDS])
+        place = {id(event): row for row, event in enumerate(events)}
+        self._take_launches(kinds["launch"])
+        self._calls += sorted(
+            [
+                *self._take_gpu(kinds["gpu"], place),
+                *self._take_operators(kinds["cpu_op"], place),
+                *self._take_annotations(kinds["user_annotation"], place),
+            ]
+        )
+
+    def gpu(self, base_ns: int) -> Gpu:
+        """The GPU events; ``base_ns`` is added to every start."""
+        return Gpu(
+            category=self._gpu_categories.coded(),
+            name=self._gpu_names.coded(),
+            **self._gpu.joined(base_ns),
+        )
+
+    def launches(self, base_ns: int) -> Launches:
+        """The runtime and driver calls that carry a correlation."""
+        return Launches(**self._launches.joined(base_ns))
+
+    def operators(self, base_ns: int) -> Hosted:
+        """The CPU operators, unless they were dropped."""
+        return self._operators.hosted(base_ns)
+
+    def annotations(self, base_ns: int) -> Hosted:
+        """The annotations on the host."""
+        return self._annotations.hosted(base_ns)
+
+    def calls(self, base_ns: int) -> tuple[Call, ...]:
+        """The communication, in the file's order."""
+        return tuple(found.call(base_ns) for found in self._calls)
+
+    def _name_thread(self, event: Event) -> None:
+        if event.name == "thread_name" and type(event.tid) is int:
+            told = arguments.NAME.one(event.args)
+            if told is not None and told.name is not None:
+                self.threads[event.tid] = told.name
+
+    def _sound(self, events: list[Event], on_host: bool) -> _Batch:
+        """The events with their times, but for those that lack something."""
+        batch = _Batch(
+            events,
+            nanoseconds([event.ts for event in events]),
+            nanoseconds([event.dur for event in events]),
+            integers([event.tid for event in events]),
+        )
+        fits = (batch.start_ns != NULL) & (batch.duration_ns >= 0)
+        fits &= batch.duration_ns <= _YEAR_NS
+        if on_host:
+            fits &= batch.thread != NULL
+        if None in [event.name for event in events]:
+            fits &= np.array([event.name is not None for event in events], dtype=np.bool_)
+        if fits.all():
+            return batch
+        self.left_out.add(int((~fits).sum()), _lack(batch, int(fits.argmin())))
+        return batch.only(fits)
+
+    def _take_launches(self, events: list[Event]) -> None:
+        batch = self._sound(events, on_host=True)
+        told = arguments.LAUNCH.many([event.args for event in batch.events])
+        self.left_out.add(told.count(None), _WRONG_ARGUMENTS)
+        correlation = integers([None if args is None else args.correlation for args in told])
+        joined = correlation != NULL
+        self._launches.extend(
+            batch.start_ns[joined],
+            duration_ns=batch.duration_ns[joined],
+            thread=batch.thread[joined],
+            correlation=correlation[joined],
+        )
+
+    def _take_gpu(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+        batch = self._sound(events, on_host=False)
+        decoded = arguments.GPU.many([event.args for event in batch.events])
+        told = [args for args in decoded if args is not None]
+        if len(told) < len(decoded):
+            self.left_out.add(len(decoded) - len(told), _WRONG_ARGUMENTS)
+            batch = batch.only(np.array([args is not None for args in decoded], dtype=np.bool_))
+        first = self._gpu.rows
+        from_device, to_device, size = self._believed(
+            integers([args.from_device for args in told]),
+            integers([args.to_device for args in told]),
+            integers([args.size_bytes for args in told]),
+        )
+        pid = integers([event.pid for event in batch.events])
+        stream = integers([args.stream for args in told])
+        self._gpu_categories.extend([_GPU[event.cat] for event in batch.events])
+        self._gpu_names.extend([event.name for event in batch.events])
+        self._gpu.extend(
+            batch.start_ns,
+            duration_ns=batch.duration_ns,
+            device=_first(integers([args.device for args in told]), from_device, pid),
+            stream=_first(stream, batch.thread),
+            correlation=integers([args.correlation for args in told]),
+            size_bytes=size,
+            from_device=from_device,
+            to_device=to_device,
+        )
+        for row, (args, event) in enumerate(zip(told, batch.events, strict=True)):
+            if _GPU[event.cat] == "kernel" and (
+                args.collective is not None or kernels.is_communication(str(event.name))
+            ):
+                yield self._found(batch, row, "kernel", place, first + row)
+
+    def _believed(self, *columns: Int64) -> list[Int64]:
+        """Columns of what is never negative."""
+        negative = [(column < 0) & (column != NULL) for column in columns]
+        self.unbelieved.add(int(np.any(negative, axis=0).sum()), _IMPOSSIBLE)
+        return [np.where(odd, NULL, c) for odd, c in zip(negative, columns, strict=True)]
+
+    def _take_operators(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+        if not self._keep_operators:
+            events = [e for e in events if comms.is_communication_call(e.name or "")]
+        batch = self._sound(events, on_host=True)
+        if self._keep_operators:
+            self._operators.extend(batch)
+        for row, event in enumerate(batch.events):
+            if comms.is_communication_call(str(event.name)):
+                yield self._found(batch, row, "cpu_op", place)
+
+    def _take_annotations(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+        batch = self._sound(events, on_host=True)
+        self._annotations.extend(batch)
+        for row, event in enumerate(batch.events):
+            if comms.is_communication_annotation(str(event.name)):
+                yield self._found(batch, row, "user_annotation", place)
+
+    def _found(
+        self, batch: _Batch, row: int, category: str, place: dict[int, int], gpu_row: int = -1
+    ) -> _Found:
+        event = batch.events[row]
+        told = arguments.COMMUNICATION.one(event.args)
+        args = arguments.possible(told or Arguments())
+        if told is None:
+            self.unbelieved.add(1, _WRONG_ARGUMENTS)
+        elif args is not told:
+            self.unbelieved.add(1, _IMPOSSIBLE)
+        return _Found(
+            place[id(event)],
+            category,
+            str(event.name),
+            int(batch.thread[row]),
+            int(batch.start_ns[row]),
+            int(batch.duration_ns[row]),
+            args,
+            gpu_row,
+        )
+
+
+def _lack(batch: _Batch, row: int) -> str:
+    if batch.events[row].name is None:
+        return "without a name"
+    if batch.start_ns[row] == NULL:
+        return "whose ts is not a number"
+    if batch.duration_ns[row] == NULL:
+        return "whose dur is not a number"
+    if batch.duration_ns[row] < 0:
+        return "of negative duration"
+    if batch.duration_ns[row] > _YEAR_NS:
+        return "that lasts over a year"
+    return "whose tid is not an integer"
+
+
+def _first(*columns: Int64) -> Int64:
+    """Row by row, the first value that is told."""
+    first, *others = columns
+    for other in others:
+        first = np.where(first == NULL, other, first)
+    return first

@@ -1,0 +1,292 @@
+"""A stream of bytes, cut into a file's metadata and its events.
+
+Whatever is cut is decoded, and only what decodes as a list of whole events is believed:
+where a piece of text is valid JSON between ``[`` and ``]``, it ends outside of every event.
+So a separator that turns up within a string costs time, but nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, NoReturn, TypeVar
+
+import msgspec
+
+from commtrace.errors import TraceError
+from commtrace.reader.json.layout import Layout, learn
+from commtrace.reader.json.metadata import known, whole
+from commtrace.reader.json.salvage import BROKEN, Salvaged, salvage
+
+__all__ = ["Document", "Event", "NotATraceError"]
+
+_LONGEST_EVENT = 1 << 23
+_KIND = b'"ph"'
+_LONGEST_METADATA = 1 << 26  # on one side of the events
+_LONGEST_BARREN = 1 << 26  # damage without any event
+_PATIENCE = 10_000  # places without an event, beside ten for each that there is
+_TRIES = 16  # places where the list of events might begin
+
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_NODES = re.compile(rb'"nodes"\s*:\s*\[')  # of an execution trace, however long
+_BLANK = b" \t\r\n,"
+
+
+class NotATraceError(TraceError):
+    """A file of another kind, and nothing is wrong with it."""
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event. Times stay text, for exactness; arguments, until they are wanted."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: Any = None
+    tid: Any = None
+    ts: msgspec.Raw = msgspec.Raw(b"null")
+    dur: msgspec.Raw = msgspec.Raw(b"null")
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+E = TypeVar("E", bound=Event)
+
+
+class Document(Generic[E]):
+    """Feed it a file's blocks, then ``finish``; it hands events of a ``kind`` to ``take``.
+
+    ``metadata``
+        the file's top level: before the first event as far as it stands there.
+    ``events``
+        how many there are, the dropped and the ``unfit`` ones included.
+    ``unfit``, ``reason``
+        events without an event's types, and what is wrong with the first.
+    ``repaired``
+        events that were all but valid.
+    ``damaged``, ``lost``
+        places that are not JSON, and their bytes.
+    ``complete``, ``unfinished``
+        whether the end of the list was seen; if not, the bytes of an event begun.
+    ``bare``, ``partly_told``
+        whether the file is nothing but a list; whether some metadata could not be read.
+    """
+
+    def __init__(
+        self, path: Path, kind: type[E], take: Callable[[list[E]], None], *, fast: bool = True
+    ) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.events = self.unfit = self.repaired = self.damaged = self.lost = self.unfinished = 0
+        self.reason: str | None = None
+        self.complete = self.bare = self.partly_told = False
+        self._path = path
+        self._event = msgspec.json.Decoder(kind)
+        self._list = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._take = take
+        self._operators = True
+        self._fast = fast
+        self._layout: Layout | None = None
+        self._dropper: re.Pattern[bytes] | None = None
+        self._blocks: list[bytes] = []  # read
+        self._waiting = 0  # bytes of them
+        self._text = b""  # and looked at, but not yet understood
+        self._tries = 0
+        self._seen = 0  # of it, already searched
+        self._go = self._head
+
+    def feed(self, block: bytes) -> None:
+        """Take the next block. Raises TraceError where the file is not a trace."""
+        self._blocks.append(block)
+        self._waiting += len(block)
+        # Look again only at twice as much text as did not suffice: linear in the end.
+        if self._waiting >= len(self._text):
+            self._look()
+
+    def finish(self) -> None:
+        """The file is at its end. Raises TraceError where it was not a trace."""
+        self._look()
+        if self._go == self._head:
+            self._damaged_head()
+        if self._go != self._tail:
+            self._salvage(b"", final=True)
+            self.unfinished = 0 if self.complete else len(self._text)
+        if self._go == self._tail:
+            self._read_tail()
+
+    def drop_operators(self) -> None:
+        """From now on, CPU operators that do not communicate may be left out."""
+        self._operators = False
+        self._learn_dropper()
+
+    def _look(self) -> None:
+        self._text = b"".join((self._text, *self._blocks))
+        self._blocks.clear()
+        self._waiting = 0
+        self._go()
+
+    def _head(self) -> None:
+        start = self._start()[:1]
+        if start == b"[":
+            self.bare = True
+            self._begin(self._text.index(b"[") + 1)
+            return
+        for match in _LIST.finditer(self._text, self._seen):
+            self._tries += 1
+            if start not in (b"", b"{") or self._tries > _TRIES:
+                self._damaged_head()
+                return
+            head = whole(self._text[: match.end()].removeprefix(b"\xef\xbb\xbf") + b"]}")
+            if head is not None and head.pop("traceEvents", None) == []:
+                self.metadata = head
+                self._begin(match.end())
+                return
+        self._seen = max(0, len(self._text) - 256)
+        if len(self._text) > _LONGEST_METADATA:
+            self._damaged_head()
+
+    def _damaged_head(self) -> None:
+        match = _LIST.search(self._text)
+        if match is None:
+            kind = NotATraceError if self._is_other_json() else TraceError
+            raise kind(f"{self._path}: {self._complaint()}")
+        self.metadata = known(self._text[: match.start()])
+        self.partly_told = True
+        self._begin(match.end())
+
+    def _start(self) -> bytes:
+        return self._text[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+
+    def _is_other_json(self) -> bool:
+        if self._start()[:1] != b"{":
+            return False
+        if _NODES.search(self._text[:4096]):
+            return True
+        found = whole(self._text.removeprefix(b"\xef\xbb\xbf"))
+        return found is not None and "traceEvents" not in found
+
+    def _complaint(self) -> str:
+        start = self._start()
+        if not start:
+            return "is empty: the profiler wrote nothing; record it again"
+        if start[:1] not in b"{[":
+            return "is no JSON object or list: give a trace that torch.profiler exported"
+        return "has no list of traceEvents: give a trace that torch.profiler exported"
+
+    def _begin(self, at: int) -> None:
+        self._text = self._text[at:]
+        self._seen = 0
+        self._go = self._between
+        self._between()
+
+    def _between(self) -> None:
+        """At a place where an event, or the end of the list, should be."""
+        text = self._text = self._text.lstrip(_BLANK)
+        if text[:1] == b"{":
+            if self._layout is None and not self._learn(text):
+                return
+            self._text = text[1:]
+            self._go = self._body
+            self._body()
+        elif text:
+            self._salvage(b"", final=False)
+
+    def _learn(self, text: bytes) -> bool:
+        self._layout = learn(text)
+        if self._layout is None:
+            self._check_length()
+            return False
+        self._learn_dropper()
+        return True
+
+    def _learn_dropper(self) -> None:
+        if self._fast and self._layout is not None:
+            self._dropper = self._layout.dropper(operators=not self._operators)
+
+    def _body(self) -> None:
+        """Just after an event's opening brace."""
+        assert self._layout is not None
+        separator = self._layout.separator
+        cut = self._text.rfind(separator, max(0, self._seen - len(separator)))
+        if cut < 0:
+            self._seen = len(self._text)
+            self._check_length()
+            return
+        chunk, self._text = self._text[:cut], self._text[cut + len(separator) :]
+        self._seen = 0
+        if not self._decode(chunk):
+            self._salvage(b"{" + chunk + separator, final=False)
+
+    def _decode(self, chunk: bytes) -> bool:
+        if self._dropper is not None:
+            # The last event has no separator behind it and so is never dropped: a cut in
+            # the wrong place cannot go unnoticed.
+            kept, dropped = self._dropper.subn(b"", chunk)
+            # Damage can weld two events together. Each names its kind once, so that a wanted
+            # one within what was dropped shows in the count.
+            whole = chunk.count(_KIND) - kept.count(_KIND) == dropped
+            if dropped and whole and self._decode_all(kept, dropped):
+                return True
+        return self._decode_all(chunk, 0)
+
+    def _decode_all(self, text: bytes, dropped: int) -> bool:
+        try:
+            events = self._list.decode(b"[{" + text + b"}]")
+        except BROKEN:
+            return False
+        self.events += dropped + len(events)
+        self._take(events)
+        return True
+
+    def _salvage(self, before: bytes, final: bool) -> None:
+        if self._go == self._body and not before:
+            before = b"{"
+        good = self.events - self.unfit
+        patience = _PATIENCE + 10 * good - self.unfit - self.damaged
+        found: Salvaged[E] = salvage(before + self._text, self._event, final, patience)
+        self.events += len(found.events) + found.unfit
+        self.unfit += found.unfit
+        self.reason = self.reason or found.reason
+        self.repaired += found.repaired
+        self.damaged += found.damaged
+        self.lost += found.lost
+        self._take(found.events)
+        self._text, self._seen = found.rest, 0
+        if found.hopeless or (self.lost > _LONGEST_BARREN and self.events == self.unfit):
+            self._give_up()
+        if found.ended:
+            self.complete = True
+            self._go = self._tail
+        else:
+            self._go = self._between
+
+    def _tail(self) -> None:
+        if len(self._text) > _LONGEST_METADATA:
+            self._text = self._text[:_LONGEST_METADATA]
+
+    def _read_tail(self) -> None:
+        tail = self._text.strip(_BLANK)
+        if not tail or tail == b"}":
+            return
+        found = whole(b"{" + tail)
+        if found is None:
+            self.partly_told = True
+            found = known(tail)
+        elif found.pop("traceEvents", None) is not None:
+            self.partly_told = True
+        self.metadata |= found
+
+    def _check_length(self) -> None:
+        # No event is as long as that: give up on whatever this is, and look for the next.
+        if len(self._text) > _LONGEST_EVENT:
+            self._salvage(b"", final=True)
+            if not self.complete:
+                self.damaged += 1
+                self.lost += len(self._text)
+                self._text = b""
+
+    def _give_up(self) -> NoReturn:
+        failures, good = self.unfit + self.damaged, self.events - self.unfit
+        raise TraceError(
+            f"{self._path}: is no trace, or damaged throughout: {good:,} events can be read, "
+            f"and {failures:,} places cannot: copy or record it again"
+        )

@@ -1,0 +1,151 @@
+"""What a scan of one file hands on: columns for the many events, structs for the few.
+
+``scan`` makes it from bytes, ``kineto`` turns it into tables; neither knows the other.
+All times are integer Unix nanoseconds, ``baseTimeNanoseconds`` already added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.diagnosis import Note
+from commtrace.table import Coded
+
+__all__ = ["Arguments", "Call", "Gpu", "Hosted", "Launches", "Scan"]
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Arguments(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    rename={
+        "collective": "Collective name",
+        "in_elements": "In msg nelems",
+        "out_elements": "Out msg nelems",
+        "group_size": "Group size",
+        "dtype": "dtype",
+        "group": "Process Group Name",
+        "group_id": "Process Group ID",
+        "group_description": "Process Group Description",
+        "group_ranks": "Process Group Ranks",
+        "rank": "Rank",
+        "rank_start": "Global rank start",
+        "rank_stride": "Global rank stride",
+        "seq": "Seq",
+        "comms_id": "Comms Id",
+        "source": "Src Rank",
+        "destination": "Dst Rank",
+        "dims": "Input Dims",
+        "types": "Input type",
+        "inputs": "Concrete Inputs",
+    },
+):
+    """The arguments of a communication event, as the trace spells them; None where absent."""
+
+    collective: str | None = None
+    in_elements: int | None = None
+    out_elements: int | None = None
+    group_size: int | None = None
+    dtype: str | None = None
+    group: str | int | None = None
+    group_id: str | int | None = None
+    group_description: str | None = None
+    group_ranks: str | list[int] | None = None
+    rank: int | None = None
+    rank_start: int | None = None
+    rank_stride: int | None = None
+    seq: int | None = None
+    comms_id: str | int | None = None
+    source: int | None = None
+    destination: int | None = None
+    dims: Any = None
+    types: Any = None
+    inputs: Any = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One communication event on the host or on a GPU, with its arguments.
+
+    ``category`` is ``kernel``, ``cpu_op`` or ``user_annotation``; ``thread`` the event's
+    tid (a kernel's stream); ``gpu_row`` a kernel's row in ``Scan.gpu``, else -1.
+    """
+
+    category: str
+    name: str
+    thread: int
+    start_ns: int
+    duration_ns: int
+    args: Arguments
+    gpu_row: int = -1
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """GPU events: kernels, copies, fills. Integers are ``schema.NULL`` where absent.
+
+    ``category`` holds ``kernel``, ``gpu_memcpy`` and ``gpu_memset`` whatever the file's
+    age calls them; ``device`` is the argument, or the event's pid without one (a peer
+    copy's is its source).
+    """
+
+    category: Coded
+    name: Coded
+    device: Int64
+    stream: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    correlation: Int64
+    size_bytes: Int64
+    from_device: Int64
+    to_device: Int64
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Runtime and driver calls that carry a correlation."""
+
+    correlation: Int64
+    thread: Int64
+    start_ns: Int64
+    duration_ns: Int64
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """Events on host threads that need no arguments: operators, or annotations."""
+
+    name: Coded
+    thread: Int64
+    start_ns: Int64
+    duration_ns: Int64
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One file, read.
+
+    ``operators`` holds every ``cpu_op`` where the file has no GPU event, and is empty
+    otherwise; ``annotations`` every ``user_annotation``; ``calls`` the communication:
+    kernels, ``c10d`` operators, ``record_param_comms``, annotations ``nccl:*`` and
+    ``gloo:*``, in the file's order. ``metadata`` is the file's top level without
+    ``traceEvents``; ``events`` counts the file's events, kept or not.
+    """
+
+    file: str
+    metadata: dict[str, Any]
+    gpu: Gpu
+    launches: Launches
+    operators: Hosted
+    annotations: Hosted
+    calls: tuple[Call, ...]
+    threads: dict[int, str]
+    events: int
+    notes: tuple[Note, ...] = field(default=())

@@ -1,0 +1,80 @@
+"""What stands beside a file's events, from its text, whatever the text."""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+from typing import Any
+
+from commtrace.reader.json.salvage import Text
+
+__all__ = ["known", "parsed", "quoted", "whole"]
+
+_TRIES = 16  # values that break off are read again and again: so often at most
+_DIGITS = 20  # of the longest integer
+_SHOWN = 40
+
+_KNOWN = re.compile(r'"(baseTimeNanoseconds|distributedInfo|deviceProperties|host_name)"\s*:\s*')
+_PYTHON = re.compile(
+    r"'((?:[^'\\]|\\.)*)'"
+    r'|"(?:[^"\\]|\\.)*"'
+    r"|\b(?:None|True|False)\b|[()]|\b\d+(?=\s*:)",
+    re.DOTALL,
+)
+_AS_JSON = {"None": "null", "True": "true", "False": "false", "(": "[", ")": "]"}
+
+
+def whole(text: bytes) -> dict[str, Any] | None:
+    """A JSON object, also with NaN and broken characters in it; None if it is none."""
+    try:
+        value = _decoder.decode(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def known(text: bytes) -> dict[str, Any]:
+    """The metadata that matter most, from text that is not JSON as a whole."""
+    string, at = Text(text.decode("utf-8", "replace")), 0
+    found: dict[str, Any] = {}
+    for _ in range(_TRIES):
+        match = _KNOWN.search(string, at)
+        if match is None:
+            break
+        try:
+            found[match[1]], at = _decoder.raw_decode(string, match.end())
+        except (ValueError, RecursionError):
+            at = match.end()
+    return found
+
+
+def parsed(text: Any) -> Any:
+    """What a string stands for, as JSON or as Python's ``repr``; None for anything else."""
+    if not isinstance(text, str):
+        return None
+    for spelled in (text, _PYTHON.sub(_as_json, text)):
+        try:
+            return _decoder.decode(spelled)
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def quoted(value: Any) -> str:
+    """The beginning of a value, to name it in a note; also of one that is huge or deep."""
+    return repr(value[:_SHOWN]) if isinstance(value, str) else reprlib.repr(value)[:_SHOWN]
+
+
+def _as_json(token: re.Match[str]) -> str:
+    if token[1] is not None:
+        return '"' + token[1].replace("\\'", "'").replace('"', '\\"') + '"'
+    return f'"{token[0]}"' if token[0].isdecimal() else _AS_JSON.get(token[0], token[0])
+
+
+def _integer(digits: str) -> float:
+    # Python refuses, or takes long over, an int of many digits; too large is infinite.
+    return int(digits) if len(digits) <= _DIGITS else float(digits)
+
+
+_decoder = json.JSONDecoder(strict=False, parse_int=_integer)

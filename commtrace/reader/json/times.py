@@ -1,0 +1,69 @@
+"""Microseconds as a trace writes them, to integer nanoseconds, exactly.
+
+``round(ts * 1000)`` on a float is wrong beyond 2**42 µs, which timestamps since boot
+pass after 51 days and absolute ones always do. Whole and fraction are converted apart,
+exact below 2**43 µs for the three decimals that Kineto writes; beyond either, from the
+number's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.table import NULL
+
+__all__ = ["nanoseconds"]
+
+_EXACT = 2.0**43
+_LIMIT_US = 2**62 // 1000
+_FINER = re.compile(rb"\.\d{4}|[eE]")
+
+_integers = msgspec.json.Decoder(list[int])
+_floats = msgspec.json.Decoder(list[float])
+
+
+def nanoseconds(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
+    """Each JSON number of microseconds as nanoseconds, half to even; NULL for anything else."""
+    array = b"[" + b",".join(texts) + b"]"
+    try:
+        return _from_integers(array)
+    except (msgspec.DecodeError, OverflowError):
+        pass
+    if _FINER.search(array):
+        return _one_by_one(texts)
+    try:
+        us = np.array(_floats.decode(array), dtype=np.float64)
+    except (msgspec.DecodeError, RecursionError):
+        return _one_by_one(texts)
+    if us.size != len(texts) or (np.abs(us) >= _EXACT).any():
+        return _one_by_one(texts)
+    whole = np.floor(us)
+    fraction = np.rint((us - whole) * 1000)
+    return whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
+
+
+def _from_integers(array: bytes) -> npt.NDArray[np.int64]:
+    us = np.array(_integers.decode(array), dtype=np.int64)
+    if us.size and np.abs(us).max() > _LIMIT_US:
+        raise OverflowError
+    return us * 1000
+
+
+def _one_by_one(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
+    return np.array([_exact(bytes(text)) for text in texts], dtype=np.int64)
+
+
+def _exact(text: bytes) -> int:
+    try:
+        us = Decimal(text.decode("ascii"))
+    except (InvalidOperation, UnicodeDecodeError):
+        return NULL
+    if not us.is_finite() or abs(us) > _LIMIT_US:
+        return NULL
+    return round(us * 1000)

@@ -1,0 +1,72 @@
+"""Events of categories that nothing reads, such as an accelerator's own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from commtrace.intervals import total, union
+from commtrace.reader.json.document import Event
+from commtrace.reader.json.events import Int64
+from commtrace.reader.json.times import nanoseconds
+from commtrace.table import NULL
+
+__all__ = ["Unread"]
+
+# What is no work, or repeats other events: these are left out on purpose.
+_NEEDLESS = frozenset(
+    (
+        "python_function",
+        "Python function",
+        "gpu_user_annotation",
+        "overhead",
+        "cuda_sync",
+        "xpu_sync",
+        "cuda_event",
+        "cuda_profiler_range",
+        "cpu_instant_event",
+        "external_correlation",
+        "mtia_insight",
+        "mtia_counters",
+        "glow_runtime",
+        "Trace",
+        "Spans",
+    )
+)
+
+
+class Unread:
+    """Counts them by category, with their times."""
+
+    def __init__(self) -> None:
+        self._starts: dict[str | None, list[Int64]] = defaultdict(list)
+        self._durations: dict[str | None, list[Int64]] = defaultdict(list)
+
+    def add(self, events: list[Event]) -> None:
+        """Take the events of a batch that nothing else took."""
+        by_category: dict[str | None, list[Event]] = defaultdict(list)
+        for event in events:
+            if event.cat not in _NEEDLESS:
+                by_category[event.cat].append(event)
+        for category, its in by_category.items():
+            self._starts[category].append(nanoseconds([event.ts for event in its]))
+            self._durations[category].append(nanoseconds([event.dur for event in its]))
+
+    def messages(self, first_ns: int, last_ns: int) -> list[str]:
+        """A line for each category; the times are those of the events that were read."""
+        lines = []
+        for category, parts in self._starts.items():
+            start = np.concatenate(parts)
+            duration = np.concatenate(self._durations[category])
+            timed = (start != NULL) & (duration >= 0)
+            start, end = start[timed], start[timed] + duration[timed]
+            busy = total(union(start, end))
+            span = int(end.max(initial=last_ns)) - int(start.min(initial=first_ns))
+            share = f", {100 * busy / span:.0f} % of the trace's time" if span > 0 else ""
+            name = f"of category {category[:40]}" if category else "without a category"
+            lines.append(
+                f"{timed.size:,} events {name} are not read: {busy / 1e6:,.3g} ms{share}; if they "
+                "are an accelerator's, its work and communication are missing here"
+            )
+        return lines

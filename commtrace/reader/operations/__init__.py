@@ -1,0 +1,1 @@
+"""What a call says of its operation -> a row of the table of collectives."""

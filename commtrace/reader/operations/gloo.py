@@ -1,0 +1,200 @@
+"""Calls of ``c10d`` on the CPU and gloo's work -> rows of the table of collectives.
+
+gloo's work is annotated ``gloo:*`` on the thread that does it, without a word of the
+call it belongs to. Each call is known to ask for certain work; work, in the order of its
+start, goes to the earliest call that still lacks such work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from commtrace import comms
+from commtrace.reader.json.events import Call, Scan
+from commtrace.reader.nesting import by_thread
+from commtrace.reader.operations.operation_facts import (
+    Described,
+    annotation,
+    argument_sizes,
+    operator,
+)
+from commtrace.reader.operations.rows import Place, Setting, row, with_dtype
+
+__all__ = ["Worked", "gloo_rows"]
+
+_Work = tuple[str | None, int | None]
+"""An operation that gloo runs, and its elements; None where they are untold."""
+
+_LIST_OF_SHARDS = "c10d::reduce_scatter_"
+
+
+@dataclass
+class _Asked:
+    """A call, the work it still lacks, and the work it got.
+
+    ``endless`` is a call of which nobody says how often it asks for its work: it takes as
+    much as comes, until the next such call.
+    """
+
+    call: Call
+    told: Described
+    place: Place
+    lacking: Counter[_Work]
+    endless: bool = False
+    works: list[Call] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.works) and (self.endless or not self.lacking.total())
+
+
+@dataclass(frozen=True)
+class Worked:
+    """Rows of the table of collectives, and how many calls lack their work."""
+
+    rows: list[dict[str, Any]]
+    unfinished: int
+
+
+def gloo_rows(scan: Scan, setting: Setting) -> Worked:
+    """One row for each call that gloo worked for.
+
+    Work without a call, in traces that hold no operators, becomes a row by itself.
+    """
+    works = [call for call in scan.calls if call.name.startswith("gloo:")]
+    if scan.gpu.device.size and not works:
+        return Worked([], 0)
+    asked, alone = _matched(
+        [_ask(call, setting) for call in _calls(scan)], sorted(works, key=lambda c: c.start_ns)
+    )
+    done = [each for each in asked if each.complete]
+    rows = [_call_row(each, setting) for each in done]
+    rows += [_work_row(work, setting) for work in alone]
+    return Worked(rows, len(asked) - len(done))
+
+
+def _calls(scan: Scan) -> list[Call]:
+    """The calls that did not go to another backend, which leaves notes within its calls."""
+    nests = by_thread(call for call in scan.calls if call.category != "kernel")
+    gone = {
+        id(outer)
+        for nest in nests.values()
+        for call in nest.calls
+        if call.name == "record_param_comms" or _is_foreign(call)
+        for outer in nest.around(call.start_ns)
+    }
+    calls = [
+        call
+        for call in scan.calls
+        if call.name.startswith("c10d::")
+        and comms.canonical_operation(call.name) is not None
+        and id(call) not in gone
+    ]
+    return sorted(calls, key=lambda c: c.start_ns)
+
+
+def _is_foreign(call: Call) -> bool:
+    return call.category == "user_annotation" and not call.name.startswith("gloo:")
+
+
+def _ask(call: Call, setting: Setting) -> _Asked:
+    told = operator(call.name, call.args)
+    ran = "all_reduce" if told.op == "reduce_scatter" else told.op
+    place = setting.place(told, None, call, (ran, told.op))
+    if call.name == _LIST_OF_SHARDS:
+        n = _shards(call, place, setting)
+        lacking: Counter[_Work] = Counter({(ran, told.out_elements): n or 1})
+        return _Asked(call, told, place, lacking, endless=n is None)
+    if told.op in ("scatter", "barrier"):
+        sizes: list[int | None] = [None]
+    elif told.op == "reduce_scatter":
+        sizes = [*argument_sizes(call.args, 1)] or [None]
+    else:
+        sizes = [told.out_elements if told.op == "recv" else told.in_elements]
+    return _Asked(call, told, place, Counter((ran, size) for size in sizes))
+
+
+def _shards(call: Call, place: Place, setting: Setting) -> int | None:
+    end_ns = call.start_ns + call.duration_ns
+    noted = setting.flight.within(call.start_ns, end_ns, ("all_reduce",))
+    return len(noted) or (place.group.size if place.group is not None else None)
+
+
+def _matched(asked: list[_Asked], works: list[Call]) -> tuple[list[_Asked], list[Call]]:
+    waiting: dict[_Work, deque[_Asked]] = defaultdict(deque)
+    coming = deque(asked)
+    alone = []
+    for work in works:
+        while coming and coming[0].call.start_ns <= work.start_ns:
+            _wait(waiting, coming.popleft())
+        told = annotation(work.name, work.args)
+        elements = told.out_elements if told.op == "recv" else told.in_elements
+        for kind in ((told.op, elements), (told.op, None)):
+            if waiting[kind]:
+                _give(waiting[kind], kind, work)
+                break
+        else:
+            alone.append(work)
+    return asked, alone
+
+
+def _wait(waiting: dict[_Work, deque[_Asked]], asked: _Asked) -> None:
+    for kind in asked.lacking:
+        queue = waiting[kind]
+        if queue and queue[-1].endless and queue[-1].works:
+            queue.pop()
+        queue.append(asked)
+
+
+def _give(queue: deque[_Asked], kind: _Work, work: Call) -> None:
+    asked = queue[0]
+    asked.works.append(work)
+    if not asked.endless:
+        asked.lacking[kind] -= 1
+        if not asked.lacking[kind]:
+            queue.popleft()
+
+
+def _call_row(asked: _Asked, setting: Setting) -> dict[str, Any]:
+    call, told, works = asked.call, asked.told, asked.works
+    start_ns = works[0].start_ns
+    end_ns = max(work.start_ns + work.duration_ns for work in works)
+    notes = [annotation(work.name, work.args) for work in works]
+    noted = setting.flight.within(
+        call.start_ns, call.start_ns + call.duration_ns, (notes[0].op, told.op)
+    )
+    told = with_dtype(told, *(n.dtype for n in notes), *(entry.dtype for entry in noted))
+    if call.name == _LIST_OF_SHARDS and len(works) in setting.groups.sizes(default=len(works)):
+        told = told._replace(group_size=len(works))
+    return row(
+        setting,
+        asked.place,
+        told,
+        executed=notes[0].op,
+        provenance="operator",
+        name=works[0].name,
+        device="cpu",
+        stream=works[0].thread,
+        launch_ns=call.start_ns,
+        start_ns=start_ns,
+        duration_ns=end_ns - start_ns,
+    )
+
+
+def _work_row(work: Call, setting: Setting) -> dict[str, Any]:
+    told = annotation(work.name, work.args)
+    return row(
+        setting,
+        setting.place(told, None, None, ()),
+        told,
+        executed=told.op,
+        provenance="annotation",
+        name=work.name,
+        device="cpu",
+        stream=work.thread,
+        launch_ns=None,
+        start_ns=work.start_ns,
+        duration_ns=work.duration_ns,
+    )

@@ -1,0 +1,148 @@
+"""One row of the table of collectives, whatever ran it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from commtrace import comms
+from commtrace.reader.json.events import Arguments, Call
+from commtrace.reader.operations.flight import FlightRecorder
+from commtrace.reader.operations.groups import Group, Groups
+from commtrace.reader.operations.operation_facts import Described, completed
+
+__all__ = ["Place", "Setting", "row", "with_dtype"]
+
+_LARGEST = 2**63
+
+
+@dataclass(frozen=True)
+class Place:
+    """An operation's group and its number there, and how these are known."""
+
+    group: Group | None = None
+    seq: int | None = None
+    provenance: str | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a rank knows beside its events."""
+
+    rank: int
+    groups: Groups
+    flight: FlightRecorder
+
+    def learn(self, calls: Iterable[Call]) -> None:
+        """Add the groups that operations name to those listed."""
+        for call in calls:
+            if comms.canonical_operation(call.args.collective or "") is not None:
+                self.groups.named(call.args)
+        for entry in self.flight.entries:
+            self.groups.called(entry.group)
+
+    def place(
+        self,
+        told: Described,
+        naming: Arguments | None,
+        call: Call | None,
+        ops: Collection[str | None],
+    ) -> Place:
+        """Find an operation's group.
+
+        ``naming`` are the arguments that may name it; ``call`` is the ``c10d`` operator,
+        within which the flight recorder noted one of ``ops``.
+        """
+        entries = []
+        if call is not None:
+            end_ns = call.start_ns + call.duration_ns
+            entries = self.flight.within(call.start_ns, end_ns, ops)
+        group = self.groups.named(naming) if naming is not None else None
+        if group is not None:
+            seq = naming.seq if naming is not None else None
+            if seq is None and entries and entries[0].group == group.name:
+                return Place(group, entries[0].seq, "flight-recorder")
+            return Place(group, seq, "metadata")
+        if entries:
+            return Place(self.groups.called(entries[0].group), entries[0].seq, "flight-recorder")
+        candidates = self.groups.candidates(told.peer)
+        return Place(candidates[0], None, "only-group") if len(candidates) == 1 else Place()
+
+    def global_rank(self, index: int | None, place: Place, peer: int | None) -> int | None:
+        """The global rank of a group's rank, where all groups it can be agree on it."""
+        if index is None:
+            return None
+        groups = [place.group] if place.group is not None else self.groups.candidates(peer)
+        found = {group.member(index) for group in groups}
+        return found.pop() if len(found) == 1 else None
+
+
+def row(
+    setting: Setting,
+    place: Place,
+    told: Described,
+    *,
+    executed: str | None,
+    provenance: str,
+    name: str,
+    device: str,
+    stream: int,
+    launch_ns: int | None,
+    start_ns: int,
+    duration_ns: int,
+    comms_id: Any = None,
+) -> dict[str, Any]:
+    """A row, without its step, which depends on nothing else here."""
+    group_size = told.group_size
+    if group_size is None and place.group is not None:
+        group_size = place.group.size
+    root = setting.global_rank(told.root, place, None)
+    is_root = None if root is None else root == setting.rank
+    whole = completed(told, group_size, is_root)
+    in_bytes = _bytes(whole.in_elements, told.dtype)
+    out_bytes = _bytes(whole.out_elements, told.dtype)
+    size = (
+        comms.full_size_bytes(told.op, in_bytes, out_bytes, whole.group_size) if told.op else None
+    )
+    return {
+        "group": place.group.name if place.group is not None else None,
+        "seq": _fitting(place.seq),
+        "rank": setting.rank,
+        "op": told.op,
+        "executed": executed,
+        "call": told.call,
+        "dtype": None if told.op == "barrier" else told.dtype,
+        "size_bytes": _fitting(size),
+        "in_bytes": in_bytes,
+        "out_bytes": out_bytes,
+        "group_size": _fitting(whole.group_size),
+        "device": device,
+        "stream": stream,
+        "peer": setting.global_rank(told.peer, place, told.peer),
+        "root": root,
+        "asynchronous": None if told.asynchronous is None else int(told.asynchronous),
+        "launch_ns": launch_ns,
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
+        "name": name,
+        "provenance": provenance,
+        "group_provenance": place.provenance,
+        "comms_id": None if comms_id is None else str(comms_id),
+    }
+
+
+def with_dtype(told: Described, *others: str | None) -> Described:
+    """The same facts, with the first type that is known."""
+    return told._replace(dtype=next((d for d in (told.dtype, *others) if d), None))
+
+
+def _bytes(elements: int | None, dtype: str | None) -> int | None:
+    if elements is None or dtype is None:
+        return None
+    return _fitting(elements * comms.element_bytes(dtype))
+
+
+def _fitting(value: int | None) -> int | None:
+    """None for what no column can hold, which only a damaged trace tells."""
+    return value if value is not None and 0 <= value < _LARGEST else None

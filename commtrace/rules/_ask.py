@@ -1,0 +1,214 @@
+"""The rules: every one there is, what a user sets of them, and the loop that asks them."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from importlib import import_module
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commtrace import config
+from commtrace.causal.compared import among_those_there
+from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Note, Verdict
+from commtrace.errors import UsageError
+from commtrace.metrics.run.whole import whole
+from commtrace.rules._rule import Rule
+
+if TYPE_CHECKING:
+    from commtrace.trace import Trace
+
+__all__ = [
+    "RULES",
+    "Thresholds",
+    "broken",
+    "check",
+    "configured",
+    "diagnose",
+    "explanation",
+    "rule_named",
+    "thresholds",
+    "verdict",
+]
+
+
+def _found() -> dict[str, type[Rule]]:
+    rules = {}
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if not module.name.startswith("_"):
+            home = import_module(f"commtrace.rules.{module.name}")
+            (rule,) = (
+                thing
+                for thing in vars(home).values()
+                if isinstance(thing, type) and issubclass(thing, Rule) and thing is not Rule
+            )
+            rules[rule.name()] = rule
+    return dict(sorted(rules.items()))
+
+
+RULES: Mapping[str, type[Rule]] = _found()
+"""Rule classes by name."""
+
+
+def rule_named(name: str) -> type[Rule]:
+    """The rule of a name. UsageError names the near ones."""
+    try:
+        return RULES[name]
+    except KeyError:
+        near = ", ".join(get_close_matches(name, RULES, n=3))
+        remedy = f"did you mean {near}?" if near else "`commtrace explain` lists them"
+        raise UsageError(f"no rule is called {name!r}; {remedy}") from None
+
+
+_EXPLAINED = 0.5  # of its cost: of a larger one the most would remain
+
+
+def diagnose(
+    trace: Trace,
+    *,
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    thresholds: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Diagnosis:
+    """Ask every rule, or the selected ones. ``thresholds`` is {rule: {field: value}}.
+
+    Findings come costliest first, symptoms behind their cause; one that has no cost of its
+    own where its symptoms' would stand. None costs more than the time it is a share of. A rule
+    that breaks is skipped, with a note. UsageError for an unknown rule or threshold.
+    """
+    chosen = {rule_named(name).name() for name in select} or set(RULES)
+    chosen -= {rule_named(name).name() for name in ignore}
+    rules = {name: configured(name, values) for name, values in (thresholds or {}).items()}
+    findings: list[Finding] = []
+    skipped: dict[str, str] = {}
+    notes: list[Note] = []
+    for name in sorted(chosen):
+        try:
+            findings += list(rules.get(name, RULES[name]()).check(trace))
+        except CannotLook as reason:
+            skipped[name] = str(reason)
+        except Exception as error:  # noqa: BLE001 - one that breaks costs no other its answer
+            skipped[name] = broken(name, error)
+            notes.append(Note("broken-rule", f"{name} was not checked: {skipped[name]}"))
+    at_most = whole(trace).time_ns
+    held = [
+        among_those_there(replace(one, cost_ns=min(one.cost_ns, at_most)), trace)
+        for one in findings
+    ]
+    return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes))
+
+
+def broken(name: str, error: Exception) -> str:
+    """Why a rule is skipped that met what nobody thought of."""
+    told = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"error in {name}: {' '.join(told.split())}; please report it with the trace"
+
+
+def configured(name: str, values: Mapping[str, Any]) -> Rule:
+    """The rule of a name with these thresholds. UsageError for an unknown or a bad one."""
+    rule = rule_named(name)
+    known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(rule)}
+    for field in values:
+        if field not in known:
+            choices = ", ".join(known) or "none"
+            raise UsageError(f"{name} has no threshold {field!r}; it has: {choices}")
+    return rule(**{field: _value(rule, field, known[field], values[field]) for field in values})
+
+
+def _value(rule: type[Rule], field: str, kind: type[Any], given: Any) -> Any:
+    """What is given, maybe as text, as the field's type."""
+    try:
+        value = kind(given)
+        lossless = isinstance(given, str) or (value == given and not isinstance(given, bool))
+        if lossless and not (isinstance(value, float) and isnan(value)):
+            return value
+    except (TypeError, ValueError, OverflowError):
+        pass
+    article = "an" if kind is int else "a"
+    raise UsageError(f"{rule.name()}.{field} must be {article} {kind.__name__}, not {given!r}")
+
+
+Thresholds = Mapping[str, Mapping[str, Any]]
+"""{rule: {field: value}}; a value may be text."""
+
+
+def thresholds(given: Thresholds) -> Thresholds:
+    """The configuration's thresholds, with those given in their place.
+
+    Raises UsageError, which names the configuration's file, for what is unknown in it.
+    """
+    file, known = config.rule_thresholds()
+    for name, values in known.items():
+        try:
+            configured(name, values)
+        except UsageError as error:
+            raise UsageError(f"{file}: tool.commtrace.rules: {error}") from None
+    return known | {name: {**known.get(name, {}), **values} for name, values in given.items()}
+
+
+def check(select: Collection[str], ignore: Collection[str], given: Thresholds) -> None:
+    """Raise UsageError for a rule or a threshold that there is not."""
+    for name in (*select, *ignore):
+        rule_named(name)
+    for name, values in thresholds(given).items():
+        configured(name, values)
+
+
+def explanation(name: str) -> Explanation:
+    """The rule of a name, explained. Raises UsageError, which names the near ones."""
+    rule = rule_named(name)
+    example = rule.bad()
+    return Explanation(
+        rule=rule.name(),
+        documentation=rule.__doc__ or "",
+        thresholds={field.name: getattr(rule, field.name) for field in fields(rule)},
+        example=rule.bad.__doc__ or "",
+        verdict=verdict(example, diagnose(example, select=[rule.name()])),
+    )
+
+
+def verdict(trace: Trace, diagnosis: Diagnosis) -> Verdict:
+    """A trace's diagnosis with what its findings are weighed by."""
+    good_news = frozenset(name for name, rule in RULES.items() if rule.good_news)
+    its = whole(trace)
+    return Verdict(diagnosis, its.time_ns, good_news, its.in_steps)
+
+
+def _ordered(findings: list[Finding]) -> list[Finding]:
+    costliest = sorted(findings, key=lambda one: (-one.cost_ns, one.rule, one.start_ns))
+    causes = [_cause(finding, costliest) for finding in costliest]
+
+    def symptoms(cause: Finding | None) -> list[Finding]:
+        return [one for one, its in zip(costliest, causes, strict=True) if its is cause]
+
+    def weight(finding: Finding) -> int:
+        # What has no cost of its own, as a disagreement, is as bad as what it explains.
+        return finding.cost_ns or max((one.cost_ns for one in symptoms(finding)), default=0)
+
+    def placed(cause: Finding | None) -> Iterator[Finding]:
+        for finding in sorted(symptoms(cause), key=weight, reverse=True):
+            yield replace(finding, explained_by=cause.rule if cause else None)
+            yield from placed(finding)
+
+    return list(placed(None))
+
+
+def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
+    """The costliest finding that explains another: at its time, of its ranks, of its size."""
+    for other in findings:
+        rule = RULES[other.rule]
+        overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
+        elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
+        enough = other.cost_ns >= _EXPLAINED * symptom.cost_ns
+        if not other.cost_ns:  # untold: of the same operations, as far as streams tell
+            enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
+        known = symptom.explained_by == other.rule or (symptom.rule in rule.explains and enough)
+        if known and overlap and not elsewhere:
+            return other
+        times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)
+        if symptom.rule in rule.same and times:
+            return other
+    return None

@@ -1,0 +1,201 @@
+"""Every table's columns, described once: dtype, unit, a sentence.
+
+Tables are built with :meth:`Table.frame`, which is also where they are checked, and
+the documentation of the columns is generated from here.
+"""
+
+from __future__ import annotations
+
+from commtrace.table import Column, Table
+
+__all__ = [
+    "COLLECTIVES",
+    "COPIES",
+    "CUT_BEFORE_GPU",
+    "GROUPS",
+    "KERNELS",
+    "OPS",
+    "PROBES",
+    "RANKS",
+    "STEPS",
+    "TABLES",
+]
+
+CUT_BEFORE_GPU = "cut-before-gpu-events"
+"""The code of the note that a file broke off before the events of its GPU."""
+
+
+def _int(name: str, about: str, unit: str | None = None) -> Column:
+    return Column(name, "int64", about, unit)
+
+
+def _maybe(name: str, about: str, unit: str | None = None) -> Column:
+    return Column(name, "Int64", about, unit)
+
+
+def _text(name: str, about: str) -> Column:
+    return Column(name, "category", about)
+
+
+def _real(name: str, about: str, unit: str | None = None) -> Column:
+    return Column(name, "float64", about, unit)
+
+
+_RANK = _int("rank", "The rank whose trace this comes from.")
+_DEVICE = _text("device", "torch's name, with the trace's own number: `cuda:0`, `cpu`.")
+_STREAM = _int("stream", "The CUDA or HIP stream; on the CPU the thread.")
+_START = _int("start_ns", "When it started, in Unix time on the rank's own clock.", "ns")
+_DURATION = _int("duration_ns", "How long it ran.", "ns")
+_LAUNCH = _maybe("launch_ns", "When the host launched it; null if untold.", "ns")
+_STEP = _maybe("step", "n of the `ProfilerStep#n` that launched it; null outside any.")
+
+KERNELS = Table(
+    "kernels",
+    "one GPU kernel",
+    (
+        _RANK,
+        _DEVICE,
+        _STREAM,
+        _text("name", "The kernel's name as the trace has it."),
+        _text("kind", "`compute` or `communication`."),
+        _START,
+        _DURATION,
+        _LAUNCH,
+        _maybe("thread", "The host thread that launched it."),
+        _STEP,
+    ),
+)
+
+COPIES = Table(
+    "copies",
+    "one copy or memory fill on a GPU",
+    (
+        _RANK,
+        _DEVICE,
+        _STREAM,
+        _text("kind", "`HtoD`, `DtoH`, `DtoD`, `PtoP` (between GPUs), `HtoH`, or `Memset`."),
+        _text("source", "`host` or a device; null for fills and where the trace does not tell."),
+        _text("destination", "`host` or a device; null where the trace does not tell."),
+        _text("memory", "Of the host's side: `pageable` or `pinned`; null for copies without one."),
+        _maybe("size_bytes", "Bytes moved; null where the trace does not tell.", "bytes"),
+        _START,
+        _DURATION,
+        _LAUNCH,
+        _STEP,
+    ),
+)
+
+COLLECTIVES = Table(
+    "collectives",
+    "one communication operation on one rank, point-to-point included",
+    (
+        _STEP,
+        _text("group", "The process group's name; null where the trace does not tell."),
+        _maybe("seq", "Its number in its group, the same on every rank; null if untold."),
+        _RANK,
+        _text("op", "The operation that was called, canonical; null where only a kernel shows it."),
+        _text("executed", "The operation that ran: gloo runs reduce_scatter as `all_reduce`."),
+        _text("call", "The call's name as the trace spells it."),
+        _text("dtype", "torch's name of the element type."),
+        _maybe("size_bytes", "S, the full array: the larger of input and output.", "bytes"),
+        _maybe("in_bytes", "What this rank put in.", "bytes"),
+        _maybe("out_bytes", "What this rank got out.", "bytes"),
+        _maybe("group_size", "Ranks in the group.", "ranks"),
+        _DEVICE,
+        _STREAM,
+        _maybe("peer", "The other global rank of a send or recv."),
+        _maybe("root", "The global rank of a rooted operation's root."),
+        _maybe(
+            "asynchronous",
+            "1 if the call was asked to return at once (`async_op`), 0 if not; null if untold.",
+        ),
+        _LAUNCH,
+        _START,
+        _DURATION,
+        _text("name", "The kernel's or the annotation's name."),
+        _text(
+            "provenance",
+            "Where operation, type and size come from, best first: `kernel` (its arguments), "
+            "`record_param_comms`, `annotation`, `operator`, `kernel-name`.",
+        ),
+        _text(
+            "group_provenance",
+            "Where group and seq come from: `metadata`, `flight-recorder`, `only-group` "
+            "(the only known group it can belong to); null where the group is.",
+        ),
+        _text("comms_id", "The identifier that newer traces give an operation on every rank."),
+    ),
+)
+
+OPS = Table(
+    "ops",
+    "one CPU operator that is not called by another; kept where work runs on the CPU, "
+    "and everywhere if it enqueues communication",
+    (
+        _RANK,
+        _int("thread", "The thread it ran on."),
+        _text("name", "The operator's name."),
+        _text(
+            "kind",
+            "`communication` if it enqueues or awaits some, else `compute`, which may enclose it.",
+        ),
+        _START,
+        _DURATION,
+        _STEP,
+    ),
+)
+
+STEPS = Table(
+    "steps",
+    "one profiler step or labelled range on one rank's host",
+    (
+        _RANK,
+        _STEP,
+        _text("label", "Null for the step itself; else the annotation's name within it."),
+        _int("thread", "The thread that it is a range of."),
+        _START,
+        _DURATION,
+    ),
+)
+
+GROUPS = Table(
+    "groups",
+    "one process group as one rank knows it",
+    (
+        _RANK,
+        _text("group", "The group's name. Its identity is name and ranks together."),
+        _text("description", "What the program calls it."),
+        _text("backend", "gloo, nccl, …"),
+        _int("size", "Ranks in the group.", "ranks"),
+        _text("ranks", "Its global ranks, ascending, separated by commas; null if untold."),
+    ),
+)
+
+RANKS = Table(
+    "ranks",
+    "one rank",
+    (
+        _RANK,
+        _text("file", "The path of its file as it was given or found; of several the first."),
+        _text("host", "The host's name; null where the trace does not tell."),
+        _maybe("world_size", "Ranks in the job, as this trace says.", "ranks"),
+        _text("backend", "The default group's backend, as this trace says."),
+        _text("rank_provenance", "`metadata`, `file-name`, or `assumed`."),
+        _maybe("start_ns", "First start of any event that was kept; null if none was.", "ns"),
+        _maybe("end_ns", "Last end of any event that was kept; null if none was.", "ns"),
+        _int("events", "Events in its files."),
+    ),
+)
+
+PROBES = Table(
+    "probes",
+    "one reading of a rank's clock against rank 0's, as the recorder took it",
+    (
+        _RANK,
+        _int("at_ns", "When, on the rank's clock.", "ns"),
+        _int("offset_ns", "To subtract from the rank's times to reach rank 0's.", "ns"),
+        _int("error_ns", "The true offset is no further off than that.", "ns"),
+    ),
+)
+
+TABLES = (KERNELS, COPIES, COLLECTIVES, OPS, STEPS, GROUPS, RANKS, PROBES)
