@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -15,8 +16,8 @@ import numpy as np
 
 from commtrace import trace_tables as schema
 from commtrace.matching import clock, match
+from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched
-from commtrace.trace import Trace
 
 RANKS = (8, 16, 32, 64)
 OPERATIONS = (500, 1000, 2000, 5000)
@@ -25,7 +26,7 @@ OFFSET_NS, DRIFT = 3_141_592, 30e-6
 SIZE = 1 << 20
 
 
-def generate(ranks: int, operations: int, seed: int = 0) -> Trace:
+def generate(ranks: int, operations: int, seed: int = 0) -> Measures:
     """A run whose ranks wait for the last one in every operation."""
     rng = np.random.default_rng(seed)
     arrival = np.empty((operations, ranks))
@@ -45,7 +46,7 @@ def generate(ranks: int, operations: int, seed: int = 0) -> Trace:
     return _trace(ranks, rank, start, stop)
 
 
-def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> Trace:
+def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> Measures:
     known: dict[str, object] = {
         "rank": rank,
         "start_ns": start,
@@ -64,7 +65,7 @@ def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> 
             known[column.name] = np.full(rank.size, schema.NULL)
     everyone = ",".join(map(str, range(ranks)))
     group = {"group": "0", "description": None, "backend": "nccl", "size": ranks}
-    return Trace(
+    return Measures(
         kernels=schema.KERNELS.frame(),
         copies=schema.COPIES.frame(),
         collectives=schema.COLLECTIVES.frame(known),
@@ -84,7 +85,7 @@ def _rank(rank: int, ranks: int) -> dict[str, object]:
     return {**row, "rank": rank, "file": f"rank{rank}.json", "host": host, "events": 0}
 
 
-def measure(trace: Trace, rounds: int) -> tuple[float, float, int]:
+def measure(trace: Measures, rounds: int) -> tuple[float, float, int]:
     """Seconds to match, and to match, find the clocks and the waits; rows left alone."""
     alone, all_s = [], []
     for _ in range(rounds):
@@ -92,7 +93,7 @@ def measure(trace: Trace, rounds: int) -> tuple[float, float, int]:
         matches = match(trace)
         clock(trace, matches)
         alone.append(time.perf_counter() - start)
-        fresh = Trace(**vars(trace))  # what was measured before is remembered
+        fresh = replace(trace)  # what was measured before is remembered
         start = time.perf_counter()
         matched(fresh)
         all_s.append(time.perf_counter() - start)

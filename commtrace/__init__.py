@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
     from commtrace.diagnosis import Diagnosis, Evidence, Finding, Note
     from commtrace.errors import CommtraceError, RecordError, TraceError, UsageError
+    from commtrace.measures import Measures
     from commtrace.record.recording import recording, step, trace_handler
     from commtrace.run import Run, load
-    from commtrace.trace import Trace
 
 __all__ = [
     "CommtraceError",
     "Diagnosis",
     "Evidence",
     "Finding",
+    "Measures",
     "Note",
     "RecordError",
     "Run",
-    "Trace",
     "TraceError",
     "UsageError",
     "__version__",
@@ -41,8 +41,8 @@ _HOMES = {
     "errors": ("CommtraceError", "RecordError", "TraceError", "UsageError"),
     "record.recording": ("recording", "step", "trace_handler"),
     "run": ("Run", "load"),
-    "schema": ("Diagnosis", "Evidence", "Finding", "Note"),
-    "trace": ("Trace",),
+    "diagnosis": ("Diagnosis", "Evidence", "Finding", "Note"),
+    "measures": ("Measures",),
 }
 
 

@@ -14,7 +14,7 @@ from commtrace import config
 from commtrace.analysis import Analysis
 from commtrace.diagnosis import Diagnosis, Note
 from commtrace.errors import UsageError
-from commtrace.trace import Trace
+from commtrace.measures import Measures
 from commtrace.units import counted
 
 if TYPE_CHECKING:
@@ -68,74 +68,74 @@ class Run:
     the tables in place.
     """
 
-    trace: Trace
+    measures: Measures
     name: str
 
     @property
     def kernels(self) -> pd.DataFrame:
         """One row per GPU kernel: ``schema.KERNELS``."""
-        return self.trace.kernels
+        return self.measures.kernels
 
     @property
     def copies(self) -> pd.DataFrame:
         """One row per copy or memory fill: ``schema.COPIES``."""
-        return self.trace.copies
+        return self.measures.copies
 
     @property
     def collectives(self) -> pd.DataFrame:
         """One row per operation and rank: ``schema.COLLECTIVES``."""
-        return self.trace.collectives
+        return self.measures.collectives
 
     @property
     def ops(self) -> pd.DataFrame:
         """One row per outermost CPU operator: ``schema.OPS``."""
-        return self.trace.ops
+        return self.measures.ops
 
     @property
     def steps(self) -> pd.DataFrame:
         """One row per profiler step and labelled range: ``schema.STEPS``."""
-        return self.trace.steps
+        return self.measures.steps
 
     @property
     def groups(self) -> pd.DataFrame:
         """One row per process group and rank: ``schema.GROUPS``."""
-        return self.trace.groups
+        return self.measures.groups
 
     @property
     def ranks(self) -> pd.DataFrame:
         """One row per trace file: ``schema.RANKS``."""
-        return self.trace.ranks
+        return self.measures.ranks
 
     @property
     def operations(self) -> pd.DataFrame:
         """One row per operation, on all its ranks: ``metrics.waits.OPERATIONS``."""
         from commtrace.metrics.run.waits import operations
 
-        return operations(self.trace)
+        return operations(self.measures)
 
     @property
     def waits(self) -> pd.DataFrame:
         """One row per row of ``collectives``, in its order: ``metrics.waits.WAITS``."""
         from commtrace.metrics.run.waits import waits
 
-        return waits(self.trace)
+        return waits(self.measures)
 
     @property
     def clock(self) -> pd.DataFrame:
         """One row per rank, how far its clock is off: ``matching.CLOCK``."""
         from commtrace.metrics.run.waits import matched
 
-        return matched(self.trace).clock
+        return matched(self.measures).clock
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """What was wrong with the files, and what had to be assumed."""
-        return self.trace.notes
+        return self.measures.notes
 
     @property
     def manifest(self) -> Mapping[str, Any] | None:
         """What ``commtrace record`` wrote beside the traces; None for anybody else's."""
-        return self.trace.manifest
+        return self.measures.manifest
 
     @property
     def plot(self) -> Plot:
@@ -153,14 +153,14 @@ class Run:
         from commtrace.metrics.rank.devices import devices
         from commtrace.metrics.rank.streams import stream_overlap
 
-        measures: dict[str, Callable[[Trace], pd.DataFrame]] = {
+        measures: dict[str, Callable[[Measures], pd.DataFrame]] = {
             "device": devices,
             "stream": stream_overlap,
             "step": partial(devices, by_step=True),
         }
         if by not in measures:
             raise UsageError(f"overlap(by={by!r}): choose one of {', '.join(map(repr, measures))}")
-        return measures[by](self.trace)
+        return measures[by](self.measures)
 
     def bandwidth(self) -> pd.DataFrame:
         """Cost, algbw and busbw per operation, group, type and size.
@@ -169,7 +169,7 @@ class Run:
         """
         from commtrace.metrics.run.collectives import collectives
 
-        return collectives(self.trace)
+        return collectives(self.measures)
 
     def skew(self) -> pd.DataFrame:
         """How often each rank was last of its group, its waiting, and what it caused.
@@ -178,13 +178,13 @@ class Run:
         """
         from commtrace.metrics.run.ranks import arrivals
 
-        return arrivals(self.trace)
+        return arrivals(self.measures)
 
     def streams(self) -> pd.DataFrame:
         """What each stream did: ``metrics.streams.STREAMS``."""
         from commtrace.metrics.rank.streams import streams
 
-        return streams(self.trace)
+        return streams(self.measures)
 
     def exposure(self, by: By = "group") -> pd.DataFrame:
         """To which ``group``, ``op``, ``step`` or ``phase`` exposed communication belongs.
@@ -195,13 +195,13 @@ class Run:
 
         if by not in (ways := get_args(By)):
             raise UsageError(f"exposure(by={by!r}): choose one of {', '.join(map(repr, ways))}")
-        return exposure(self.trace, by=by)
+        return exposure(self.measures, by=by)
 
     def queueing(self) -> pd.DataFrame:
         """How long operations waited for their start: ``metrics.queueing.QUEUEING``."""
         from commtrace.metrics.rank.queueing import queueing
 
-        return queueing(self.trace)
+        return queueing(self.measures)
 
     def diagnose(
         self,
@@ -218,7 +218,7 @@ class Run:
         from commtrace import rules
 
         merged = rules.thresholds(thresholds or {})
-        return rules.diagnose(self.trace, select=select, ignore=ignore, thresholds=merged)
+        return rules.diagnose(self.measures, select=select, ignore=ignore, thresholds=merged)
 
     def analysis(
         self,
@@ -233,7 +233,7 @@ class Run:
         diagnosis = self.diagnose(select=select, ignore=ignore, thresholds=thresholds)
         measures = self._measures
         noted = {**measures, "notes": measures["notes"] + diagnosis.notes}
-        return Analysis(**noted, verdict=verdict(self.trace, diagnosis))
+        return Analysis(**noted, verdict=verdict(self.measures, diagnosis))
 
     @cached_property
     def _measures(self) -> dict[str, Any]:
@@ -245,19 +245,19 @@ class Run:
         from commtrace.metrics.run.whole import steps_without_work
 
         return {
-            "run": summary(self.trace, self.name),
+            "run": summary(self.measures, self.name),
             "notes": (
                 self.notes
-                + unsized(self.trace)
-                + unmatched(self.trace)
-                + steps_without_work(self.trace)
+                + unsized(self.measures)
+                + unmatched(self.measures)
+                + steps_without_work(self.measures)
             ),
             "devices": self.overlap(),
             "streams": self.streams(),
             "stream_overlap": self.overlap(by="stream"),
             "collectives": self.bandwidth(),
-            "copies": copies(self.trace),
-            "ranks": ranks(self.trace),
+            "copies": copies(self.measures),
+            "ranks": ranks(self.measures),
             "arrivals": self.skew(),
             "operations": self.operations,
             "waits": self.waits,
@@ -281,7 +281,7 @@ class Run:
         from commtrace.metrics.run.summary import summary
         from commtrace.reports.text import duration
 
-        what = summary(self.trace, self.name)
+        what = summary(self.measures, self.name)
         events = int(self.ranks["events"].sum())
         return (
             f"<Run {self.name!r}: {counted(len(what.ranks), 'rank')}, {counted(events, 'event')}, "
@@ -316,7 +316,7 @@ class Plot:
         """What ran when on each stream, in ms from the start, or within a window."""
         from commtrace import plots
 
-        t = self.run.trace
+        t = self.run.measures
         return plots.timeline(
             t.kernels, t.copies, t.collectives, t.ops, start_ns=start_ns, end_ns=end_ns, ax=ax
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from commtrace.comms import full_size_bytes
 from commtrace.diagnosis import Note
-from commtrace.trace import Trace
+from commtrace.measures import Measures
 from commtrace.trace_tables import COLLECTIVES, COPIES, GROUPS, KERNELS, OPS, PROBES, RANKS, STEPS
 
 __all__ = ["BASE_NS", "COMMUNICATION", "COMPUTE", "Tiny", "on_links", "one_machine"]
@@ -34,7 +34,7 @@ def one_machine(
 
 def on_links(
     duration_us: float, *, op: str = "all_reduce", size: int = 256_000_000, count: int = 12
-) -> Trace:
+) -> Measures:
     """Eight H100 that run one operation again and again, each for as long."""
     run = Tiny(8, manifest=one_machine(8))
     for i in range(count):
@@ -190,12 +190,12 @@ class Tiny:
         row = {"rank": rank, "step": step, "label": label, "thread": 1}
         self._steps.append({**row, **_when(start_us, duration_us)})
 
-    def trace(self) -> Trace:
+    def trace(self) -> Measures:
         """The trace, its events in steps by when they start."""
         for rows in (self._collectives, self._kernels, self._copies, self._ops):
             for row in rows:
                 row["step"] = row["step"] or self._step_of(row)
-        return Trace(
+        return Measures(
             kernels=KERNELS.from_rows(self._kernels),
             copies=COPIES.from_rows(self._copies),
             collectives=COLLECTIVES.from_rows(self._collectives),

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 from commtrace.expect import Link, link_between, link_name, links_like
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["code", "device_of", "gpu_name", "inferred", "link", "named", "names", "uniform_link"]
 
 
-def gpu_name(trace: Trace) -> str:
+def gpu_name(run: Measures) -> str:
     """The model of the machine's GPUs; empty where untold or not one model."""
-    models = {str(gpu.get("name", "")) for gpu in (trace.manifest or {}).get("devices") or []}
+    models = {str(gpu.get("name", "")) for gpu in (run.manifest or {}).get("devices") or []}
     return models.pop() if len(models) == 1 else ""
 
 
-def device_of(name: str, trace: Trace) -> str | None:
+def device_of(name: str, run: Measures) -> str | None:
     """The process's name (``cuda:1``) for a GPU of the topology (``GPU3``)."""
-    visible = _visible(trace)
+    visible = _visible(run)
     if not name.startswith("GPU") or visible is None:
         return None
     number = name[3:]
@@ -29,35 +29,35 @@ def device_of(name: str, trace: Trace) -> str | None:
     return f"cuda:{visible.index(number)}" if number in visible else None
 
 
-def code(source: str, destination: str, trace: Trace) -> str | None:
+def code(source: str, destination: str, run: Measures) -> str | None:
     """The recorded topology's code for the way between two devices; None where untold.
 
     The trace counts the devices that the process sees, nvidia-smi those of the machine:
     CUDA_VISIBLE_DEVICES, as recorded, tells one from the other.
     """
-    at = {device_of(name, trace): place for place, name in enumerate(names(trace))}
-    links = _topology(trace).get("links")
+    at = {device_of(name, run): place for place, name in enumerate(names(run))}
+    links = _topology(run).get("links")
     if links is None or source not in at or destination not in at:
         return None
     told = links[at[source]][at[destination]]
     return told if isinstance(told, str) else None
 
 
-def names(trace: Trace) -> list[str]:
+def names(run: Measures) -> list[str]:
     """The GPUs of the recorded topology; empty without one."""
-    return [str(name) for name in _topology(trace).get("names") or []]
+    return [str(name) for name in _topology(run).get("names") or []]
 
 
-def link(source: str, destination: str, trace: Trace) -> Link | None:
+def link(source: str, destination: str, run: Measures) -> Link | None:
     """The figures of the recorded link between two devices; None where untold."""
-    told = code(source, destination, trace)
-    return link_between(told, gpu_name(trace)) if told else None
+    told = code(source, destination, run)
+    return link_between(told, gpu_name(run)) if told else None
 
 
-def named(source: str, destination: str, trace: Trace) -> str | None:
+def named(source: str, destination: str, run: Measures) -> str | None:
     """The recorded link between two devices in words; None where untold."""
-    told = code(source, destination, trace)
-    return link_name(told, gpu_name(trace)) if told else None
+    told = code(source, destination, run)
+    return link_name(told, gpu_name(run)) if told else None
 
 
 def inferred(gb_s: float) -> str:
@@ -66,25 +66,25 @@ def inferred(gb_s: float) -> str:
     return f"link not recorded; as fast as {like}" if like else "link not recorded"
 
 
-def uniform_link(trace: Trace) -> Link | None:
+def uniform_link(run: Measures) -> Link | None:
     """The link between any two GPUs of the one machine, where all pairs have the same."""
-    topology = _topology(trace)
-    gpus = [place for place, name in enumerate(names(trace)) if name.startswith("GPU")]
+    topology = _topology(run)
+    gpus = [place for place, name in enumerate(names(run)) if name.startswith("GPU")]
     links = topology.get("links")
-    if links is None or len(gpus) < 2 or trace.ranks["host"].nunique() > 1:
+    if links is None or len(gpus) < 2 or run.ranks["host"].nunique() > 1:
         return None
     codes = {links[i][j] for i in gpus for j in gpus if i != j}
     only = codes.pop() if len(codes) == 1 else None
-    return link_between(only, gpu_name(trace)) if isinstance(only, str) else None
+    return link_between(only, gpu_name(run)) if isinstance(only, str) else None
 
 
-def _topology(trace: Trace) -> dict[str, Any]:
-    return dict((trace.manifest or {}).get("topology") or {})
+def _topology(run: Measures) -> dict[str, Any]:
+    return dict((run.manifest or {}).get("topology") or {})
 
 
-def _visible(trace: Trace) -> list[str] | None:
+def _visible(run: Measures) -> list[str] | None:
     """The GPUs' numbers in the process's order; empty for all of them, None if unreadable."""
-    environment = (trace.manifest or {}).get("environment") or {}
+    environment = (run.manifest or {}).get("environment") or {}
     told = str(environment.get("CUDA_VISIBLE_DEVICES", ""))
     numbers = [one.strip() for one in told.split(",") if one.strip()]
     return numbers if all(one.isdigit() for one in numbers) else None

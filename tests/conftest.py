@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from commtrace import trace_tables as schema
-from commtrace.trace import Trace
+from commtrace.measures import Measures
 
 ROOT = Path(__file__).parent.parent
 
@@ -57,7 +57,7 @@ def recorded() -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_trace() -> Callable[..., Trace]:
+def make_trace() -> Callable[..., Measures]:
     """Builds a Trace from rows that name only the columns that matter; see ``_make_trace``."""
     return _make_trace
 
@@ -65,7 +65,7 @@ def make_trace() -> Callable[..., Trace]:
 _ORDINARY = {"rank": 0, "device": "cuda:0", "stream": 7, "thread": 1, "name": "name", "events": 1}
 
 
-def _make_trace(*, notes: tuple[schema.Note, ...] = (), **tables: list[dict[str, Any]]) -> Trace:
+def _make_trace(*, notes: tuple[schema.Note, ...] = (), **tables: list[dict[str, Any]]) -> Measures:
     """``make_trace(kernels=[{...}], ...)``: other columns are ordinary, or null."""
     frames = {
         table.name: table.from_rows(
@@ -80,4 +80,4 @@ def _make_trace(*, notes: tuple[schema.Note, ...] = (), **tables: list[dict[str,
         for table in schema.TABLES
     }
     assert not tables, "no such table"
-    return Trace(**frames, notes=notes)
+    return Measures(**frames, notes=notes)

@@ -16,12 +16,12 @@ import pytest
 
 import commtrace as ct
 from commtrace.diagnosis import Note
+from commtrace.measures import Measures
 from commtrace.reports import terminal
 from commtrace.run import Run
 from commtrace.table import rows
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 Interval = tuple[int, int]
 
 GPU_TRACES = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from benchmarks.faults.loop import Loop, log_uniform
 from benchmarks.faults.workloads import data_parallel
 from commtrace.diagnosis import Finding
-from commtrace.trace import Trace
+from commtrace.measures import Measures
 
 __all__ = ["LARGEST", "SMALLEST", "Case", "Fault", "Truth", "case"]
 
@@ -65,7 +65,7 @@ class Fault:
 class Case:
     """A recorded run and all that is wrong with it."""
 
-    trace: Trace
+    trace: Measures
     truths: tuple[Truth, ...] = ()
 
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from commtrace.comms import bus_factor
+from commtrace.measures import Measures
 from commtrace.synthetic import BASE_NS, COMMUNICATION, COMPUTE, Tiny
-from commtrace.trace import Trace
 
 __all__ = ["Loop", "log_uniform"]
 
@@ -65,7 +65,7 @@ class Loop:
         self.beside = 1.0  # how much longer kernels take beside communication
         self.wire: Callable[[str, float], float] = lambda _, us: us
         self.hooks: dict[str, list[Callable[[], None]]] = defaultdict(list)
-        self.edits: list[Callable[[Trace], Trace]] = []
+        self.edits: list[Callable[[Measures], Measures]] = []
         self.micro_batches = 1
         self.number = 0
         self._noise: dict[tuple[object, ...], random.Random] = {}
@@ -113,7 +113,7 @@ class Loop:
         """From the job's start to the end of all that it ran."""
         return max(*self.host, *self.free.values())
 
-    def trace(self) -> Trace:
+    def trace(self) -> Measures:
         """What was recorded, and survived."""
         trace = self.run.trace()
         for edit in self.edits:

@@ -10,7 +10,7 @@ import pandas as pd
 from benchmarks.faults.case import Fault, Truth
 from benchmarks.faults.loop import Loop
 from commtrace.diagnosis import Note
-from commtrace.trace import Trace
+from commtrace.measures import Measures
 
 __all__ = ["FAULTS"]
 
@@ -26,7 +26,7 @@ def missing(loop: Loop, share: float, present: bool) -> Truth:
     """A rank left no file."""
     lost = loop.dice.randrange(loop.ranks)
 
-    def without(trace: Trace) -> Trace:
+    def without(trace: Measures) -> Measures:
         kept = {
             name: table[table["rank"] != lost].reset_index(drop=True)
             for name, table in vars(trace).items()
@@ -42,7 +42,7 @@ def orphaned(loop: Loop, share: float, present: bool) -> Truth:
     """Launches were dropped."""
     lost = loop.dice.uniform(0.06, 0.3)
 
-    def dropped(trace: Trace) -> Trace:
+    def dropped(trace: Measures) -> Measures:
         gone = [loop.dice.random() < lost for _ in range(len(trace.kernels))]
         launch = trace.kernels["launch_ns"].mask(gone)
         return replace(trace, kernels=trace.kernels.assign(launch_ns=launch))
@@ -56,7 +56,7 @@ def premature(loop: Loop, share: float, present: bool) -> Truth:
     rank = loop.dice.randrange(loop.ranks)
     behind = round(loop.dice.uniform(15_000_000, 40_000_000))
 
-    def shifted(trace: Trace) -> Trace:
+    def shifted(trace: Measures) -> Measures:
         launch = trace.kernels["launch_ns"] + behind * (trace.kernels["rank"] == rank)
         return replace(trace, kernels=trace.kernels.assign(launch_ns=launch.astype("Int64")))
 

@@ -15,7 +15,7 @@ from commtrace.metrics.run.whole import worth_saying
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Awaited", "rooted", "sent", "systematic"]
 
@@ -47,9 +47,9 @@ class Awaited:
         return float((self.waits["end_ns"] - self.waits["start_ns"]).median())
 
 
-def rooted(trace: Trace, ops: Collection[str], min_operations: int) -> pd.DataFrame:
+def rooted(run: Measures, ops: Collection[str], min_operations: int) -> pd.DataFrame:
     """The rows of operations with a known root; CannotLook if there are too few of them."""
-    rows = joined_rows(trace)
+    rows = joined_rows(run)
     rows = rows[rows["op"].isin(ops) & (rows["present"] > 1) & rows["skew_ns"].notna()]
     rows = rows[rows["root"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:
@@ -58,12 +58,12 @@ def rooted(trace: Trace, ops: Collection[str], min_operations: int) -> pd.DataFr
     return rows
 
 
-def sent(trace: Trace, min_operations: int) -> pd.DataFrame:
+def sent(run: Measures, min_operations: int) -> pd.DataFrame:
     """The rows of sends and recvs whose other side is there; CannotLook if these are too few.
 
     ``sender`` and ``receiver`` are the ranks of both sides.
     """
-    rows = joined_rows(trace)
+    rows = joined_rows(run)
     rows = rows[rows["op"].isin(("send", "recv")) & (rows["present"] == 2)]
     rows = rows[rows["peer"].notna() & rows["skew_ns"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:
@@ -79,7 +79,7 @@ def systematic(
     rows: pd.DataFrame,
     late: pd.Series[bool],
     key: list[str],
-    trace: Trace,
+    run: Measures,
     limits: tuple[int, float],
 ) -> Iterator[Awaited]:
     """Where the last to arrive is the one that ``late`` marks, more often than chance allows.
@@ -105,6 +105,6 @@ def systematic(
             waits=its[["operation", "start_ns", "end_ns"]],
         )
         few = count < limits[0] and len(its) > fair * count
-        if (few or p_value <= _SIGNIFICANT) and worth_saying(found.cost_ns, trace, limits[1]):
+        if (few or p_value <= _SIGNIFICANT) and worth_saying(found.cost_ns, run, limits[1]):
             some.append((count, found))
     yield from enough(some, limits[0], "operation", f"with one {' and '.join(key)}")

@@ -11,7 +11,7 @@ from commtrace.diagnosis import Finding
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["among_those_there"]
 
@@ -19,15 +19,15 @@ _BLAMING = ("straggler", "host-late", "device-late")
 _LESS: dict[str, Literal["medium", "low"]] = {"high": "medium", "medium": "low", "low": "low"}
 
 
-def among_those_there(finding: Finding, trace: Trace) -> Finding:
+def among_those_there(finding: Finding, run: Measures) -> Finding:
     """The finding; one that blames a rank says how many were compared if some have no trace."""
-    world = trace.ranks["world_size"].max()
+    world = run.ranks["world_size"].max()
     if finding.rule not in _BLAMING or pd.isna(world):
         return finding
-    if trace.collectives["rank"].nunique() >= world:
+    if run.collectives["rank"].nunique() >= world:
         return finding
-    matches = matched(trace).matches
-    its = matches[trace.collectives["rank"].isin(finding.ranks).to_numpy()]
+    matches = matched(run).matches
+    its = matches[run.collectives["rank"].isin(finding.ranks).to_numpy()]
     lacking = its[(its["present"] > 1) & (its["present"] < its["expected"]).fillna(False)]
     if lacking.empty:
         return finding

@@ -15,22 +15,22 @@ from commtrace.metrics.run.joined_rows import joined_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["delay_ns", "felt_ns", "stands_ns"]
 
 
-def felt_ns(known: pd.DataFrame, saved_ns: pd.Series[Any], trace: Trace) -> int:
+def felt_ns(known: pd.DataFrame, saved_ns: pd.Series[Any], run: Measures) -> int:
     """What a run gains if operations take so much less: what compute hides gains nothing.
 
     Of one rank alone it is not known what is transfer: all that is saved.
     """
-    if len(trace.ranks) < 2:
+    if len(run.ranks) < 2:
         return round(float(saved_ns.sum()))
     saved = saved_ns.astype("float64").set_axis(known["operation"])
-    rows = joined_rows(trace)
+    rows = joined_rows(run)
     of = rows["communicator"].isin(rows.loc[rows["operation"].isin(saved.index), "communicator"])
-    return delay_ns(rows[of], saved, trace)
+    return delay_ns(rows[of], saved, run)
 
 
 Int64 = npt.NDArray[np.int64]
@@ -39,46 +39,46 @@ _QUEUED_NS = 20_000
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def delay_ns(rows: pd.DataFrame, lateness: pd.Series[Any], trace: Trace) -> int:
+def delay_ns(rows: pd.DataFrame, lateness: pd.Series[Any], run: Measures) -> int:
     """Wall time that ranks stand still since operations were late, the ranks' median.
 
     ``lateness`` is by operation, in ns; else as ``stands_ns``.
     """
     late = rows["operation"].map(lateness).fillna(0).astype("int64")
-    stands = stands_ns(rows.assign(late_ns=late), trace)
+    stands = stands_ns(rows.assign(late_ns=late), run)
     return int(np.median(stands)) if stands else 0
 
 
-def stands_ns(rows: pd.DataFrame, trace: Trace) -> list[int]:
+def stands_ns(rows: pd.DataFrame, run: Measures) -> list[int]:
     """For how long each device stands still since operations were ``late_ns`` late.
 
     ``rows`` are those of ``joined_rows``. Without the lateness an operation were done that
     much earlier, and so were the next, if it only queued behind; what a device computed in
     that time delays nobody.
     """
-    rows = rows.assign(queued_ns=_queued(rows, trace))
-    compute = _compute(trace, rows)
+    rows = rows.assign(queued_ns=_queued(rows, run))
+    compute = _compute(run, rows)
     return [
         total(_stands(mine, compute.get(cast("tuple[int, str]", place), _NEVER)))
         for place, mine in rows.groupby(["rank", "device"], observed=True)
     ]
 
 
-def _queued(rows: pd.DataFrame, trace: Trace) -> Int64:
+def _queued(rows: pd.DataFrame, run: Measures) -> Int64:
     """How long before their arrival they were ready; 0 where the trace does not tell."""
     queued = np.zeros(len(rows), np.int64)
     told = rows["launch_ns"].notna().to_numpy()
     ahead = rows["arrival_ns"] - rows["start_ns"]
     calls = rows.assign(launch_ns=rows["launch_ns"] - ahead)[told]
-    queued[told] = calls["start_ns"].to_numpy() - ready_ns(calls, trace)
+    queued[told] = calls["start_ns"].to_numpy() - ready_ns(calls, run)
     return queued.clip(min=0)
 
 
-def _compute(trace: Trace, rows: pd.DataFrame) -> dict[tuple[int, str], Intervals]:
+def _compute(run: Measures, rows: pd.DataFrame) -> dict[tuple[int, str], Intervals]:
     """Every device's compute on the run's clock."""
     found = {}
     ahead = (rows["arrival_ns"] - rows["start_ns"]).groupby(rows["rank"]).median()
-    for where, done in device_work(trace).items():
+    for where, done in device_work(run).items():
         if done.compute is not None:
             begun, ended = done.compute
             shift = round(float(ahead.get(where.rank, 0)))

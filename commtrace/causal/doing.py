@@ -12,7 +12,7 @@ from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Doing", "Doings"]
 
@@ -42,12 +42,12 @@ class Doing:
 class Doings:
     """What ranks did between their arrivals at the operations of one communicator."""
 
-    def __init__(self, rows: pd.DataFrame, trace: Trace) -> None:
+    def __init__(self, rows: pd.DataFrame, run: Measures) -> None:
         group = rows.groupby(["rank", "communicator"], observed=True, dropna=False)
         since = group["start_ns"].shift()
         known = rows[since.notna()].assign(since=since.dropna().astype("int64"))
         parts = []
-        for (rank, device, _), did in device_work(trace).items():
+        for (rank, device, _), did in device_work(run).items():
             mine = known[(known["rank"] == rank) & (known["device"] == device)]
             if did.compute is not None and len(mine):
                 window = mine["since"].to_numpy(), mine["start_ns"].to_numpy()

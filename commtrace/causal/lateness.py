@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import exp, lgamma, log
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import pandas as pd
 
 from commtrace.causal.delays import delay_ns
 from commtrace.causal.doing import Doing, Doings
 from commtrace.diagnosis import CannotLook, too_few
+from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.whole import worth_saying
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = [
     "SYNCHRONISING",
@@ -98,9 +98,9 @@ class Late:
         return self.cost_ns / self.last
 
 
-def arrivals(trace: Trace, min_operations: int) -> pd.DataFrame:
+def arrivals(run: Measures, min_operations: int) -> pd.DataFrame:
     """The rows of the operations that everybody waits in; CannotLook if these are too few."""
-    rows = joined_rows(trace)
+    rows = joined_rows(run)
     rows = rows[rows["op"].isin(SYNCHRONISING) & (rows["present"] > 1) & rows["skew_ns"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:
         which = "with comparable arrivals"
@@ -108,35 +108,29 @@ def arrivals(trace: Trace, min_operations: int) -> pd.DataFrame:
     return rows
 
 
-_KNOWN: WeakKeyDictionary[Trace, dict[int, tuple[Late, ...]]] = WeakKeyDictionary()
-
-
-def late_ranks(trace: Trace, min_operations: int) -> tuple[Late, ...]:
+@measure
+def late_ranks(run: Measures, min_operations: int) -> tuple[Late, ...]:
     """Ranks that are last too often: in the run, else in one communicator.
 
     A binomial test of being last in the operations against one in as many as there are
     ranks, corrected for the number of ranks and communicators. Lateness that a rank itself
     caught by waiting elsewhere is not its own, and not counted.
     """
-    known = _KNOWN.setdefault(trace, {})
-    if min_operations not in known:
-        rows = arrivals(trace, min_operations)
-        most = int(rows.groupby("rank")["operation"].nunique().max())
-        if most < min_operations:
-            raise too_few(most, "matched collective", min_operations, "of one rank")
-        gaps = own_gaps(rows)
-        known[min_operations] = tuple(_late(rows, gaps, trace, min_operations))
-    return known[min_operations]
+    rows = arrivals(run, min_operations)
+    most = int(rows.groupby("rank")["operation"].nunique().max())
+    if most < min_operations:
+        raise too_few(most, "matched collective", min_operations, "of one rank")
+    return tuple(_late(rows, own_gaps(rows), run, min_operations))
 
 
 def stragglers_doing(
-    trace: Trace, min_operations: int, min_share: float
+    run: Measures, min_operations: int, min_share: float
 ) -> list[tuple[Late, Doing]]:
     """The late ranks that cost that share of the steps, and what they did; else CannotLook."""
     costly = [
         late
-        for late in late_ranks(trace, min_operations)
-        if worth_saying(late.cost_ns, trace, min_share)
+        for late in late_ranks(run, min_operations)
+        if worth_saying(late.cost_ns, run, min_share)
     ]
     told = [(late, late.doing) for late in costly if late.doing is not None]
     if len(told) < len(costly):
@@ -171,12 +165,12 @@ def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _late(
-    rows: pd.DataFrame, gaps: pd.DataFrame, trace: Trace, min_operations: int
+    rows: pd.DataFrame, gaps: pd.DataFrame, run: Measures, min_operations: int
 ) -> Iterator[Late]:
     communicators = rows["communicator"].dropna().unique()
     places: list[str | None] = [None, *communicators] if len(communicators) > 1 else [None]
     tests = rows["rank"].nunique() * len(places)
-    doing = Doings(rows, trace)
+    doing = Doings(rows, run)
     for rank in rows["rank"].unique().tolist():
         mine = rows[rows["rank"] == rank]
         for place in places:
@@ -184,7 +178,7 @@ def _late(
             if len(here) < min_operations:
                 continue
             there = rows if place is None else rows[rows["communicator"] == place]
-            late = _tested(rank, place, there, gaps, tests, doing, trace)
+            late = _tested(rank, place, there, gaps, tests, doing, run)
             if late is not None:
                 yield late
                 if place is None:
@@ -198,7 +192,7 @@ def _tested(
     gaps: pd.DataFrame,
     tests: int,
     doing: Doings,
-    trace: Trace,
+    run: Measures,
 ) -> Late | None:
     mine = rows[rows["rank"] == rank]
     there = gaps[gaps["operation"].isin(mine["operation"])]
@@ -222,7 +216,7 @@ def _tested(
         cpu=bool((mine["device"] == "cpu").all()),
         streams=tuple(sorted(int(one) for one in last["stream"].unique())),
         gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns"]],
-        cost_ns=delay_ns(others, last.set_index("operation")["gap_ns"], trace),
+        cost_ns=delay_ns(others, last.set_index("operation")["gap_ns"], run),
         doing=doing.of(rank, last["operation"]),
     )
 

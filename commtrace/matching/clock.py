@@ -31,7 +31,7 @@ from commtrace.table import Column, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["CLOCK", "SAME_HOST_ERROR_NS", "Reading", "clock", "on_run_clock", "readings"]
 
@@ -102,14 +102,14 @@ class Reading:
     provenance: str | None = None
 
 
-def clock(trace: Trace, matches: pd.DataFrame) -> pd.DataFrame:
+def clock(run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
     """Offset, drift and error of every rank's clock against the lowest rank's: CLOCK.
 
     Theil-Sen line through end-time differences of shared operations, or their median
     where the span is short or the operations few. Ranks of one host share a clock, and
     are believed unless causality contradicts it: every arrival <= every end.
     """
-    rows = rows_of(trace)
+    rows = rows_of(run)
     told = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
     seen_by = told[int(rows.rank.min())].line if rows.rank.size else None
     start, end = _span(rows, Line(-seen_by.level_ns) if seen_by else SAME)

@@ -18,7 +18,7 @@ from commtrace.table import NULL
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Bool", "Rows", "codes", "nth", "rows_of", "split"]
 
@@ -59,12 +59,12 @@ class Rows:
     probes: dict[int, Probed]
 
 
-def rows_of(trace: Trace) -> Rows:
+def rows_of(run: Measures) -> Rows:
     """The arrays of a trace."""
-    table = trace.collectives
+    table = run.collectives
     rank, start = _integers(table["rank"]), _integers(table["start_ns"])
     op = table["op"]
-    communicator, names = _communicators(table, trace.groups)
+    communicator, names = _communicators(table, run.groups)
     p2p = op.isin(POINT_TO_POINT).to_numpy()
     on_cpu = table["device"].eq("cpu").to_numpy()
     seq, launch = _integers(table["seq"]), _integers(table["launch_ns"])
@@ -89,8 +89,8 @@ def rows_of(trace: Trace) -> Rows:
         seq_key=seq_key,
         recorder=table["group_provenance"].eq("flight-recorder").to_numpy(),
         expected=np.where(p2p, 2, _group_ranks(table, communicator, names)),
-        clock_of=_clocks(trace),
-        probes=probed(trace),
+        clock_of=_clocks(run),
+        probes=probed(run),
     )
 
 
@@ -121,10 +121,10 @@ def split(rows: Int64, by: Int64) -> list[Int64]:
     return [rows[first:last] for first, last in pairwise(starts) if first < last]
 
 
-def _clocks(trace: Trace) -> dict[int, int]:
-    host = trace.ranks["host"].cat.codes.to_numpy(np.int64)
-    rank = _integers(trace.ranks["rank"])
-    present = np.union1d(rank, _integers(trace.collectives["rank"]))
+def _clocks(run: Measures) -> dict[int, int]:
+    host = run.ranks["host"].cat.codes.to_numpy(np.int64)
+    rank = _integers(run.ranks["rank"])
+    present = np.union1d(rank, _integers(run.collectives["rank"]))
     clock = {one: one for one in present.tolist()}
     for one in np.unique(host[host >= 0]):
         here = rank[host == one]

@@ -15,12 +15,12 @@ from commtrace.table import NULL
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["unmatched"]
 
 
-def unmatched(trace: Trace, matches: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Note, ...]:
+def unmatched(run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Note, ...]:
     """What matching the ranks of a trace left open.
 
     ``unmatched-operations``: found on one rank only, though others of the group were
@@ -30,7 +30,7 @@ def unmatched(trace: Trace, matches: pd.DataFrame, clocks: pd.DataFrame) -> tupl
     """
     if clocks["rank"].size < 2:
         return ()
-    rows = rows_of(trace)
+    rows = rows_of(run)
     present = matches["present"].to_numpy(np.int64)
     expected = rows.expected
     return (

@@ -25,7 +25,7 @@ from commtrace.table import NULL, Coded, Column, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["MATCHES", "match"]
 
@@ -52,9 +52,9 @@ MATCHES = Table(
 )
 
 
-def match(trace: Trace) -> pd.DataFrame:
+def match(run: Measures) -> pd.DataFrame:
     """Number the operations of a trace across its ranks: MATCHES, aligned with collectives."""
-    rows = rows_of(trace)
+    rows = rows_of(run)
     found = keyed(rows)
     _align(rows, found)
     if rows.p2p.any():

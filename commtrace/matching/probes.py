@@ -14,7 +14,7 @@ import numpy as np
 from commtrace.matching.clock_line import DRIFT, LINE_SPAN_NS, Int64, Line
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Probed", "probed"]
 
@@ -34,10 +34,10 @@ class Probed(NamedTuple):
         return self.error_ns + DRIFT * beyond
 
 
-def probed(trace: Trace) -> dict[int, Probed]:
+def probed(run: Measures) -> dict[int, Probed]:
     """The ranks that have readings, and the line through the first and the last."""
     rank, at, offset, error = (
-        trace.probes[name].to_numpy(dtype=np.int64)
+        run.probes[name].to_numpy(dtype=np.int64)
         for name in ("rank", "at_ns", "offset_ns", "error_ns")
     )
     return {one: _through(at[mine], offset[mine], error[mine]) for one, mine in _each(rank).items()}

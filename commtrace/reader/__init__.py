@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ from commtrace import config
 from commtrace import trace_tables as schema
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
+from commtrace.measures import Measures
 from commtrace.reader.check_run import one_recording, run_notes, without_copies, without_empty
 from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
-from commtrace.reader.workers import Failure, Part, read_each
-from commtrace.trace import Trace
+from commtrace.reader.workers import Failure, read_each
+from commtrace.trace import RankTrace
 from commtrace.units import counted
 
 __all__ = ["read"]
@@ -29,7 +30,7 @@ def read(
     *,
     workers: int | None = None,
     progress: Callable[[int, int], object] | None = None,
-) -> Trace:
+) -> Measures:
     """Read the trace files that ``paths`` mean (see ``files.find``) as one recording.
 
     Files are read in parallel processes, by default one per core; ``progress`` is called
@@ -45,12 +46,12 @@ def read(
     taken_for = {
         file: (named[file], "file-name") if file in named else (0, "assumed") for file in files
     }
-    outcomes: dict[Path, Part | Failure] = {}
+    outcomes: dict[Path, RankTrace | Failure] = {}
     for file, outcome in read_each(taken_for, workers):
         outcomes[file] = outcome
         if progress is not None:
             progress(len(outcomes), len(files))
-    parts = [part for file in files if isinstance(part := outcomes[file], Part)]
+    parts = [part for file in files if isinstance(part := outcomes[file], RankTrace)]
     failures = [(file, bad) for file in files if isinstance(bad := outcomes[file], Failure)]
     if not parts:
         more = f" (and {counted(len(failures) - 1, 'more file')})" if len(failures) > 1 else ""
@@ -75,16 +76,16 @@ def read(
     paused = pauses(parts)
     frames = one_row_each(frames) if paused else frames
     manifest = _manifest([part.file for part in parts], notes)
-    return Trace(**frames, notes=tuple(notes), manifest=manifest, pauses=paused)
+    return Measures(**frames, notes=tuple(notes), manifest=manifest, pauses=paused)
 
 
-def _numbered(parts: list[Part], workers: int | None) -> list[Part]:
+def _numbered(parts: list[RankTrace], workers: int | None) -> list[RankTrace]:
     """The parts; where no file has a rank, read anew with the ranks that their order gives."""
     if any(part.provenance != "assumed" for part in parts):
         return parts
     ranks = ranks_by_order(parts)
     anew = {file: (rank, "assumed") for file, rank in ranks.items() if rank}
-    again = {file: part for file, part in read_each(anew, workers) if isinstance(part, Part)}
+    again = {file: part for file, part in read_each(anew, workers) if isinstance(part, RankTrace)}
     return [again.get(part.file, part) for part in parts]
 
 
@@ -98,7 +99,7 @@ def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | N
     if file is None:
         return None
     try:
-        manifest = json.loads(file.read_bytes())
+        manifest = loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         notes.append(Note("unreadable", f"{file}: not a manifest: {error}", file=str(file)))
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.reader.recordings import recordings, same, told, window
-from commtrace.reader.workers import Part
+from commtrace.trace import RankTrace
 from commtrace.units import counted
 
 __all__ = ["one_recording", "run_notes", "without_copies", "without_empty"]
@@ -20,9 +20,9 @@ _APART_NS = 600 * 10**9  # ranks of one run start within minutes, and their cloc
 _MINUTE_NS = 60 * 10**9
 
 
-def without_copies(parts: Sequence[Part]) -> tuple[list[Part], list[Note]]:
+def without_copies(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[Note]]:
     """The parts, but for those that hold the same events as one before them."""
-    kept: dict[tuple[int, object, int | None], list[Part]] = defaultdict(list)
+    kept: dict[tuple[int, object, int | None], list[RankTrace]] = defaultdict(list)
     notes = []
     for part in parts:
         alike = kept[part.rank, window(part), told(part, "events")]
@@ -36,7 +36,7 @@ def without_copies(parts: Sequence[Part]) -> tuple[list[Part], list[Note]]:
     return [part for part in parts if str(part.file) not in left_out], notes
 
 
-def without_empty(parts: Sequence[Part]) -> tuple[list[Part], list[Note]]:
+def without_empty(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[Note]]:
     """The parts, but for those without an event, of ranks that have another file; all are noted."""
     ranks = {part.rank for part in parts if window(part)}
     kept, notes = [], []
@@ -54,7 +54,7 @@ def without_empty(parts: Sequence[Part]) -> tuple[list[Part], list[Note]]:
     return kept, notes
 
 
-def one_recording(parts: Sequence[Part]) -> tuple[list[Part], list[Note]]:
+def one_recording(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[Note]]:
     """The parts of the one recording that is there, by rank and time; single strangers left out.
 
     Raises TraceError where there are several recordings.
@@ -72,7 +72,7 @@ def one_recording(parts: Sequence[Part]) -> tuple[list[Part], list[Note]]:
     return sorted(main, key=lambda part: (part.rank, window(part) or (0, 0))), notes
 
 
-def run_notes(parts: Sequence[Part]) -> list[Note]:
+def run_notes(parts: Sequence[RankTrace]) -> list[Note]:
     """What the parts of a recording miss, and why they may not be of one run."""
     notes = [*_apart(parts), *_cycles(parts)]
     ranks = {part.rank for part in parts}
@@ -84,7 +84,7 @@ def run_notes(parts: Sequence[Part]) -> list[Note]:
     return notes
 
 
-def _several(found: Sequence[Sequence[Part]], nameless: Sequence[Part]) -> str:
+def _several(found: Sequence[Sequence[RankTrace]], nameless: Sequence[RankTrace]) -> str:
     folders = [{part.file.parent for part in its} for its in found]
     names = []
     for number, its in enumerate(found):
@@ -99,7 +99,7 @@ def _several(found: Sequence[Sequence[Part]], nameless: Sequence[Part]) -> str:
     )
 
 
-def _why(part: Part, main: Sequence[Part]) -> str:
+def _why(part: RankTrace, main: Sequence[RankTrace]) -> str:
     """What keeps a file from being of the main recording."""
     if part.provenance == "assumed":
         return "has no rank, and the other files have: name it like rank1.json if it is of their"
@@ -110,8 +110,8 @@ def _why(part: Part, main: Sequence[Part]) -> str:
     return f"is of another run, recorded at another time than {main[0].file}"
 
 
-def _cycles(parts: Sequence[Part]) -> Iterable[Note]:
-    its: dict[int, list[Part]] = defaultdict(list)
+def _cycles(parts: Sequence[RankTrace]) -> Iterable[Note]:
+    its: dict[int, list[RankTrace]] = defaultdict(list)
     for part in parts:
         its[part.rank].append(part)
     several = {rank: parts for rank, parts in its.items() if len(parts) > 1}
@@ -126,7 +126,7 @@ def _cycles(parts: Sequence[Part]) -> Iterable[Note]:
         )
 
 
-def _apart(parts: Sequence[Part]) -> Iterable[Note]:
+def _apart(parts: Sequence[RankTrace]) -> Iterable[Note]:
     if len({part.rank for part in parts}) < len(parts):
         return
     windows = sorted((*when, part.file) for part in parts if (when := window(part)))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.reader.recordings import window
-from commtrace.reader.workers import Part
 from commtrace.table import NULL
+from commtrace.trace import RankTrace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["one_row_each", "pauses", "with_own_steps"]
 
 
-def with_own_steps(parts: Sequence[Part]) -> list[Part]:
+def with_own_steps(parts: Sequence[RankTrace]) -> list[RankTrace]:
     """The parts, with step numbers that no two cycles share.
 
     A profiler counts on from cycle to cycle; one that is made anew for each counts from 0.
@@ -38,7 +38,7 @@ def with_own_steps(parts: Sequence[Part]) -> list[Part]:
     return [_renumbered(part, first[cycles[part.file]]) for part in parts]
 
 
-def pauses(parts: Sequence[Part]) -> dict[int, tuple[tuple[int, int], ...]]:
+def pauses(parts: Sequence[RankTrace]) -> dict[int, tuple[tuple[int, int], ...]]:
     """The times between a rank's files, in which nothing was recorded."""
     windows: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for part in parts:
@@ -63,7 +63,7 @@ def one_row_each(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {**frames, "ranks": first.reset_index(drop=True), "groups": groups}
 
 
-def _cycles(parts: Sequence[Part]) -> dict[Path, int]:
+def _cycles(parts: Sequence[RankTrace]) -> dict[Path, int]:
     """The cycle that each part is of: a new one begins where a rank comes again."""
     cycle, ranks = 0, set[int]()
     cycles = {}
@@ -75,12 +75,12 @@ def _cycles(parts: Sequence[Part]) -> dict[Path, int]:
     return cycles
 
 
-def _steps(part: Part) -> set[int]:
+def _steps(part: RankTrace) -> set[int]:
     found: Any = part.columns["steps"]["step"]
     return set(np.unique(found).tolist()) - {NULL}
 
 
-def _renumbered(part: Part, first: int) -> Part:
+def _renumbered(part: RankTrace, first: int) -> RankTrace:
     columns = {}
     for table, its in part.columns.items():
         step: Any = its.get("step")

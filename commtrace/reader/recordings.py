@@ -17,8 +17,8 @@ import numpy as np
 
 from commtrace.errors import TraceError
 from commtrace.reader.names import natural, worker
-from commtrace.reader.workers import Part
 from commtrace.table import NULL, Coded
+from commtrace.trace import RankTrace
 
 __all__ = ["ranks_by_order", "recordings", "same", "told", "window"]
 
@@ -28,18 +28,18 @@ _UNIX_NS = 10**18  # in 2001; what is less counts from somewhere else, on each h
 _THREADS = {"kernels": "thread", "ops": "thread", "steps": "thread"}
 
 
-def recordings(parts: Sequence[Part]) -> list[list[Part]]:
+def recordings(parts: Sequence[RankTrace]) -> list[list[RankTrace]]:
     """The parts of each recording, in time, the recordings with most files first.
 
     Raises TraceError where one rank has two files of the same time.
     """
-    found: list[list[Part]] = []
+    found: list[list[RankTrace]] = []
     for job in _by_world(parts):
         found += _by_time(job)
     return sorted(found, key=len, reverse=True)
 
 
-def same(a: Part, b: Part) -> bool:
+def same(a: RankTrace, b: RankTrace) -> bool:
     """Whether two files hold the same events of the same rank."""
     if a.rank != b.rank or window(a) is None:
         return False
@@ -51,9 +51,9 @@ def same(a: Part, b: Part) -> bool:
     )
 
 
-def ranks_by_order(parts: Sequence[Part]) -> dict[Path, int]:
+def ranks_by_order(parts: Sequence[RankTrace]) -> dict[Path, int]:
     """Files that have no rank, numbered in natural order; those of one process alike."""
-    processes: list[list[Part]] = []
+    processes: list[list[RankTrace]] = []
     for part in sorted(parts, key=lambda part: natural(part.file)):
         its = next((its for its in processes if _one_process(its[-1], part)), None)
         if its is None:
@@ -63,36 +63,36 @@ def ranks_by_order(parts: Sequence[Part]) -> dict[Path, int]:
     return {part.file: rank for rank, its in enumerate(processes) for part in its}
 
 
-def told(part: Part, column: str) -> int | None:
+def told(part: RankTrace, column: str) -> int | None:
     """An integer of the file's row of ``ranks``."""
     value = int(part.columns["ranks"][column][0])  # type: ignore[index]
     return None if value == NULL else value
 
 
-def window(part: Part) -> tuple[int, int] | None:
+def window(part: RankTrace) -> tuple[int, int] | None:
     """When the file's events began and ended; None without any."""
     start, end = told(part, "start_ns"), told(part, "end_ns")
     return None if start is None or end is None else (start, end)
 
 
-def _by_world(parts: Sequence[Part]) -> list[list[Part]]:
+def _by_world(parts: Sequence[RankTrace]) -> list[list[RankTrace]]:
     """By the size of the job; who does not tell it belongs to the most."""
     sizes = {part.file: told(part, "world_size") for part in parts}
     known = Counter(size for size in sizes.values() if size is not None)
     usual = known.most_common(1)[0][0] if known else None
-    jobs: dict[int | None, list[Part]] = defaultdict(list)
+    jobs: dict[int | None, list[RankTrace]] = defaultdict(list)
     for part in parts:
         size = sizes[part.file]
         jobs[usual if size is None else size].append(part)
     return list(jobs.values())
 
 
-def _by_time(parts: list[Part]) -> list[list[Part]]:
+def _by_time(parts: list[RankTrace]) -> list[list[RankTrace]]:
     timed = sorted((part for part in parts if window(part)), key=_start)
     once = len({part.rank for part in timed}) == len(timed)
     numbered = all(part.provenance == "assumed" for part in parts)
     apart_ns = _NUMBERED_APART_NS if numbered else _APART_NS
-    found: list[list[Part]] = []
+    found: list[list[RankTrace]] = []
     for cluster in _clusters(timed, apart_ns if once else 0):
         _refuse_two_at_once(cluster)
         home = next((one for one in found[::-1] if _continues(one, cluster, apart_ns)), None)
@@ -108,9 +108,9 @@ def _by_time(parts: list[Part]) -> list[list[Part]]:
     return found
 
 
-def _clusters(timed: Sequence[Part], apart_ns: int) -> list[list[Part]]:
+def _clusters(timed: Sequence[RankTrace], apart_ns: int) -> list[list[RankTrace]]:
     """Files in the order of time, cut where one begins that much behind the end of all before."""
-    clusters: list[list[Part]] = []
+    clusters: list[list[RankTrace]] = []
     reach = 0
     for part in timed:
         start, end = _window(part)
@@ -122,7 +122,7 @@ def _clusters(timed: Sequence[Part], apart_ns: int) -> list[list[Part]]:
     return clusters
 
 
-def _refuse_two_at_once(cluster: Sequence[Part]) -> None:
+def _refuse_two_at_once(cluster: Sequence[RankTrace]) -> None:
     for its in _by_rank(cluster).values():
         for a, b in combinations(its, 2):
             if not _one_process(a, b):
@@ -132,7 +132,7 @@ def _refuse_two_at_once(cluster: Sequence[Part]) -> None:
                 )
 
 
-def _continues(recording: Sequence[Part], cluster: Sequence[Part], apart_ns: int) -> bool:
+def _continues(recording: Sequence[RankTrace], cluster: Sequence[RankTrace], apart_ns: int) -> bool:
     """Whether a later cluster is of the same job."""
     before = _by_rank(recording)
     pairs = [(before[part.rank][-1], part) for part in cluster if part.rank in before]
@@ -142,14 +142,14 @@ def _continues(recording: Sequence[Part], cluster: Sequence[Part], apart_ns: int
     return start - end <= apart_ns or start < _UNIX_NS
 
 
-def _by_rank(parts: Iterable[Part]) -> dict[int, list[Part]]:
-    ranks: dict[int, list[Part]] = defaultdict(list)
+def _by_rank(parts: Iterable[RankTrace]) -> dict[int, list[RankTrace]]:
+    ranks: dict[int, list[RankTrace]] = defaultdict(list)
     for part in parts:
         ranks[part.rank].append(part)
     return ranks
 
 
-def _one_process(a: Part, b: Part) -> bool:
+def _one_process(a: RankTrace, b: RankTrace) -> bool:
     """Whether one process may have written two files, one behind the other."""
     if not _apart(a, b) or (_host(a) and _host(b) and _host(a) != _host(b)):
         return False
@@ -166,35 +166,35 @@ def _one_process(a: Part, b: Part) -> bool:
     return process is not None and len(folders) == 1
 
 
-def _apart(a: Part, b: Part) -> bool:
+def _apart(a: RankTrace, b: RankTrace) -> bool:
     (start_a, end_a), (start_b, end_b) = _window(a), _window(b)
     return end_a <= start_b or end_b <= start_a
 
 
-def _steps_go_on(a: Part, b: Part) -> bool:
+def _steps_go_on(a: RankTrace, b: RankTrace) -> bool:
     steps = [_integers(part, "steps", "step") for part in (a, b)]
     return bool(steps[0] and steps[1] and not steps[0] & steps[1])
 
 
-def _threads(part: Part) -> set[int]:
+def _threads(part: RankTrace) -> set[int]:
     return {n for table, column in _THREADS.items() for n in _integers(part, table, column)}
 
 
-def _integers(part: Part, table: str, column: str) -> set[int]:
+def _integers(part: RankTrace, table: str, column: str) -> set[int]:
     return set(np.unique(part.columns[table][column]).tolist()) - {NULL}  # type: ignore[arg-type]
 
 
-def _host(part: Part) -> str | None:
+def _host(part: RankTrace) -> str | None:
     host = part.columns["ranks"]["host"]
     assert isinstance(host, Coded)
     return host.decoded()[0]
 
 
-def _window(part: Part) -> tuple[int, int]:
+def _window(part: RankTrace) -> tuple[int, int]:
     return window(part) or (0, 0)
 
 
-def _start(part: Part) -> int:
+def _start(part: RankTrace) -> int:
     return _window(part)[0]
 
 

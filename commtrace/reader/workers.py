@@ -14,31 +14,16 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.reader.build_tables import Identity, identify, tables
 from commtrace.reader.json.document import NotATraceError
 from commtrace.reader.json.scan import scan
-from commtrace.table import Columns
+from commtrace.trace import RankTrace
 
-__all__ = ["Failure", "Part", "read_each"]
+__all__ = ["Failure", "read_each"]
 
 _FEWER = "try again with --workers 1"
 _FAULT = "a fault of commtrace's: please report it with what --workers 1 prints"
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one file adds to a Trace: columns by table, notes with rank and file.
-
-    ``provenance`` says where the rank is known from, as ``kineto.identify`` does.
-    """
-
-    file: Path
-    rank: int
-    provenance: str
-    columns: dict[str, Columns]
-    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True)
@@ -51,7 +36,7 @@ class Failure:
 
 def read_each(
     files: Mapping[Path, Identity], workers: int | None
-) -> Iterator[tuple[Path, Part | Failure]]:
+) -> Iterator[tuple[Path, RankTrace | Failure]]:
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
     The files come with the rank that they are taken to be of where they tell none. By default
@@ -67,7 +52,7 @@ def read_each(
         yield from _in_processes(files, count)
 
 
-def _outcome(file: Path, otherwise: Identity) -> Part | Failure:
+def _outcome(file: Path, otherwise: Identity) -> RankTrace | Failure:
     try:
         found = scan(file)
         identity = identify(found, otherwise)
@@ -77,7 +62,7 @@ def _outcome(file: Path, otherwise: Identity) -> Part | Failure:
     except MemoryError:
         return Failure(f"{file}: needs more memory than there is: {_FEWER}")
     noted = tuple(replace(note, rank=identity[0]) for note in found.notes)
-    return Part(file, *identity, made.columns, noted + made.notes)
+    return RankTrace(file, *identity, made.columns, noted + made.notes)
 
 
 def _cores() -> int:
@@ -91,7 +76,7 @@ def _can_fork() -> bool:
 
 def _in_processes(
     files: Mapping[Path, Identity], count: int
-) -> Iterator[tuple[Path, Part | Failure]]:
+) -> Iterator[tuple[Path, RankTrace | Failure]]:
     waiting = list(files)[::-1]
     running: dict[Connection, tuple[Path, BaseProcess]] = {}
     try:
@@ -137,9 +122,9 @@ def _work(file: Path, otherwise: Identity, pipe: Connection) -> None:
     pipe.send(_outcome(file, otherwise))
 
 
-def _received(file: Path, pipe: Connection, process: BaseProcess) -> Part | Failure:
+def _received(file: Path, pipe: Connection, process: BaseProcess) -> RankTrace | Failure:
     try:
-        outcome: Part | Failure = pipe.recv()
+        outcome: RankTrace | Failure = pipe.recv()
     except (EOFError, OSError):
         process.join()
         killed = (process.exitcode or 0) < 0

@@ -19,7 +19,7 @@ from commtrace.metrics.run.whole import whole
 from commtrace.rules._rule import Rule
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = [
     "RULES",
@@ -67,7 +67,7 @@ _EXPLAINED = 0.5  # of its cost: of a larger one the most would remain
 
 
 def diagnose(
-    trace: Trace,
+    run: Measures,
     *,
     select: Collection[str] = (),
     ignore: Collection[str] = (),
@@ -87,16 +87,15 @@ def diagnose(
     notes: list[Note] = []
     for name in sorted(chosen):
         try:
-            findings += list(rules.get(name, RULES[name]()).check(trace))
+            findings += list(rules.get(name, RULES[name]()).check(run))
         except CannotLook as reason:
             skipped[name] = str(reason)
         except Exception as error:  # noqa: BLE001 - one that breaks costs no other its answer
             skipped[name] = broken(name, error)
             notes.append(Note("broken-rule", f"{name} was not checked: {skipped[name]}"))
-    at_most = whole(trace).time_ns
+    at_most = whole(run).time_ns
     held = [
-        among_those_there(replace(one, cost_ns=min(one.cost_ns, at_most)), trace)
-        for one in findings
+        among_those_there(replace(one, cost_ns=min(one.cost_ns, at_most)), run) for one in findings
     ]
     return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes))
 
@@ -170,10 +169,10 @@ def explanation(name: str) -> Explanation:
     )
 
 
-def verdict(trace: Trace, diagnosis: Diagnosis) -> Verdict:
+def verdict(run: Measures, diagnosis: Diagnosis) -> Verdict:
     """A trace's diagnosis with what its findings are weighed by."""
     good_news = frozenset(name for name, rule in RULES.items() if rule.good_news)
-    its = whole(trace)
+    its = whole(run)
     return Verdict(diagnosis, its.time_ns, good_news, its.in_steps)
 
 

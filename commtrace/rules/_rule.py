@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from commtrace.diagnosis import Finding
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Rule"]
 
@@ -33,15 +33,15 @@ class Rule(ABC):
         return cls.__module__.rpartition(".")[2].replace("_", "-")
 
     @abstractmethod
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """Yield what is wrong. Raises CannotLook where the trace does not tell."""
 
     @staticmethod
     @abstractmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """A tiny trace that has the fault."""
 
     @staticmethod
     @abstractmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Its nearest neighbour that does not."""

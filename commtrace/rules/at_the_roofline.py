@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.expect import Link
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class AtTheRoofline(Rule):
     min_share: float = 0.8
     min_step_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per operation and group."""
-        link = uniform_link(trace)
+        link = uniform_link(run)
         if link is None:
             raise CannotLook("no recorded topology tells one link between all GPUs")
-        known = served(trace)
+        known = served(run)
         large = known[(known["size_bytes"] >= self.min_bytes) & known["factor"].notna()]
         found = []
         for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
@@ -62,12 +62,12 @@ class AtTheRoofline(Rule):
             possible = busbw <= link.peak_gb_s * float(some["factor"].clip(lower=1).median())
             if not possible or busbw < self.min_share * link.usual_gb_s:
                 continue
-            if worth_saying(some["transfer_ns"].sum(), trace, self.min_step_share):
+            if worth_saying(some["transfer_ns"].sum(), run, self.min_step_share):
                 found.append((len(some), some))
         for some in enough(found, self.min_count, "operation", "of one kind in one group"):
-            yield self._finding(some, link, trace)
+            yield self._finding(some, link, run)
 
-    def _finding(self, some: pd.DataFrame, link: Link, trace: Trace) -> Finding:
+    def _finding(self, some: pd.DataFrame, link: Link, run: Measures) -> Finding:
         busbw = float(some["busbw_gb_s"].median())
         return Finding(
             rule=self.name(),
@@ -77,7 +77,7 @@ class AtTheRoofline(Rule):
                 f"{link.name} usually reaches: the link is the limit"
             ),
             ranks=(),
-            streams=streams(some, trace),
+            streams=streams(some, run),
             start_ns=int(some["first_arrival_ns"].min()),
             end_ns=int(some["last_end_ns"].max()),
             cost_ns=0,
@@ -91,11 +91,11 @@ class AtTheRoofline(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """256 MB all_reduces at 430 GB/s over NVLink4."""
         return on_links(1040)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same at 210 GB/s."""
         return on_links(2130)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.expect import Link
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,29 @@ class BelowLinkSpeed(Rule):
     max_share: float = 0.5
     min_step_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per operation and group."""
-        several_ranks(trace)
-        link = uniform_link(trace)
+        several_ranks(run)
+        link = uniform_link(run)
         if link is None:
             raise CannotLook("no recorded topology tells one link between all GPUs")
-        known = served(trace)
-        known = known.assign(hidden=known["operation"].map(hidden(trace)))
+        known = served(run)
+        known = known.assign(hidden=known["operation"].map(hidden(run)))
         known = known[known["exact"] & known["factor"].notna()]
         large = known[known["size_bytes"] >= self.min_bytes]
         found = []
         for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
             if float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s:
                 expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
-                cost = felt_ns(some, (some["transfer_ns"] - expected).clip(lower=0), trace)
-                if worth_saying(cost, trace, self.min_step_share):
+                cost = felt_ns(some, (some["transfer_ns"] - expected).clip(lower=0), run)
+                if worth_saying(cost, run, self.min_step_share):
                     found.append((len(some), (some, expected, cost)))
         which = "of one kind in one group"
         for slow, expected, cost in enough(found, self.min_count, "operation", which):
-            yield self._finding(slow, expected, cost, link, trace)
+            yield self._finding(slow, expected, cost, link, run)
 
     def _finding(
-        self, some: pd.DataFrame, expected: pd.Series[Any], cost: int, link: Link, trace: Trace
+        self, some: pd.DataFrame, expected: pd.Series[Any], cost: int, link: Link, run: Measures
     ) -> Finding:
         busbw, share = float(some["busbw_gb_s"].median()), float(some["hidden"].median())
         alone = share < 0.1
@@ -88,7 +88,7 @@ class BelowLinkSpeed(Rule):
                 f"{link.usual_gb_s:.3g} that {link.name} usually does"
             ),
             ranks=(),
-            streams=streams(some, trace),
+            streams=streams(some, run),
             start_ns=int(some["first_arrival_ns"].min()),
             end_ns=int(some["last_end_ns"].max()),
             cost_ns=cost,
@@ -110,11 +110,11 @@ class BelowLinkSpeed(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """256 MB all_reduces at 130 GB/s over NVLink4."""
         return on_links(3500)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same at 210 GB/s."""
         return on_links(2130)

@@ -15,7 +15,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class ByteInflation(Rule):
     inflation: float = 1.5
     min_share_pct: float = 1.0
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group and size."""
-        if len(trace.collectives) and trace.collectives["size_bytes"].isna().all():
+        if len(run.collectives) and run.collectives["size_bytes"].isna().all():
             raise CannotLook("the trace tells no sizes: record with record_shapes=True")
-        found = [pair for pair in pairs(trace) if pair.first == "reduce_scatter"]
+        found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
             raise CannotLook(
                 "nothing beside reduce_scatter + all_gather tells the tensor's size: that they "
@@ -60,7 +60,7 @@ class ByteInflation(Rule):
             )
         for pair in found:
             cost = _cost_ns(pair)
-            share = share_pct(cost, trace)
+            share = share_pct(cost, run)
             if pair.inflation >= self.inflation and share >= self.min_share_pct:
                 yield self._finding(pair, cost)
 
@@ -100,17 +100,17 @@ class ByteInflation(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """An all_reduce of 4 MB, and reduce_scatter + all_gather of 16 MB on four ranks."""
         return _pair(output=4_000_000)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same with a reduce_scatter to 1 MB on each."""
         return _pair(output=1_000_000)
 
 
-def _pair(output: int) -> Trace:
+def _pair(output: int) -> Measures:
     run = Tiny(ranks=4)
     half_us = output / 4e6 * 400
     for rank in range(4):

@@ -17,7 +17,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _KIND = ["op", "dtype", "size_bytes", "members"]
 _PAIRS = 1 << 20  # more than any rank
@@ -57,11 +57,11 @@ class ColdStart(Rule):
     others: int = 3
     min_share_pct: float = 1.0
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of operation."""
-        if trace.collectives.empty:
+        if run.collectives.empty:
             return
-        times = _times(trace)
+        times = _times(run)
         if times.empty or not times["first"].any():
             raise CannotLook(
                 "no group's first operation is known to be in the trace: sequence numbers tell "
@@ -74,7 +74,7 @@ class ColdStart(Rule):
             longest = float(later["time_ns"].max()) if len(later) else 0.0
             cold = first[first["time_ns"] > max(self.slower * usual, longest)]
             cost = float((cold["time_ns"] - usual).sum())
-            if len(cold) and worth_saying(cost, trace, self.min_share_pct / 100):
+            if len(cold) and worth_saying(cost, run, self.min_share_pct / 100):
                 found.append((len(later), (cold, later, usual, round(cost))))
         for one in enough(found, self.others, "later operation", "of the same kind"):
             yield self._finding(*one)
@@ -113,17 +113,17 @@ class ColdStart(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """A first all_reduce of 50 ms, then of 1 ms."""
         return _run(first_us=50_000)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The first takes a little longer than the others."""
         return _run(first_us=1_500)
 
 
-def _run(first_us: float) -> Trace:
+def _run(first_us: float) -> Measures:
     run = Tiny(ranks=2)
     for step in range(6):
         for rank in range(2):
@@ -133,12 +133,12 @@ def _run(first_us: float) -> Trace:
     return run.trace()
 
 
-def _times(trace: Trace) -> pd.DataFrame:
+def _times(run: Measures) -> pd.DataFrame:
     """Operations of groups that count, with the time that each took on host and device."""
-    found = matched(trace)
-    calls = trace.collectives.reset_index(drop=True).assign(
+    found = matched(run)
+    calls = run.collectives.reset_index(drop=True).assign(
         operation=found.matches["operation"].to_numpy(),
-        host_ns=_host_ns(trace),
+        host_ns=_host_ns(run),
         end_ns=lambda rows: rows["start_ns"] + rows["duration_ns"],
     )
     each = calls.groupby("operation").agg(
@@ -164,17 +164,17 @@ def _times(trace: Trace) -> pd.DataFrame:
     return times.assign(first=from_the_start & (times.groupby(["group", "pair"]).cumcount() == 0))
 
 
-def _host_ns(trace: Trace) -> pd.Series[float]:
+def _host_ns(run: Measures) -> pd.Series[float]:
     """How long the call that launched each row kept the host; 0 where the trace lacks it."""
-    calls = trace.ops[trace.ops["kind"] == "communication"]
-    host = np.zeros(len(trace.collectives))
+    calls = run.ops[run.ops["kind"] == "communication"]
+    host = np.zeros(len(run.collectives))
     of_rank = calls.groupby("rank").indices
-    places: Any = trace.collectives.groupby("rank").indices
+    places: Any = run.collectives.groupby("rank").indices
     for rank, at in places.items():
         mine = calls.iloc[of_rank.get(rank, [])].sort_values("start_ns", kind="stable")
         if mine.empty:
             continue
-        launch = trace.collectives["launch_ns"].iloc[at].fillna(0).to_numpy(np.int64)
+        launch = run.collectives["launch_ns"].iloc[at].fillna(0).to_numpy(np.int64)
         near = np.searchsorted(mine["start_ns"].to_numpy(), launch, side="right") - 1
         start, took = (
             mine[name].to_numpy()[near.clip(min=0)] for name in ("start_ns", "duration_ns")

@@ -18,7 +18,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Contention(Rule):
     spread_pct: float = 15.0
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
-        kernels = _compute_kernels(trace)
+        kernels = _compute_kernels(run)
         compared = [
             self._compared(mine) for _, mine in kernels.groupby(["rank", "device"], observed=True)
         ]
@@ -64,7 +64,7 @@ class Contention(Rule):
             )
         slow = [one[one["slowdown"] > self.min_slowdown] for one in compared]
         lost = [float(one["lost_ns"].sum()) for one in slow]
-        worth = [at for at, time in enumerate(lost) if worth_saying(time, trace, self.min_share)]
+        worth = [at for at, time in enumerate(lost) if worth_saying(time, run, self.min_share)]
         if worth:
             worst = max(worth, key=lambda at: lost[at])
             ranks = tuple(sorted({int(slow[at]["rank"].iloc[0]) for at in worth}))
@@ -133,17 +133,17 @@ class Contention(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """A kernel takes 100 µs alone and 150 µs beside an all_reduce."""
         return _run(beside_us=150)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """It takes 105 µs beside the all_reduce."""
         return _run(beside_us=105)
 
 
-def _run(beside_us: float) -> Trace:
+def _run(beside_us: float) -> Measures:
     run = Tiny()
     for step in range(12):
         start = step * 1000
@@ -155,13 +155,13 @@ def _run(beside_us: float) -> Trace:
     return run.trace()
 
 
-def _compute_kernels(trace: Trace) -> pd.DataFrame:
+def _compute_kernels(run: Measures) -> pd.DataFrame:
     """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``."""
-    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
-    if kernels.empty or not (trace.collectives["device"] != "cpu").any():
+    kernels = run.kernels[run.kernels["kind"] == "compute"]
+    if kernels.empty or not (run.collectives["device"] != "cpu").any():
         raise CannotLook("no compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
-    for where, done in device_work(trace).items():
+    for where, done in device_work(run).items():
         at = ((kernels["rank"] == where.rank) & (kernels["device"] == where.device)).to_numpy()
         start = kernels["start_ns"].to_numpy()[at]
         duration = kernels["duration_ns"].to_numpy()[at]

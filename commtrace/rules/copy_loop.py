@@ -18,7 +18,7 @@ from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 Bool = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
@@ -59,36 +59,35 @@ class CopyLoop(Rule):
     max_stall_us: float = 1000.0
     min_step_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
-        lines = [(line, self._copies(line, trace)) for line in timelines(trace)]
+        lines = [(line, self._copies(line, run)) for line in timelines(run)]
         most = max((int(copies.sum()) for _, copies in lines), default=0)
         if most < self.min_copies:
             which = f"of less than {mb(self.max_bytes)} between the host and a GPU"
             raise too_few(most, "copy", self.min_copies, which)
-        found = [self._stalls(line, copies, trace) for line, copies in lines]
+        found = [self._stalls(line, copies, run) for line, copies in lines]
         worth = [
             one
             for one in found
-            if one.count >= self.min_copies
-            and worth_saying(one.cost_ns, trace, self.min_step_share)
+            if one.count >= self.min_copies and worth_saying(one.cost_ns, run, self.min_step_share)
         ]
         if worth:
             worst = max(worth, key=lambda one: one.cost_ns)
             ranks = tuple(sorted({one.line.rank for one in worth}))
-            yield replace(self._finding(worst, trace), ranks=ranks)
+            yield replace(self._finding(worst, run), ranks=ranks)
 
-    def _copies(self, line: Timeline, trace: Trace) -> Bool:
+    def _copies(self, line: Timeline, run: Measures) -> Bool:
         """The small copies, but those of a collective on the host, which gloo makes."""
-        begin, end = _on_host(line, trace, since="launch_ns")
+        begin, end = _on_host(line, run, since="launch_ns")
         launch = line.launch_ns
         of_collective = covered(launch, launch + 1, (begin, end)) > 0
         return line.small_copies(self.max_bytes) & ~of_collective
 
-    def _stalls(self, line: Timeline, copies: Bool, trace: Trace) -> _Stalls:
+    def _stalls(self, line: Timeline, copies: Bool, run: Measures) -> _Stalls:
         beside = line.starved_beside(copies) & (line.idle_ns <= 1e3 * self.max_stall_us)
         begin, end = (line.start_ns - line.idle_ns)[beside], line.start_ns[beside]
-        others = [elsewhere(line, trace), _on_host(line, trace, since="start_ns")]
+        others = [elsewhere(line, run), _on_host(line, run, since="start_ns")]
         worked = union(*(np.concatenate(ends) for ends in zip(*others, strict=True)))
         idle = end - begin - covered(begin, end, worked)
         usual = _usual_ns(line)
@@ -97,13 +96,13 @@ class CopyLoop(Rule):
         stalling = copies & (beside | np.concatenate((beside[1:], [False])))
         return _Stalls(line, stalling, begin, end, int(idle.sum()), int(kept.sum()), usual)
 
-    def _finding(self, found: _Stalls, trace: Trace) -> Finding:
+    def _finding(self, found: _Stalls, run: Measures) -> Finding:
         line, kinds = found.line, {str(kind) for kind in found.line.kind[found.copies]}
         sizes = line.size_bytes[found.copies]
         size = mb(np.median(sizes)) + ("" if sizes.min() == sizes.max() else " (median)")
         way = " and ".join(_WAY[kind] for kind in sorted(kinds)) + " the host"
         each, least = found.idle_ns / found.count, self.min_copies
-        share = share_pct(found.cost_ns, trace)
+        share = share_pct(found.cost_ns, run)
         return Finding(
             rule=self.name(),
             summary=(
@@ -120,7 +119,7 @@ class CopyLoop(Rule):
                 Evidence("largest of them", float(sizes.max()), "bytes", self.max_bytes),
                 Evidence("idle beside them", found.idle_ns, "ns"),
                 Evidence("usual gap before other work", found.usual_ns, "ns"),
-                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_step_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=(
                 "work that had been launched: only what was launched after the copy is counted",
@@ -132,12 +131,12 @@ class CopyLoop(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """200 results of 4 bytes are read one by one: 2 µs of copying, 38 µs of nothing."""
         return _run(reads=200, every_us=40)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """They are read while the next kernels, launched before, run on another stream."""
         return _run(reads=200, every_us=40, computes_us=38)
 
@@ -183,15 +182,15 @@ def _usual_ns(line: Timeline) -> float:
     return float(np.median(gaps)) if gaps.size else 0.0
 
 
-def _on_host(line: Timeline, trace: Trace, *, since: str) -> Intervals:
+def _on_host(line: Timeline, run: Measures, *, since: str) -> Intervals:
     """When the rank's collectives on the CPU ran, from their launch or their start on."""
-    calls = trace.collectives
+    calls = run.collectives
     calls = calls[(calls["rank"] == line.rank) & (calls["device"] == "cpu")]
     begin = calls[since].fillna(calls["start_ns"]).to_numpy(dtype=np.int64)
     return union(begin, (calls["start_ns"] + calls["duration_ns"]).to_numpy())
 
 
-def _run(*, reads: int, every_us: float, computes_us: float = 0) -> Trace:
+def _run(*, reads: int, every_us: float, computes_us: float = 0) -> Measures:
     run = Tiny()
     for i in range(reads):
         at = i * every_us

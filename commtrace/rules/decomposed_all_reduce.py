@@ -18,7 +18,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _SIGNIFICANT = 0.05
 
@@ -69,24 +69,24 @@ class DecomposedAllReduce(Rule):
     large_share_pct: float = 5.0
     few: int = 10
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group, size and kind of pair."""
-        if len(trace.collectives) and trace.collectives["size_bytes"].isna().all():
+        if len(run.collectives) and run.collectives["size_bytes"].isna().all():
             raise CannotLook("the trace tells no sizes: record with record_shapes=True")
-        for pair in pairs(trace):
-            once = reference(trace, pair)
+        for pair in pairs(run):
+            once = reference(run, pair)
             if once.time_ns <= 0:
                 continue  # the trace tells no time of the all_reduce
             time = float(pair.times["time"].median())
-            share = share_pct((time - once.time_ns) * len(pair.times), trace)
+            share = share_pct((time - once.time_ns) * len(pair.times), run)
             longer = _longer(pair, once)
             if len(pair.times) >= self.few and 2 * longer <= len(pair.times):
                 continue
             slower = time >= self.slower * once.time_ns > 0 and share >= self.min_share_pct
             if slower or (share >= self.large_share_pct and _clear(pair, once)):
-                yield self._finding(trace, pair, once)
+                yield self._finding(run, pair, once)
 
-    def _finding(self, trace: Trace, pair: Pair, once: Reference) -> Finding:
+    def _finding(self, run: Measures, pair: Pair, once: Reference) -> Finding:
         time = float(pair.times["time"].median())
         split = factors(pair, once)
         told = [in_words(name, value) for name, value in split.items() if counts(value)]
@@ -112,9 +112,9 @@ class DecomposedAllReduce(Rule):
                 Evidence(f"{pair.second} alone", float(pair.times["second"].median()) / 1e6, "ms"),
                 *spread(pair, once),
             ),
-            ruled_out=tuple(ruled_out(pair, once, len(trace.ranks))),
+            ruled_out=tuple(ruled_out(pair, once, len(run.ranks))),
             advice=self._advice(pair, once),
-            confidence=self._confidence(pair, once, len(trace.ranks)),
+            confidence=self._confidence(pair, once, len(run.ranks)),
         )
 
     def _advice(self, pair: Pair, once: Reference) -> str:
@@ -148,12 +148,12 @@ class DecomposedAllReduce(Rule):
         return "high" if many and once.how == "measured" and ranks > 1 else "medium"
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Beside an all_reduce of 4 MB: 16 MB scattered and gathered, four times its time."""
         return _steps(output=4_000_000, between=False)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Each rank updates its shard of 4 MB before the all_gather: sharding."""
         return _steps(output=1_000_000, between=True)
 
@@ -170,7 +170,7 @@ def _longer(pair: Pair, once: Reference) -> int:
     return int((times > (np.array(once.times) if alike else once.time_ns)).sum())
 
 
-def _steps(output: int, *, between: bool) -> Trace:
+def _steps(output: int, *, between: bool) -> Measures:
     run = Tiny(ranks=4)
     half_us = output / 4e6 * 400
     for step in range(10):

@@ -21,7 +21,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 Float = npt.NDArray[np.float64]
 
@@ -59,14 +59,14 @@ class DegradedLink(Rule):
     max_chance: float = 1e-4
     min_step_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group."""
-        several_ranks(trace)
-        known = served(trace)
+        several_ranks(run)
+        known = served(run)
         known = known[known["exact"] & (known["size_bytes"] >= self.min_bytes)]
         known = known.assign(
             relative=known["transfer_ns"] / typical_ns(known),
-            hidden=known["operation"].map(hidden(trace)),
+            hidden=known["operation"].map(hidden(run)),
         )
         groups = [
             some
@@ -78,9 +78,9 @@ class DegradedLink(Rule):
             had = 0 if known.empty else int(most)
             raise too_few(had, "operation", self.min_count, "of one group seen on every rank")
         for some in groups:
-            yield from self._in_group(some, trace)
+            yield from self._in_group(some, run)
 
-    def _in_group(self, some: pd.DataFrame, trace: Trace) -> Iterator[Finding]:
+    def _in_group(self, some: pd.DataFrame, run: Measures) -> Iterator[Finding]:
         at, chance = _change(some["relative"].to_numpy(), max(self.min_count // 4, 1))
         if chance > self.max_chance:
             return
@@ -92,9 +92,9 @@ class DegradedLink(Rule):
         if not (apart and ratio >= self.min_ratio):
             return
         slower = (after["transfer_ns"] - base[after.index]).clip(lower=0)
-        cost = felt_ns(after, slower, trace)
+        cost = felt_ns(after, slower, run)
         more_compute = float(after["hidden"].median() - before["hidden"].median())
-        if more_compute > 0.2 or not worth_saying(cost, trace, self.min_step_share):
+        if more_compute > 0.2 or not worth_saying(cost, run, self.min_step_share):
             return
         since = int(after["first_arrival_ns"].iloc[0])
         yield Finding(
@@ -105,7 +105,7 @@ class DegradedLink(Rule):
                 f"long as before: {len(before)} before, {len(after)} after"
             ),
             ranks=(),
-            streams=streams(after, trace),
+            streams=streams(after, run),
             start_ns=since,
             end_ns=int(after["last_end_ns"].max()),
             cost_ns=cost,
@@ -125,12 +125,12 @@ class DegradedLink(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """30 all_reduces in 400 µs, then 30 in 800."""
         return _all_reduces([400] * 30 + [800] * 30)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """30 of 16 MB in 400 µs, then 30 of 32 MB in 800."""
         return _all_reduces([400] * 30 + [800] * 30, [16_000_000] * 30 + [32_000_000] * 30)
 
@@ -158,7 +158,7 @@ def _change(series: Float, few: int) -> tuple[int, float]:
     return at + 1, float(min(1.0, 2 * np.exp(-6 * rise**2 / (n**3 + n**2))))
 
 
-def _all_reduces(took_us: list[int], sizes: list[int] | None = None) -> Trace:
+def _all_reduces(took_us: list[int], sizes: list[int] | None = None) -> Measures:
     run = Tiny(2)
     for i, took in enumerate(took_us):
         for rank in range(2):

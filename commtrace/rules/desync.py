@@ -16,7 +16,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import cut, mb
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _PLACE = ["communicator", "seq", "nth"]
 # Ranks put in and get out what they please: only what all must agree on can disagree.
@@ -52,11 +52,11 @@ class Desync(Rule):
 
     listed: int = 8
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group: its first divergence."""
-        if len(trace.ranks) < 2:
+        if len(run.ranks) < 2:
             raise CannotLook("one rank only: nobody to disagree with")
-        rows = _numbered(trace)
+        rows = _numbered(run)
         if rows.empty:
             raise CannotLook(
                 "no sequence numbers: they come with NCCL's Seq, or with TORCH_FR_BUFFER_SIZE"
@@ -99,17 +99,17 @@ class Desync(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Rank 1 calls broadcast and all_reduce in the other order."""
         return _run(("all_reduce", "broadcast"), ("broadcast", "all_reduce"))
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Both in the same order."""
         return _run(("all_reduce", "broadcast"), ("all_reduce", "broadcast"))
 
 
-def _run(*orders: tuple[str, ...]) -> Trace:
+def _run(*orders: tuple[str, ...]) -> Measures:
     run = Tiny(ranks=len(orders))
     for rank, calls in enumerate(orders):
         for place, op in enumerate(("all_reduce", *calls, "all_reduce")):
@@ -122,11 +122,11 @@ def _some(ranks: tuple[int, ...], most: int) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {names}"
 
 
-def _numbered(trace: Trace) -> pd.DataFrame:
+def _numbered(run: Measures) -> pd.DataFrame:
     """Numbered collectives; ``nth`` tells those apart that a rank coalesced under one number."""
-    rows = trace.collectives.reset_index(drop=True)
+    rows = run.collectives.reset_index(drop=True)
     rows = rows.assign(
-        communicator=matched(trace).matches["communicator"].astype(object).to_numpy(),
+        communicator=matched(run).matches["communicator"].astype(object).to_numpy(),
         **{name: rows[name].astype(object) for name in ("op", "dtype")},
         size=rows["size_bytes"].where(~rows["op"].isin(_OWN_SIZES)),
     )

@@ -17,7 +17,7 @@ from commtrace.topology import named
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,22 @@ class DetourBeatsDirect(Rule):
     min_ratio: float = 1.25
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per pair, with its fastest detour."""
-        known = pairs(trace, self.min_bytes, self.min_copies)
+        known = pairs(run, self.min_bytes, self.min_copies)
         if not known:
-            raise too_few_copies(trace, self.min_bytes, self.min_copies)
+            raise too_few_copies(run, self.min_bytes, self.min_copies)
         for rank in sorted({pair.rank for pair in known}):
-            hops = Hops([pair for pair in known if pair.rank == rank], trace)
+            hops = Hops([pair for pair in known if pair.rank == rank], run)
             for pair in hops.measured.values():
                 best = max(detours(pair, hops), key=lambda way: way.gb_s)
                 cost = round(total(pair.busy) - pair.size_bytes / max(best.gb_s, 1e-9))
                 faster = best.gb_s >= self.min_ratio * pair.at_most_gb_s
-                if faster and worth_saying(cost, trace, self.min_share):
+                if faster and worth_saying(cost, run, self.min_share):
                     yield self._finding(pair, best, cost, hops)
 
     def _finding(self, pair: Pair, best: Detour, cost: int, hops: Hops) -> Finding:
-        link = named(pair.source, pair.destination, hops.trace)
+        link = named(pair.source, pair.destination, hops.run)
         relay = _possible_relay(pair, best, hops)
         return Finding(
             rule=self.name(),
@@ -93,12 +93,12 @@ class DetourBeatsDirect(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """7.5 GB/s from 0 to 2; 89 from 0 to 1 and 44 from 1 to 2."""
         return _copies(5300)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """40 GB/s from 0 to 2."""
         return _copies(1000)
 
@@ -149,7 +149,7 @@ def _possible_relay(pair: Pair, best: Detour, hops: Hops) -> tuple[tuple[Evidenc
     return (evidence,), advice
 
 
-def _copies(direct_us: float) -> Trace:
+def _copies(direct_us: float) -> Measures:
     run = Tiny()
     for i in range(10):
         for at, source, destination, took in (

@@ -14,7 +14,7 @@ from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class DeviceLate(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per straggler whose device was busy."""
-        for late, doing in stragglers_doing(trace, self.min_operations, self.min_share):
+        for late, doing in stragglers_doing(run, self.min_operations, self.min_share):
             cause = doing.cause(late.each_ns)
             if cause in ("compute", "copy"):
                 yield self._finding(late, doing, cause)
@@ -76,17 +76,17 @@ class DeviceLate(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Rank 1 enqueues in time and computes 4 ms longer."""
         return _run(stall_us=0)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Rank 1's host enqueues 4 ms late; its device has nothing to do."""
         return _run(stall_us=4000)
 
 
-def _run(stall_us: float) -> Trace:
+def _run(stall_us: float) -> Measures:
     run = Tiny(ranks=2)
     for step in range(12):
         start = step * 10_000

@@ -18,7 +18,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _TO_ROOT = ("reduce", "gather")
 _SIGNIFICANT = 0.05
@@ -51,9 +51,9 @@ class EarlyRoot(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per communicator and root."""
-        rows = rooted(trace, _TO_ROOT, self.min_operations)
+        rows = rooted(run, _TO_ROOT, self.min_operations)
         roots = rows[rows["rank"] == rows["root"]]
         keys = roots.groupby(["communicator", "root"], observed=True, dropna=False)
         found = []
@@ -63,7 +63,7 @@ class EarlyRoot(Rule):
             p_value = min(chance(len(early), len(mine), fair) * keys.ngroups, 1.0)
             few = len(mine) < self.min_operations and len(early) > fair * len(mine)
             sure = few or p_value <= _SIGNIFICANT
-            if sure and worth_saying(_cost_ns(early), trace, self.min_share):
+            if sure and worth_saying(_cost_ns(early), run, self.min_share):
                 found.append((len(mine), (early, len(mine), p_value)))
         for one in enough(found, self.min_operations, "operation", "with one root"):
             yield self._finding(*one)
@@ -96,17 +96,17 @@ class EarlyRoot(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """The root of twelve reduces comes 3 ms before the others."""
         return _run((1000, 4000, 4000))
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Another rank comes 3 ms before the root and the third."""
         return _run((4000, 1000, 4000))
 
 
-def _run(arrivals_us: tuple[float, ...]) -> Trace:
+def _run(arrivals_us: tuple[float, ...]) -> Measures:
     run = Tiny(ranks=3)
     for i in range(12):
         for rank, arrival in enumerate(arrivals_us):

@@ -17,7 +17,7 @@ from commtrace.units import counted, ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class EmulatedOperation(Rule):
 
     min_share_pct: float = 1.0
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per call and what ran for it."""
-        rows = trace.collectives
+        rows = run.collectives
         if len(rows) and (rows["op"].isna() | rows["executed"].isna()).all():
             raise CannotLook("the trace does not tell both what was called and what ran")
         called, ran = rows["op"].astype(object), rows["executed"].astype(object)
@@ -58,9 +58,9 @@ class EmulatedOperation(Rule):
             op, executed, n = cast("tuple[str, str, int]", kind)
             native, moved = bus_factor(op, n), bus_factor(executed, n)
             if native and moved and moved > native:
-                times = _transfers(trace, rows, emulated)
+                times = _transfers(run, rows, emulated)
                 cost = float(times.sum()) * (1 - native / moved)
-                if worth_saying(cost, trace, self.min_share_pct / 100):
+                if worth_saying(cost, run, self.min_share_pct / 100):
                     yield self._finding(emulated, times, moved / native, round(cost))
 
     def _finding(
@@ -94,17 +94,17 @@ class EmulatedOperation(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """gloo: a reduce_scatter under which an all_reduce runs."""
         return _gloo("all_reduce")
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """One that runs as itself."""
         return _gloo("reduce_scatter")
 
 
-def _gloo(executed: str) -> Trace:
+def _gloo(executed: str) -> Measures:
     run = Tiny(ranks=2, backend="gloo")
     for step in range(5):
         for rank in range(2):
@@ -114,9 +114,9 @@ def _gloo(executed: str) -> Trace:
     return run.trace()
 
 
-def _transfers(trace: Trace, rows: pd.DataFrame, emulated: pd.DataFrame) -> pd.Series[Any]:
+def _transfers(run: Measures, rows: pd.DataFrame, emulated: pd.DataFrame) -> pd.Series[Any]:
     """One time per operation, not per rank, without the waiting."""
-    found = matched(trace)
+    found = matched(run)
     number = found.matches["operation"].to_numpy()[rows.index.get_indexer(emulated.index)]
     mine = found.operations["operation"].isin(number)
     return found.operations.loc[mine, "transfer_ns"].astype("float64")

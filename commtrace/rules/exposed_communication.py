@@ -17,7 +17,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -55,29 +55,29 @@ class ExposedCommunication(Rule):
     hidden_pct: float = 80.0
     min_hideable_pct: float = 10.0
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, of all devices together."""
-        found = _per_device(trace)
+        found = _per_device(run)
         if found.empty:
             raise CannotLook("no device of which both communication and compute are told")
         gain = float(found["gain_ns"].median())
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
-        if helps and worth_saying(gain, trace, self.min_share):
-            yield self._finding(found, round(gain), hidden, trace)
+        if helps and worth_saying(gain, run, self.min_share):
+            yield self._finding(found, round(gain), hidden, run)
 
-    def _finding(self, found: pd.DataFrame, gain: int, hidden: float, trace: Trace) -> Finding:
-        share = share_pct(gain, trace)
+    def _finding(self, found: pd.DataFrame, gain: int, hidden: float, run: Measures) -> Finding:
+        share = share_pct(gain, run)
         exposed = float(found["exposed_ns"].median())
-        most, part = most_exposed(trace)
+        most, part = most_exposed(run)
         op = most or "untold operations"
-        calls, late = ahead(trace, most), unlaunched_ns(trace)
+        calls, late = ahead(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["ahead"].all())
         each = f" (median of {len(found)} devices)" if len(found) > 1 else ""
         # Of kernels of libraries that tell nothing of their operations there are no rows.
-        kernels = trace.kernels[trace.kernels["kind"] == "communication"]
-        communication = trace.collectives if len(trace.collectives) else kernels
+        kernels = run.kernels[run.kernels["kind"] == "communication"]
+        communication = run.collectives if len(run.collectives) else kernels
         return Finding(
             rule=self.name(),
             summary=(
@@ -92,7 +92,7 @@ class ExposedCommunication(Rule):
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence("compute without communication", float(found["free_ns"].median()), "ns"),
-                Evidence(f"could be hidden, {of_time(trace)}", share, "%", 100 * self.min_share),
+                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_share),
                 Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
                 Evidence(f"share of {op} in what is exposed", part, "%"),
                 Evidence("of it before the next compute was launched", late, "ns"),
@@ -106,17 +106,17 @@ class ExposedCommunication(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """In each step 4 ms of all_reduce and then 4 ms of compute."""
         return _run(compute_at=4500)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same at once."""
         return _run(compute_at=500)
 
 
-def _run(compute_at: float) -> Trace:
+def _run(compute_at: float) -> Measures:
     run = Tiny(ranks=2)
     for step in range(3):
         for rank in (0, 1):
@@ -126,10 +126,10 @@ def _run(compute_at: float) -> Trace:
     return run.trace()
 
 
-def _per_device(trace: Trace) -> pd.DataFrame:
+def _per_device(run: Measures) -> pd.DataFrame:
     """Exposed communication, compute without communication, and what could hide, per device."""
-    steps = trace.steps["label"].isna().any()
-    rows = devices(trace, by_step=bool(steps))
+    steps = run.steps["label"].isna().any()
+    rows = devices(run, by_step=bool(steps))
     rows = rows[rows["compute_ns"].notna() & (rows["communication_ns"] > 0)]
     rows = rows.assign(
         exposed_ns=rows["exposed_communication_ns"].astype("int64"),

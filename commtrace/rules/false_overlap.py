@@ -20,7 +20,7 @@ from commtrace.units import cut, ms
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 Int64 = npt.NDArray[np.int64]
 
@@ -58,28 +58,28 @@ class FalseOverlap(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of call and label."""
-        if trace.collectives["asynchronous"].isna().all():
+        if run.collectives["asynchronous"].isna().all():
             raise CannotLook(
                 "the trace does not tell which calls are asynchronous: record it with shapes"
             )
-        calls = _calls(trace)
+        calls = _calls(run)
         found = []
         for _, mine in calls.groupby(["op", "group", "label"], observed=True, dropna=False):
             blocked = mine[mine["blocked"]]
             cost = float(blocked.groupby("rank")["regained_ns"].sum().median())
             mostly = len(blocked) >= _MOSTLY * len(mine)
-            if mostly and worth_saying(cost, trace, self.min_share):
+            if mostly and worth_saying(cost, run, self.min_share):
                 found.append((len(blocked), (blocked, len(mine), round(cost))))
         which = "of one kind that hide nothing"
         for blocked, many, saved in enough(found, self.min_operations, "call", which):
-            yield self._finding(blocked, many, saved, trace)
+            yield self._finding(blocked, many, saved, run)
 
-    def _finding(self, blocked: pd.DataFrame, calls: int, cost: int, trace: Trace) -> Finding:
+    def _finding(self, blocked: pd.DataFrame, calls: int, cost: int, run: Measures) -> Finding:
         first = blocked.iloc[0]
         where = "" if pd.isna(first["label"]) else f" in '{cut(str(first['label']), _NAME)}'"
-        share = share_pct(cost, trace)
+        share = share_pct(cost, run)
         return Finding(
             rule=self.name(),
             summary=(
@@ -100,7 +100,7 @@ class FalseOverlap(Rule):
                 ),
                 Evidence("median time blocked", float(blocked["blocked_ns"].median()), "ns"),
                 Evidence("compute right behind them", float(blocked["behind_ns"].median()), "ns"),
-                Evidence(f"could be hidden, {of_time(trace)}", share, "%", 100 * self.min_share),
+                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_share),
             ),
             ruled_out=(
                 "synchronous calls: only those made with async_op=True are counted",
@@ -114,17 +114,17 @@ class FalseOverlap(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """An asynchronous all_reduce, and the compute enqueued behind it starts at its end."""
         return _run(compute_at=505)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The compute runs meanwhile."""
         return _run(compute_at=105)
 
 
-def _run(compute_at: float) -> Trace:
+def _run(compute_at: float) -> Measures:
     run = Tiny()
     for step in range(12):
         start = step * 1000
@@ -135,15 +135,15 @@ def _run(compute_at: float) -> Trace:
     return run.trace()
 
 
-def _calls(trace: Trace) -> pd.DataFrame:
+def _calls(run: Measures) -> pd.DataFrame:
     """Asynchronous calls: whether they block, for how long, and the compute behind them."""
-    calls = trace.collectives[trace.collectives["asynchronous"] == 1]
-    calls = calls.assign(label=_labels(calls, trace))
+    calls = run.collectives[run.collectives["asynchronous"] == 1]
+    calls = calls.assign(label=_labels(calls, run))
     parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
-    for place, done in device_work(trace).items():
+    for place, done in device_work(run).items():
         mine = calls[(calls["rank"] == place.rank) & (calls["device"] == place.device)]
         if len(mine) and done.compute is not None:
-            parts.append(_blocked(mine, done.compute, _next_call(mine, trace)))
+            parts.append(_blocked(mine, done.compute, _next_call(mine, run)))
     every = pd.concat([part for part in parts if len(part)] or parts[:1])
     return every.assign(regained_ns=every[["blocked_ns", "behind_ns"]].min(axis=1))
 
@@ -161,10 +161,10 @@ def _blocked(calls: pd.DataFrame, compute: Intervals, following: Int64) -> pd.Da
     return calls.assign(blocked=blocked, blocked_ns=end - start - hidden, behind_ns=behind)
 
 
-def _next_call(calls: pd.DataFrame, trace: Trace) -> Int64:
+def _next_call(calls: pd.DataFrame, run: Measures) -> Int64:
     """When the next operation of the same rank and device starts, of whatever kind."""
     rank, device = calls["rank"].iloc[0], calls["device"].iloc[0]
-    every = trace.collectives
+    every = run.collectives
     every = every[(every["rank"] == rank) & (every["device"] == device)]
     starts = np.sort(every["start_ns"].to_numpy())
     last = starts[-1:] + 3_600_000_000_000
@@ -172,9 +172,9 @@ def _next_call(calls: pd.DataFrame, trace: Trace) -> Int64:
     return np.asarray(np.append(starts, last)[found], dtype=np.int64)
 
 
-def _labels(calls: pd.DataFrame, trace: Trace) -> npt.NDArray[np.object_]:
+def _labels(calls: pd.DataFrame, run: Measures) -> npt.NDArray[np.object_]:
     """The innermost labelled range that each call was made in."""
-    ranges = trace.steps[trace.steps["label"].notna()].sort_values("start_ns", kind="stable")
+    ranges = run.steps[run.steps["label"].notna()].sort_values("start_ns", kind="stable")
     moments = calls["launch_ns"].fillna(calls["start_ns"]).to_numpy(dtype=np.int64)
     labels = np.full(len(calls), None, dtype=object)
     for rank in calls["rank"].unique().tolist():

@@ -18,7 +18,7 @@ from commtrace.units import counted, mb, ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
 HALF = r"bf16|f16|fp16|float16|half|hgemm|[hs]884|[hs]16816|e4m3|e5m2|fp8"
@@ -55,17 +55,17 @@ class FullPrecisionPayload(Rule):
     min_half_share: float = 0.5
     min_step_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding, for all float32 operations."""
-        share = _half_share(trace)
+        share = _half_share(run)
         if share is None:
             raise CannotLook("no kernel's name tells in which precision the model computes")
-        known = served(trace)
-        exposed = 1 - known["operation"].map(hidden(trace))
+        known = served(run)
+        exposed = 1 - known["operation"].map(hidden(run))
         gain = _gain_ns(known) * exposed
         full = (known["dtype"] == "float32") & (known["size_bytes"] >= self.min_bytes)
         some, cost = known[full], round(float(gain[full].sum()))
-        if share < self.min_half_share or not worth_saying(cost, trace, self.min_step_share):
+        if share < self.min_half_share or not worth_saying(cost, run, self.min_step_share):
             return
         taken = float(some["transfer_ns"].sum())
         yield Finding(
@@ -78,7 +78,7 @@ class FullPrecisionPayload(Rule):
                 f"for each element save up to {ms(cost)}"
             ),
             ranks=(),
-            streams=streams(some, trace),
+            streams=streams(some, run),
             start_ns=int(some["first_arrival_ns"].min()),
             end_ns=int(some["last_end_ns"].max()),
             cost_ns=cost,
@@ -94,19 +94,19 @@ class FullPrecisionPayload(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """64 MB of float32 gradients beside bfloat16 matrix products."""
         return _training("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn")
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same beside float32 ones."""
         return _training("ampere_sgemm_128x64_nn")
 
 
-def _half_share(trace: Trace) -> float | None:
+def _half_share(run: Measures) -> float | None:
     """The share of half precision in the matrix kernels' time, None where no name tells."""
-    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+    kernels = run.kernels[run.kernels["kind"] == "compute"]
     time = kernels.groupby("name", observed=True)["duration_ns"].sum()
     names = time.index.astype(str)
     half = names.str.contains(HALF, case=False)
@@ -126,7 +126,7 @@ def _gain_ns(known: pd.DataFrame) -> pd.Series[float]:
     return gain
 
 
-def _training(kernel: str) -> Trace:
+def _training(kernel: str) -> Measures:
     run = Tiny(2)
     for i in range(12):
         for rank in range(2):

@@ -21,7 +21,7 @@ from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _AT_ONCE_NS = 50_000
 
@@ -58,26 +58,26 @@ class HeadOfLine(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of blocked operation and kind of blocker."""
-        calls = trace.collectives[trace.collectives["launch_ns"].notna()]
+        calls = run.collectives[run.collectives["launch_ns"].notna()]
         if len(calls) < self.min_operations:
             raise too_few(len(calls), "operation", self.min_operations, "with a known launch")
-        stuck = _stuck(calls, trace)
+        stuck = _stuck(calls, run)
         kinds = ["op", "group", "blocker", "blocker_group"]
         found = []
         for _, mine in stuck.groupby(kinds, observed=True, dropna=False):
             per_rank = mine.groupby("rank")
-            cost = max(_gain_ns(of_rank, trace) for _, of_rank in per_rank)
-            if worth_saying(cost, trace, self.min_share):
+            cost = max(_gain_ns(of_rank, run) for _, of_rank in per_rank)
+            if worth_saying(cost, run, self.min_share):
                 found.append((int(per_rank.size().max()), (mine, cost)))
         for mine, cost in enough(found, self.min_operations, "operation", "stuck behind one kind"):
-            yield self._finding(mine, cost, trace)
+            yield self._finding(mine, cost, run)
 
-    def _finding(self, stuck: pd.DataFrame, cost: int, trace: Trace) -> Finding:
+    def _finding(self, stuck: pd.DataFrame, cost: int, run: Measures) -> Finding:
         first = stuck.iloc[0]
         queued = float((stuck["start_ns"] - stuck["ready_ns"]).median())
-        share = share_pct(cost, trace)
+        share = share_pct(cost, run)
         same = "" if first["group"] == first["blocker_group"] else " of another group"
         return Finding(
             rule=self.name(),
@@ -96,7 +96,7 @@ class HeadOfLine(Rule):
                 ),
                 Evidence("median time ready but queued", queued, "ns"),
                 Evidence(
-                    f"compute that could run meanwhile, {of_time(trace)}",
+                    f"compute that could run meanwhile, {of_time(run)}",
                     share,
                     "%",
                     100 * self.min_share,
@@ -112,17 +112,17 @@ class HeadOfLine(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """An all_gather that compute needs queues behind a reduce_scatter on one stream."""
         return _run(stream=20)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same on a stream of its own."""
         return _run(stream=21)
 
 
-def _run(stream: int) -> Trace:
+def _run(stream: int) -> Measures:
     run = Tiny()
     for step in range(12):
         start = step * 1000
@@ -136,7 +136,7 @@ def _run(stream: int) -> Trace:
     return run.trace()
 
 
-def _stuck(calls: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
     """Operations that started as soon as an unrelated one on their stream was done."""
     calls = calls.sort_values(["rank", "device", "stream", "start_ns"], kind="stable")
     calls = calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
@@ -144,7 +144,7 @@ def _stuck(calls: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     calls = calls.assign(
         blocker=before["op"],
         blocker_group=before["group"],
-        ready_ns=np.maximum(ready_ns(calls, trace), before["start_ns"]),
+        ready_ns=np.maximum(ready_ns(calls, run), before["start_ns"]),
     )
     op, group = (calls[name].astype(object) for name in ("op", "group"))
     told = calls["op"].notna() & calls["blocker"].notna() & (op != "barrier")
@@ -157,30 +157,32 @@ def _stuck(calls: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     return calls[told & other_bytes & (other_kind | other_group) & waited & at_once]
 
 
-def _gain_ns(stuck: pd.DataFrame, trace: Trace) -> int:
+def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:
     """What one rank gains if none of them is stuck."""
     rank, device = int(stuck["rank"].iloc[0]), str(stuck["device"].iloc[0])
     ready = stuck["ready_ns"].to_numpy(dtype=np.int64)
     start = stuck["start_ns"].to_numpy()
     end = stuck["end_ns"].to_numpy()
-    compute = _compute(trace, rank, device)
+    compute = _compute(run, rank, device)
     if compute is None:
         return 0
     waits = start - ready - covered(ready, start, compute)
-    behind = covered(end, np.maximum(_next_call_ns(end, rank, trace), end), compute)
+    behind = covered(end, np.maximum(_next_call_ns(end, rank, run), end), compute)
     # Threads may be stuck at the same time: that time is gained once.
     at_most = total(subtract(union(ready, start), compute))
     return min(int(np.minimum(waits, behind).sum()), at_most)
 
 
-def _compute(trace: Trace, rank: int, device: str) -> Intervals | None:
-    done = device_work(trace).get(Device(rank, device))
+def _compute(run: Measures, rank: int, device: str) -> Intervals | None:
+    done = device_work(run).get(Device(rank, device))
     return done.compute if done else None
 
 
-def _next_call_ns(moments: npt.NDArray[np.int64], rank: int, trace: Trace) -> npt.NDArray[np.int64]:
+def _next_call_ns(
+    moments: npt.NDArray[np.int64], rank: int, run: Measures
+) -> npt.NDArray[np.int64]:
     """When the rank's host calls the next operation after each moment; the end of time if never."""
-    of_rank = trace.collectives.loc[trace.collectives["rank"] == rank, "launch_ns"]
+    of_rank = run.collectives.loc[run.collectives["rank"] == rank, "launch_ns"]
     launched = np.sort(of_rank.dropna().to_numpy(dtype=np.int64))
     launched = np.append(launched, np.iinfo(np.int64).max)
     return np.asarray(launched[np.searchsorted(launched, moments, side="right")], dtype=np.int64)

@@ -19,7 +19,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 Int64 = npt.NDArray[np.int64]
 
@@ -60,25 +60,23 @@ class HostSync(Rule):
     resume_us: float = 100.0
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
-        calls = trace.collectives
+        calls = run.collectives
         calls = calls[(calls["device"] != "cpu") & calls["launch_ns"].notna()]
         if len(calls) < self.min_operations:
             raise CannotLook(f"fewer than {self.min_operations} collectives launched on a GPU")
         found = []
-        for line in timelines(trace):
+        for line in timelines(run):
             mine = calls[(calls["rank"] == line.rank) & (calls["device"] == line.device)]
-            to_host = trace.copies[
-                (trace.copies["rank"] == line.rank) & (trace.copies["kind"] == "DtoH")
-            ]
+            to_host = run.copies[(run.copies["rank"] == line.rank) & (run.copies["kind"] == "DtoH")]
             blocked, by_copy, idle = _blocked(line, mine, to_host, round(1e3 * self.resume_us))
             enough = len(blocked) >= self.min_operations
-            if enough and worth_saying(idle, trace, self.min_share):
+            if enough and worth_saying(idle, run, self.min_share):
                 found.append((idle, by_copy, blocked, line))
         if found:
             worst = max(found, key=lambda one: one[0])
-            yield self._finding(*worst, tuple(sorted({one[3].rank for one in found})), trace)
+            yield self._finding(*worst, tuple(sorted({one[3].rank for one in found})), run)
 
     def _finding(
         self,
@@ -87,9 +85,9 @@ class HostSync(Rule):
         blocked: Int64,
         line: Timeline,
         ranks: tuple[int, ...],
-        trace: Trace,
+        run: Measures,
     ) -> Finding:
-        share = share_pct(idle, trace)
+        share = share_pct(idle, run)
         return Finding(
             rule=self.name(),
             summary=(
@@ -109,7 +107,7 @@ class HostSync(Rule):
                     self.min_operations,
                 ),
                 Evidence("of these with a copy to the host", by_copy, "operations"),
-                Evidence(f"idle behind them, {of_time(trace)}", share, "%", 100 * self.min_share),
+                Evidence(f"idle behind them, {of_time(run)}", share, "%", 100 * self.min_share),
             ),
             ruled_out=("a slow host: it resumes when the collective is done, each time",),
             advice=(
@@ -120,17 +118,17 @@ class HostSync(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """After each all_reduce the host reads its result, then goes on launching."""
         return _run(reads=True)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The host launches everything ahead, and reads nothing."""
         return _run(reads=False)
 
 
-def _run(*, reads: bool) -> Trace:
+def _run(*, reads: bool) -> Measures:
     run = Tiny()
     launch, free = 0.0, 0.0
     for step in range(12):

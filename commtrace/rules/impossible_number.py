@@ -17,7 +17,7 @@ from commtrace.units import mb, ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _MARGIN = 1.05  # sizes are exact, but times end on the clock's ticks
 
@@ -54,18 +54,18 @@ class ImpossibleNumber(Rule):
     host_gb_s: float = 450.0
     min_share: float = 0.1
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of operation, and one per way of copies."""
-        copies = self._copies(trace)
+        copies = self._copies(run)
         try:
-            known = self._operations(trace)
+            known = self._operations(run)
         except CannotLook:
             if copies.empty:
                 raise CannotLook("neither an operation nor a copy tells its size") from None
         else:
             for (op, _), some in self._wrong(known, ["op", "dtype"]):
                 yield self._finding(
-                    some, str(op), streams(some, trace), "in-network reduction: allowed for"
+                    some, str(op), streams(some, run), "in-network reduction: allowed for"
                 )
         for way, some in self._wrong(copies, ["rank", "kind", "source", "destination"]):
             _, kind, source, destination = way
@@ -79,10 +79,10 @@ class ImpossibleNumber(Rule):
             if len(wrong) and len(wrong) >= self.min_share * len(some):
                 yield what, wrong
 
-    def _operations(self, trace: Trace) -> pd.DataFrame:
-        known = served(trace, cold=True)
-        told = uniform_link(trace)
-        on_cpu = bool((trace.collectives["device"] == "cpu").all())
+    def _operations(self, run: Measures) -> pd.DataFrame:
+        known = served(run, cold=True)
+        told = uniform_link(run)
+        on_cpu = bool((run.collectives["device"] == "cpu").all())
         known = known[known["size_bytes"] >= self.min_bytes]
         if on_cpu:
             known = known[~known["op"].isin(["send", "recv"])]
@@ -95,23 +95,23 @@ class ImpossibleNumber(Rule):
             duration_ns=known["transfer_ns"],
         )
 
-    def _copies(self, trace: Trace) -> pd.DataFrame:
-        copies = trace.copies[trace.copies[["source", "destination"]].notna().all(axis=1)]
+    def _copies(self, run: Measures) -> pd.DataFrame:
+        copies = run.copies[run.copies[["source", "destination"]].notna().all(axis=1)]
         large = copies[copies["size_bytes"].fillna(0) >= self.min_bytes]
         known = large[large["kind"].isin(["HtoD", "DtoH", "PtoP"])]
         ends = list(zip(known["source"], known["destination"], strict=True))
-        peaks = {way: self._peak(*way, trace) for way in set(ends)}
+        peaks = {way: self._peak(*way, run) for way in set(ends)}
         return known.assign(
             gb_s=known["size_bytes"].astype("float64") / known["duration_ns"].clip(lower=1),
             peak=[peaks[way] for way in ends],
             end_ns=known["start_ns"] + known["duration_ns"],
         )
 
-    def _peak(self, source: str, destination: str, trace: Trace) -> float:
+    def _peak(self, source: str, destination: str, run: Measures) -> float:
         if "host" in (source, destination):
-            host = pcie(gpu_name(trace))
+            host = pcie(gpu_name(run))
             return host.peak_gb_s if host else self.host_gb_s
-        told = link(source, destination, trace)
+        told = link(source, destination, run)
         return told.peak_gb_s if told else self.peak_gb_s
 
     def _finding(
@@ -141,17 +141,17 @@ class ImpossibleNumber(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """1 GB broadcast in 0.77 ms: 1.3 TB/s."""
         return _broadcasts(770)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """In 2.5 ms: 400 GB/s."""
         return _broadcasts(2500)
 
 
-def _broadcasts(took_us: float) -> Trace:
+def _broadcasts(took_us: float) -> Measures:
     run = Tiny(2)
     for i in range(3):
         for rank in range(2):

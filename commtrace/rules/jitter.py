@@ -17,7 +17,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Jitter(Rule):
     min_ratio: float = 1.05
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding."""
-        rows = arrivals(trace, self.min_operations)
+        rows = arrivals(run, self.min_operations)
         operations = _operations(rows)
-        late = late_ranks(trace, self.min_operations)
-        if any(worth_saying(one.cost_ns, trace, self.min_share) for one in late):
+        late = late_ranks(run, self.min_operations)
+        if any(worth_saying(one.cost_ns, run, self.min_share) for one in late):
             return
         behind = operations["last_ns"] - operations["mean_ns"]
         varies = operations["slowest_ns"] - operations["typical_ns"]
@@ -64,14 +64,14 @@ class Jitter(Rule):
         behind_ns = rows["operation"].map(behind).fillna(0).astype("int64")
         # Everybody but the last stands still, so that each operation counts all ranks but one.
         rows = rows.assign(late_ns=behind_ns.where(~rows["last"], 0))
-        cost = sum(stands_ns(rows, trace)) // (rows["rank"].nunique() - 1)
+        cost = sum(stands_ns(rows, run)) // (rows["rank"].nunique() - 1)
         ratio = float(operations["slowest_ns"].sum() / max(operations["typical_ns"].sum(), 1))
-        if worth_saying(cost, trace, self.min_share) and ratio >= self.min_ratio:
-            yield self._finding(operations, cost, ratio, trace)
+        if worth_saying(cost, run, self.min_share) and ratio >= self.min_ratio:
+            yield self._finding(operations, cost, ratio, run)
 
-    def _finding(self, operations: pd.DataFrame, cost: int, ratio: float, trace: Trace) -> Finding:
+    def _finding(self, operations: pd.DataFrame, cost: int, ratio: float, run: Measures) -> Finding:
         known = operations["last_rank"].dropna()
-        share = share_pct(cost, trace)
+        share = share_pct(cost, run)
         turns = int(known.nunique())
         who = "one rank, not more often than chance allows, is"
         if turns != 1:
@@ -89,26 +89,26 @@ class Jitter(Rule):
             cost_ns=cost,
             evidence=(
                 Evidence("slowest over mean time between collectives", ratio, "x", self.min_ratio),
-                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_share),
                 Evidence("ranks that were last", turns, "ranks"),
             ),
             ruled_out=("a straggler: no rank is last more often than chance allows",),
-            advice=_advice(trace),
+            advice=_advice(run),
             confidence="medium",
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Two ranks, each in turn 6 ms behind the other."""
         return _run(late_us=6000)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same, 0.2 ms behind."""
         return _run(late_us=200)
 
 
-def _run(late_us: float) -> Trace:
+def _run(late_us: float) -> Measures:
     run = Tiny(ranks=2)
     for step in range(12):
         for rank in (0, 1):
@@ -140,8 +140,8 @@ def _operations(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _advice(trace: Trace) -> str:
-    manifest = trace.manifest or {}
+def _advice(run: Measures) -> str:
+    manifest = run.manifest or {}
     cores, ranks = (manifest.get("cpu") or {}).get("count"), manifest.get("world_size")
     one_host = len(manifest.get("hosts") or ()) == 1
     if cores and ranks and one_host and manifest.get("backend") == "gloo" and cores < ranks:

@@ -13,7 +13,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class LateReceiver(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per sender and receiver."""
-        rows = sent(trace, self.min_operations)
+        rows = sent(run, self.min_operations)
         waiting = rows.loc[(rows["op"] == "send") & (rows["wait_ns"] > 0), "operation"]
         is_late = (rows["op"] == "recv") & rows["operation"].isin(waiting)
         limits = self.min_operations, self.min_share
-        for late in systematic(rows, is_late, ["sender", "receiver"], trace, limits):
+        for late in systematic(rows, is_late, ["sender", "receiver"], run, limits):
             yield self._finding(late)
 
     def _finding(self, late: Awaited) -> Finding:
@@ -87,17 +87,17 @@ class LateReceiver(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Twelve sends, each 3 ms before its recv."""
         return _run(send_at=1000, recv_at=4000)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Twelve recvs, each posted 3 ms before its send."""
         return _run(send_at=4000, recv_at=1000)
 
 
-def _run(send_at: float, recv_at: float) -> Trace:
+def _run(send_at: float, recv_at: float) -> Measures:
     run = Tiny(ranks=2)
     for start in range(0, 120_000, 10_000):
         run.collective(0, "send", start + send_at, 6000 - send_at, size=1 << 26, peer=1)

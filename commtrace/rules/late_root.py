@@ -13,7 +13,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _FROM_ROOT = ("broadcast", "scatter")
 
@@ -46,12 +46,12 @@ class LateRoot(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per communicator and root."""
-        rows = rooted(trace, _FROM_ROOT, self.min_operations)
+        rows = rooted(run, _FROM_ROOT, self.min_operations)
         at_root = rows["root"] == rows["rank"]
         limits = self.min_operations, self.min_share
-        for late in systematic(rows, at_root, ["communicator", "root"], trace, limits):
+        for late in systematic(rows, at_root, ["communicator", "root"], run, limits):
             yield self._finding(late)
 
     def _finding(self, late: Awaited) -> Finding:
@@ -84,17 +84,17 @@ class LateRoot(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """The root of twelve broadcasts comes 3 ms after the others."""
         return _run((4000, 1000, 1000))
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Another rank comes 3 ms after the root and the third."""
         return _run((1000, 4000, 1000))
 
 
-def _run(arrivals_us: tuple[float, ...]) -> Trace:
+def _run(arrivals_us: tuple[float, ...]) -> Measures:
     run = Tiny(ranks=3)
     for i in range(12):
         for rank, arrival in enumerate(arrivals_us):

@@ -20,7 +20,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,19 @@ class LateSender(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per sender and receiver; one of both where each waits for the other."""
-        in_vain = _in_vain(trace, self.min_share)
+        in_vain = _in_vain(run, self.min_share)
         for _, waits in in_vain.groupby("pair"):
             yield self._of_vain(waits)
         try:
-            rows = sent(trace, self.min_operations)
+            rows = sent(run, self.min_operations)
         except CannotLook:
             if len(in_vain):
                 return
             raise
         limits = self.min_operations, self.min_share
-        for late in systematic(rows, rows["op"] == "send", ["receiver", "sender"], trace, limits):
+        for late in systematic(rows, rows["op"] == "send", ["receiver", "sender"], run, limits):
             yield self._finding(late)
 
     def _of_vain(self, waits: pd.DataFrame) -> Finding:
@@ -134,17 +134,17 @@ class LateSender(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Twelve recvs, each posted 3 ms before its send."""
         return _run(send_at=4000, recv_at=1000)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Twelve sends, each 3 ms before its recv."""
         return _run(send_at=1000, recv_at=4000)
 
 
-def _run(send_at: float, recv_at: float) -> Trace:
+def _run(send_at: float, recv_at: float) -> Measures:
     run = Tiny(ranks=2)
     for start in range(0, 120_000, 10_000):
         run.collective(0, "send", start + send_at, 6000 - send_at, size=1 << 26, peer=1)
@@ -152,17 +152,17 @@ def _run(send_at: float, recv_at: float) -> Trace:
     return run.trace()
 
 
-def _in_vain(trace: Trace, min_share: float) -> pd.DataFrame:
+def _in_vain(run: Measures, min_share: float) -> pd.DataFrame:
     """Long recvs without a send from a rank that sent too few; its recording is around them."""
-    rows = joined_rows(trace)
+    rows = joined_rows(run)
     rows = rows[rows["op"].isin(("send", "recv")) & rows["peer"].notna()]
     rows = rows.assign(peer=rows["peer"].astype("int64"), start_ns=rows["arrival_ns"])
     recvs, sends = rows[rows["op"] == "recv"], rows[rows["op"] == "send"]
     expected = recvs.groupby(["rank", "peer"])["op"].transform("size")
     count = sends.groupby(["peer", "rank"]).size().to_dict()
     came = [count.get(pair, 0) for pair in zip(recvs["rank"], recvs["peer"], strict=True)]
-    cut = {note.rank for note in trace.notes if note.code in ("truncated", "damaged")}
-    windows = trace.ranks.drop_duplicates("rank").set_index("rank")[["start_ns", "end_ns"]]
+    cut = {note.rank for note in run.notes if note.code in ("truncated", "damaged")}
+    windows = run.ranks.drop_duplicates("rank").set_index("rank")[["start_ns", "end_ns"]]
     window = windows.reindex(recvs["peer"]).astype("float64").to_numpy()
     waited = recvs["end_ns"] - recvs["start_ns"]
     return recvs[
@@ -171,5 +171,5 @@ def _in_vain(trace: Trace, min_share: float) -> pd.DataFrame:
         & ~recvs["peer"].isin(cut)
         & (window[:, 0] <= recvs["start_ns"])
         & (recvs["end_ns"] <= window[:, 1])
-        & (waited >= min_share * whole(trace).time_ns)
+        & (waited >= min_share * whole(run).time_ns)
     ]

@@ -21,7 +21,7 @@ from commtrace.units import mb, ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,18 @@ class LatencyBound(Rule):
     min_step_share: float = 0.05
     bucket_bytes: int = 25_000_000
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per operation, group and type."""
-        several_ranks(trace)
-        known = served(trace)
+        several_ranks(run)
+        known = served(run)
         known = known[known["exact"]]
         looked = False
         found: list[tuple[int, Finding]] = []
         for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
-            latency, origin = self._latency_ns(some, trace)
+            latency, origin = self._latency_ns(some, run)
             if latency is not None:
                 looked = True
-                found += self._among(some, latency, origin, known, trace)
+                found += self._among(some, latency, origin, known, run)
         yield from enough(found, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
@@ -80,7 +80,7 @@ class LatencyBound(Rule):
             )
 
     def _among(
-        self, some: pd.DataFrame, latency: float, origin: str, known: pd.DataFrame, trace: Trace
+        self, some: pd.DataFrame, latency: float, origin: str, known: pd.DataFrame, run: Measures
     ) -> Iterator[tuple[int, Finding]]:
         """A finding of the group, with how many operations it is about."""
         some = some.assign(typical_ns=typical_ns(some))
@@ -92,7 +92,7 @@ class LatencyBound(Rule):
         saved = of_row["took_ns"] - left * latency - of_row["moving_ns"]
         cost = round(float(saved[left < of_row["count"]].clip(lower=0).sum()))
         in_rows = small[of_row["count"].to_numpy()[row] > 1]
-        if not worth_saying(cost, trace, self.min_step_share):
+        if not worth_saying(cost, run, self.min_step_share):
             return
         share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
         finding = Finding(
@@ -103,7 +103,7 @@ class LatencyBound(Rule):
                 f"{len(in_rows) - joined} would do"
             ),
             ranks=(),
-            streams=streams(in_rows, trace),
+            streams=streams(in_rows, run),
             start_ns=int(in_rows["first_arrival_ns"].min()),
             end_ns=int(in_rows["last_end_ns"].max()),
             cost_ns=cost,
@@ -119,23 +119,23 @@ class LatencyBound(Rule):
         )
         yield len(in_rows), finding
 
-    def _latency_ns(self, some: pd.DataFrame, trace: Trace) -> tuple[float | None, str]:
+    def _latency_ns(self, some: pd.DataFrame, run: Measures) -> tuple[float | None, str]:
         """One operation's latency, and where it is from; None where nothing tells it."""
         if model := _fitted(some, self.max_residual):
             return model.latency_ns, "fitted from this trace"
-        if some["ranks"].isna().any() or not (trace.groups["backend"] == "nccl").any():
+        if some["ranks"].isna().any() or not (run.groups["backend"] == "nccl").any():
             return None, ""
         op, ranks = str(some["op"].iloc[0]), int(some["ranks"].iloc[0])
-        nodes = min(max(trace.ranks["host"].nunique(), 1), ranks)
+        nodes = min(max(run.ranks["host"].nunique(), 1), ranks)
         return nccl_latency_ns(op, ranks, nodes=nodes), "by NCCL's tuning constants"
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """After a few large ones, 60 all_reduces of 8 kB one after the other."""
         return _all_reduces(pause_us=2)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same with 200 µs in between."""
         return _all_reduces(pause_us=200)
 
@@ -181,7 +181,7 @@ def _measured(small: pd.DataFrame, row: npt.NDArray[np.intp], latency: float) ->
     return of_row.assign(took_ns=(of_row["end_ns"] - of_row["start_ns"]).astype("float64"))
 
 
-def _all_reduces(pause_us: float) -> Trace:
+def _all_reduces(pause_us: float) -> Measures:
     run = Tiny(2)
     now = 0.0
     for size, took in [(4_000_000, 60), (16_000_000, 180), (64_000_000, 660)] + [(8_000, 20)] * 60:

@@ -18,7 +18,7 @@ from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, cut, ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 Bool = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
@@ -59,45 +59,45 @@ class LaunchGap(Rule):
     max_gap_us: float = 1000.0
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding of each form, with the worst of the devices that have it."""
-        lines = list(timelines(trace))
-        gaps = self._worth([_Idle.before(line, self._gaps(line)) for line in lines], trace)
+        lines = list(timelines(run))
+        gaps = self._worth([_Idle.before(line, self._gaps(line)) for line in lines], run)
         gaps = [one for one in gaps if one.outlasts_work]
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
-        stalls = self._worth([self._stalls(line, trace) for line in lines], trace)
+        stalls = self._worth([self._stalls(line, run) for line in lines], run)
         for found, told in ((many, self._of_gaps), (stalls, self._of_stalls)):
             if found:
                 worst = max(found, key=lambda one: one.total_ns)
                 ranks = tuple(sorted({one.line.rank for one in found}))
-                yield replace(told(worst, trace), ranks=ranks)
+                yield replace(told(worst, run), ranks=ranks)
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
 
-    def _worth(self, found: list[_Idle], trace: Trace) -> list[_Idle]:
-        return [one for one in found if worth_saying(one.total_ns, trace, self.min_share)]
+    def _worth(self, found: list[_Idle], run: Measures) -> list[_Idle]:
+        return [one for one in found if worth_saying(one.total_ns, run, self.min_share)]
 
     def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""
         by_copy = behind(line.with_host) | line.starved_beside(line.small_copies())
         return line.starved() & ~by_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
 
-    def _stalls(self, line: Timeline, trace: Trace) -> _Idle:
+    def _stalls(self, line: Timeline, run: Measures) -> _Idle:
         """The same of long ones, where no device of the rank had anything to run.
 
         So long no copy to the host keeps it from launching.
         """
         idle = _Idle.before(line, line.starved())
-        begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, trace))
+        begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, run))
         long = end - begin > 1e3 * self.max_gap_us
         return _Idle(line, begin[long], end[long])
 
-    def _of_gaps(self, found: _Idle, trace: Trace) -> Finding:
+    def _of_gaps(self, found: _Idle, run: Measures) -> Finding:
         line, gaps = found.line, found.idle_ns
         bordering, bucket = self._bordering(line, self._gaps(line))
         return self._finding(
             found,
-            trace,
+            run,
             summary=(
                 f"rank {line.rank}'s {line.device} waits for a launch "
                 f"{counted(len(gaps), 'time')}, {ms(float(gaps.mean()))} on average: "
@@ -135,15 +135,15 @@ class LaunchGap(Rule):
             "gaps border on them; "
         )
 
-    def _of_stalls(self, found: _Idle, trace: Trace) -> Finding:
+    def _of_stalls(self, found: _Idle, run: Measures) -> Finding:
         line, stalls = found.line, found.idle_ns
         often = "once" if len(stalls) == 1 else f"{len(stalls)} times"
         longest = int(stalls.argmax())
-        label = _label(found, trace)
+        label = _label(found, run)
         since = ms(int(found.begin_ns[longest] - line.first_ns))
         return self._finding(
             found,
-            trace,
+            run,
             summary=(
                 f"rank {line.rank}'s host stalls {often} for over {ms(1e3 * self.max_gap_us)}, and "
                 f"{line.device} has nothing to run: {ms(int(stalls.sum()))}"
@@ -165,7 +165,7 @@ class LaunchGap(Rule):
     def _finding(
         self,
         found: _Idle,
-        trace: Trace,
+        run: Measures,
         *,
         summary: str,
         evidence: tuple[Evidence, ...],
@@ -174,7 +174,7 @@ class LaunchGap(Rule):
         confidence: Literal["medium", "low"],
     ) -> Finding:
         line = found.line
-        share = share_pct(found.total_ns, trace)
+        share = share_pct(found.total_ns, run)
         behind = np.searchsorted(line.start_ns, found.end_ns).clip(max=len(line.stream) - 1)
         return Finding(
             rule=self.name(),
@@ -186,7 +186,7 @@ class LaunchGap(Rule):
             cost_ns=found.total_ns,
             evidence=(
                 *evidence,
-                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_share),
             ),
             ruled_out=ruled_out,
             advice=advice,
@@ -194,17 +194,17 @@ class LaunchGap(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """200 kernels of 10 µs, one launched every 30 µs."""
         return _run(every_us=30)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same, one launched every 8 µs."""
         return _run(every_us=8)
 
 
-def _run(every_us: float) -> Trace:
+def _run(every_us: float) -> Measures:
     run = Tiny()
     run.step(0, 0, 0, 205 * max(every_us, 10))
     start = 0.0
@@ -248,9 +248,9 @@ def _median(times: npt.NDArray[np.int64]) -> float:
     return float(np.median(times))
 
 
-def _label(found: _Idle, trace: Trace) -> str | None:
+def _label(found: _Idle, run: Measures) -> str | None:
     """The innermost labelled range that most of the time was spent in, if there is one."""
-    ranges = trace.steps[trace.steps["label"].notna() & (trace.steps["rank"] == found.line.rank)]
+    ranges = run.steps[run.steps["label"].notna() & (run.steps["rank"] == found.line.rank)]
     opens = ranges["start_ns"].to_numpy()
     closes = opens + ranges["duration_ns"].to_numpy()
     time: dict[str, int] = {}

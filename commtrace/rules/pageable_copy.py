@@ -18,7 +18,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 Confidence = Literal["high", "medium", "low"]
 _OTHER_WAY = {"HtoD": "DtoH", "DtoH": "HtoD"}
@@ -54,9 +54,9 @@ class PageableCopy(Rule):
     min_ratio: float = 1.25
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per rank and direction."""
-        copies = trace.copies[trace.copies["kind"].isin(list(_OTHER_WAY))]
+        copies = run.copies[run.copies["kind"].isin(list(_OTHER_WAY))]
         if not copies["memory"].notna().any():
             raise CannotLook("no copy between host and GPU tells its memory")
         large = copies[(copies["size_bytes"] >= self.min_bytes) & (copies["duration_ns"] > 0)]
@@ -64,18 +64,18 @@ class PageableCopy(Rule):
         pageable = large[large["memory"] == "pageable"]
         for (rank, kind), slow in pageable.groupby(["rank", "kind"], observed=True):
             pinned = large[(large["rank"] == rank) & (large["memory"] == "pinned")]
-            gb_s, origin, confidence = _reachable(pinned, str(kind), trace)
+            gb_s, origin, confidence = _reachable(pinned, str(kind), run)
             if gb_s > self.min_ratio * float(slow["gb_s"].median()):
-                yield from self._finding(slow, gb_s, origin, confidence, trace)
+                yield from self._finding(slow, gb_s, origin, confidence, run)
 
     def _finding(
-        self, slow: pd.DataFrame, gb_s: float, origin: str, confidence: Confidence, trace: Trace
+        self, slow: pd.DataFrame, gb_s: float, origin: str, confidence: Confidence, run: Measures
     ) -> Iterator[Finding]:
         start = slow["start_ns"].to_numpy()
         end = start + slow["duration_ns"].to_numpy()
         moved, taken = int(slow["size_bytes"].sum()), total(union(start, end))
         cost = max(round(taken - moved / gb_s), 0)
-        if not worth_saying(cost, trace, self.min_share):
+        if not worth_saying(cost, run, self.min_share):
             return
         measured, kind = float(slow["gb_s"].median()), str(slow["kind"].iloc[0])
         yield Finding(
@@ -102,12 +102,12 @@ class PageableCopy(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """4 MB to the GPU at 5 GB/s from pageable memory, at 12 from pinned."""
         return _copies("pageable", 800)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """All from pinned memory."""
         return _copies("pinned", 333)
 
@@ -120,21 +120,21 @@ _ADVICE = {
 }
 
 
-def _reachable(pinned: pd.DataFrame, kind: str, trace: Trace) -> tuple[float, str, Confidence]:
+def _reachable(pinned: pd.DataFrame, kind: str, run: Measures) -> tuple[float, str, Confidence]:
     """What pinned copies reach in GB/s, which ones those are, and how sure that is."""
     ways: tuple[tuple[str, Confidence], ...] = ((kind, "high"), (_OTHER_WAY[kind], "medium"))
     for way, confidence in ways:
         of_way = pinned.loc[pinned["kind"] == way, "gb_s"]
         if len(of_way):
             return float(of_way.median()), f"pinned {way} copies here", confidence
-    link = pcie(gpu_name(trace))
+    link = pcie(gpu_name(run))
     if link:
         return link.usual_gb_s, f"pinned copies over {link.name} usually", "medium"
     assumed = LINKS["PCIe 3 x16"]
     return assumed.usual_gb_s, f"pinned copies over {assumed.name} (assumed) usually", "low"
 
 
-def _copies(memory: str, took_us: float) -> Trace:
+def _copies(memory: str, took_us: float) -> Measures:
     run = Tiny()
     for i in range(10):
         for at, one, took in ((0, memory, took_us), (1000, "pinned", 333)):

@@ -16,7 +16,7 @@ from commtrace.synthetic import Tiny
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _TIMES_MORE = 4
 
@@ -57,9 +57,9 @@ class PipelineBubble(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per pipeline."""
-        rows = sent(trace, self.min_operations)
+        rows = sent(run, self.min_operations)
         chains = _chains(rows)
         if not chains:
             raise CannotLook("sends and recvs do not form the chain of a pipeline")
@@ -67,14 +67,14 @@ class PipelineBubble(Rule):
             mine = rows[rows["rank"].isin(chain)]
             micro_batches = _messages_per_step(mine)
             waiting = float(mine.groupby("rank")["wait_ns"].sum().reindex(chain).mean())
-            told = worth_saying(waiting, trace, self.min_share) and _gain_ns(mine, waiting) > 0
+            told = worth_saying(waiting, run, self.min_share) and _gain_ns(mine, waiting) > 0
             if micro_batches > 1 and told:
-                yield self._finding(mine, len(chain), micro_batches, waiting, trace)
+                yield self._finding(mine, len(chain), micro_batches, waiting, run)
 
     def _finding(
-        self, rows: pd.DataFrame, stages: int, batches: int, waiting: float, trace: Trace
+        self, rows: pd.DataFrame, stages: int, batches: int, waiting: float, run: Measures
     ) -> Finding:
-        measured = share_pct(waiting, trace)
+        measured = share_pct(waiting, run)
         more = _TIMES_MORE * batches
         ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, more)
         uneven = measured > 1.25 * ideal
@@ -94,7 +94,7 @@ class PipelineBubble(Rule):
             cost_ns=_gain_ns(rows, waiting),
             evidence=(
                 Evidence("mean waiting of a stage", waiting, "ns"),
-                Evidence(f"share {of_time(trace)}", measured, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", measured, "%", 100 * self.min_share),
                 Evidence("bubble of equal stages", ideal, "%"),
                 Evidence("micro-batches", batches, "messages per link, direction and step"),
             ),
@@ -104,17 +104,17 @@ class PipelineBubble(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Two stages, two micro-batches a step: the second stage waits a third of the time."""
         return _run(steps=6, micro_batches=2)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same with forty micro-batches in one step."""
         return _run(steps=1, micro_batches=40)
 
 
-def _run(steps: int, micro_batches: int) -> Trace:
+def _run(steps: int, micro_batches: int) -> Measures:
     run = Tiny(ranks=2)
     length = (micro_batches + 1) * 1000
     for step in range(steps):

@@ -23,7 +23,7 @@ from commtrace.units import counted, ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,23 @@ class Redundant(Rule):
 
     min_share_pct: float = 5.0
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind and group."""
-        if trace.collectives.empty:
+        if run.collectives.empty:
             return
-        rows = sequences(trace, barriers=True)
+        rows = sequences(run, barriers=True)
         for say, found in (
-            (_accumulated, repeated_in_accumulation(trace, rows)),
+            (_accumulated, repeated_in_accumulation(run, rows)),
             (_barrier, needless_barriers(rows)),
-            (_twice, reduced_twice(trace, rows)),
+            (_twice, reduced_twice(run, rows)),
         ):
             for _, needless in found.groupby("communicator"):
-                cost = _exposed_ns(trace, needless)
-                if worth_saying(cost, trace, self.min_share_pct / 100):
-                    yield self._finding(trace, say(needless), needless, cost)
+                cost = _exposed_ns(run, needless)
+                if worth_saying(cost, run, self.min_share_pct / 100):
+                    yield self._finding(run, say(needless), needless, cost)
 
-    def _finding(self, trace: Trace, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
-        share = share_pct(cost_ns, trace)
+    def _finding(self, run: Measures, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
+        share = share_pct(cost_ns, run)
         count = needless["operation"].nunique()
         return Finding(
             rule=self.name(),
@@ -88,7 +88,7 @@ class Redundant(Rule):
                 Evidence("needless operations", count, "operations", 0),
                 said.evidence,
                 Evidence(
-                    f"exposed, median of the ranks, {of_time(trace)}",
+                    f"exposed, median of the ranks, {of_time(run)}",
                     share,
                     "%",
                     self.min_share_pct,
@@ -100,17 +100,17 @@ class Redundant(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Four micro-batches, each of which reduces the gradients."""
         return _training(reducing=(0, 1, 2, 3))
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """Only the last one does."""
         return _training(reducing=(3,))
 
 
-def _training(reducing: tuple[int, ...]) -> Trace:
+def _training(reducing: tuple[int, ...]) -> Measures:
     run = Tiny(ranks=2)
     for step in range(3):
         for rank in range(2):
@@ -168,17 +168,17 @@ def _twice(needless: pd.DataFrame) -> _Said:
     )
 
 
-def _exposed_ns(trace: Trace, rows: pd.DataFrame) -> int:
+def _exposed_ns(run: Measures, rows: pd.DataFrame) -> int:
     """What the rows take on a rank beside no compute, as the median of the ranks."""
     exposed: dict[int, int] = {}
     for place, mine in rows.groupby(["rank", "device"], observed=True):
         rank, device = cast("tuple[int, str]", place)
         begun = mine["start_ns"] - ahead_ns(mine)
         busy = union(begun.to_numpy(), mine["end_ns"].to_numpy())
-        did = device_work(trace).get(Device(rank, device))
+        did = device_work(run).get(Device(rank, device))
         compute = did.compute if did else None
         alone = busy if compute is None else subtract(busy, compute)
         exposed[rank] = exposed.get(rank, 0) + total(alone)
     # Waiting for a rank that comes later is not gained: all others would wait elsewhere.
-    most = int(called(trace).loc[rows["operation"].unique(), "transfer_ns"].sum())
+    most = int(called(run).loc[rows["operation"].unique(), "transfer_ns"].sum())
     return min(int(np.median([*exposed.values()])), most)

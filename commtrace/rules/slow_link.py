@@ -19,7 +19,7 @@ from commtrace.units import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 ENDS = ["sender", "receiver"]
 
@@ -58,10 +58,10 @@ class SlowLink(Rule):
     min_ratio: float = 1.25
     min_step_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding: the pair that stands out."""
-        several_ranks(trace)
-        known = _between_two(trace)
+        several_ranks(run)
+        known = _between_two(run)
         count = known.groupby(ENDS)["relative"].transform("size")
         known = known[count >= self.min_count]
         level = known.groupby(ENDS)["relative"].median().sort_values()
@@ -78,9 +78,9 @@ class SlowLink(Rule):
         apart = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
         if ratio < self.min_ratio or not apart or others.max() > 1 + (ratio - 1) / 2:
             return
-        if worth_saying(cost, trace, self.min_step_share):
+        if worth_saying(cost, run, self.min_step_share):
             touching = [bool((rest[ENDS] == end).any(axis=None)) for end in (sender, receiver)]
-            yield self._finding(slow, rest, ratio, cost, all(touching), trace)
+            yield self._finding(slow, rest, ratio, cost, all(touching), run)
 
     def _finding(
         self,
@@ -89,7 +89,7 @@ class SlowLink(Rule):
         ratio: float,
         cost: int,
         told_apart: bool,
-        trace: Trace,
+        run: Measures,
     ) -> Finding:
         sender, receiver = (int(slow[end].iloc[0]) for end in ENDS)
         way = "→" if slow["op"].isin(POINT_TO_POINT).all() else "–"
@@ -104,7 +104,7 @@ class SlowLink(Rule):
                 + ("" if told_apart else "; link or rank, the trace cannot tell")
             ),
             ranks=tuple(sorted((sender, receiver))),
-            streams=streams(slow, trace),
+            streams=streams(slow, run),
             start_ns=int(slow["first_arrival_ns"].min()),
             end_ns=int(slow["last_end_ns"].max()),
             cost_ns=cost,
@@ -123,36 +123,36 @@ class SlowLink(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Four ranks in a ring; 2 → 3 takes twice as long."""
         return _ring({2: 200.0})
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """All of rank 2's edges take twice as long: a slow rank."""
         return _ring({1: 200.0, 2: 200.0})
 
 
-def _between_two(trace: Trace) -> pd.DataFrame:
+def _between_two(run: Measures) -> pd.DataFrame:
     """Transfers between two ranks, with their ends and their time against their kind's."""
-    known = served(trace)
+    known = served(run)
     known = known[known["exact"] & (known["present"] == 2)]
     rows = (
-        matched(trace)
+        matched(run)
         .waits[["operation", "rank"]]
-        .assign(receives=(trace.collectives["op"] == "recv").to_numpy())
+        .assign(receives=(run.collectives["op"] == "recv").to_numpy())
     )
     rows = rows[rows["operation"].isin(known["operation"])].sort_values(["receives", "rank"])
     ends = rows.groupby("operation")["rank"].agg(["first", "last"]).loc[known["operation"]]
     known = known.assign(sender=ends["first"].to_numpy(), receiver=ends["last"].to_numpy())
-    hosts = trace.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
+    hosts = run.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
     same = known["sender"].map(hosts).eq(known["receiver"].map(hosts))
     kind = [known["op"], known["dtype"], known["size_bytes"], same]
     times = known.groupby(kind, observed=True, dropna=False)["transfer_ns"]
     return known.assign(relative=known["transfer_ns"] / times.transform("median"))
 
 
-def _ring(took_us: dict[int, float]) -> Trace:
+def _ring(took_us: dict[int, float]) -> Measures:
     run = Tiny(4)
     for i in range(12):
         for rank in range(4):

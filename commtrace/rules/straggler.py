@@ -15,7 +15,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class Straggler(Rule):
     min_operations: int = 10
     min_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per rank that is late."""
-        for late in late_ranks(trace, self.min_operations):
-            if worth_saying(late.cost_ns, trace, self.min_share):
-                yield self._finding(late, trace)
+        for late in late_ranks(run, self.min_operations):
+            if worth_saying(late.cost_ns, run, self.min_share):
+                yield self._finding(late, run)
 
-    def _finding(self, late: Late, trace: Trace) -> Finding:
+    def _finding(self, late: Late, run: Measures) -> Finding:
         where = "" if late.communicator is None else f" of communicator {late.communicator}"
-        share = share_pct(late.cost_ns, trace)
+        share = share_pct(late.cost_ns, run)
         return Finding(
             rule=self.name(),
             summary=(
@@ -77,7 +77,7 @@ class Straggler(Rule):
                 Evidence("chance of that, corrected", late.p_value, "probability", 0.05),
                 Evidence("steps it held up most", late.steps_led, "steps", late.steps / 2),
                 Evidence("median lateness behind the second-latest", late.median_ns, "ns"),
-                Evidence(f"share {of_time(trace)}", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_share),
                 *_more(late.doing),
             ),
             ruled_out=(
@@ -90,17 +90,17 @@ class Straggler(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Rank 1 computes 4 ms longer than rank 0 before each of twelve all_reduces."""
         return _run((1000, 5000))
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same, each rank in turn."""
         return _run((1000, 5000), in_turn=True)
 
 
-def _run(compute_us: tuple[float, float], *, in_turn: bool = False) -> Trace:
+def _run(compute_us: tuple[float, float], *, in_turn: bool = False) -> Measures:
     run = Tiny(ranks=2)
     for step in range(12):
         start = step * 10_000

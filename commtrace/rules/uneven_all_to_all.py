@@ -16,7 +16,7 @@ from commtrace.units import mb, ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,22 @@ class UnevenAllToAll(Rule):
     min_share_pct: float = 1.0
     steady_pct: float = 80.0
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group."""
-        every = trace.collectives["op"] == "all_to_all"
+        every = run.collectives["op"] == "all_to_all"
         if not every.any():
             return
-        if len(trace.ranks) < 2:
+        if len(run.ranks) < 2:
             raise CannotLook("one rank only: what the others exchange is unknown")
-        if _in_one_memory(trace):
+        if _in_one_memory(run):
             raise CannotLook("gloo within one host: all bytes cross its memory, whoever has most")
-        loads = _loads(trace)
+        loads = _loads(run)
         if loads.empty:
             raise CannotLook("no all_to_all has its sizes on every rank of its group")
         for _, of_group in loads.groupby("communicator", observed=True):
             uneven = of_group[of_group["imbalance"] > self.imbalance]
             cost = float((uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])).sum())
-            if len(uneven) and worth_saying(cost, trace, self.min_share_pct / 100):
+            if len(uneven) and worth_saying(cost, run, self.min_share_pct / 100):
                 yield self._finding(uneven, len(of_group), round(cost))
 
     def _finding(self, uneven: pd.DataFrame, count: int, cost_ns: int) -> Finding:
@@ -103,17 +103,17 @@ class UnevenAllToAll(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """Rank 0 sends twice as much as the others."""
         return _exchange((2 << 20, 1 << 20, 1 << 20, 1 << 20))
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """All send as much."""
         return _exchange((1 << 20,) * 4)
 
 
-def _exchange(sent: tuple[int, ...]) -> Trace:
+def _exchange(sent: tuple[int, ...]) -> Measures:
     run = Tiny(ranks=len(sent))
     received = sum(sent) // len(sent)
     for step in range(12):
@@ -122,15 +122,15 @@ def _exchange(sent: tuple[int, ...]) -> Trace:
     return run.trace()
 
 
-def _in_one_memory(trace: Trace) -> bool:
-    one_host = trace.ranks["host"].notna().all() and len(set(trace.ranks["host"])) == 1
-    return bool(one_host and set(trace.groups["backend"]) == {"gloo"})
+def _in_one_memory(run: Measures) -> bool:
+    one_host = run.ranks["host"].notna().all() and len(set(run.ranks["host"])) == 1
+    return bool(one_host and set(run.groups["backend"]) == {"gloo"})
 
 
-def _loads(trace: Trace) -> pd.DataFrame:
+def _loads(run: Measures) -> pd.DataFrame:
     """The operations seen on every rank, with what the busiest has against the mean."""
-    found = matched(trace)
-    rows = trace.collectives.reset_index(drop=True).assign(
+    found = matched(run)
+    rows = run.collectives.reset_index(drop=True).assign(
         operation=found.matches["operation"].to_numpy()
     )
     rows = rows[rows["op"] == "all_to_all"].assign(

@@ -19,7 +19,7 @@ from commtrace.topology import inferred, named
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -60,16 +60,16 @@ class UnevenP2PBandwidth(Rule):
     class_gap_pct: float = 25.0
     spread_pct: float = 5.0
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per machine: its pairs in classes, the slow ones against the fastest."""
-        known = pairs(trace, self.min_bytes, self.min_copies)
+        known = pairs(run, self.min_bytes, self.min_copies)
         if not known:
-            raise too_few_copies(trace, self.min_bytes, self.min_copies)
+            raise too_few_copies(run, self.min_bytes, self.min_copies)
         steady = [pair for pair in known if pair.spread_pct <= self.spread_pct]
         for host in dict.fromkeys(pair.host for pair in steady):
-            yield from self._on_host([pair for pair in steady if pair.host == host], trace)
+            yield from self._on_host([pair for pair in steady if pair.host == host], run)
 
-    def _on_host(self, steady: list[Pair], trace: Trace) -> Iterator[Finding]:
+    def _on_host(self, steady: list[Pair], run: Measures) -> Iterator[Finding]:
         gap = 1 + self.class_gap_pct / 100
         classes = _classes(steady, gap)
         fastest = classes[-1]
@@ -77,9 +77,9 @@ class UnevenP2PBandwidth(Rule):
         slow = [pair for pair in told if pair.at_most_gb_s * gap < fastest[-1].gb_s]
         if slow:
             shown = [one for one in classes if one is fastest or any(p in slow for p in one)]
-            yield self._finding(shown, slow, trace)
+            yield self._finding(shown, slow, run)
 
-    def _finding(self, classes: list[list[Pair]], slow: list[Pair], trace: Trace) -> Finding:
+    def _finding(self, classes: list[list[Pair]], slow: list[Pair], run: Measures) -> Finding:
         fast = classes[-1][-1]
         worst = slow[0]
         gains = [
@@ -87,10 +87,10 @@ class UnevenP2PBandwidth(Rule):
             for pair in slow
         ]
         start, end = _times(slow)
-        sure = all(len(pair.copies) >= 10 and named(*_ends(pair), trace) for pair in (worst, fast))
+        sure = all(len(pair.copies) >= 10 and named(*_ends(pair), run) for pair in (worst, fast))
         return Finding(
             rule=self.name(),
-            summary=_summary(classes, trace),
+            summary=_summary(classes, run),
             ranks=tuple(sorted({pair.rank for pair in slow})),
             streams=tuple(sorted({int(s) for pair in slow for s in pair.copies["stream"]})),
             start_ns=int(start.min()),
@@ -112,17 +112,17 @@ class UnevenP2PBandwidth(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """40 MB to one GPU in 0.45 ms, to another in 5.3 ms, to neither more at a time."""
         return _copies(450, 5300)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The same to both in 0.45 ms."""
         return _copies(450, 450)
 
 
-def _copies(first_us: float, second_us: float) -> Trace:
+def _copies(first_us: float, second_us: float) -> Measures:
     run = Tiny()
     for i in range(10):
         for gpu, at, took in ((1, 0, first_us), (2, 1000, second_us)):
@@ -149,12 +149,12 @@ def _classes(steady: list[Pair], gap: float) -> list[list[Pair]]:
     return classes
 
 
-def _summary(classes: list[list[Pair]], trace: Trace) -> str:
+def _summary(classes: list[list[Pair]], run: Measures) -> str:
     shown = classes if len(classes) <= 3 else [classes[0], classes[-1]]
     parts = []
     for place, one in enumerate(shown):
         who = " and ".join(pair.ends for pair in one) if len(one) <= 2 else f"{len(one)} pairs"
-        rate, link = f"{one[0].gb_s:.3g}", _link(one, trace)
+        rate, link = f"{one[0].gb_s:.3g}", _link(one, run)
         if place == 0:
             even = " even alone" if one[0].alone else ""
             parts.append(f"{who} copies at {rate} GB/s{even} ({link})")
@@ -174,8 +174,8 @@ def _advice(slow: list[Pair], fast: Pair) -> str:
     )
 
 
-def _link(one: list[Pair], trace: Trace) -> str:
-    told = {named(*_ends(pair), trace) for pair in one}
+def _link(one: list[Pair], run: Measures) -> str:
+    told = {named(*_ends(pair), run) for pair in one}
     if None in told:
         return inferred(one[0].gb_s)
     return " or ".join(sorted(str(name) for name in told))

@@ -20,7 +20,7 @@ from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 _BROKEN = {
     "truncated": ("broke off", "record again, and stop the profiler before the process ends"),
@@ -74,67 +74,67 @@ class UnfitTrace(Rule):
     clock_errors: float = 3.0
     held_up_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding for each way in which the trace is unfit."""
-        yield from self._broken(trace)
-        yield from self._missing_ranks(trace)
-        yield from self._launches(trace)
-        yield from self._held_up(trace)
-        yield from self._clocks(trace)
+        yield from self._broken(run)
+        yield from self._missing_ranks(run)
+        yield from self._launches(run)
+        yield from self._held_up(run)
+        yield from self._clocks(run)
 
-    def _broken(self, trace: Trace) -> Iterator[Finding]:
+    def _broken(self, run: Measures) -> Iterator[Finding]:
         for code, (what, advice) in _BROKEN.items():
-            notes = [note for note in trace.notes if note.code == code]
+            notes = [note for note in run.notes if note.code == code]
             if notes:
                 files = len({note.file for note in notes})
                 yield self._finding(
-                    trace,
+                    run,
                     f"{counted(files, 'file')} {what}: {_shortened(notes[0].message)}",
                     Evidence(f"files: {code}", files, "files", 0),
                     advice,
                     tuple(sorted({note.rank for note in notes if note.rank is not None})),
                 )
 
-    def _missing_ranks(self, trace: Trace) -> Iterator[Finding]:
-        world, present = trace.ranks["world_size"].max(), trace.ranks["rank"].nunique()
+    def _missing_ranks(self, run: Measures) -> Iterator[Finding]:
+        world, present = run.ranks["world_size"].max(), run.ranks["rank"].nunique()
         if pd.notna(world) and present < world:
-            slow, clause = _crawling(trace)
-            said = clause if worth_saying(slow, trace, self.held_up_share) else ""
+            slow, clause = _crawling(run)
+            said = clause if worth_saying(slow, run, self.held_up_share) else ""
             yield self._finding(
-                trace,
+                run,
                 f"{world - present} of {world} ranks left no trace: waiting for them cannot be "
                 f"told from transfer{said}",
                 Evidence("ranks without a trace", int(world - present), "ranks", 0),
                 "record every rank in the same steps and give all files together",
             )
 
-    def _launches(self, trace: Trace) -> Iterator[Finding]:
-        if trace.kernels.empty:
+    def _launches(self, run: Measures) -> Iterator[Finding]:
+        if run.kernels.empty:
             return
-        launch = trace.kernels["launch_ns"]
+        launch = run.kernels["launch_ns"]
         orphaned = 100 * float(launch.isna().mean())
         if orphaned > self.orphaned_pct:
             yield self._finding(
-                trace,
+                run,
                 f"{orphaned:.3g} % of the kernels lack their launch: step and cause are unknown",
                 Evidence("kernels without a launch", orphaned, "%", self.orphaned_pct),
                 "start the profiler a step earlier, and leave CUDA activities and runtime on",
             )
-        early = (trace.kernels["start_ns"] < launch - _LATE_NS).fillna(False)
+        early = (run.kernels["start_ns"] < launch - _LATE_NS).fillna(False)
         premature = 100 * float(early.sum()) / max(int(launch.notna().sum()), 1)
         if premature > self.early_pct:
             yield self._finding(
-                trace,
+                run,
                 f"{premature:.3g} % of the kernels start before their launch: the clocks of host "
                 "and GPU disagree",
                 Evidence("kernels before their launch", premature, "%", self.early_pct),
                 "record again; times between host and GPU mean nothing in this trace",
-                tuple(sorted(int(rank) for rank in trace.kernels["rank"][early].unique())),
+                tuple(sorted(int(rank) for rank in run.kernels["rank"][early].unique())),
             )
 
-    def _held_up(self, trace: Trace) -> Iterator[Finding]:
+    def _held_up(self, run: Measures) -> Iterator[Finding]:
         try:
-            lines = list(timelines(trace))
+            lines = list(timelines(run))
         except CannotLook:
             return
         for line in lines:
@@ -142,11 +142,11 @@ class UnfitTrace(Rule):
             # beside another device of its process what it waits for may be in the trace
             only = sum(other.rank == line.rank for other in lines) == 1
             idle = int(line.idle_ns[held].sum())
-            if only and worth_saying(idle, trace, self.held_up_share):
-                share = share_pct(idle, trace)
+            if only and worth_saying(idle, run, self.held_up_share):
+                share = share_pct(idle, run)
                 often = "once" if held.sum() == 1 else f"{held.sum()} times"
                 finding = self._finding(
-                    trace,
+                    run,
                     f"rank {line.rank}'s {line.device} runs nothing for {ms(idle)} "
                     f"({often}, over 1 ms) though work is launched: events are missing, or it "
                     "waits for something that is not in the trace",
@@ -157,8 +157,8 @@ class UnfitTrace(Rule):
                 )
                 yield replace(finding, cost_ns=idle, confidence="low")
 
-    def _clocks(self, trace: Trace) -> Iterator[Finding]:
-        found = matched(trace)
+    def _clocks(self, run: Measures) -> Iterator[Finding]:
+        found = matched(run)
         shared = found.operations[found.operations["present"] > 1]
         error = found.clock["error_ns"].max()
         if shared.empty or pd.isna(error):
@@ -166,7 +166,7 @@ class UnfitTrace(Rule):
         typical = float(shared["transfer_ns"].median())
         if self.clock_errors * error > typical:
             yield self._finding(
-                trace,
+                run,
                 f"the ranks' clocks are known to {ms(int(error))}, a typical operation takes "
                 f"{ms(typical)}: small waits cannot be seen",
                 Evidence("clock error", int(error) / 1e3, "us", typical / self.clock_errors / 1e3),
@@ -175,14 +175,14 @@ class UnfitTrace(Rule):
 
     def _finding(
         self,
-        trace: Trace,
+        run: Measures,
         summary: str,
         evidence: Evidence,
         advice: str,
         ranks: tuple[int, ...] = (),
     ) -> Finding:
-        present = set(trace.ranks["rank"])
-        start, end = trace.ranks["start_ns"].min(), trace.ranks["end_ns"].max()
+        present = set(run.ranks["rank"])
+        start, end = run.ranks["start_ns"].min(), run.ranks["end_ns"].max()
         return Finding(
             rule=self.name(),
             summary=summary,
@@ -198,24 +198,24 @@ class UnfitTrace(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """A file that breaks off, and kernels that lost their launches."""
         run = _kernels(lost=5)
         run.notes.append(Note("truncated", "the JSON breaks off", 0, "rank0.json"))
         return run.trace()
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """The whole file; one kernel of the step before ran into the window."""
         return _kernels(lost=1).trace()
 
 
-def _crawling(trace: Trace) -> tuple[int, str]:
+def _crawling(run: Measures) -> tuple[int, str]:
     """Time of a GPU in large collectives with missing ranks that crawl, and a clause on it."""
-    calls = trace.collectives
+    calls = run.collectives
     calls = calls[(calls["device"] != "cpu") & (calls["size_bytes"].fillna(0) >= _LARGE_BYTES)]
     calls = calls[calls["op"].isin(SYNCHRONISING) & (calls["duration_ns"] > 0)]
-    calls = calls[calls["group_size"].fillna(0) > trace.ranks["rank"].nunique()]
+    calls = calls[calls["group_size"].fillna(0) > run.ranks["rank"].nunique()]
     called = zip(calls["op"].astype(str), calls["group_size"].astype(int), strict=True)
     factor = np.array([bus_factor(op, n) for op, n in called], dtype=np.float64)
     moved = calls["size_bytes"].to_numpy(dtype=np.float64) * factor

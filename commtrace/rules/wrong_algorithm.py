@@ -20,7 +20,7 @@ from commtrace.units import counted, mb, ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 ALGORITHMS = ("Ring", "Tree")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -57,9 +57,9 @@ class WrongAlgorithm(Rule):
     min_ratio: float = 1.2
     min_step_share: float = 0.05
 
-    def check(self, trace: Trace) -> Iterator[Finding]:
+    def check(self, run: Measures) -> Iterator[Finding]:
         """One finding, for all operations that suffer."""
-        environment = (trace.manifest or {}).get("environment")
+        environment = (run.manifest or {}).get("environment")
         if not isinstance(environment, Mapping):
             raise CannotLook("the environment was not recorded")
         pinned = {n: str(environment[n]) for n in ("NCCL_ALGO", "NCCL_PROTO") if environment.get(n)}
@@ -73,20 +73,20 @@ class WrongAlgorithm(Rule):
         )
         if not allowed:
             raise CannotLook(f"{_told(pinned)} leaves nothing that is modelled")
-        known = served(trace)
+        known = served(run)
         known = known[known["op"].isin(["all_reduce", "all_gather", "reduce_scatter"])]
         known = known[known["factor"].notna()]
-        suffering = self._suffering(known, allowed, trace)
+        suffering = self._suffering(known, allowed, run)
         saved = suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])
-        cost = felt_ns(suffering, saved, trace) if len(suffering) else 0
-        if worth_saying(cost, trace, self.min_step_share):
-            yield self._finding(suffering, saved, cost, pinned, trace)
+        cost = felt_ns(suffering, saved, run) if len(suffering) else 0
+        if worth_saying(cost, run, self.min_step_share):
+            yield self._finding(suffering, saved, cost, pinned, run)
 
-    def _suffering(self, known: pd.DataFrame, allowed: list[Choice], trace: Trace) -> pd.DataFrame:
-        link = uniform_link(trace)
+    def _suffering(self, known: pd.DataFrame, allowed: list[Choice], run: Measures) -> pd.DataFrame:
+        link = uniform_link(run)
         proven = known["busbw_gb_s"].max() / max(PROTOCOL_BANDWIDTH[p] for _, p in allowed)
         gb_s = max(link.usual_gb_s if link else 0.0, proven)
-        nodes = max(trace.ranks["host"].nunique(), 1)
+        nodes = max(run.ranks["host"].nunique(), 1)
         kinds = known.groupby([*KIND, "ranks"], observed=True, dropna=False).ngroup()
         ratio = {
             kind: _ratio(some.iloc[0], allowed, gb_s, nodes) for kind, some in known.groupby(kinds)
@@ -100,7 +100,7 @@ class WrongAlgorithm(Rule):
         saved: pd.Series[float],
         cost: int,
         pinned: Mapping[str, str],
-        trace: Trace,
+        run: Measures,
     ) -> Finding:
         worst = suffering.loc[(suffering["transfer_ns"] * suffering["ratio"]).idxmax()]
         ratio, size = float(worst["ratio"]), float(worst["size_bytes"])
@@ -114,7 +114,7 @@ class WrongAlgorithm(Rule):
                 "long as with its own choice, by its model"
             ),
             ranks=(),
-            streams=streams(suffering, trace),
+            streams=streams(suffering, run),
             start_ns=int(suffering["first_arrival_ns"].min()),
             end_ns=int(suffering["last_end_ns"].max()),
             cost_ns=cost,
@@ -131,12 +131,12 @@ class WrongAlgorithm(Rule):
         )
 
     @staticmethod
-    def bad() -> Trace:
+    def bad() -> Measures:
         """NCCL_PROTO=LL with all_reduces of 256 MB."""
         return _pinned("LL", 2400)
 
     @staticmethod
-    def good() -> Trace:
+    def good() -> Measures:
         """NCCL_PROTO=Simple with the same."""
         return _pinned("Simple", 1220)
 
@@ -172,7 +172,7 @@ def _told(pinned: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in pinned.items())
 
 
-def _pinned(protocol: str, took_us: float) -> Trace:
+def _pinned(protocol: str, took_us: float) -> Measures:
     run = Tiny(8, manifest={**one_machine(8), "environment": {"NCCL_PROTO": protocol}})
     for i in range(12):
         for rank in range(8):

@@ -12,10 +12,10 @@ import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from commtrace.measures import Measures
 from commtrace.reader import read
 from commtrace.reports import content
 from commtrace.table import rows
-from commtrace.trace import Trace
 from commtrace.units import counted
 from commtrace.viewer.merge import merge
 from commtrace.viewer.server import PAGE, PORT, serving
@@ -58,7 +58,7 @@ def open_in_perfetto(
             time.sleep(_GRACE_S)  # a reload of the page that follows at once still works
 
 
-def _one_file(trace: Trace, folder: Path, tell: Callable[[str], object]) -> Path:
+def _one_file(trace: Measures, folder: Path, tell: Callable[[str], object]) -> Path:
     files = {row["rank"]: Path(row["file"]) for row in rows(trace.ranks)}
     if len(files) == 1 and not _MENDED.intersection(note.code for note in trace.notes):
         return files.popitem()[1]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from commtrace import trace_tables as schema
-from commtrace.trace import Trace
+from commtrace.measures import Measures
 
 BASE_NS = 1_700_000_000_000_000_000
 BYTES_PER_NS = 50.0
@@ -44,7 +44,7 @@ class Clocks:
 class Generated:
     """A run, and for each row of its collectives the truth: operation, arrival, end, wait."""
 
-    trace: Trace
+    trace: Measures
     truth: pd.DataFrame
     clocks: Clocks
 
@@ -159,7 +159,7 @@ def _generate(
     truth = truth[~lost & ~truth["rank"].isin(missing)].reset_index(drop=True)
     present = [rank for rank in everyone if rank not in missing]
     return Generated(
-        Trace(
+        Measures(
             kernels=schema.KERNELS.frame(),
             copies=schema.COPIES.frame(),
             collectives=_collectives(truth, clocks, identifiers, own_names),

@@ -11,17 +11,17 @@ import pytest
 
 from commtrace.matching import clock, match, on_run_clock, unmatched
 from commtrace.matching.clock_line import Line
+from commtrace.measures import Measures
 from commtrace.table import rows
-from commtrace.trace import Trace
 from commtrace.trace_tables import PROBES
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 Clock = Callable[[float], float]
 MS = 1_000_000
 TIMES = (0, 7, 9, 20, 21, 35, 48, 50, 66, 70, 81, 99)
 
 
-def run(make: Make, hosts: list[str | None], ahead_ms: list[float], **call: Any) -> Trace:
+def run(make: Make, hosts: list[str | None], ahead_ms: list[float], **call: Any) -> Measures:
     """Twelve numbered operations of one millisecond, on clocks that are so far ahead."""
     size = len(hosts)
     ranks = range(size)
@@ -44,7 +44,7 @@ def run(make: Make, hosts: list[str | None], ahead_ms: list[float], **call: Any)
     )
 
 
-def clocks(trace: Trace) -> list[dict[str, Any]]:
+def clocks(trace: Measures) -> list[dict[str, Any]]:
     return rows(clock(trace, match(trace)))
 
 
@@ -124,7 +124,7 @@ def test_nothing_recorded(make_trace: Make) -> None:
     assert clocks(make_trace()) == []
 
 
-def probes(trace: Trace, *readings: tuple[int, float, float, float]) -> Trace:
+def probes(trace: Measures, *readings: tuple[int, float, float, float]) -> Measures:
     """The same run, with readings of a rank's clock: when, how far ahead, give or take, in ms."""
     table = PROBES.from_rows(
         [
@@ -182,7 +182,7 @@ def test_clocks_an_hour_apart_are_known_as_well(make_trace: Make) -> None:
 
 def reduced(
     make: Make, shown: Sequence[Clock], pairs: list[tuple[int, int]], *, every_ms: int
-) -> Trace:
+) -> Measures:
     """All_reduces of one millisecond between pairs of ranks, within a minute, as clocks show it."""
     members = [(rank, pair) for pair in pairs for rank in pair]
     row = {"op": "all_reduce", "group_size": 2, "size_bytes": 8, "duration_ns": MS}

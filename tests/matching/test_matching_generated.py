@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.matching import clock, match
+from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched, unmatched
-from commtrace.trace import Trace
 
 Generate = Callable[..., Any]
 BASE = {"hosts": 2, "offset_ns": 5e6, "drift_ppm": 30.0}
@@ -164,7 +165,7 @@ def test_numbers_that_only_some_rows_have(generate: Generate) -> None:
     run = generate(4, 200, **BASE, mesh=2, alike=True, drop=0.01, identifiers="sequence")
     rows = run.trace.collectives
     lost = run.truth["place"] < 100 + 40 * run.truth["rank"]
-    trace = Trace(**{**vars(run.trace), "collectives": rows.assign(seq=rows["seq"].mask(lost))})
+    trace = replace(run.trace, collectives=rows.assign(seq=rows["seq"].mask(lost)))
     found = match(trace)
     mixed, split, _ = mixed_and_split(run.truth, found["operation"])
     assert (mixed, split) == (0, 0)
@@ -182,18 +183,17 @@ def test_unrelated_runs_are_not_aligned(generate: Generate) -> None:
     assert clock(both, found)["offset_ns"].isna().tolist() == [False, True]
 
 
-def _joined(trace: Trace, rows: Any) -> Trace:
+def _joined(trace: Measures, rows: Any) -> Measures:
     import pandas as pd
 
     from commtrace import trace_tables as schema
 
-    tables = dict(vars(trace))
     group = {"description": None, "backend": "nccl", "size": 2, "ranks": "0,1", "group": "world"}
-    tables["groups"] = schema.GROUPS.from_rows([{**group, "rank": rank} for rank in (0, 1)])
+    groups = schema.GROUPS.from_rows([{**group, "rank": rank} for rank in (0, 1)])
     collectives = pd.concat([trace.collectives, rows], ignore_index=True)
     text = [c.name for c in schema.COLLECTIVES.columns if c.dtype == "category"]
-    tables["collectives"] = collectives.astype(dict.fromkeys(text, "category"))
-    return Trace(**tables)
+    collectives = collectives.astype(dict.fromkeys(text, "category"))
+    return replace(trace, groups=groups, collectives=collectives)
 
 
 @settings(max_examples=10, deadline=None)
@@ -214,8 +214,8 @@ def test_names_order_and_a_clock_change_nothing_else(
     changed = rows.assign(start_ns=start, group=renamed).iloc[places].reset_index(drop=True)
     groups = run.trace.groups
     names = groups["group"].cat.rename_categories(lambda name: f"{name} of {seed}")
-    tables = {**vars(run.trace), "collectives": changed, "groups": groups.assign(group=names)}
-    before, after = matched(run.trace), matched(Trace(**tables))
+    changed_run = replace(run.trace, collectives=changed, groups=groups.assign(group=names))
+    before, after = matched(run.trace), matched(changed_run)
     back = np.argsort(places)
     pairs = set(
         zip(before.matches["operation"], after.matches["operation"].to_numpy()[back], strict=True)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from commtrace.matching import clock, match, unmatched
+from commtrace.measures import Measures
 from commtrace.table import rows
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 MS = 1_000_000
 TIMES = (0, 7, 9, 20, 21, 35, 48, 50, 66, 70, 81, 99)  # ms, at no two equal intervals
 ALL_REDUCE = {"op": "all_reduce", "group": "0", "group_size": 2, "dtype": "float32"}
@@ -28,7 +28,7 @@ def group(rank: int, name: str = "0", ranks: str | None = "0,1", size: int = 2) 
     return {"rank": rank, "group": name, "size": size, "ranks": ranks}
 
 
-def run(make: Make, calls: list[dict[str, Any]], groups: Any = None, hosts: Any = "ab") -> Trace:
+def run(make: Make, calls: list[dict[str, Any]], groups: Any = None, hosts: Any = "ab") -> Measures:
     ranks = sorted({each["rank"] for each in calls})
     groups = [group(rank) for rank in ranks] if groups is None else groups
     hosts = [None] * len(ranks) if hosts is None else hosts
@@ -39,16 +39,16 @@ def run(make: Make, calls: list[dict[str, Any]], groups: Any = None, hosts: Any 
     )
 
 
-def found(trace: Trace) -> list[tuple[int, str | None]]:
+def found(trace: Measures) -> list[tuple[int, str | None]]:
     return [(row["operation"], row["matched_by"]) for row in rows(match(trace))]
 
 
-def codes(trace: Trace) -> list[str]:
+def codes(trace: Measures) -> list[str]:
     matches = match(trace)
     return [note.code for note in unmatched(trace, matches, clock(trace, matches))]
 
 
-def partners(trace: Trace) -> list[list[int]]:
+def partners(trace: Measures) -> list[list[int]]:
     """The rows of each operation."""
     together: dict[int, list[int]] = {}
     for place, (number, _) in enumerate(found(trace)):

@@ -52,7 +52,7 @@ def test_the_late_rank_is_named_and_what_it_caused_is_right(tmp_path: Path) -> N
         backend="gloo",
         out=tmp_path / "run",
     )
-    found = matched(load(folder, workers=1).trace)
+    found = matched(load(folder, workers=1).measures)
     of = found.operations.set_index("operation")
     sums = of.index[of["op"] == "all_reduce"]
     waits = found.waits[found.waits["operation"].isin(sums)].pivot(

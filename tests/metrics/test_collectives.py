@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from commtrace.measures import Measures
 from commtrace.metrics.run.collectives import collectives
 from commtrace.table import rows
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 Row = dict[str, Any]
 
 MS = 1_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from commtrace.measures import Measures
 from commtrace.metrics.rank.copies import copies
 from commtrace.table import rows
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 
 PEER = {"kind": "PtoP", "source": "cuda:0", "destination": "cuda:1", "size_bytes": 100}
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commtrace.measures import Measures
 from commtrace.metrics.rank.devices import devices
 from commtrace.table import rows
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 
 event = st.fixed_dictionaries(
     {

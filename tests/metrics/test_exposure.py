@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commtrace.measures import Measures
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposure import By, exposure
 from commtrace.metrics.rank.phases import phases
 from commtrace.table import rows
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 Row = dict[str, Any]
 
 GROUPS = [
@@ -40,13 +40,13 @@ def on_gpu(start: int, duration: int, stream: int = 20, **more: Any) -> Row:
     }
 
 
-def trace_of(make_trace: Make, called: list[Row], compute: list[Row], **tables: Any) -> Trace:
+def trace_of(make_trace: Make, called: list[Row], compute: list[Row], **tables: Any) -> Measures:
     kernels = [{k: v for k, v in row.items() if k != "op"} for row in called]
     kernels += [{**row, "kind": "compute"} for row in compute]
     return make_trace(kernels=kernels, collectives=called, **tables)
 
 
-def exposed(trace: Trace, by: Any, *key: str) -> dict[Any, int]:
+def exposed(trace: Measures, by: Any, *key: str) -> dict[Any, int]:
     found = rows(exposure(trace, by=by))
     return {tuple(row[k] for k in key or (by,)): row["exposed_ns"] for row in found}
 

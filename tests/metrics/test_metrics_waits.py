@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched, operations, unmatched, waits
 from commtrace.table import rows
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 MS = 1_000_000
 
 
 def run(
     make: Make, times: list[tuple[float, float]], size: int | None = None, **call: Any
-) -> Trace:
+) -> Measures:
     """One operation on some ranks of one host, each from a time until a time."""
     size = size or len(times)
     everyone = ",".join(map(str, range(size)))
@@ -37,16 +37,16 @@ def run(
     )
 
 
-def waited(trace: Trace) -> list[float | None]:
+def waited(trace: Measures) -> list[float | None]:
     return [None if w is None else w / MS for w in (r["wait_ns"] for r in rows(waits(trace)))]
 
 
-def caused(trace: Trace) -> list[float | None]:
+def caused(trace: Measures) -> list[float | None]:
     told = (row["caused_wait_ns"] for row in rows(waits(trace)))
     return [None if ns is None else ns / MS for ns in told]
 
 
-def one(trace: Trace) -> dict[str, Any]:
+def one(trace: Measures) -> dict[str, Any]:
     (row,) = rows(operations(trace))
     return row
 
@@ -121,7 +121,9 @@ def test_one_rank_alone_cannot_tell_its_waiting(make_trace: Make) -> None:
     assert row["matched_by"] is None
 
 
-def message(make: Make, send: tuple[float, float], recv: tuple[float, float], **of: Any) -> Trace:
+def message(
+    make: Make, send: tuple[float, float], recv: tuple[float, float], **of: Any
+) -> Measures:
     trace = run(make, [send, recv], **of)
     first, second = rows(trace.collectives)
     ends = [{**first, "op": "send", "peer": 1}, {**second, "op": "recv", "peer": 0}]
@@ -199,7 +201,7 @@ def test_a_send_that_ended_as_its_recv_began_waited_for_nobody(make_trace: Make)
 def test_on_two_clocks_it_is_three_times_the_larger_error(make_trace: Make, more_ns: int) -> None:
     """Rank 0's clock has no error; ends, not arrivals, say what rank 1's has."""
 
-    def two_hosts(late_ns: int) -> Trace:
+    def two_hosts(late_ns: int) -> Measures:
         calls = [
             {"rank": rank, "op": "all_reduce", "group": "0", "group_size": 2, "seq": number}
             | {"start_ns": 10 * number * MS, "duration_ns": MS}

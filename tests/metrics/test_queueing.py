@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from commtrace.measures import Measures
 from commtrace.metrics.rank.queueing import queueing
 from commtrace.reader import read
 from commtrace.table import rows
-from commtrace.trace import Trace
 
 
-def test_each_kind_by_itself(make_trace: Callable[..., Trace]) -> None:
+def test_each_kind_by_itself(make_trace: Callable[..., Measures]) -> None:
     def called(launch: int | None, start: int, end: int, **more: Any) -> dict[str, Any]:
         times = {"launch_ns": launch, "start_ns": start, "duration_ns": end - start}
         return {"op": "all_reduce", "group": "0", "size_bytes": 8, **times, **more}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from commtrace.measures import Measures
 from commtrace.metrics.run.ranks import arrivals, ranks
 from commtrace.table import rows
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 Row = dict[str, Any]
 
 MS = 1_000_000
@@ -25,7 +25,7 @@ def called(seq: int, starts_ms: dict[int, float], end_ms: float, group: str = "0
     ]
 
 
-def trace_of(make_trace: Make, operations: list[list[Row]], groups: dict[str, str]) -> Trace:
+def trace_of(make_trace: Make, operations: list[list[Row]], groups: dict[str, str]) -> Measures:
     """A trace of one host, with groups given by their members."""
     members = [
         {"rank": int(rank), "group": name, "ranks": ranks, "size": ranks.count(",") + 1}

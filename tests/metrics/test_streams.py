@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from commtrace.measures import Measures
 from commtrace.metrics.rank.streams import stream_overlap, streams
 from commtrace.table import rows
-from commtrace.trace import Trace
 
 
-def test_streams_by_eye(make_trace: Callable[..., Trace]) -> None:
+def test_streams_by_eye(make_trace: Callable[..., Measures]) -> None:
     #            0         1         2         3
     #            012345678901234567890123456789
     # stream 7   cccccccccc          kkkkk
@@ -41,7 +41,7 @@ def test_streams_by_eye(make_trace: Callable[..., Trace]) -> None:
     ]
 
 
-def test_streams_of_different_devices_make_no_pair(make_trace: Callable[..., Trace]) -> None:
+def test_streams_of_different_devices_make_no_pair(make_trace: Callable[..., Measures]) -> None:
     kernel = {"kind": "compute", "start_ns": 0, "duration_ns": 8}
     elsewhere = ({"rank": 1, "stream": 8}, {"device": "cuda:1", "stream": 9})
     trace = make_trace(kernels=[kernel, *({**kernel, **place} for place in elsewhere)])

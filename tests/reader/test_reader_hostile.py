@@ -30,9 +30,9 @@ KERNEL = {
 }  # fmt: skip
 
 
-def outcome(tmp_path: Path, content: bytes | dict[str, Any]) -> workers.Part:
+def outcome(tmp_path: Path, content: bytes | dict[str, Any]) -> workers.RankTrace:
     found = workers._outcome(written(tmp_path, content), RANK_0)
-    assert isinstance(found, workers.Part), found
+    assert isinstance(found, workers.RankTrace), found
     return found
 
 
@@ -44,7 +44,7 @@ def written(tmp_path: Path, content: bytes | dict[str, Any]) -> Path:
     return file
 
 
-def messages(part: workers.Part, code: str) -> list[str]:
+def messages(part: workers.RankTrace, code: str) -> list[str]:
     return [note.message for note in part.notes if note.code == code]
 
 
@@ -133,7 +133,7 @@ def test_a_shape_of_very_many_dimensions_is_none() -> None:
 def test_an_unexpected_error_in_a_worker_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(file: Path, otherwise: object) -> workers.Part:
+    def failing(file: Path, otherwise: object) -> workers.RankTrace:
         raise ZeroDivisionError
 
     monkeypatch.setattr(workers, "_outcome", failing)

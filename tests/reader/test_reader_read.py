@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from commtrace.errors import TraceError
+from commtrace.measures import Measures
 from commtrace.reader import read, workers
-from commtrace.trace import Trace
 
 
 def write(file: Path, rank: int | None, world_size: int = 2, ts: int = 1000, **top: Any) -> Path:
@@ -30,7 +30,7 @@ def write(file: Path, rank: int | None, world_size: int = 2, ts: int = 1000, **t
     return file
 
 
-def codes(trace: Trace) -> list[str]:
+def codes(trace: Measures) -> list[str]:
     return sorted(note.code for note in trace.notes)
 
 
@@ -117,7 +117,7 @@ def test_a_worker_that_is_killed_costs_its_file_alone(
 ) -> None:
     whole = workers._outcome
 
-    def dying(file: Path, otherwise: workers.Identity) -> workers.Part | workers.Failure:
+    def dying(file: Path, otherwise: workers.Identity) -> workers.RankTrace | workers.Failure:
         if file.name == "b.json":
             os.kill(os.getpid(), signal.SIGKILL)
         return whole(file, otherwise)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from commtrace.errors import TraceError
+from commtrace.measures import Measures
 from commtrace.reader import read
 from commtrace.reader.names import ranks_in_names
-from commtrace.trace import Trace
 
 NOW_US = 1_790_000_000_000_000
 MINUTE_US = 60_000_000
@@ -51,11 +51,11 @@ def write(
     return file
 
 
-def told(trace: Trace, code: str) -> list[str]:
+def told(trace: Measures, code: str) -> list[str]:
     return [note.message for note in trace.notes if note.code == code]
 
 
-def codes(trace: Trace) -> list[str]:
+def codes(trace: Measures) -> list[str]:
     return sorted(note.code for note in trace.notes)
 
 

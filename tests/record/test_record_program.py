@@ -211,7 +211,7 @@ def test_a_full_disk_keeps_what_there_was_room_for(train: str, tmp_path: Path) -
     assert file["partial"] == "cut off: no room left to write it"
     assert manifest(out)["error"].startswith("rank 0: rank0.json.gz: cut off")
     assert {file.name for file in out.iterdir()} == {"manifest.json", "rank0.json.gz", "rank0.log"}
-    assert commtrace.load(out).trace.ranks.shape[0] == 1  # what is there can be read
+    assert commtrace.load(out).measures.ranks.shape[0] == 1  # what is there can be read
 
 
 @pytest.mark.parametrize(

@@ -351,7 +351,7 @@ def test_a_handler_names_files_as_tensorboards_and_adds_what_we_know(
     assert suffix == ["pt", "trace", "json", "gz"][: 4 if use_gzip else 3]
     content = read(path) if use_gzip else json.loads(path.read_text())
     assert content["commtrace"]["rank"] == 0
-    assert commtrace.load(tmp_path / "log").trace.ranks.shape[0] == 1
+    assert commtrace.load(tmp_path / "log").measures.ranks.shape[0] == 1
 
 
 def test_a_device_is_waited_for_where_the_window_opens_and_closes(

@@ -12,14 +12,14 @@ from markdown_it import MarkdownIt
 
 from commtrace.analysis import Analysis
 from commtrace.diagnosis import Diagnosis, Evidence, Finding, Verdict
+from commtrace.measures import Measures
 from commtrace.reports import json as json_report
 from commtrace.reports import markdown, notebook, terminal
 from commtrace.reports.findings import closing, told
 from commtrace.rules import RULES, explanation
 from commtrace.run import Run
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 
 MS = 1_000_000
 FINDING = Finding(

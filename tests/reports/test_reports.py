@@ -17,12 +17,12 @@ from markdown_it import MarkdownIt
 import commtrace as ct
 from commtrace.analysis import Analysis
 from commtrace.diagnosis import Diagnosis, Note
+from commtrace.measures import Measures
 from commtrace.reports import json as json_report
 from commtrace.reports import markdown, terminal
 from commtrace.run import Run
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 
 HERE = Path(__file__).parent
 VALIDATOR = jsonschema.Draft202012Validator(json_report.schema())

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 
 from commtrace.analysis import Analysis
+from commtrace.measures import Measures
 from commtrace.metrics.run.collectives import COLLECTIVES
 from commtrace.reports import markdown, notebook, terminal
 from commtrace.reports.tables import collectives
 from commtrace.reports.waiting import straggler
 from commtrace.run import Run
-from commtrace.trace import Trace
 
-Make = Callable[..., Trace]
+Make = Callable[..., Measures]
 
 MS = 1_000_000
 LATE = 2

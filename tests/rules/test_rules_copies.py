@@ -9,9 +9,9 @@ import pytest
 
 from commtrace import reader
 from commtrace.diagnosis import Finding
+from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.trace import Trace
 
 MB40 = 40_000_000
 FAST_US = 430.0  # 93 GB/s
@@ -19,7 +19,7 @@ FAST_US = 430.0  # 93 GB/s
 Way = tuple[int, int, float, float]  # source, destination, start, duration
 
 
-def peers(*ways: Way, count: int = 10, size: int = MB40, **manifest: Any) -> Trace:
+def peers(*ways: Way, count: int = 10, size: int = MB40, **manifest: Any) -> Measures:
     """Each way ``count`` times, every 20 ms."""
     run = Tiny(manifest=manifest or None)
     for i in range(count):
@@ -37,15 +37,15 @@ def peers(*ways: Way, count: int = 10, size: int = MB40, **manifest: Any) -> Tra
     return run.trace()
 
 
-def found(trace: Trace, rule: str) -> tuple[Finding, ...]:
+def found(trace: Measures, rule: str) -> tuple[Finding, ...]:
     return diagnose(trace, select=[rule]).findings
 
 
-def uneven(trace: Trace) -> tuple[Finding, ...]:
+def uneven(trace: Measures) -> tuple[Finding, ...]:
     return found(trace, "uneven-p2p-bandwidth")
 
 
-def detours(trace: Trace) -> tuple[Finding, ...]:
+def detours(trace: Measures) -> tuple[Finding, ...]:
     return found(trace, "detour-beats-direct")
 
 
@@ -63,10 +63,10 @@ def topology(**codes: str) -> dict[str, Any]:
 
 class TestTheP2PPuzzle:
     @pytest.fixture
-    def trace(self, recorded: Path) -> Trace:
+    def trace(self, recorded: Path) -> Measures:
         return reader.read([recorded / "p2p_copies" / "hypercube-reconstructed"])
 
-    def test_why_the_copies_take_so_different_times(self, trace: Trace) -> None:
+    def test_why_the_copies_take_so_different_times(self, trace: Measures) -> None:
         (finding,) = uneven(trace)
         assert finding.summary == (
             "cuda:0 → cuda:2 copies at 7.5 GB/s even alone (SYS: across CPU sockets), "
@@ -82,7 +82,7 @@ class TestTheP2PPuzzle:
         assert gain["gain at most, cuda:0 → cuda:2"] == pytest.approx(97.9, abs=0.1)
         assert gain["gain at most, cuda:0 → cuda:4"] == pytest.approx(8.7, abs=0.1)
 
-    def test_what_would_be_faster(self, trace: Trace) -> None:
+    def test_what_would_be_faster(self, trace: Measures) -> None:
         (finding,) = detours(trace)
         assert "cuda:0 → cuda:2 copies at 7.5 GB/s" in finding.summary
         assert "over pinned host memory they would reach 12 (assuming PCIe 3" in finding.summary
@@ -90,7 +90,7 @@ class TestTheP2PPuzzle:
         assert "cuda:1 or cuda:4 has NVLinks to cuda:2" in finding.advice
         assert "4.2 to 6.3 times the direct copy" in finding.advice
 
-    def test_both_are_told_the_fault_first(self, trace: Trace) -> None:
+    def test_both_are_told_the_fault_first(self, trace: Measures) -> None:
         findings = diagnose(trace).findings
         assert [(one.rule, one.explained_by) for one in findings] == [
             ("uneven-p2p-bandwidth", None),
@@ -238,7 +238,7 @@ class TestDetourBeatsDirect:
 class TestPageableCopy:
     def copies(
         self, *, took: float = 800, size: int = 4_000_000, pinned: str = "", **manifest: Any
-    ) -> Trace:
+    ) -> Measures:
         run = Tiny(manifest=manifest or None)
         for i in range(10):
             ends = {"source": "host", "destination": "cuda:0"}

@@ -11,9 +11,9 @@ import pytest
 
 from commtrace import reader
 from commtrace.diagnosis import Finding
+from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.trace import Trace
 
 HOST_RULES = ("copy-loop", "launch-gap", "host-sync", "pageable-copy")
 TO_HOST = {"kind": "DtoH", "memory": "pageable"}
@@ -24,11 +24,11 @@ def at(time_us: float) -> int:
     return BASE_NS + round(1e3 * time_us)
 
 
-def found(trace: Trace, *rules: str) -> list[Finding]:
+def found(trace: Measures, *rules: str) -> list[Finding]:
     return list(diagnose(trace, select=rules or HOST_RULES).findings)
 
 
-def names(trace: Trace) -> list[str]:
+def names(trace: Measures) -> list[str]:
     return [one.rule for one in found(trace)]
 
 
@@ -51,7 +51,7 @@ def read_back(
 # The sum of a tensor's elements, each fetched with .cpu(), as a profiler writes it.
 
 
-def written(path: Path, count: int, *, launches: bool) -> Trace:
+def written(path: Path, count: int, *, launches: bool) -> Measures:
     def events() -> Iterator[dict[str, Any]]:
         for i in range(count):
             start, shared = 44.5 * i, {"ph": "X", "pid": 0}
@@ -236,7 +236,7 @@ def test_a_loop_of_kernels_behind_it_is_another_finding() -> None:
     assert kernels.cost_ns == 399 * 17_000
 
 
-def reduced_and_read(reads: int) -> Trace:
+def reduced_and_read(reads: int) -> Measures:
     """A step reduces its loss while the host is ahead, and reads it, then other numbers."""
     run, now = Tiny(), 0.0
     for _ in range(12):

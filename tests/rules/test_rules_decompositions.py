@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.diagnosis import Finding
+from commtrace.measures import Measures
 from commtrace.reader import read
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.trace import Trace
 
 DECOMPOSED, INFLATED = "decomposed-all-reduce", "byte-inflation"
 GB = 1_000_000_000
 
 
-def found(trace: Trace, rule: str = DECOMPOSED) -> list[Finding]:
+def found(trace: Measures, rule: str = DECOMPOSED) -> list[Finding]:
     return list(diagnose(trace, select=[rule]).findings)
 
 
@@ -43,7 +43,7 @@ def puzzle(
     inflated: bool = True,
     kernel: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
     repeats: int = 1,
-) -> Trace:
+) -> Measures:
     """The published puzzle: an all_reduce of 1 GB, then a reduce_scatter and an all_gather."""
     run = Tiny(ranks)
     size = GB * ranks if inflated else GB
@@ -196,7 +196,7 @@ def test_gloo_runs_reduce_scatter_as_an_all_reduce() -> None:
     assert factors(finding)["unexplained"] == pytest.approx(1)
 
 
-def fsdp(layers: int = 3, steps: int = 4) -> Trace:
+def fsdp(layers: int = 3, steps: int = 4) -> Measures:
     """Parameters gathered in forward and, one layer ahead, in backward; gradients scattered."""
     run = Tiny(2)
     clock = 0.0

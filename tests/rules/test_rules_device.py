@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from commtrace.diagnosis import Diagnosis, Finding
+from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.trace import Trace
 
 
 def at(time_us: float) -> int:
     return BASE_NS + round(1e3 * time_us)
 
 
-def found(trace: Trace, rule: str) -> list[Finding]:
+def found(trace: Measures, rule: str) -> list[Finding]:
     return list(diagnose(trace, select=[rule]).findings)
 
 

@@ -21,13 +21,13 @@ import pytest
 from commtrace import comms
 from commtrace import trace_tables as schema
 from commtrace.analysis import Analysis
+from commtrace.measures import Measures
 from commtrace.metrics.run.whole import whole
 from commtrace.reports import json as as_json
 from commtrace.reports import markdown, notebook, terminal
 from commtrace.rules import RULES
 from commtrace.run import Run, load
 from commtrace.table import rows
-from commtrace.trace import Trace
 
 TRACES = int(os.environ.get("COMMTRACE_FUZZ", "48"))
 PARTS = 12
@@ -43,7 +43,7 @@ HOSTILE = ("", "a|b <b>`x`</b> [red]", "x" * 300, "0", "\u202e\x1b[2J")
 
 
 @cache
-def sources() -> list[tuple[Tables, Trace]]:
+def sources() -> list[tuple[Tables, Measures]]:
     traces = [make() for rule in RULES.values() for make in (rule.bad, rule.good)]
     small = [one for one in traces if len(one.kernels) + len(one.collectives) < 500]
     return [({t.name: rows(getattr(one, t.name)) for t in schema.TABLES}, one) for one in small]
@@ -229,7 +229,7 @@ MUTATIONS: tuple[Callable[[Tables, random.Random], None], ...] = (
 )
 
 
-def mutated(seed: int) -> Trace:
+def mutated(seed: int) -> Measures:
     dice = random.Random(seed)
     source, whole_trace = dice.choice(sources())
     tables = {name: [dict(row) for row in table] for name, table in source.items()}
@@ -251,7 +251,7 @@ def events(tables: Tables) -> Rows:
     return [row for name in (*EVENTS, "steps") for row in tables[name]]
 
 
-def looked_at(trace: Trace) -> Analysis:
+def looked_at(trace: Measures) -> Analysis:
     began = time.process_time()
     analysis = Run(trace, "a.json").analysis()
     texts = [terminal.render(analysis), markdown.render(analysis), notebook.render(analysis)]
@@ -303,10 +303,10 @@ def test_mutated_traces(part: int) -> None:
 )
 def test_every_recording(name: str) -> None:
     for folder in sorted(RECORDED.glob(f"{name}/*/")):
-        looked_at(load(folder, workers=1).trace)
+        looked_at(load(folder, workers=1).measures)
 
 
 def test_every_real_trace(real_traces: Path) -> None:
     for path in sorted(real_traces.iterdir()):
         if path.name.endswith(".gz") or path.name == "hta_dlrm_2_of_128":
-            looked_at(load(path, workers=1).trace)
+            looked_at(load(path, workers=1).measures)

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.diagnosis import Finding
+from commtrace.measures import Measures
 from commtrace.rules import RULES, diagnose
 from commtrace.rules.degraded_link import DegradedLink
 from commtrace.synthetic import Tiny, on_links, one_machine
-from commtrace.trace import Trace
 from commtrace.trace_tables import TABLES
 
 MB = 1_000_000
 
 
-def found(trace: Trace, rule: str) -> tuple[Finding, ...]:
+def found(trace: Measures, rule: str) -> tuple[Finding, ...]:
     return diagnose(trace, select=[rule]).findings
 
 
-def skipped(trace: Trace, rule: str) -> str | None:
+def skipped(trace: Measures, rule: str) -> str | None:
     return diagnose(trace, select=[rule]).skipped.get(rule)
 
 
@@ -137,7 +137,7 @@ class TestImpossibleNumber:
 class TestLatencyBound:
     LARGE = (4 * MB, 16 * MB, 64 * MB)
 
-    def run(self, small: int, pause_us: float, *, took: float = 20) -> Trace:
+    def run(self, small: int, pause_us: float, *, took: float = 20) -> Measures:
         sizes = [*self.LARGE, *[8_000] * small]
         times = [20 + size / 1e5 for size in self.LARGE] + [took] * small
         return all_reduces(times, sizes=sizes, pause_us=pause_us).trace()
@@ -245,7 +245,7 @@ class TestDegradedLink:
 
 
 class TestSlowLink:
-    def pairs(self, slow: dict[tuple[int, int], float], *, ranks: int = 4, **tiny: Any) -> Trace:
+    def pairs(self, slow: dict[tuple[int, int], float], *, ranks: int = 4, **tiny: Any) -> Measures:
         """Everybody sends to everybody, one at a time, in 100 µs or as told."""
         run = Tiny(ranks, **tiny)
         at = 0.0
@@ -286,7 +286,7 @@ class TestSlowLink:
 
 
 class TestWrongAlgorithm:
-    def pinned(self, took: float, size: int, ranks: int = 8, **environment: str) -> Trace:
+    def pinned(self, took: float, size: int, ranks: int = 8, **environment: str) -> Measures:
         manifest = {**one_machine(ranks), "environment": environment}
         return all_reduces([took] * 20, sizes=size, ranks=ranks, manifest=manifest).trace()
 
@@ -327,7 +327,7 @@ class TestWrongAlgorithm:
 class TestFullPrecisionPayload:
     BFLOAT = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn"
 
-    def training(self, *kernels: str, gap: float = 1000, dtype: str = "float32") -> Trace:
+    def training(self, *kernels: str, gap: float = 1000, dtype: str = "float32") -> Measures:
         run = Tiny(2)
         for i in range(12):
             for rank in range(2):

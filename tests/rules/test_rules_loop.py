@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from commtrace.diagnosis import Evidence, Finding
+from commtrace.measures import Measures
 from commtrace.metrics.run.whole import Whole, steps_without_work, whole
 from commtrace.reports import json as as_json
 from commtrace.reports import markdown, notebook, terminal
@@ -19,12 +20,11 @@ from commtrace.rules import _ask as _diagnose
 from commtrace.run import Run
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.table import rows
-from commtrace.trace import Trace
 from commtrace.trace_tables import TABLES
 from commtrace.units import ms
 
 
-def idle_gpu(step_us: float) -> Trace:
+def idle_gpu(step_us: float) -> Measures:
     """200 kernels, one every 30 µs, and a step that is long over."""
     run = Tiny()
     run.step(0, 0, 0, step_us)
@@ -34,7 +34,7 @@ def idle_gpu(step_us: float) -> Trace:
     return run.trace()
 
 
-def shares(diagnosis_of: Trace) -> list[Evidence]:
+def shares(diagnosis_of: Measures) -> list[Evidence]:
     found = diagnose(diagnosis_of).findings
     return [one for finding in found for one in finding.evidence if "time" in one.name]
 
@@ -85,11 +85,11 @@ def test_no_time_at_all_is_no_division() -> None:
     assert not diagnose(Tiny().trace()).findings
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, trace: Trace, *made: object) -> None:
+def asked(monkeypatch: pytest.MonkeyPatch, trace: Measures, *made: object) -> None:
     """In the place of launch-gap a rule that yields, and raises, these."""
     original = RULES["launch-gap"]
 
-    def check(_self: Rule, _trace: Trace) -> Iterator[Finding]:
+    def check(_self: Rule, _trace: Measures) -> Iterator[Finding]:
         for one in made:
             if isinstance(one, Exception):
                 raise one
@@ -100,7 +100,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, trace: Trace, *made: object) -> None:
     monkeypatch.setattr(original, "check", check)
 
 
-def a_finding(trace: Trace) -> Finding:
+def a_finding(trace: Measures) -> Finding:
     (found,) = diagnose(trace, select=["launch-gap"]).findings
     return found
 
@@ -153,13 +153,13 @@ def test_times_in_sentences(time_ns: int, text: str) -> None:
     assert ms(time_ns) == text
 
 
-def reason(trace: Trace, rule: str, **thresholds: float) -> str | None:
+def reason(trace: Measures, rule: str, **thresholds: float) -> str | None:
     diagnosis = diagnose(trace, select=[rule], thresholds={rule: thresholds})
     assert not diagnosis.findings
     return diagnosis.skipped.get(rule)
 
 
-def launches(gaps: int, every_us: float = 30) -> Trace:
+def launches(gaps: int, every_us: float = 30) -> Measures:
     run = Tiny()
     run.step(0, 0, 0, (gaps + 1) * every_us)
     for i in range(gaps + 1):
@@ -174,7 +174,7 @@ def test_few_gaps_that_matter_are_not_fine() -> None:
     assert reason(launches(37, every_us=8), "launch-gap") is None, "the GPU is never idle"
 
 
-def blocked_calls(steps: int, compute_at: float) -> Trace:
+def blocked_calls(steps: int, compute_at: float) -> Measures:
     run = Tiny()
     for step in range(steps):
         start = step * 1000
@@ -291,7 +291,7 @@ def test_communication_without_operations() -> None:
     assert found.streams == (20,)
 
 
-def without_time(trace: Trace, table: str, op: str | None = None) -> Trace:
+def without_time(trace: Measures, table: str, op: str | None = None) -> Measures:
     events = getattr(trace, table)
     zero = events["op"] == op if op else events["kind"] == "compute"
     return replace(

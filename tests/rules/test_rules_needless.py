@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from commtrace.comms import OPERATIONS
 from commtrace.diagnosis import Finding, Note
+from commtrace.measures import Measures
 from commtrace.reader import read
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
-from commtrace.trace import Trace
 
 RULES = (
     "cold-start",
@@ -26,11 +26,11 @@ RULES = (
 )
 
 
-def found(trace: Trace, rule: str) -> list[Finding]:
+def found(trace: Measures, rule: str) -> list[Finding]:
     return list(diagnose(trace, select=[rule]).findings)
 
 
-def skipped(trace: Trace, rule: str) -> str:
+def skipped(trace: Measures, rule: str) -> str:
     return diagnose(trace, select=[rule]).skipped.get(rule, "")
 
 
@@ -107,7 +107,7 @@ def test_within_one_memory_the_sum_counts() -> None:
 # cold-start
 
 
-def first_and_later(first: float, later: list[float], *, seq: int | None = 0) -> Trace:
+def first_and_later(first: float, later: list[float], *, seq: int | None = 0) -> Measures:
     run = Tiny(2)
     clock = 0.0
     for place, took in enumerate([first, *later]):
@@ -166,7 +166,7 @@ def test_each_pair_connects_once() -> None:
 # redundant
 
 
-def training(*, update: bool = False, parallel: bool = False, ranges: bool = False) -> Trace:
+def training(*, update: bool = False, parallel: bool = False, ranges: bool = False) -> Measures:
     run = Tiny(2)
     for rank in range(2):
         run.step(rank, 0, 0, 10_000)
@@ -193,7 +193,7 @@ def test_what_is_no_accumulation(confounder: str) -> None:
     assert not found(training(**{confounder: True}), "redundant")
 
 
-def barriers(beside: str | None) -> Trace:
+def barriers(beside: str | None) -> Measures:
     run = Tiny(2)
     for step in range(5):
         for rank in range(2):
@@ -210,7 +210,7 @@ def test_a_barrier_beside_what_waits_for_all_anyway(beside: str | None, speaks: 
     assert bool(found(barriers(beside), "redundant")) == speaks
 
 
-def twice(second: tuple[int, ...], *, between: bool = False) -> Trace:
+def twice(second: tuple[int, ...], *, between: bool = False) -> Measures:
     run = Tiny(4)
     run.groups |= {"first": (0, 1), "second": second}
     for step in range(5):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from commtrace.causal.lateness import chance
 from commtrace.diagnosis import Finding
+from commtrace.measures import Measures
 from commtrace.reader import read
 from commtrace.rules import RULES, diagnose
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.trace import Trace
 
 TRACES = Path(__file__).parents[2] / "traces"
 MINE = [
@@ -28,19 +28,19 @@ GPU_ONLY = ("head-of-line", "contention", "host-sync", "launch-gap")
 
 
 @cache
-def recorded(name: str) -> Trace:
+def recorded(name: str) -> Measures:
     return read([TRACES / name])
 
 
-def found(trace: Trace, *rules: str) -> tuple[Finding, ...]:
+def found(trace: Measures, *rules: str) -> tuple[Finding, ...]:
     return diagnose(trace, select=rules).findings
 
 
-def reason(trace: Trace, rule: str) -> str:
+def reason(trace: Measures, rule: str) -> str:
     return diagnose(trace, select=[rule]).skipped[rule]
 
 
-def late_run(compute_us: list[float], steps: int = 12, hosts: tuple[str, ...] = ("a",)) -> Trace:
+def late_run(compute_us: list[float], steps: int = 12, hosts: tuple[str, ...] = ("a",)) -> Measures:
     """Every rank computes, then all reduce until 8 ms of a step of 10 ms."""
     run = Tiny(ranks=len(compute_us), hosts=hosts)
     for step in range(steps):
@@ -262,7 +262,7 @@ def test_compute_of_another_step_hides_nothing() -> None:
 
 
 def test_what_sticks_out_of_good_overlap_is_left_alone() -> None:
-    def run(hidden_us: float) -> Trace:
+    def run(hidden_us: float) -> Measures:
         run = Tiny()
         for step in range(4):
             run.step(0, step, step * 10_000, 10_000)
@@ -368,7 +368,7 @@ def test_a_root_that_only_then_does_its_own_work_is_late_for_the_next() -> None:
     assert because["straggler"] == "early-root"
 
 
-def in_vain(*, sends: bool, window_us: float = 60_000) -> Trace:
+def in_vain(*, sends: bool, window_us: float = 60_000) -> Measures:
     """Both receive for 50 ms, and rank 1 sends, or nobody."""
     run = Tiny(ranks=2, backend="gloo")
     for rank in (0, 1) if not sends else (0,):

@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from commtrace.intervals import Intervals, subtract, union
+from commtrace.measures import measure
 from commtrace.trace_tables import CUT_BEFORE_GPU
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Device", "Stream", "Work", "by_device", "device_work", "work"]
 
@@ -27,8 +27,6 @@ _NONE: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 # Most measures start from the same work; a trace's tables never change.
-_KNOWN: WeakKeyDictionary[Trace, dict[Stream, Work]] = WeakKeyDictionary()
-_DEVICES: WeakKeyDictionary[Trace, dict[Device, Work]] = WeakKeyDictionary()
 
 
 class Stream(NamedTuple):
@@ -71,7 +69,8 @@ class Work:
         return _joined([*compute, self.communication, self.copy])
 
 
-def work(trace: Trace, *, by_step: bool = False) -> dict[Stream, Work]:
+@measure
+def work(run: Measures, *, by_step: bool = False) -> dict[Stream, Work]:
     """Every stream that did any work, in the order of rank, device, step and stream.
 
     On a GPU: communication kernels, all other kernels, copies and fills. On a CPU, per
@@ -79,11 +78,7 @@ def work(trace: Trace, *, by_step: bool = False) -> dict[Stream, Work]:
     time they spend enqueueing or awaiting communication. With ``by_step``, the work that
     each step launched; what no step launched is left out.
     """
-    if by_step:
-        return _work_of(trace, by_step=True)
-    if trace not in _KNOWN:
-        _KNOWN[trace] = _work_of(trace, by_step=False)
-    return _KNOWN[trace]
+    return _work_of(run, by_step=by_step)
 
 
 def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream, Work]]]:
@@ -95,16 +90,10 @@ def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream,
     return devices
 
 
-def device_work(trace: Trace, *, by_step: bool = False) -> dict[Device, Work]:
+@measure
+def device_work(run: Measures, *, by_step: bool = False) -> dict[Device, Work]:
     """Every device that did any work, all its streams together; as ``work`` otherwise."""
-    if by_step:
-        return _of_devices(work(trace, by_step=True))
-    if trace not in _DEVICES:
-        _DEVICES[trace] = _of_devices(work(trace))
-    return _DEVICES[trace]
-
-
-def _of_devices(streams: Mapping[Stream, Work]) -> dict[Device, Work]:
+    streams = work(run, by_step=by_step)
     return {
         device: _together([done for _, done in its]) for device, its in by_device(streams).items()
     }
@@ -128,11 +117,11 @@ def _device_order(device: str) -> tuple[str, int, str]:
     return kind, len(number), number
 
 
-def _work_of(trace: Trace, *, by_step: bool) -> dict[Stream, Work]:
-    cut = {note.rank for note in trace.notes if note.code == CUT_BEFORE_GPU}
-    gpu_ranks = {*trace.kernels["rank"].unique(), *trace.copies["rank"].unique(), *cut}
+def _work_of(run: Measures, *, by_step: bool) -> dict[Stream, Work]:
+    cut = {note.rank for note in run.notes if note.code == CUT_BEFORE_GPU}
+    gpu_ranks = {*run.kernels["rank"].unique(), *run.copies["rank"].unique(), *cut}
     found: dict[Stream, dict[str, _Part]] = {}
-    for events in _tables(trace, gpu_ranks):
+    for events in _tables(run, gpu_ranks):
         start = events["start_ns"].to_numpy()
         end = start + events["duration_ns"].to_numpy()
         for stream, kind, rows in _groups(events, by_step):
@@ -187,16 +176,16 @@ def _merged(parts: dict[str, _Part], *, told: bool) -> Work:
     )
 
 
-def _tables(trace: Trace, gpu_ranks: set[int]) -> Iterator[pd.DataFrame]:
+def _tables(run: Measures, gpu_ranks: set[int]) -> Iterator[pd.DataFrame]:
     """The tables of events in one form."""
-    yield trace.kernels
-    yield trace.copies.assign(kind="copy")
-    called = trace.collectives
+    yield run.kernels
+    yield run.copies.assign(kind="copy")
+    called = run.collectives
     # Kernels stand in their own table; what a copy engine or the CPU does stands here alone.
     copied = called["name"].astype(object).str.startswith("Memcpy", na=False)
     no_kernel = (called["device"] == "cpu") | copied.astype(bool)
     yield called[no_kernel].assign(kind="communication")
-    ops = trace.ops[~trace.ops["rank"].isin(gpu_ranks)].rename(columns={"thread": "stream"})
+    ops = run.ops[~run.ops["rank"].isin(gpu_ranks)].rename(columns={"thread": "stream"})
     kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
     yield ops.assign(device="cpu", kind=kind)
 

@@ -12,7 +12,7 @@ from commtrace.table import Column, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["COPIES", "copies"]
 
@@ -39,9 +39,9 @@ COPIES = Table(
 )
 
 
-def copies(trace: Trace) -> pd.DataFrame:
+def copies(run: Measures) -> pd.DataFrame:
     """What each rank copied from where to where, as ``COPIES``."""
-    real = trace.copies[trace.copies["kind"] != "Memset"]
+    real = run.copies[run.copies["kind"] != "Memset"]
     routes = real.groupby(_ROUTE, observed=True, dropna=False)
     rows = [
         {**dict(zip(_ROUTE, map(_text, route), strict=True)), "rank": route[0], **_measures(part)}

@@ -11,7 +11,7 @@ from commtrace.table import Column, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["DEVICES", "DEVICE_STEPS", "devices"]
 
@@ -46,7 +46,7 @@ DEVICE_STEPS = Table(
 )
 
 
-def devices(trace: Trace, *, by_step: bool = False) -> pd.DataFrame:
+def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
     """Where each device's time went, as ``DEVICES``; or per step, as ``DEVICE_STEPS``.
 
     Times are lengths of unions of intervals on one device, so that nothing counts twice.
@@ -59,9 +59,9 @@ def devices(trace: Trace, *, by_step: bool = False) -> pd.DataFrame:
     rows = [
         {
             **where._asdict(),
-            **_times(done, trace.paused_ns(where.rank, done.start_ns, done.end_ns)),
+            **_times(done, run.paused_ns(where.rank, done.start_ns, done.end_ns)),
         }
-        for where, done in device_work(trace, by_step=by_step).items()
+        for where, done in device_work(run, by_step=by_step).items()
     ]
     return (DEVICE_STEPS if by_step else DEVICES).from_rows(rows)
 

@@ -14,7 +14,7 @@ from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["ahead", "most_exposed", "unlaunched_ns"]
 
@@ -24,12 +24,12 @@ Bool = npt.NDArray[np.bool_]
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
 
 
-def most_exposed(trace: Trace) -> tuple[str | None, float]:
+def most_exposed(run: Measures) -> tuple[str | None, float]:
     """The operation that most of the exposed time belongs to, and its share of it in percent.
 
     None are those whose operation the trace does not tell.
     """
-    by_op = exposure(trace, by="op")
+    by_op = exposure(run, by="op")
     exposed = by_op["exposed_ns"].groupby(by_op["op"].astype(object), dropna=False).sum()
     if exposed.empty or not exposed.sum():
         return None, 100.0
@@ -39,25 +39,25 @@ def most_exposed(trace: Trace) -> tuple[str | None, float]:
     return (None if pd.isna(op) else str(op)), share
 
 
-def ahead(trace: Trace, op: str | None) -> pd.DataFrame:
+def ahead(run: Measures, op: str | None) -> pd.DataFrame:
     """Which calls of an operation (``ahead``) do not hold up their device, in which ``phase``.
 
     A trace with shapes tells it. On a GPU it also shows: of calls of one phase that a stream
     waits for at once, none has compute beside it that was launched later.
     """
-    calls = trace.collectives.assign(phase=np.array(phases(trace), dtype=object))
+    calls = run.collectives.assign(phase=np.array(phases(run), dtype=object))
     calls = calls[calls["op"].astype(object) == op]
-    beside = pd.Series(_beside(calls, trace), index=calls.index)
+    beside = pd.Series(_beside(calls, run), index=calls.index)
     phase = calls["phase"].astype(object).fillna("")
     inferred = beside.groupby([calls["rank"], phase]).transform("mean") >= _BESIDE
     told = calls["asynchronous"]
     return calls.assign(ahead=(told == 1).where(told.notna(), inferred).astype(bool))
 
 
-def _beside(calls: pd.DataFrame, trace: Trace) -> Bool:
+def _beside(calls: pd.DataFrame, run: Measures) -> Bool:
     """Whether compute that was launched after a call starts while it runs."""
     found = np.zeros(len(calls), np.bool_)
-    compute = _compute(trace)
+    compute = _compute(run)
     for (rank, device), kernels in compute.groupby(["rank", "device"], observed=True):
         here = (calls["rank"] == rank) & (calls["device"] == device) & calls["launch_ns"].notna()
         at = np.flatnonzero(here.to_numpy(dtype=bool))
@@ -71,11 +71,11 @@ def _beside(calls: pd.DataFrame, trace: Trace) -> Bool:
     return found
 
 
-def unlaunched_ns(trace: Trace) -> int:
+def unlaunched_ns(run: Measures) -> int:
     """Exposed time before the host had launched the compute behind it: the median device's."""
-    compute = _compute(trace)
+    compute = _compute(run)
     times = []
-    for place, done in device_work(trace).items():
+    for place, done in device_work(run).items():
         mine = (compute["rank"] == place.rank) & (compute["device"] == place.device)
         kernels = compute[mine.to_numpy(dtype=bool)]
         if done.compute is None or not done.communication[0].size or kernels.empty:
@@ -89,8 +89,8 @@ def unlaunched_ns(trace: Trace) -> int:
     return int(np.median(times)) if times else 0
 
 
-def _compute(trace: Trace) -> pd.DataFrame:
-    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+def _compute(run: Measures) -> pd.DataFrame:
+    kernels = run.kernels[run.kernels["kind"] == "compute"]
     return kernels.sort_values("start_ns", kind="stable")
 
 

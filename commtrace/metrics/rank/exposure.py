@@ -17,7 +17,7 @@ from commtrace.table import Column, Table, rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = [
     "EXPOSURE_BY_GROUP",
@@ -73,7 +73,7 @@ EXPOSURE_BY_PHASE = _table(
 )
 
 
-def exposure(trace: Trace, *, by: By = "group") -> pd.DataFrame:
+def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
     """To what each device's exposed communication belongs, as ``EXPOSURE_BY_GROUP``, ….
 
     Exposed time in which several operations run is split equally among them, and an
@@ -83,12 +83,12 @@ def exposure(trace: Trace, *, by: By = "group") -> pd.DataFrame:
     and may add up to more.
     """
     table, keys_of = _WAYS[by]
-    called, keys = trace.collectives, keys_of(trace)
+    called, keys = run.collectives, keys_of(run)
     start = called["start_ns"].to_numpy()
     end = start + called["duration_ns"].to_numpy()
     places = called.groupby(["rank", "device"], observed=True, sort=False).indices
     found = []
-    for (rank, device, _), done in device_work(trace).items():
+    for (rank, device, _), done in device_work(run).items():
         at = places.get((rank, device), np.empty(0, np.intp))
         parts = _parts(done, start[at], end[at], [keys[i] for i in at])
         names = [column.name for column in table.columns[2:]]
@@ -147,32 +147,32 @@ def _apportioned(whole: int, shares: list[float]) -> list[int]:
     return parts
 
 
-def _groups(trace: Trace) -> list[Key]:
+def _groups(run: Measures) -> list[Key]:
     known: dict[Key, set[Key]] = defaultdict(set)
-    for row in rows(trace.groups):
+    for row in rows(run.groups):
         known[row["rank"], row["group"], row["size"]].add((row["ranks"], row["description"]))
     keys: list[Key] = []
-    for row in rows(trace.collectives[["rank", "group", "group_size"]]):
+    for row in rows(run.collectives[["rank", "group", "group_size"]]):
         identities = known.get((row["rank"], row["group"], row["group_size"]), set())
         identity = next(iter(identities)) if len(identities) == 1 else (None, None)
         keys.append((row["group"], *identity))
     return keys
 
 
-def _operations(trace: Trace) -> list[Key]:
-    named = rows(trace.collectives[["op", "executed"]])
+def _operations(run: Measures) -> list[Key]:
+    named = rows(run.collectives[["op", "executed"]])
     return [(row["op"] or row["executed"],) for row in named]
 
 
-def _steps(trace: Trace) -> list[Key]:
-    return [(row["step"],) for row in rows(trace.collectives[["step"]])]
+def _steps(run: Measures) -> list[Key]:
+    return [(row["step"],) for row in rows(run.collectives[["step"]])]
 
 
-def _phases(trace: Trace) -> list[Key]:
-    return [(phase,) for phase in phases(trace)]
+def _phases(run: Measures) -> list[Key]:
+    return [(phase,) for phase in phases(run)]
 
 
-_WAYS: dict[By, tuple[Table, Callable[[Trace], list[Key]]]] = {
+_WAYS: dict[By, tuple[Table, Callable[[Measures], list[Key]]]] = {
     "group": (EXPOSURE_BY_GROUP, _groups),
     "op": (EXPOSURE_BY_OP, _operations),
     "step": (EXPOSURE_BY_STEP, _steps),

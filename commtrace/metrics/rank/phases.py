@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["phases"]
 
@@ -27,7 +27,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+")
 _AUTOGRAD = "autograd::engine::evaluate_function"
 
 
-def phases(trace: Trace) -> list[str | None]:
+def phases(run: Measures) -> list[str | None]:
     """The phase of each row of ``trace.collectives``; None where nothing tells it.
 
     What tells it, best first, at the time of the launch on the same rank:
@@ -42,18 +42,18 @@ def phases(trace: Trace) -> list[str | None]:
     What the program's own thread launches is of no phase without a label: forward and, say,
     an all_gather before the optimizer look the same.
     """
-    found = np.full(len(trace.collectives), None, dtype=object)
-    launched = trace.collectives[["rank", "launch_ns"]].assign(
-        row=np.arange(found.size), thread=_threads(trace)
+    found = np.full(len(run.collectives), None, dtype=object)
+    launched = run.collectives[["rank", "launch_ns"]].assign(
+        row=np.arange(found.size), thread=_threads(run)
     )
     for rank, calls in launched.dropna(subset="launch_ns").groupby("rank", sort=False):
-        steps = trace.steps[trace.steps["rank"] == rank]
+        steps = run.steps[run.steps["rank"] == rank]
         own = steps.loc[steps["label"].isna(), "thread"]
         away = calls["thread"].notna() & ~calls["thread"].isin(own) & (own.size > 0)
         found[calls["row"][away]] = "backward"
         calls = calls.sort_values("launch_ns")
         launch_ns, row = calls["launch_ns"].to_numpy(dtype=np.int64), calls["row"].to_numpy()
-        ops = trace.ops[trace.ops["rank"] == rank]
+        ops = run.ops[run.ops["rank"] == rank]
         for start_ns, end_ns, phase in (*_autograd(ops), *_labels(steps)):
             first, last = np.searchsorted(launch_ns, (start_ns, end_ns))
             found[row[first:last]] = phase
@@ -63,11 +63,11 @@ def phases(trace: Trace) -> list[str | None]:
 _Range = tuple[int, int, str]
 
 
-def _threads(trace: Trace) -> Any:
+def _threads(run: Measures) -> Any:
     """The thread that launched the kernel of each row of collectives; NA where untold."""
     place = ["rank", "device", "stream", "start_ns"]
-    kernels = trace.kernels.loc[trace.kernels["kind"] == "communication", [*place, "thread"]]
-    of_rows = trace.collectives[place].merge(kernels.drop_duplicates(place), how="left", on=place)
+    kernels = run.kernels.loc[run.kernels["kind"] == "communication", [*place, "thread"]]
+    of_rows = run.collectives[place].merge(kernels.drop_duplicates(place), how="left", on=place)
     return of_rows["thread"].array
 
 

@@ -9,7 +9,7 @@ from commtrace.table import Column, Table, rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["QUEUEING", "queueing"]
 
@@ -38,7 +38,7 @@ QUEUEING = Table(
 )
 
 
-def queueing(trace: Trace) -> pd.DataFrame:
+def queueing(run: Measures) -> pd.DataFrame:
     """Queueing apart from execution, as ``QUEUEING``.
 
     gloo: from the call to when one of its threads starts the work. A GPU: from the launch
@@ -46,7 +46,7 @@ def queueing(trace: Trace) -> pd.DataFrame:
     time means that the clocks of host and GPU disagree. Operations without a known launch
     are left out.
     """
-    called = trace.collectives.dropna(subset="launch_ns")
+    called = run.collectives.dropna(subset="launch_ns")
     called = called.assign(queue_ns=called["start_ns"] - called["launch_ns"])
     kinds = called.groupby(_KIND, observed=True, dropna=False, sort=False)
     table = kinds.size().rename("count").reset_index()

@@ -12,7 +12,7 @@ from commtrace.table import Column, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["STREAMS", "STREAM_OVERLAP", "stream_overlap", "streams"]
 
@@ -43,7 +43,7 @@ STREAM_OVERLAP = Table(
 )
 
 
-def streams(trace: Trace) -> pd.DataFrame:
+def streams(run: Measures) -> pd.DataFrame:
     """Every stream that did any work, as ``STREAMS``."""
     return STREAMS.from_rows(
         [
@@ -55,15 +55,15 @@ def streams(trace: Trace) -> pd.DataFrame:
                 "events": sum(done.events.values()),
                 "busy_ns": total(done.busy),
             }
-            for where, done in work(trace).items()
+            for where, done in work(run).items()
         ]
     )
 
 
-def stream_overlap(trace: Trace) -> pd.DataFrame:
+def stream_overlap(run: Measures) -> pd.DataFrame:
     """The time that both streams of a pair were busy, as ``STREAM_OVERLAP``."""
     rows: list[dict[str, Any]] = []
-    for (rank, device, _), streams in by_device(work(trace)).items():
+    for (rank, device, _), streams in by_device(work(run)).items():
         busy = [(where.stream, done.busy) for where, done in streams]
         for (a, busy_a), (b, busy_b) in combinations(busy, 2):
             if overlap := total(intersect(busy_a, busy_b)):

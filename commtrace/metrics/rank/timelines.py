@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,10 @@ import pandas as pd
 
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
+from commtrace.measures import measure
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["SMALL_BYTES", "Timeline", "behind", "elsewhere", "ready_ns", "timelines"]
 
@@ -95,10 +96,11 @@ def behind(events: Bool) -> Bool:
     return np.concatenate(([False], events[:-1]))
 
 
-def timelines(trace: Trace) -> Iterator[Timeline]:
+@measure
+def timelines(run: Measures) -> tuple[Timeline, ...]:
     """Every GPU's timeline; CannotLook where the trace has no GPU or no launches."""
     columns = ["rank", "device", "stream", "start_ns", "duration_ns", "launch_ns", "kind"]
-    kernels, copies = trace.kernels.assign(size_bytes=np.nan), trace.copies
+    kernels, copies = run.kernels.assign(size_bytes=np.nan), run.copies
     copies = copies.assign(size_bytes=copies["size_bytes"].to_numpy("float64", na_value=np.nan))
     columns.append("size_bytes")
     parts = [table[columns].astype({"kind": object}) for table in (kernels, copies)]
@@ -108,11 +110,11 @@ def timelines(trace: Trace) -> Iterator[Timeline]:
         raise CannotLook("nothing ran on a GPU")
     if events["launch_ns"].isna().all():
         raise CannotLook("the trace does not tell when the host launched what")
-    for rank in sorted(events["rank"].unique().tolist()):
-        mine = events[events["rank"] == rank]
-        for device in sorted(mine["device"].dropna().unique().tolist()):
-            pauses = trace.pauses.get(rank, ())
-            yield _timeline(rank, str(device), mine[mine["device"] == device], pauses)
+    places: Any = events.astype({"device": object}).groupby(["rank", "device"])
+    return tuple(
+        _timeline(int(rank), str(device), mine, run.pauses.get(rank, ()))
+        for (rank, device), mine in places
+    )
 
 
 def _timeline(
@@ -139,26 +141,26 @@ def _timeline(
     )
 
 
-def elsewhere(line: Timeline, trace: Trace) -> Intervals:
+def elsewhere(line: Timeline, run: Measures) -> Intervals:
     """When the rank's other devices computed or copied; who communicates may wait for this one."""
     columns = ["start_ns", "duration_ns"]
-    kernels = trace.kernels[trace.kernels["kind"] == "compute"]
+    kernels = run.kernels[run.kernels["kind"] == "compute"]
     parts = [
         table.loc[(table["rank"] == line.rank) & (table["device"] != line.device), columns]
-        for table in (kernels, trace.copies)
+        for table in (kernels, run.copies)
     ]
     start, duration = (np.concatenate([part[c] for part in parts]) for c in columns)
     return union(start, start + duration)
 
 
-def ready_ns(calls: pd.DataFrame, trace: Trace) -> Int64:
+def ready_ns(calls: pd.DataFrame, run: Measures) -> Int64:
     """When each was launched, and the compute launched before it on its device was done.
 
     On the rank's own clock; ``calls`` are rows of ``collectives`` with a known launch.
     """
     ready = np.array(calls["launch_ns"], dtype=np.int64)
-    compute = trace.kernels["kind"] == "compute"
-    kernels = trace.kernels[compute & trace.kernels["launch_ns"].notna()]
+    compute = run.kernels["kind"] == "compute"
+    kernels = run.kernels[compute & run.kernels["launch_ns"].notna()]
     kernels = kernels.sort_values("launch_ns", kind="stable")
     for rank, device in calls[["rank", "device"]].drop_duplicates().to_numpy().tolist():
         at = ((calls["rank"] == rank) & (calls["device"] == device)).to_numpy()

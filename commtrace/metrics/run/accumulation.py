@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["repeated_in_accumulation"]
 
@@ -19,7 +19,7 @@ _FORWARD = "DistributedDataParallel.forward"
 _OPTIMIZER = "Optimizer.step#"
 
 
-def repeated_in_accumulation(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
+def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     """Of the all_reduces in ``rows`` those that the last of their accumulation makes needless.
 
     One accumulation is the micro-batches of one step, and of one labelled range in it, with
@@ -27,7 +27,7 @@ def repeated_in_accumulation(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
     micro-batch reduces that is not the last, if the last reduces the same sizes. Groups
     that also reduce during a forward pass do not reduce gradients (tensor parallelism).
     """
-    steps = trace.steps.assign(end_ns=trace.steps["start_ns"] + trace.steps["duration_ns"])
+    steps = run.steps.assign(end_ns=run.steps["start_ns"] + run.steps["duration_ns"])
     forward = steps[steps["label"] == _FORWARD]
     reduces = rows[(rows["op"] == "all_reduce") & rows["step"].notna()]
     parts = [

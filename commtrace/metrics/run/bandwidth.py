@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +11,14 @@ from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
 from commtrace.intervals import covered
+from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["KIND", "fitted", "hidden", "served", "streams", "typical_ns"]
 
@@ -26,10 +26,7 @@ _MAX_RESIDUAL = 0.3
 KIND = ["communicator", "op", "dtype", "size_bytes"]
 
 
-_SERVED: WeakKeyDictionary[Trace, dict[bool, pd.DataFrame]] = WeakKeyDictionary()
-
-
-def served(trace: Trace, *, cold: bool = False) -> pd.DataFrame:
+def served(run: Measures, *, cold: bool = False) -> pd.DataFrame:
     """The operations whose size is known, in the order of their arrival.
 
     Those of ``metrics.waits`` with ``ranks``, the group's size, ``factor``, that of bus
@@ -37,17 +34,16 @@ def served(trace: Trace, *, cold: bool = False) -> pd.DataFrame:
     communicator's first, which sets it up, only if ``cold``. Raises CannotLook where there
     is none. Done once per trace, whichever rule asks; nobody changes it in place.
     """
-    known = _SERVED.setdefault(trace, {})
-    if cold not in known:
-        known[cold] = _served(trace, cold)
-    if known[cold].empty:
+    known = _served(run, cold)
+    if known.empty:
         raise CannotLook("no operation tells its size")
-    return known[cold]
+    return known
 
 
-def _served(trace: Trace, cold: bool) -> pd.DataFrame:
-    found = matched(trace).operations
-    group_size = trace.collectives["group_size"].groupby(_operation(trace)).max()
+@measure
+def _served(run: Measures, cold: bool) -> pd.DataFrame:
+    found = matched(run).operations
+    group_size = run.collectives["group_size"].groupby(_operation(run)).max()
     known = found.assign(ranks=found["operation"].map(group_size).astype("Int64"))
     known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
     if not cold:
@@ -76,27 +72,27 @@ def fitted(known: pd.DataFrame) -> Model | None:
     return model if model is not None and model.residual <= _MAX_RESIDUAL else None
 
 
-def hidden(trace: Trace) -> pd.Series[Any]:
+def hidden(run: Measures) -> pd.Series[Any]:
     """By operation, the share of it during which its devices computed: the ranks' mean."""
-    called = trace.collectives
+    called = run.collectives
     start = called["start_ns"].to_numpy()
     end = start + called["duration_ns"].to_numpy()
     share: npt.NDArray[np.float64] = np.zeros(len(called))
     places = called.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device, _), done in device_work(trace).items():
+    for (rank, device, _), done in device_work(run).items():
         at = places.get((rank, device), np.empty(0, np.intp))
         if done.compute is not None:
             share[at] = covered(start[at], end[at], done.compute) / np.maximum(
                 end[at] - start[at], 1
             )
-    return called[[]].assign(share=share)["share"].groupby(_operation(trace)).mean()
+    return called[[]].assign(share=share)["share"].groupby(_operation(run)).mean()
 
 
-def streams(known: pd.DataFrame, trace: Trace) -> tuple[int, ...]:
+def streams(known: pd.DataFrame, run: Measures) -> tuple[int, ...]:
     """The streams that these operations ran on."""
-    ran = np.isin(_operation(trace), known["operation"])
-    return tuple(sorted({int(stream) for stream in trace.collectives["stream"][ran]}))
+    ran = np.isin(_operation(run), known["operation"])
+    return tuple(sorted({int(stream) for stream in run.collectives["stream"][ran]}))
 
 
-def _operation(trace: Trace) -> npt.NDArray[np.int64]:
-    return matched(trace).waits["operation"].to_numpy()
+def _operation(run: Measures) -> npt.NDArray[np.int64]:
+    return matched(run).waits["operation"].to_numpy()

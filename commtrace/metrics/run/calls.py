@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
+from commtrace.measures import measure
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["ahead_ns", "called"]
-
-_CALLED: WeakKeyDictionary[Trace, pd.DataFrame] = WeakKeyDictionary()
 
 
 def ahead_ns(rows: pd.DataFrame) -> pd.Series[Any]:
@@ -27,19 +25,18 @@ def ahead_ns(rows: pd.DataFrame) -> pd.Series[Any]:
     return ahead.fillna(0).clip(lower=0).astype("int64")
 
 
-def called(trace: Trace) -> pd.DataFrame:
+@measure
+def called(run: Measures) -> pd.DataFrame:
     """The operations of ``metrics.waits``, by number, as if they began with their last call.
 
     ``last_arrival_ns`` is that call, and ``transfer_ns`` longer by what it is earlier.
     """
-    if trace not in _CALLED:
-        found = matched(trace)
-        operations = found.operations.set_index("operation")
-        ahead = ahead_ns(trace.collectives.reset_index(drop=True))
-        call = (found.waits["arrival_ns"] - ahead).groupby(found.waits["operation"]).max()
-        ahead = (operations["last_arrival_ns"] - call).fillna(0).clip(lower=0).astype("int64")
-        _CALLED[trace] = operations.assign(
-            last_arrival_ns=operations["last_arrival_ns"] - ahead,
-            transfer_ns=operations["transfer_ns"] + ahead,
-        )
-    return _CALLED[trace]
+    found = matched(run)
+    operations = found.operations.set_index("operation")
+    ahead = ahead_ns(run.collectives.reset_index(drop=True))
+    call = (found.waits["arrival_ns"] - ahead).groupby(found.waits["operation"]).max()
+    ahead = (operations["last_arrival_ns"] - call).fillna(0).clip(lower=0).astype("int64")
+    return operations.assign(
+        last_arrival_ns=operations["last_arrival_ns"] - ahead,
+        transfer_ns=operations["transfer_ns"] + ahead,
+    )

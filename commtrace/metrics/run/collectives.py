@@ -17,7 +17,7 @@ from commtrace.table import NULL, Column, Table, rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 Float64 = npt.NDArray[np.float64]
 
@@ -93,7 +93,7 @@ _NOWHERE = np.empty(0, np.intp)
 _KIND = ["op", "group", "group_size", "dtype", "size_bytes"]
 
 
-def collectives(trace: Trace) -> pd.DataFrame:
+def collectives(run: Measures) -> pd.DataFrame:
     """What each kind of collective cost, as ``COLLECTIVES``.
 
     Bandwidth is that of nccl-tests (its PERFORMANCE.md) over the median transfer: of the
@@ -102,7 +102,7 @@ def collectives(trace: Trace) -> pd.DataFrame:
     bandwidth a ``lower`` bound. A sender, a receiver or a rank of a rooted operation can be
     done earlier or later than the transfer: without the other side bandwidth is null.
     """
-    events = _events(trace)
+    events = _events(run)
     kernels = events.drop_duplicates(["kind", *INTERVAL])
     duration = kernels.groupby("kind")["duration_ns"]
     by_kind = events.groupby("kind")
@@ -116,7 +116,7 @@ def collectives(trace: Trace) -> pd.DataFrame:
             duration_ns_p95=duration.quantile(0.95).round().astype("int64"),
             duration_ns_total=duration.sum(),
             wait_ns_total=_waiting(events),
-            exposed_ns=_exposed_per_rank(events, trace),
+            exposed_ns=_exposed_per_rank(events, run),
         )
         .join(_compared(events))
     )
@@ -128,14 +128,14 @@ def _costliest_first(row: dict[str, Any]) -> tuple[Any, ...]:
     return -row["duration_ns_total"], *(str(row[name]) for name in _KIND)
 
 
-def _events(trace: Trace) -> pd.DataFrame:
+def _events(run: Measures) -> pd.DataFrame:
     """One row per operation and rank, with its ``kind`` and what its operation tells.
 
     An operation is of one kind on all its ranks, whatever each of them calls the group;
     of an uneven all_to_all the largest array counts.
     """
-    found = matched(trace)
-    events = trace.collectives[[*INTERVAL, *_KIND, "executed"]].assign(
+    found = matched(run)
+    events = run.collectives[[*INTERVAL, *_KIND, "executed"]].assign(
         operation=found.waits["operation"], wait_ns=found.waits["wait_ns"]
     )
     together = events.groupby("operation", sort=False)
@@ -185,14 +185,14 @@ def _waiting(events: pd.DataFrame) -> pd.Series[Any]:
     return once.groupby("kind").sum(min_count=1)
 
 
-def _exposed_per_rank(events: pd.DataFrame, trace: Trace) -> pd.Series[Any]:
+def _exposed_per_rank(events: pd.DataFrame, run: Measures) -> pd.Series[Any]:
     """Each rank's sum, then the mean over the ranks that took part."""
-    exposed = events.assign(exposed_ns=_exposed_ns(events, trace))
+    exposed = events.assign(exposed_ns=_exposed_ns(events, run))
     sums = exposed.groupby(["kind", "rank"])["exposed_ns"].sum(min_count=1)
     return sums.groupby("kind").mean().round().astype("Int64")
 
 
-def _exposed_ns(events: pd.DataFrame, trace: Trace) -> Float64:
+def _exposed_ns(events: pd.DataFrame, run: Measures) -> Float64:
     """Of each row, the time that neither compute on its device nor its kind's rows before cover.
 
     NaN where the compute is untold.
@@ -208,7 +208,7 @@ def _exposed_ns(events: pd.DataFrame, trace: Trace) -> Float64:
     start = np.minimum(np.maximum(events["start_ns"].to_numpy(), before), end)
     exposed: Float64 = (end - start).astype(np.float64)
     places = events.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device, _), done in device_work(trace).items():
+    for (rank, device, _), done in device_work(run).items():
         at = places.get((rank, device), _NOWHERE)
         compute = done.compute
         exposed[at] -= np.nan if compute is None else covered(start[at], end[at], compute)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
 
 from commtrace.comms import POINT_TO_POINT
 from commtrace.expect import fit
+from commtrace.measures import measure
 from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.used_between import used_between
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Pair", "Reference", "pairs", "reference", "sequences"]
 
@@ -78,21 +78,17 @@ class Reference:
     times: tuple[float, ...] = ()
 
 
-_PAIRS: WeakKeyDictionary[Trace, tuple[Pair, ...]] = WeakKeyDictionary()
-
-
-def pairs(trace: Trace) -> tuple[Pair, ...]:
+@measure
+def pairs(run: Measures) -> tuple[Pair, ...]:
     """Every decomposition of an all_reduce whose parts nothing uses in between.
 
     Sought once per trace, whichever rule asks.
     """
-    if trace not in _PAIRS:
-        _PAIRS[trace] = tuple(_pairs(trace))
-    return _PAIRS[trace]
+    return tuple(_pairs(run))
 
 
-def _pairs(trace: Trace) -> Iterator[Pair]:
-    rows = sequences(trace)
+def _pairs(run: Measures) -> Iterator[Pair]:
+    rows = sequences(run)
     second = rows.shift(-1)
     follows = (
         (rows["sequence"] == second["sequence"])
@@ -107,21 +103,21 @@ def _pairs(trace: Trace) -> Iterator[Pair]:
     both = rows.iloc[at].reset_index(drop=True)
     later = rows.iloc[at + 1].reset_index(drop=True).add_suffix("_second")
     both = pd.concat([both, later], axis=1)
-    free = at[~used_between(trace, rows, both)]
+    free = at[~used_between(run, rows, both)]
     rows["paired"] = np.isin(np.arange(len(rows)), np.concatenate([free, free + 1]))
     both = both[np.isin(at, free)]
-    yield from _found(trace, rows, both)
+    yield from _found(run, rows, both)
 
 
-def sequences(trace: Trace, *, barriers: bool = False) -> pd.DataFrame:
+def sequences(run: Measures, *, barriers: bool = False) -> pd.DataFrame:
     """Every rank's operations in each group, in the order it called them.
 
     The rows of ``collectives`` that have a group and a size, or are barriers if those are
     asked for, with ``operation`` and ``communicator`` of matching, ``end_ns``, ``order`` (by
     launch), ``sequence`` (a number for each rank and group) and ``edge`` (first or last).
     """
-    found = matched(trace).matches
-    rows = trace.collectives.reset_index(drop=True).assign(
+    found = matched(run).matches
+    rows = run.collectives.reset_index(drop=True).assign(
         operation=found["operation"].to_numpy(),
         communicator=found["communicator"].astype(object).to_numpy(),
         order=lambda table: table["launch_ns"].fillna(table["start_ns"]),
@@ -139,7 +135,7 @@ def sequences(trace: Trace, *, barriers: bool = False) -> pd.DataFrame:
     return rows.assign(sequence=sequence, edge=edge).reset_index(drop=True)
 
 
-def _found(trace: Trace, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pair]:
+def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pair]:
     # At the edge of what was recorded the other half may be missing.
     always = rows[rows["paired"] | ~rows["edge"]].groupby(_KIND)["paired"].mean() >= _ALWAYS
     sure: list[tuple[Any, pd.DataFrame]] = []
@@ -162,7 +158,7 @@ def _found(trace: Trace, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pai
             size_bytes=int(size),
             tensor_bytes=_tensor_bytes(rows, instances, sure),
             streams=tuple(sorted({*instances["stream"], *instances["stream_second"]})),
-            times=_times(trace, instances),
+            times=_times(run, instances),
         )
 
 
@@ -197,12 +193,12 @@ def _tensor_bytes(rows: pd.DataFrame, instances: pd.DataFrame, sure: list[Any]) 
     return int(part) if beside else None
 
 
-def _times(trace: Trace, instances: pd.DataFrame) -> pd.DataFrame:
+def _times(run: Measures, instances: pd.DataFrame) -> pd.DataFrame:
     gap = (instances["start_ns_second"] - instances["end_ns"]).clip(lower=0)
     each = instances.assign(gap=gap).groupby(["operation", "operation_second"])
     one = each.agg(gap=("gap", "min"), start=("start_ns", "min"), end=("end_ns_second", "max"))
-    first = called(trace).loc[one.index.get_level_values(0)]
-    second = matched(trace).operations.set_index("operation").loc[one.index.get_level_values(1)]
+    first = called(run).loc[one.index.get_level_values(0)]
+    second = matched(run).operations.set_index("operation").loc[one.index.get_level_values(1)]
     whole = second["last_end_ns"].to_numpy() - first["last_arrival_ns"].to_numpy()
     one["first"], one["second"] = (
         half["transfer_ns"].to_numpy(np.int64) for half in (first, second)
@@ -213,9 +209,9 @@ def _times(trace: Trace, instances: pd.DataFrame) -> pd.DataFrame:
     return one.astype(np.int64).sort_values("start", ignore_index=True)
 
 
-def reference(trace: Trace, pair: Pair) -> Reference:
+def reference(run: Measures, pair: Pair) -> Reference:
     """What one all_reduce of the tensor costs: measured, else fitted, else expected."""
-    found = called(trace).reset_index()
+    found = called(run).reset_index()
     alike = found[
         (found["op"] == "all_reduce")
         & (found["communicator"] == pair.communicator)
@@ -227,7 +223,7 @@ def reference(trace: Trace, pair: Pair) -> Reference:
     if len(same):
         half, upper = (float(same["transfer_ns"].quantile(q)) for q in (0.5, 0.75))
         times = tuple(same.sort_values("first_arrival_ns")["transfer_ns"].astype("float64"))
-        return Reference(half, upper, "measured", len(same), _tree(trace, same), times)
+        return Reference(half, upper, "measured", len(same), _tree(run, same), times)
     near = alike[(alike["size_bytes"] >= tensor / _NEAR) & (alike["size_bytes"] <= tensor * _NEAR)]
     model = fit(near["size_bytes"], near["transfer_ns"].astype(np.float64))
     if model and model.residual <= _MAX_RESIDUAL:
@@ -249,7 +245,7 @@ def _expected_ns(pair: Pair) -> float:
     return whole / pair.inflation
 
 
-def _tree(trace: Trace, operations: pd.DataFrame) -> bool:
-    ran = np.isin(matched(trace).matches["operation"].to_numpy(), operations["operation"])
-    names = trace.collectives["name"].astype(object).to_numpy()[ran]
+def _tree(run: Measures, operations: pd.DataFrame) -> bool:
+    ran = np.isin(matched(run).matches["operation"].to_numpy(), operations["operation"])
+    names = run.collectives["name"].astype(object).to_numpy()[ran]
     return any("TREE" in str(name) for name in set(names))

@@ -14,7 +14,7 @@ from commtrace.metrics.run.peer_copies import Pair
 from commtrace.topology import code, device_of, gpu_name, link, names
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Detour", "Hops", "detours"]
 
@@ -40,10 +40,10 @@ class Detour:
 class Hops:
     """What each hop between two GPUs carries, in GB/s: measured, else as recorded."""
 
-    def __init__(self, known: list[Pair], trace: Trace) -> None:
-        self.trace = trace
+    def __init__(self, known: list[Pair], run: Measures) -> None:
+        self.run = run
         self.measured = {(pair.source, pair.destination): pair for pair in known}
-        recorded = {device for name in names(trace) if (device := device_of(name, trace))}
+        recorded = {device for name in names(run) if (device := device_of(name, run))}
         self.devices = sorted(recorded.union(*self.measured) if self.measured else recorded)
         each = [
             pair.gb_s / count
@@ -56,14 +56,14 @@ class Hops:
         """A hop's bandwidth; 0 where nothing is known of it."""
         if pair := self.measured.get((source, destination)):
             return pair.gb_s
-        if figures := link(source, destination, self.trace):
+        if figures := link(source, destination, self.run):
             return figures.usual_gb_s
         return self._nvlinks(source, destination) * self.nvlink_gb_s
 
     def unknown(self, source: str, destination: str) -> bool:
         """Whether neither a copy nor the topology tells anything of a hop."""
         measured = (source, destination) in self.measured
-        return not measured and code(source, destination, self.trace) is None
+        return not measured and code(source, destination, self.run) is None
 
     def known_from(self, source: str, via: str, destination: str) -> tuple[str, bool]:
         """Where both hops' bandwidths come from, and whether it is from copies of this trace."""
@@ -76,7 +76,7 @@ class Hops:
         return pair.busy if pair else _NEVER
 
     def _nvlinks(self, source: str, destination: str) -> int:
-        told = code(source, destination, self.trace) or ""
+        told = code(source, destination, self.run) or ""
         return int(told[2:]) if told.startswith("NV") and told[2:].isdigit() else 0
 
 
@@ -100,16 +100,16 @@ def detours(pair: Pair, hops: Hops) -> Iterator[Detour]:
                 known_from=origin,
                 confidence="high" if measured else "medium",
             )
-    yield _through_host(pair, hops.trace)
+    yield _through_host(pair, hops.run)
 
 
-def _through_host(pair: Pair, trace: Trace) -> Detour:
-    copies = trace.copies[trace.copies["rank"] == pair.rank]
+def _through_host(pair: Pair, run: Measures) -> Detour:
+    copies = run.copies[run.copies["rank"] == pair.rank]
     from_host, to_host = copies["kind"] == "HtoD", copies["kind"] == "DtoH"
     rated = (copies["memory"] == "pinned") & (copies["size_bytes"] >= HOST_BYTES)
     gb_s = copies["size_bytes"].astype("float64") / copies["duration_ns"].clip(lower=1)
     down, up = gb_s[rated & to_host], gb_s[rated & from_host]
-    link = pcie(gpu_name(trace))
+    link = pcie(gpu_name(run))
     confidence: Literal["medium", "low"] = "medium"
     if len(down) and len(up):
         rate, known_from = min(down.median(), up.median()), "as pinned copies here"

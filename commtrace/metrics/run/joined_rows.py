@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from commtrace.diagnosis import CannotLook
+from commtrace.measures import measure
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["joined_rows", "several_ranks"]
 
 
-def several_ranks(trace: Trace) -> None:
+def several_ranks(run: Measures) -> None:
     """Raises CannotLook where there is nobody to compare with."""
-    if len(trace.ranks) < 2:
+    if len(run.ranks) < 2:
         raise CannotLook("one rank only: waiting is not separable")
 
 
-_ROWS: WeakKeyDictionary[Trace, pd.DataFrame] = WeakKeyDictionary()
-
-
-def joined_rows(trace: Trace) -> pd.DataFrame:
+@measure
+def joined_rows(run: Measures) -> pd.DataFrame:
     """The rows of ``collectives`` with their waits and operations, those with a known time.
 
     Times are on the run's clock, but for ``start_ns``. ``caught_ns`` is lateness that is not
     the rank's own. CannotLook for one rank. Done once per trace, whichever rule asks.
     """
-    several_ranks(trace)
-    if trace not in _ROWS:
-        _ROWS[trace] = _joined_rows(trace)
-    return _ROWS[trace]
-
-
-def _joined_rows(trace: Trace) -> pd.DataFrame:
-    found = matched(trace)
+    several_ranks(run)
+    found = matched(run)
     own = ["op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root"]
     of_operation = ["operation", "communicator", "present", "last_rank", "last_arrival_ns"]
-    rows = found.waits.assign(**{name: trace.collectives[name].array for name in own})
+    rows = found.waits.assign(**{name: run.collectives[name].array for name in own})
     rows = rows[rows["arrival_ns"].notna() & rows["rank"].notna()]
     rows = rows.merge(found.operations[[*of_operation, "skew_ns", "size_bytes"]], on="operation")
     arrival = rows["arrival_ns"].astype("int64")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.diagnosis import CannotLook
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Pair", "pairs", "too_few_copies"]
 
@@ -57,12 +57,12 @@ class Pair:
         return _busy(self.copies)
 
 
-def pairs(trace: Trace, min_bytes: int, min_copies: int) -> list[Pair]:
+def pairs(run: Measures, min_bytes: int, min_copies: int) -> list[Pair]:
     """Every pair with that many copies of that many bytes, in the order of rank and devices."""
-    peer = trace.copies[(trace.copies["kind"] == "PtoP") & trace.copies["size_bytes"].notna()]
+    peer = run.copies[(run.copies["kind"] == "PtoP") & run.copies["size_bytes"].notna()]
     if peer.empty:
         return []
-    named = trace.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
+    named = run.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
     hosts = peer["rank"].map(named.fillna(""))
     return [
         pair
@@ -71,9 +71,9 @@ def pairs(trace: Trace, min_bytes: int, min_copies: int) -> list[Pair]:
     ]
 
 
-def too_few_copies(trace: Trace, min_bytes: int, min_copies: int) -> CannotLook:
+def too_few_copies(run: Measures, min_bytes: int, min_copies: int) -> CannotLook:
     """What a claim about pairs lacks where ``pairs`` finds none."""
-    peer = trace.copies[trace.copies["kind"] == "PtoP"]
+    peer = run.copies[run.copies["kind"] == "PtoP"]
     large = peer[peer["size_bytes"].fillna(0) >= min_bytes]
     most = large.groupby(["rank", "source", "destination"], observed=True).size().max()
     which = f"of {mb(min_bytes)} or more between two GPUs"

@@ -11,7 +11,7 @@ from commtrace.table import Column, Table, rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["ARRIVALS", "RANKS", "arrivals", "ranks"]
 
@@ -51,17 +51,17 @@ ARRIVALS = Table(
 )
 
 
-def ranks(trace: Trace) -> pd.DataFrame:
+def ranks(run: Measures) -> pd.DataFrame:
     """Each rank's file and host, and how it and the others waited, as ``RANKS``."""
-    sums = arrivals(trace).groupby("rank")[["last_arrivals", "wait_ns_total", "caused_wait_ns"]]
-    known = trace.ranks[["rank", "file", "host"]].astype({"file": "str"})
+    sums = arrivals(run).groupby("rank")[["last_arrivals", "wait_ns_total", "caused_wait_ns"]]
+    known = run.ranks[["rank", "file", "host"]].astype({"file": "str"})
     known = known.sort_values(["rank", "file"], kind="stable")
     return RANKS.from_rows(rows(known.merge(sums.sum(), on="rank", how="left")))
 
 
-def arrivals(trace: Trace) -> pd.DataFrame:
+def arrivals(run: Measures) -> pd.DataFrame:
     """How often each rank was the last of its group, and who waited for it, as ``ARRIVALS``."""
-    compared = _compared(trace)
+    compared = _compared(run)
     place = ["communicator", "rank"]
     by_place = compared.groupby(place, observed=True, dropna=False)
     # A rank waits once in a kernel, however many operations share it.
@@ -81,11 +81,11 @@ def arrivals(trace: Trace) -> pd.DataFrame:
     return ARRIVALS.from_rows(rows(table.fillna(nobody_waited).reset_index().astype(object)))
 
 
-def _compared(trace: Trace) -> pd.DataFrame:
+def _compared(run: Measures) -> pd.DataFrame:
     """One row per operation and rank whose wait can be told, and whose fault it was."""
-    found = matched(trace)
+    found = matched(run)
     each = found.waits.assign(
-        communicator=found.matches["communicator"], **trace.collectives[INTERVAL[1:]]
+        communicator=found.matches["communicator"], **run.collectives[INTERVAL[1:]]
     )
     each = each[each["wait_ns"].notna()]
     # A rank can have two rows of one operation, where it numbered two alike.

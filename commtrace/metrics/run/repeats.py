@@ -10,7 +10,7 @@ import pandas as pd
 from commtrace.metrics.run.used_between import used_between
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["needless_barriers", "reduced_twice"]
 
@@ -33,7 +33,7 @@ def needless_barriers(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["op"] == "barrier").to_numpy() & beside]
 
 
-def reduced_twice(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
+def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     """All_reduces right after one of equal bytes over a group that all their ranks were in.
 
     Only where (nearly) each all_reduce of that size in the first group has such a second,
@@ -47,7 +47,7 @@ def reduced_twice(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
     at = np.flatnonzero(alike)
     later = rows.iloc[at + 1].reset_index(drop=True).add_suffix("_second")
     both = pd.concat([rows.iloc[at].reset_index(drop=True), later], axis=1)
-    free = at[~used_between(trace, rows, both)]
+    free = at[~used_between(run, rows, both)]
     firsts = rows[rows["op"] == "all_reduce"]
     repeated = pd.Series(firsts.index.isin(free), firsts.index)
     kind = [firsts["communicator"], firsts["size_bytes"]]

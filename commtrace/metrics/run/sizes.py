@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from commtrace.diagnosis import Note
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["unsized"]
 
 
-def unsized(trace: Trace) -> tuple[Note, ...]:
+def unsized(run: Measures) -> tuple[Note, ...]:
     """``sizes-unknown``: how much communication has a null size, and so a null bandwidth.
 
     A barrier has no size to tell.
     """
-    sized = trace.collectives[trace.collectives["op"] != "barrier"]
+    sized = run.collectives[run.collectives["op"] != "barrier"]
     count = int(sized["size_bytes"].isna().sum())
     if not count:
         return ()

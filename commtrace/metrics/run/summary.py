@@ -10,20 +10,20 @@ from commtrace.metrics.rank.activity import device_work
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["summary"]
 
 
-def summary(trace: Trace, name: str) -> Summary:
+def summary(run: Measures, name: str) -> Summary:
     """What ran, under the name that the run has."""
-    ranks = trace.ranks
+    ranks = run.ranks
     told = ranks["world_size"].dropna()
     world_size = int(told.max()) if len(told) else None
     present = set(ranks["rank"].tolist())
     windows = ranks[["rank", "start_ns", "end_ns"]].dropna().astype("int64")
     spans = [
-        end - start - trace.paused_ns(rank, start, end)
+        end - start - run.paused_ns(rank, start, end)
         for rank, start, end in windows.itertuples(index=False)
     ]
     return Summary(
@@ -31,11 +31,11 @@ def summary(trace: Trace, name: str) -> Summary:
         world_size=world_size,
         ranks=tuple(sorted(present)),
         missing_ranks=tuple(rank for rank in range(world_size or 0) if rank not in present),
-        backends=_names(trace.groups["backend"], ranks["backend"]),
-        devices=tuple(dict.fromkeys(place.device for place in device_work(trace))),
+        backends=_names(run.groups["backend"], ranks["backend"]),
+        devices=tuple(dict.fromkeys(place.device for place in device_work(run))),
         hosts=_names(ranks["host"]),
         span_ns=max(spans, default=0),
-        steps=int(trace.steps["step"].nunique()),
+        steps=int(run.steps["step"].nunique()),
     )
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["used_between"]
 
@@ -22,7 +22,7 @@ _MOVES = ("as_strided", "chunk", "copy_", "detach", "empty", "narrow", "select",
 _WHEN = ["rank", "device", "start_ns", "end_ns", "launch_ns"]
 
 
-def used_between(trace: Trace, operations: pd.DataFrame, both: pd.DataFrame) -> Bool:
+def used_between(run: Measures, operations: pd.DataFrame, both: pd.DataFrame) -> Bool:
     """For each row of two operations of one rank and group, whether anything used the first.
 
     It can have, and have fed the second, if it was launched between the two, began after
@@ -36,7 +36,7 @@ def used_between(trace: Trace, operations: pd.DataFrame, both: pd.DataFrame) -> 
     if both.empty:
         return used
     places: Any = both.groupby(["rank", "device", "communicator"], observed=True).indices
-    for work in _work(trace, operations):
+    for work in _work(run, operations):
         by_device: Any = work.groupby(["rank", "device"], observed=True).indices
         for (rank, device, communicator), at in places.items():
             mine = work.iloc[by_device.get((rank, device), [])]
@@ -70,11 +70,11 @@ def _launch(launch: pd.Series[Any], untold: int) -> npt.NDArray[np.int64]:
     return launch.fillna(untold).to_numpy(np.int64)
 
 
-def _work(trace: Trace, operations: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def _work(run: Measures, operations: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """What may use data, one kind at a time, as ``_WHEN``."""
-    yield _when(trace.kernels[trace.kernels["kind"] == "compute"])
-    yield _when(trace.copies[trace.copies["kind"] != "Memset"])
-    ops = trace.ops[trace.ops["kind"] == "compute"]
+    yield _when(run.kernels[run.kernels["kind"] == "compute"])
+    yield _when(run.copies[run.copies["kind"] != "Memset"])
+    ops = run.ops[run.ops["kind"] == "compute"]
     ops = ops[~ops["name"].isin([f"aten::{name}" for name in _MOVES])]
     yield _when(ops.assign(device="cpu", launch_ns=ops["start_ns"].astype("Int64")))
     yield operations[[*_WHEN, "communicator"]]

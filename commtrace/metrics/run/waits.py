@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +17,13 @@ import numpy.typing as npt
 from commtrace import matching
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Note
+from commtrace.measures import measure
 from commtrace.table import NULL, Coded, Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["OPERATIONS", "WAITS", "Matched", "matched", "operations", "unmatched", "waits"]
 
@@ -113,38 +113,32 @@ class Matched:
     operations: pd.DataFrame
 
 
-# Matching is the costliest measure and every report shows several sides of it.
-_KNOWN: WeakKeyDictionary[Trace, Matched] = WeakKeyDictionary()
-
-
-def matched(trace: Trace) -> Matched:
+@measure
+def matched(run: Measures) -> Matched:
     """Match a trace's ranks; done once per trace, whoever asks."""
-    if trace not in _KNOWN:
-        matches = matching.match(trace)
-        clocks = matching.clock(trace, matches)
-        _KNOWN[trace] = _measure(trace, matches, clocks)
-    return _KNOWN[trace]
+    matches = matching.match(run)
+    return _measure(run, matches, matching.clock(run, matches))
 
 
-def waits(trace: Trace) -> pd.DataFrame:
+def waits(run: Measures) -> pd.DataFrame:
     """Arrival and wait of every rank in every operation: WAITS."""
-    return matched(trace).waits
+    return matched(run).waits
 
 
-def operations(trace: Trace) -> pd.DataFrame:
+def operations(run: Measures) -> pd.DataFrame:
     """Every operation of the run: OPERATIONS."""
-    return matched(trace).operations
+    return matched(run).operations
 
 
-def unmatched(trace: Trace) -> tuple[Note, ...]:
+def unmatched(run: Measures) -> tuple[Note, ...]:
     """What matching left open or found in contradiction: ``matching.unmatched``."""
-    found = matched(trace)
-    return matching.unmatched(trace, found.matches, found.clock)
+    found = matched(run)
+    return matching.unmatched(run, found.matches, found.clock)
 
 
-def _measure(trace: Trace, matches: pd.DataFrame, clocks: pd.DataFrame) -> Matched:
-    rows = _Rows(trace, matches, clocks)
-    return Matched(matches, clocks, _waits(rows), _operations(rows, trace, matches))
+def _measure(run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> Matched:
+    rows = _Rows(run, matches, clocks)
+    return Matched(matches, clocks, _waits(rows), _operations(rows, run, matches))
 
 
 def _waits(rows: _Rows) -> pd.DataFrame:
@@ -162,8 +156,8 @@ def _waits(rows: _Rows) -> pd.DataFrame:
     return WAITS.frame({name: values[back] for name, values in columns.items()})
 
 
-def _operations(rows: _Rows, trace: Trace, matches: pd.DataFrame) -> pd.DataFrame:
-    table = trace.collectives
+def _operations(rows: _Rows, run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
+    table = run.collectives
     told, found = table.iloc[rows.lowest], matches.iloc[rows.lowest]
     timed = rows.all(rows.timed)
     several = rows.size > 1
@@ -199,8 +193,8 @@ class _Rows:
     per operation.
     """
 
-    def __init__(self, trace: Trace, matches: pd.DataFrame, clocks: pd.DataFrame) -> None:
-        table = trace.collectives
+    def __init__(self, run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> None:
+        table = run.collectives
         rank, start, duration = (_integers(table[c]) for c in ("rank", "start_ns", "duration_ns"))
         end = start + duration
         start = _arrivals(table)

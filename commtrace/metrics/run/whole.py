@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import pandas as pd
 
 from commtrace.diagnosis import Note
+from commtrace.measures import measure
 
 if TYPE_CHECKING:
-    from commtrace.trace import Trace
+    from commtrace.measures import Measures
 
 __all__ = ["Whole", "of_time", "share_pct", "steps_without_work", "whole", "worth_saying"]
 
 
-def worth_saying(cost_ns: float, trace: Trace, share: float) -> bool:
+def worth_saying(cost_ns: float, run: Measures, share: float) -> bool:
     """Whether a cost is at least that share of the steps' time; of the run's without steps."""
-    time_ns = whole(trace).time_ns
+    time_ns = whole(run).time_ns
     return min(cost_ns, time_ns) > 0 and min(cost_ns, time_ns) >= share * time_ns
 
 
-def share_pct(cost_ns: float, trace: Trace) -> float:
+def share_pct(cost_ns: float, run: Measures) -> float:
     """A cost as a share of the steps' time, in percent; of the run's without steps."""
-    time_ns = whole(trace).time_ns
+    time_ns = whole(run).time_ns
     return 100 * min(cost_ns, time_ns) / max(time_ns, 1)
 
 
-def of_time(trace: Trace) -> str:
+def of_time(run: Measures) -> str:
     """What ``share_pct`` is a share of, in words."""
-    return "of the steps' time" if whole(trace).in_steps else "of the run's time"
+    return "of the steps' time" if whole(run).in_steps else "of the run's time"
 
 
 _HELD = 0.9  # of the run's span: steps that last longer hold its work
@@ -44,26 +44,22 @@ class Whole:
     in_steps: bool
 
 
-_WHOLES: WeakKeyDictionary[Trace, Whole] = WeakKeyDictionary()
-
-
-def whole(trace: Trace) -> Whole:
+@measure
+def whole(run: Measures) -> Whole:
     """The steps of the rank with most of them, where they hold the run's work; else the run.
 
     Steps last from the first one's start until all is done that their hosts launched, the
     run from a rank's first start to its last end. Ranks can have recorded unlike numbers of
     steps: what any of them could save is a share of the longest.
     """
-    if trace not in _WHOLES:
-        span_ns, steps_ns = _span_ns(trace), _steps_ns(trace)
-        in_steps = _has_steps(trace) and steps_ns >= _HELD * span_ns
-        _WHOLES[trace] = Whole(steps_ns if in_steps else span_ns, in_steps)
-    return _WHOLES[trace]
+    span_ns, steps_ns = _span_ns(run), _steps_ns(run)
+    in_steps = _has_steps(run) and steps_ns >= _HELD * span_ns
+    return Whole(steps_ns if in_steps else span_ns, in_steps)
 
 
-def steps_without_work(trace: Trace) -> tuple[Note, ...]:
+def steps_without_work(run: Measures) -> tuple[Note, ...]:
     """``steps-without-work``: shares are of the run, since its work is not in its steps."""
-    if whole(trace).in_steps or not _has_steps(trace):
+    if whole(run).in_steps or not _has_steps(run):
         return ()
     message = (
         "the profiler's steps hold too little of what ran: shares are of the run's span; "
@@ -72,22 +68,22 @@ def steps_without_work(trace: Trace) -> tuple[Note, ...]:
     return (Note("steps-without-work", message),)
 
 
-def _has_steps(trace: Trace) -> bool:
-    return bool(trace.steps["label"].isna().any())
+def _has_steps(run: Measures) -> bool:
+    return bool(run.steps["label"].isna().any())
 
 
-def _steps_ns(trace: Trace) -> int:
-    steps = trace.steps[trace.steps["label"].isna()]
-    tables = (trace.kernels, trace.copies, trace.collectives)
-    return _longest_ns(trace, [steps, *(table[table["step"].notna()] for table in tables)])
+def _steps_ns(run: Measures) -> int:
+    steps = run.steps[run.steps["label"].isna()]
+    tables = (run.kernels, run.copies, run.collectives)
+    return _longest_ns(run, [steps, *(table[table["step"].notna()] for table in tables)])
 
 
-def _span_ns(trace: Trace) -> int:
-    steps = trace.steps[trace.steps["label"].isna()]
-    return _longest_ns(trace, [steps, trace.kernels, trace.copies, trace.collectives, trace.ops])
+def _span_ns(run: Measures) -> int:
+    steps = run.steps[run.steps["label"].isna()]
+    return _longest_ns(run, [steps, run.kernels, run.copies, run.collectives, run.ops])
 
 
-def _longest_ns(trace: Trace, tables: list[pd.DataFrame]) -> int:
+def _longest_ns(run: Measures, tables: list[pd.DataFrame]) -> int:
     """From first start to last end, while recorded, of the rank where that is longest."""
     times = [
         table[["rank"]].assign(
@@ -101,7 +97,7 @@ def _longest_ns(trace: Trace, tables: list[pd.DataFrame]) -> int:
     by_rank = pd.concat(times).groupby("rank")
     start, end = by_rank["start_ns"].min(), by_rank["end_ns"].max()
     recorded = [
-        last - first - trace.paused_ns(rank, first, last)
+        last - first - run.paused_ns(rank, first, last)
         for rank, first, last in zip(
             start.index.tolist(), start.tolist(), end.tolist(), strict=True
         )

@@ -1,0 +1,70 @@
+"""Measures: the tables of one run, each computed once, when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from commtrace.diagnosis import Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Measures", "measure"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """A run: what its ranks' traces hold, as tables (``trace_tables``), and what follows.
+
+    Every function under ``metrics`` takes one of these and is computed once for it: what
+    was asked for is kept here, and travels with it when it is pickled. Tables are shared,
+    never copied: do not change them in place. ``manifest`` is what ``commtrace record``
+    wrote beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of
+    ``rank``, ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's
+    times to reach rank 0's) and ``error_ns`` (the true offset is no further off), normally
+    one before and one behind the window; a recording may lack it. ``notes`` says what was
+    wrong with the files, and what had to be assumed. ``pauses`` are the starts and ends of
+    the times in which a rank was not recorded, between the cycles of a profiler's schedule.
+    """
+
+    kernels: pd.DataFrame
+    copies: pd.DataFrame
+    collectives: pd.DataFrame
+    ops: pd.DataFrame
+    steps: pd.DataFrame
+    groups: pd.DataFrame
+    ranks: pd.DataFrame
+    probes: pd.DataFrame
+    notes: tuple[Note, ...] = ()
+    manifest: Mapping[str, Any] | None = None
+    pauses: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+
+    def paused_ns(self, rank: int, start_ns: int, end_ns: int) -> int:
+        """How much of a span a rank was not recorded."""
+        return sum(
+            max(0, min(end, end_ns) - max(start, start_ns))
+            for start, end in self.pauses.get(rank, ())
+        )
+
+
+def measure(
+    function: Callable[Concatenate[Measures, _P], _T],
+) -> Callable[Concatenate[Measures, _P], _T]:
+    """A function of a run and of hashable settings, computed once for each run and setting."""
+
+    @wraps(function)
+    def kept(run: Measures, /, *args: _P.args, **settings: _P.kwargs) -> _T:
+        key = (function.__module__, function.__qualname__, args, *sorted(settings.items()))
+        if key not in run.known:
+            run.known[key] = function(run, *args, **settings)
+        answer: _T = run.known[key]
+        return answer
+
+    return kept
