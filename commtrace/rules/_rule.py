@@ -5,10 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from commtrace.diagnosis import Evidence, Finding
 
 if TYPE_CHECKING:
-    from commtrace.diagnosis import Finding
     from commtrace.measures import Measures
 
 __all__ = ["Rule"]
@@ -32,6 +37,46 @@ class Rule(ABC):
         """The rule's name: its file's, in kebab-case."""
         return cls.__module__.rpartition(".")[2].replace("_", "-")
 
+    def finding(
+        self,
+        events: pd.DataFrame | tuple[ArrayLike, ArrayLike],
+        *,
+        summary: str,
+        cost_ns: int,
+        evidence: tuple[Evidence, ...],
+        advice: str,
+        ranks: tuple[int, ...] = (),
+        streams: tuple[int, ...] | None = None,
+        ruled_out: tuple[str, ...] = (),
+        confidence: Literal["high", "medium", "low"] = "medium",
+        explained_by: str | None = None,
+    ) -> Finding:
+        """A finding of this rule, from the first start to the last end of these events.
+
+        They are rows of operations, of arrivals or of events, or their starts and ends;
+        ``streams`` are theirs unless given.
+        """
+        starts, ends = events if isinstance(events, tuple) else _starts_and_ends(events)
+        if streams is None:
+            known = (
+                events["stream"] if isinstance(events, pd.DataFrame) and "stream" in events else ()
+            )
+            streams = tuple(sorted({int(stream) for stream in known}))
+        return Finding(
+            rule=self.name(),
+            summary=summary,
+            ranks=ranks,
+            streams=streams,
+            start_ns=int(np.min(starts)),
+            end_ns=int(np.max(ends)),
+            cost_ns=cost_ns,
+            evidence=evidence,
+            ruled_out=ruled_out,
+            advice=advice,
+            confidence=confidence,
+            explained_by=explained_by,
+        )
+
     @abstractmethod
     def check(self, run: Measures) -> Iterator[Finding]:
         """Yield what is wrong. Raises CannotLook where the trace does not tell."""
@@ -45,3 +90,10 @@ class Rule(ABC):
     @abstractmethod
     def good() -> Measures:
         """Its nearest neighbour that does not."""
+
+
+def _starts_and_ends(events: pd.DataFrame) -> tuple[ArrayLike, ArrayLike]:
+    """On the run's clock where the rows have times on it."""
+    start = next(c for c in ("first_arrival_ns", "arrival_ns", "start_ns") if c in events)
+    end = next((c for c in ("last_end_ns", "end_ns") if c in events), None)
+    return events[start], events["start_ns"] + events["duration_ns"] if end is None else events[end]

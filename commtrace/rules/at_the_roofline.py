@@ -69,17 +69,14 @@ class AtTheRoofline(Rule):
 
     def _finding(self, some: pd.DataFrame, link: Link, run: Measures) -> Finding:
         busbw = float(some["busbw_gb_s"].median())
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            some,
             summary=(
                 f"{len(some)} {some['op'].iloc[0]} of {mb(some['size_bytes'].median())} run at "
                 f"{busbw:.3g} GB/s bus bandwidth, {busbw / link.usual_gb_s:.0%} of what "
                 f"{link.name} usually reaches: the link is the limit"
             ),
-            ranks=(),
             streams=streams(some, run),
-            start_ns=int(some["first_arrival_ns"].min()),
-            end_ns=int(some["last_end_ns"].max()),
             cost_ns=0,
             evidence=(
                 Evidence("bus bandwidth", busbw, "GB/s", self.min_share * link.usual_gb_s),

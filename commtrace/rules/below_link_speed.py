@@ -80,17 +80,14 @@ class BelowLinkSpeed(Rule):
     ) -> Finding:
         busbw, share = float(some["busbw_gb_s"].median()), float(some["hidden"].median())
         alone = share < 0.1
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            some,
             summary=(
                 f"{len(some)} {some['op'].iloc[0]} of {mb(some['size_bytes'].median())} reach "
                 f"{busbw:.3g} GB/s bus bandwidth, {busbw / link.usual_gb_s:.0%} of the "
                 f"{link.usual_gb_s:.3g} that {link.name} usually does"
             ),
-            ranks=(),
             streams=streams(some, run),
-            start_ns=int(some["first_arrival_ns"].min()),
-            end_ns=int(some["last_end_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence("bus bandwidth", busbw, "GB/s", self.max_share * link.usual_gb_s),

@@ -69,17 +69,14 @@ class ByteInflation(Rule):
         n, count = pair.group_size, len(pair.times)
         time = float(pair.times["time"].median())
         sent = pair.size_bytes * 2 * (bus_factor("all_gather", n) or 0)
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (pair.times["start"], pair.times["end"]),
             summary=(
                 f"reduce_scatter + all_gather move {pair.inflation:.3g}x the bytes that the sum "
                 f"of {mb(pair.tensor_bytes)} needs: {mb(pair.size_bytes)}, "
                 f"{ms(time)}"
             ),
-            ranks=(),
             streams=pair.streams,
-            start_ns=int(pair.times["start"].min()),
-            end_ns=int(pair.times["end"].max()),
             cost_ns=cost_ns,
             evidence=(
                 Evidence("bytes moved by bytes needed", pair.inflation, "x", self.inflation),

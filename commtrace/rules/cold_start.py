@@ -86,16 +86,12 @@ class ColdStart(Rule):
         time = float(cold["time_ns"].median())
         what = "group" if cold["peer"].isna().all() else "pair"
         groups = f"a {what}" if len(cold) == 1 else f"{len(cold)} {what}s"
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            cold,
             summary=(
                 f"the first {op} of {groups} takes {ms(time)}, {time / usual:.3g}x the usual "
                 f"{ms(usual)}"
             ),
-            ranks=(),
-            streams=tuple(sorted({int(stream) for stream in cold["stream"]})),
-            start_ns=int(cold["start_ns"].min()),
-            end_ns=int(cold["end_ns"].max()),
             cost_ns=cost_ns,
             evidence=(
                 Evidence("first by median of the later", time / usual, "x", self.slower),

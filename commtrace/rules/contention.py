@@ -101,16 +101,13 @@ class Contention(Rule):
         slowdown = float(beside_ns.sum() / (beside_ns / slow["slowdown"]).sum())
         its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
         its = its[its["beside"] & its["name"].isin(slow.index)]
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            its,
             summary=(
                 f"on rank {rank}'s {device} kernels take {slowdown:.2f}× as long beside "
                 f"communication as alone: {ms(lost)} lost"
             ),
             ranks=ranks,
-            streams=tuple(sorted(int(stream) for stream in its["stream"].unique())),
-            start_ns=int(its["start_ns"].min()),
-            end_ns=int((its["start_ns"] + its["duration_ns"]).max()),
             cost_ns=lost,
             evidence=(
                 Evidence(
@@ -122,14 +119,15 @@ class Contention(Rule):
                 Evidence("kinds of kernels that are slower", len(slow), "kinds"),
                 Evidence("kinds of kernels compared", kinds, "kinds"),
             ),
-            ruled_out=("throttling: the same kernels run at full speed when no communication runs",)
-            if _steady_over_time(kernels, slow)
-            else (),
+            ruled_out=(
+                ("throttling: the same kernels run at full speed when no communication runs",)
+                if _steady_over_time(kernels, slow)
+                else ()
+            ),
             advice=(
                 "let communication use fewer multiprocessors (NCCL_MAX_NCHANNELS) or copy engines, "
                 "and measure whether its own time grows by less than compute gains"
             ),
-            confidence="medium",
         )
 
     @staticmethod

@@ -103,16 +103,14 @@ class CopyLoop(Rule):
         way = " and ".join(_WAY[kind] for kind in sorted(kinds)) + " the host"
         each, least = found.idle_ns / found.count, self.min_copies
         share = share_pct(found.cost_ns, run)
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (found.begin_ns, found.end_ns),
             summary=(
                 f"{found.count:,} copies of {size} {way}, one by one, stall rank {line.rank}'s "
                 f"{line.device} {ms(each)} each: {ms(found.idle_ns)}"
             ),
             ranks=(line.rank,),
             streams=tuple(sorted({int(stream) for stream in line.stream[found.copies]})),
-            start_ns=int(found.begin_ns.min()),
-            end_ns=int(found.end_ns.max()),
             cost_ns=found.cost_ns,
             evidence=(
                 Evidence("copies with idle time beside them", found.count, "copies", least),

@@ -90,17 +90,14 @@ class DecomposedAllReduce(Rule):
         time = float(pair.times["time"].median())
         split = factors(pair, once)
         told = [in_words(name, value) for name, value in split.items() if counts(value)]
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (pair.times["start"], pair.times["end"]),
             summary=(
                 f"{pair.first} + {pair.second} of {mb(pair.size_bytes)} take "
                 f"{time / once.time_ns:.3g}x an all_reduce's time"
                 + (f" ({', '.join(told)})" if told else "")
             ),
-            ranks=(),
             streams=pair.streams,
-            start_ns=int(pair.times["start"].min()),
-            end_ns=int(pair.times["end"].max()),
             cost_ns=round((time - once.time_ns) * len(pair.times)),
             evidence=(
                 Evidence(f"time of the pair, median of {len(pair.times)}", time / 1e6, "ms"),

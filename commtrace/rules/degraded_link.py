@@ -97,17 +97,14 @@ class DegradedLink(Rule):
         if more_compute > 0.2 or not worth_saying(cost, run, self.min_step_share):
             return
         since = int(after["first_arrival_ns"].iloc[0])
-        yield Finding(
-            rule=self.name(),
+        yield self.finding(
+            ([since], after["last_end_ns"]),
             summary=(
                 f"from {ms(since - int(some['first_arrival_ns'].iloc[0]))} into the run on, "
                 f"operations of ranks {after['communicator'].iloc[0]} take {ratio:.2f} times as "
                 f"long as before: {len(before)} before, {len(after)} after"
             ),
-            ranks=(),
             streams=streams(after, run),
-            start_ns=since,
-            end_ns=int(after["last_end_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence("transfers after against before", ratio, "x", self.min_ratio),

@@ -78,13 +78,10 @@ class Desync(Rule):
         said = "; ".join(
             f"{_some(ranks, self.listed)} {what}" for what, ranks in sorted(called.items())
         )
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            here,
             summary=cut(f"ranks disagree on operation {seq} of a group: {said}", 200),
             ranks=tuple(odd),
-            streams=tuple(sorted({int(stream) for stream in here["stream"]})),
-            start_ns=int(here["start_ns"].min()),
-            end_ns=int((here["start_ns"] + here["duration_ns"]).max()),
             cost_ns=0,
             evidence=(
                 Evidence("first number with different operations", seq, "sequence number"),

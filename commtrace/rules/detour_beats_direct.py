@@ -68,8 +68,8 @@ class DetourBeatsDirect(Rule):
     def _finding(self, pair: Pair, best: Detour, cost: int, hops: Hops) -> Finding:
         link = named(pair.source, pair.destination, hops.run)
         relay = _possible_relay(pair, best, hops)
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (pair.busy[0], pair.busy[1]),
             summary=(
                 f"{pair.ends} copies at {pair.gb_s:.3g} GB/s{f' ({link})' if link else ''}; "
                 f"over {best.over} they would reach {best.gb_s:.3g} ({best.known_from}): "
@@ -77,8 +77,6 @@ class DetourBeatsDirect(Rule):
             ),
             ranks=(pair.rank,),
             streams=tuple(sorted({int(stream) for stream in pair.copies["stream"]})),
-            start_ns=int(pair.busy[0][0]),
-            end_ns=int(pair.busy[1][-1]),
             cost_ns=cost,
             evidence=(
                 Evidence("direct bandwidth", pair.gb_s, "GB/s"),

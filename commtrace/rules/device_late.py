@@ -52,16 +52,14 @@ class DeviceLate(Rule):
     def _finding(self, late: Late, doing: Doing, cause: str) -> Finding:
         more = doing.compute_ns if cause == "compute" else doing.copy_ns
         does = "computes" if cause == "compute" else "copies"
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            late.gaps,
             summary=(
                 f"rank {late.rank} {does} {ms(more)} longer than the others before each "
                 "collective that it is late to"
             ),
             ranks=(late.rank,),
             streams=late.streams,
-            start_ns=int(late.gaps["start_ns"].min()),
-            end_ns=int(late.gaps["end_ns"].max()),
             cost_ns=late.cost_ns,
             evidence=(
                 Evidence(f"more {cause} than the others' median", more, "ns", late.each_ns / 2),

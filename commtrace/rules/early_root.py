@@ -71,16 +71,13 @@ class EarlyRoot(Rule):
     def _finding(self, early: pd.DataFrame, operations: int, p_value: float) -> Finding:
         root, cost = int(early["root"].iloc[0]), _cost_ns(early)
         median = float(early["wait_ns"].median())
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            early,
             summary=(
                 f"root {root} is first in {len(early)} of {operations} of its reduces or gathers "
                 f"and waits {ms(median)} for the next rank: {ms(cost)} in all"
             ),
             ranks=(root,),
-            streams=tuple(sorted(int(stream) for stream in early["stream"].unique())),
-            start_ns=int(early["arrival_ns"].min()),
-            end_ns=int(early["end_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence("operations whose root was first", len(early), "operations"),

@@ -68,16 +68,12 @@ class EmulatedOperation(Rule):
     ) -> Finding:
         op, executed = str(rows["op"].iloc[0]), str(rows["executed"].iloc[0])
         time = float(times.median())
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            rows,
             summary=(
                 f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in "
                 f"{counted(len(times), 'operation')} of {ms(time)}"
             ),
-            ranks=(),
-            streams=tuple(sorted(int(stream) for stream in rows["stream"].unique())),
-            start_ns=int(rows["start_ns"].min()),
-            end_ns=int((rows["start_ns"] + rows["duration_ns"]).max()),
             cost_ns=cost_ns,
             evidence=(
                 Evidence("bytes moved by those of a native operation", excess, "x", 1.0),

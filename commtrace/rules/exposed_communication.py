@@ -78,16 +78,13 @@ class ExposedCommunication(Rule):
         # Of kernels of libraries that tell nothing of their operations there are no rows.
         kernels = run.kernels[run.kernels["kind"] == "communication"]
         communication = run.collectives if len(run.collectives) else kernels
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            communication,
             summary=(
                 f"{ms(exposed)} of communication{each} run with no compute beside it, mostly {op}; "
                 f"compute could hide {ms(gain)}"
             ),
             ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
-            streams=tuple(sorted(int(stream) for stream in communication["stream"].unique())),
-            start_ns=int(communication["start_ns"].min()),
-            end_ns=int((communication["start_ns"] + communication["duration_ns"]).max()),
             cost_ns=gain,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
@@ -97,11 +94,12 @@ class ExposedCommunication(Rule):
                 Evidence(f"share of {op} in what is exposed", part, "%"),
                 Evidence("of it before the next compute was launched", late, "ns"),
             ),
-            ruled_out=("compute of other steps: each step's communication has its own compute",)
-            if found["in_steps"].all()
-            else (),
+            ruled_out=(
+                ("compute of other steps: each step's communication has its own compute",)
+                if found["in_steps"].all()
+                else ()
+            ),
             advice=_advice(calls, op, starved=starved),
-            confidence="medium",
             explained_by="launch-gap" if starved else None,
         )
 

@@ -80,16 +80,13 @@ class FalseOverlap(Rule):
         first = blocked.iloc[0]
         where = "" if pd.isna(first["label"]) else f" in '{cut(str(first['label']), _NAME)}'"
         share = share_pct(cost, run)
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            blocked,
             summary=(
                 f"{len(blocked)} of {calls} asynchronous {first['op']}{where} are waited for "
                 f"before any work runs: {ms(cost)} could be hidden"
             ),
             ranks=tuple(sorted({int(rank) for rank in blocked["rank"]})),
-            streams=tuple(sorted({int(stream) for stream in blocked["stream"]})),
-            start_ns=int(blocked["start_ns"].min()),
-            end_ns=int((blocked["start_ns"] + blocked["duration_ns"]).max()),
             cost_ns=cost,
             evidence=(
                 Evidence(
@@ -110,7 +107,6 @@ class FalseOverlap(Rule):
                 "move wait() behind the compute that does not need the result; that it was waited "
                 "for is inferred from the idle time until the operation's end"
             ),
-            confidence="medium",
         )
 
     @staticmethod

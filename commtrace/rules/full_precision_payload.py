@@ -68,8 +68,8 @@ class FullPrecisionPayload(Rule):
         if share < self.min_half_share or not worth_saying(cost, run, self.min_step_share):
             return
         taken = float(some["transfer_ns"].sum())
-        yield Finding(
-            rule=self.name(),
+        yield self.finding(
+            some,
             summary=(
                 f"{counted(len(some), 'operation')} "
                 f"{'carries' if len(some) == 1 else 'carry'} "
@@ -77,10 +77,7 @@ class FullPrecisionPayload(Rule):
                 f"while {share:.0%} of the matrix kernels' time is in half precision: two bytes "
                 f"for each element save up to {ms(cost)}"
             ),
-            ranks=(),
             streams=streams(some, run),
-            start_ns=int(some["first_arrival_ns"].min()),
-            end_ns=int(some["last_end_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence("matrix kernels in half", 100 * share, "%", 100 * self.min_half_share),
@@ -88,8 +85,10 @@ class FullPrecisionPayload(Rule):
                 Evidence("of it not under compute", 100 * float(exposed[full].mean()), "%"),
             ),
             ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
-            advice="try a compression hook (DDP) or reduce_dtype (FSDP), and compare the loss: "
-            "gradients can need float32",
+            advice=(
+                "try a compression hook (DDP) or reduce_dtype (FSDP), and compare the loss: "
+                "gradients can need float32"
+            ),
             confidence="medium" if some["exact"].all() else "low",
         )
 

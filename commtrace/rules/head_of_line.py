@@ -79,16 +79,14 @@ class HeadOfLine(Rule):
         queued = float((stuck["start_ns"] - stuck["ready_ns"]).median())
         share = share_pct(cost, run)
         same = "" if first["group"] == first["blocker_group"] else " of another group"
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (stuck["ready_ns"], stuck["start_ns"]),
             summary=(
                 f"{first['op']} waits {ms(queued)} behind {first['blocker']}{same} on its stream, "
                 f"ready to start, {counted(len(stuck), 'time')}: {ms(cost)} that compute could fill"
             ),
             ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
             streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),
-            start_ns=int(stuck["ready_ns"].min()),
-            end_ns=int(stuck["start_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence(
@@ -106,9 +104,10 @@ class HeadOfLine(Rule):
                 "inputs: the compute launched before it was done",
                 "intended order: operations of the same kind and group are not compared",
             ),
-            advice=f"give {first['op']} a process group of its own, or call it before "
-            f"{first['blocker']}",
-            confidence="medium",
+            advice=(
+                f"give {first['op']} a process group of its own, or call it before "
+                f"{first['blocker']}"
+            ),
         )
 
     @staticmethod

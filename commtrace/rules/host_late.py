@@ -55,16 +55,14 @@ class HostLate(Rule):
         half = late.each_ns / 2
         launch = [] if doing.launch_ns is None else [doing.launch_ns]
         where = "calling thread" if late.cpu else "device"
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            late.gaps,
             summary=(
                 f"rank {late.rank}'s host is late: before a collective its {where} is idle for "
                 f"{ms(doing.idle_ns)} more than the others'"
             ),
             ranks=(late.rank,),
             streams=late.streams,
-            start_ns=int(late.gaps["start_ns"].min()),
-            end_ns=int(late.gaps["end_ns"].max()),
             cost_ns=late.cost_ns,
             evidence=(
                 Evidence("more idle time than the others' median", doing.idle_ns, "ns", half),

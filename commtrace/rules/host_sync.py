@@ -88,16 +88,14 @@ class HostSync(Rule):
         run: Measures,
     ) -> Finding:
         share = share_pct(idle, run)
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (blocked, blocked),
             summary=(
                 f"rank {line.rank}'s host blocks on {len(blocked)} collectives, and "
                 f"{line.device} then has nothing to run for {ms(idle)}"
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),
-            start_ns=int(blocked.min()),
-            end_ns=int(blocked.max()),
             cost_ns=idle,
             evidence=(
                 Evidence(

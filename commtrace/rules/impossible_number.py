@@ -119,24 +119,23 @@ class ImpossibleNumber(Rule):
     ) -> Finding:
         gb_s, peak = float(some["gb_s"].median()), float(some["peak"].iloc[0])
         size, took = float(some["size_bytes"].median()), float(some["duration_ns"].median())
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            some,
             summary=(
                 f"{len(some)} {what} of {mb(size)} {'seems' if len(some) == 1 else 'seem'} to take "
                 f"{ms(took)}: that needs {gb_s:.4g} GB/s, and the fastest link here has {peak:.3g}"
             ),
-            ranks=(),
             streams=streams,
-            start_ns=int(some["start_ns"].min()),
-            end_ns=int(some["end_ns"].max()),
             cost_ns=0,
             evidence=(
                 Evidence("bandwidth needed at least", gb_s, "GB/s", peak),
                 Evidence("seen in", len(some), "operations"),
             ),
             ruled_out=(ruled_out,),
-            advice="mend the measurement before explaining it: the size (element type, splits) or "
-            "the time (an event that covers only part of the transfer) is wrong",
+            advice=(
+                "mend the measurement before explaining it: the size (element type, splits) or "
+                "the time (an event that covers only part of the transfer) is wrong"
+            ),
             confidence="high",
         )
 

@@ -76,16 +76,13 @@ class Jitter(Rule):
         who = "one rank, not more often than chance allows, is"
         if turns != 1:
             who = f"{turns or 'unknown'} ranks take turns in being"
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (operations["mean_ns"], operations["last_ns"]),
             summary=(
                 f"{who} last to {counted(len(operations), 'collective')}: "
                 f"{ms(cost)} of waiting behind the mean arrival"
             ),
             ranks=tuple(sorted({int(rank) for rank in known})),
-            streams=(),
-            start_ns=int(operations["mean_ns"].min()),
-            end_ns=int(operations["last_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence("slowest over mean time between collectives", ratio, "x", self.min_ratio),
@@ -94,7 +91,6 @@ class Jitter(Rule):
             ),
             ruled_out=("a straggler: no rank is last more often than chance allows",),
             advice=_advice(run),
-            confidence="medium",
         )
 
     @staticmethod

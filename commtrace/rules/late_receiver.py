@@ -54,16 +54,14 @@ class LateReceiver(Rule):
 
     def _finding(self, late: Awaited) -> Finding:
         sender, receiver = late.key
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            late.waits,
             summary=(
                 f"rank {sender} waits for rank {receiver}'s recv in {len(late.waits)} of "
                 f"{late.operations} messages, {ms(late.median_ns)} each: {ms(late.cost_ns)} in all"
             ),
             ranks=(receiver,),
             streams=late.streams,
-            start_ns=int(late.waits["start_ns"].min()),
-            end_ns=int(late.waits["end_ns"].max()),
             cost_ns=late.cost_ns,
             evidence=(
                 Evidence(

@@ -56,16 +56,14 @@ class LateRoot(Rule):
 
     def _finding(self, late: Awaited) -> Finding:
         root = late.key[1]
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            late.waits,
             summary=(
                 f"root {root} is last in {len(late.waits)} of {late.operations} of its broadcasts "
                 f"or scatters, by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
             ),
             ranks=(root,),
             streams=late.streams,
-            start_ns=int(late.waits["start_ns"].min()),
-            end_ns=int(late.waits["end_ns"].max()),
             cost_ns=late.cost_ns,
             evidence=(
                 Evidence("operations whose root was last", len(late.waits), "operations"),

@@ -76,13 +76,11 @@ class LateSender(Rule):
             f"ranks {ranks[0]} and {ranks[1]} each wait" if both else f"rank {first['rank']} waits"
         )
         other = "the other" if both else f"rank {first['peer']}"
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (start, end),
             summary=f"{who} up to {ms(longest)} in a recv for what {other} does not send meanwhile",
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in waits["stream"]})),
-            start_ns=int(start.min()),
-            end_ns=int(end.max()),
             cost_ns=total(union(start, end)),
             evidence=(
                 Evidence("recvs without a send", len(waits), "operations", 0),
@@ -91,26 +89,25 @@ class LateSender(Rule):
             ruled_out=(
                 "a send outside of the recording: the recv is within what the sender recorded",
             ),
-            advice="let one of them send first, or use batch_isend_irecv: this is a deadlock that "
-            "only a timeout ends"
-            if both
-            else f"find out why rank {ranks[0]} does not send: a branch on rank or data, another "
-            "order, or a wait of its own",
-            confidence="medium",
+            advice=(
+                "let one of them send first, or use batch_isend_irecv: this is a deadlock that "
+                "only a timeout ends"
+                if both
+                else f"find out why rank {ranks[0]} does not send: a branch on rank or data, "
+                "another order, or a wait of its own"
+            ),
         )
 
     def _finding(self, late: Awaited) -> Finding:
         receiver, sender = late.key
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            late.waits,
             summary=(
                 f"rank {receiver} waits for rank {sender}'s send in {len(late.waits)} of "
                 f"{late.operations} messages, {ms(late.median_ns)} each: {ms(late.cost_ns)} in all"
             ),
             ranks=(sender,),
             streams=late.streams,
-            start_ns=int(late.waits["start_ns"].min()),
-            end_ns=int(late.waits["end_ns"].max()),
             cost_ns=late.cost_ns,
             evidence=(
                 Evidence(

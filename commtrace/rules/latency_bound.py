@@ -95,17 +95,14 @@ class LatencyBound(Rule):
         if not worth_saying(cost, run, self.min_step_share):
             return
         share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
-        finding = Finding(
-            rule=self.name(),
+        finding = self.finding(
+            in_rows,
             summary=(
                 f"{len(in_rows)} {in_rows['op'].iloc[0]} of {mb(in_rows['size_bytes'].median())} "
                 f"each follow each other, {share:.0%} of their time latency ({ms(latency)}): "
                 f"{len(in_rows) - joined} would do"
             ),
-            ranks=(),
             streams=streams(in_rows, run),
-            start_ns=int(in_rows["first_arrival_ns"].min()),
-            end_ns=int(in_rows["last_end_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence("share of latency", 100 * share, "%", 100 * self.min_latency_share),
@@ -113,9 +110,10 @@ class LatencyBound(Rule):
                 Evidence("operations that could join another", joined, "operations"),
             ),
             ruled_out=("order: nothing ran long enough in between to need the result",),
-            advice="send them together: flatten the tensors, use a coalescing manager, or raise "
-            "DDP's bucket_cap_mb",
-            confidence="medium",
+            advice=(
+                "send them together: flatten the tensors, use a coalescing manager, or raise "
+                "DDP's bucket_cap_mb"
+            ),
         )
         yield len(in_rows), finding
 

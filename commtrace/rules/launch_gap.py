@@ -176,13 +176,11 @@ class LaunchGap(Rule):
         line = found.line
         share = share_pct(found.total_ns, run)
         behind = np.searchsorted(line.start_ns, found.end_ns).clip(max=len(line.stream) - 1)
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (found.begin_ns, found.end_ns),
             summary=summary,
             ranks=(line.rank,),
             streams=tuple(sorted({int(stream) for stream in line.stream[behind]})),
-            start_ns=int(found.begin_ns[0]),
-            end_ns=int(found.end_ns[-1]),
             cost_ns=found.total_ns,
             evidence=(
                 *evidence,

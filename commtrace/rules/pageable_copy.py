@@ -78,8 +78,8 @@ class PageableCopy(Rule):
         if not worth_saying(cost, run, self.min_share):
             return
         measured, kind = float(slow["gb_s"].median()), str(slow["kind"].iloc[0])
-        yield Finding(
-            rule=self.name(),
+        yield self.finding(
+            (start, end),
             summary=(
                 f"{len(slow)} {kind} copies use pageable memory: {measured:.3g} GB/s, "
                 f"where {origin} reach {gb_s:.3g}; pinned they take {ms(moved / gb_s)}, "
@@ -87,8 +87,6 @@ class PageableCopy(Rule):
             ),
             ranks=(int(slow["rank"].iloc[0]),),
             streams=tuple(sorted({int(stream) for stream in slow["stream"]})),
-            start_ns=int(start.min()),
-            end_ns=int(end.max()),
             cost_ns=cost,
             evidence=(
                 Evidence("bandwidth of pageable copies", measured, "GB/s"),

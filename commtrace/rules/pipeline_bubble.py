@@ -81,16 +81,13 @@ class PipelineBubble(Rule):
         advice = f"with {more} micro-batches instead of {batches}, {better:.0f} % must be lost"
         if uneven:
             advice += "; the rest is uneven stages or slow messages: balance the stages"
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            rows,
             summary=(
                 f"{stages} pipeline stages wait {measured:.0f} % of the time for their neighbours; "
                 f"of equal stages {batches} micro-batches leave {ideal:.0f} % idle"
             ),
             ranks=tuple(sorted({int(rank) for rank in rows["rank"]})),
-            streams=tuple(sorted(int(stream) for stream in rows["stream"].unique())),
-            start_ns=int(rows["arrival_ns"].min()),
-            end_ns=int(rows["end_ns"].max()),
             cost_ns=_gain_ns(rows, waiting),
             evidence=(
                 Evidence("mean waiting of a stage", waiting, "ns"),

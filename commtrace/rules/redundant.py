@@ -76,13 +76,9 @@ class Redundant(Rule):
     def _finding(self, run: Measures, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
         share = share_pct(cost_ns, run)
         count = needless["operation"].nunique()
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            needless,
             summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} exposed",
-            ranks=(),
-            streams=tuple(sorted({int(stream) for stream in needless["stream"]})),
-            start_ns=int(needless["start_ns"].min()),
-            end_ns=int(needless["end_ns"].max()),
             cost_ns=cost_ns,
             evidence=(
                 Evidence("needless operations", count, "operations", 0),

@@ -96,8 +96,8 @@ class SlowLink(Rule):
         ends = f"rank {sender} {way} rank {receiver}"
         slow_gb_s, rest_gb_s = (float(some["busbw_gb_s"].median()) for some in (slow, rest))
         others = rest[ENDS].drop_duplicates()
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            slow,
             summary=(
                 f"{len(slow)} transfers {ends} take {ratio:.2f} times as long as the same between "
                 f"the other {len(others)} pairs"
@@ -105,8 +105,6 @@ class SlowLink(Rule):
             ),
             ranks=tuple(sorted((sender, receiver))),
             streams=streams(slow, run),
-            start_ns=int(slow["first_arrival_ns"].min()),
-            end_ns=int(slow["last_end_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence("time against the other pairs", ratio, "x", self.min_ratio),
@@ -117,8 +115,10 @@ class SlowLink(Rule):
                 "sizes and late ranks: transfers of one kind are compared, without waiting",
                 *(("a slow rank: both are as fast as others elsewhere",) if told_apart else ()),
             ),
-            advice=f"check cable, port and slot between the ranks {sender} and {receiver}, or "
-            "order the ranks so that another pair uses this link",
+            advice=(
+                f"check cable, port and slot between the ranks {sender} and {receiver}, or "
+                "order the ranks so that another pair uses this link"
+            ),
             confidence="medium" if told_apart else "low",
         )
 

@@ -61,16 +61,14 @@ class Straggler(Rule):
     def _finding(self, late: Late, run: Measures) -> Finding:
         where = "" if late.communicator is None else f" of communicator {late.communicator}"
         share = share_pct(late.cost_ns, run)
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            late.gaps,
             summary=(
                 f"rank {late.rank} is last in {late.last} of {late.operations} collectives{where}, "
                 f"by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
             ),
             ranks=(late.rank,),
             streams=late.streams,
-            start_ns=int(late.gaps["start_ns"].min()),
-            end_ns=int(late.gaps["end_ns"].max()),
             cost_ns=late.cost_ns,
             evidence=(
                 Evidence("operations it was last in", late.last, "operations", late.expected_last),

@@ -77,16 +77,14 @@ class UnevenAllToAll(Rule):
         steady = share >= self.steady_pct
         imbalance, most = (float(uneven[name].median()) for name in ("imbalance", "most"))
         who = f"rank {busiest}" if steady else "the busiest rank (it changes)"
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (uneven["first_arrival_ns"].fillna(uneven["start_ns"]), uneven["last_end_ns"]),
             summary=(
                 f"{len(uneven)} of {count} all_to_all are uneven: {who} has {mb(most)}, "
                 f"{imbalance:.3g}x the mean"
             ),
             ranks=(int(busiest),) if steady else (),
             streams=tuple(sorted(int(stream) for stream in uneven["stream"].unique())),
-            start_ns=int(uneven["first_arrival_ns"].fillna(uneven["start_ns"]).min()),
-            end_ns=int(uneven["last_end_ns"].max()),
             cost_ns=cost_ns,
             evidence=(
                 Evidence("largest by mean, median", imbalance, "x", self.imbalance),

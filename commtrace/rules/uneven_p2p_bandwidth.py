@@ -88,13 +88,11 @@ class UnevenP2PBandwidth(Rule):
         ]
         start, end = _times(slow)
         sure = all(len(pair.copies) >= 10 and named(*_ends(pair), run) for pair in (worst, fast))
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            (start, end),
             summary=_summary(classes, run),
             ranks=tuple(sorted({pair.rank for pair in slow})),
             streams=tuple(sorted({int(s) for pair in slow for s in pair.copies["stream"]})),
-            start_ns=int(start.min()),
-            end_ns=int(end.max()),
             cost_ns=_recoverable_ns(slow, fast.gb_s),
             evidence=(
                 *(Evidence(pair.ends, pair.gb_s, "GB/s") for one in classes for pair in one),

@@ -182,17 +182,13 @@ class UnfitTrace(Rule):
         ranks: tuple[int, ...] = (),
     ) -> Finding:
         present = set(run.ranks["rank"])
-        start, end = run.ranks["start_ns"].min(), run.ranks["end_ns"].max()
-        return Finding(
-            rule=self.name(),
+        known = run.ranks["start_ns"].notna()
+        return self.finding(
+            run.ranks[known] if known.any() else ([0], [0]),
             summary=summary,
             ranks=tuple(rank for rank in ranks if rank in present),
-            streams=(),
-            start_ns=0 if pd.isna(start) else int(start),
-            end_ns=0 if pd.isna(end) else int(end),
             cost_ns=0,
             evidence=(evidence,),
-            ruled_out=(),
             advice=advice,
             confidence="high",
         )

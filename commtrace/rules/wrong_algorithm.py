@@ -105,18 +105,15 @@ class WrongAlgorithm(Rule):
         worst = suffering.loc[(suffering["transfer_ns"] * suffering["ratio"]).idxmax()]
         ratio, size = float(worst["ratio"]), float(worst["size_bytes"])
         total = float(suffering["transfer_ns"].sum())
-        return Finding(
-            rule=self.name(),
+        return self.finding(
+            suffering,
             summary=(
                 f"{_told(pinned)} holds NCCL to a slower way for "
                 f"{counted(len(suffering), 'operation')}: {worst['op']} of {mb(size)} "
                 f"takes {ratio:.2f} times as "
                 "long as with its own choice, by its model"
             ),
-            ranks=(),
             streams=streams(suffering, run),
-            start_ns=int(suffering["first_arrival_ns"].min()),
-            end_ns=int(suffering["last_end_ns"].max()),
             cost_ns=cost,
             evidence=(
                 Evidence("modelled time against the best", ratio, "x", self.min_ratio),
@@ -127,7 +124,6 @@ class WrongAlgorithm(Rule):
                 f"unset {' and '.join(pinned)} unless there is a known reason; these operations "
                 f"then take about {ms(total - float(saved.sum()))}, not {ms(total)}"
             ),
-            confidence="medium",
         )
 
     @staticmethod
