@@ -15,6 +15,7 @@ __all__ = [
     "OPERATIONS",
     "POINT_TO_POINT",
     "STEP_PREFIX",
+    "SYNCHRONISING",
     "bus_factor",
     "canonical_dtype",
     "canonical_operation",
@@ -38,6 +39,9 @@ OPERATIONS = (
     "barrier",
 )
 POINT_TO_POINT = ("send", "recv")
+
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Operations in which every rank waits for every other."""
 
 _BY_LETTERS = {name.replace("_", ""): name for name in OPERATIONS}
 _BY_LETTERS |= {

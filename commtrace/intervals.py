@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from commtrace.arrays import Int64
+
 __all__ = ["Intervals", "covered", "intersect", "subtract", "total", "union"]
 
-Int64 = npt.NDArray[np.int64]
 Intervals = tuple[Int64, Int64]
 
 

@@ -13,7 +13,6 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -21,15 +20,10 @@ from matplotlib.axis import Axis
 from matplotlib.collections import PolyCollection
 from matplotlib.legend import Legend
 from matplotlib.patches import Patch
-from matplotlib.ticker import (
-    EngFormatter,
-    Formatter,
-    LogLocator,
-    NullLocator,
-    StrMethodFormatter,
-)
+from matplotlib.ticker import EngFormatter, Formatter, LogLocator, NullLocator, StrMethodFormatter
 
 from commtrace import intervals
+from commtrace.arrays import Float64
 
 __all__ = ["bandwidth", "breakdown", "timeline"]
 
@@ -62,8 +56,6 @@ _MARKERS = "osDPXvp*h<>"
 _DASHES = ("-", "--", ":", "-.")
 _MAX_TICKS = 40  # more labels than this on one axis cannot be read
 _MAX_LETTERS = 16
-
-Float64 = npt.NDArray[np.float64]
 
 
 def breakdown(devices: pd.DataFrame, *, ax: Axes | None = None) -> Axes:

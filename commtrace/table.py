@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from commtrace.arrays import NULL
+
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NULL", "Coded", "Column", "Columns", "Table", "rows"]
-
-NULL = np.iinfo(np.int64).min
-"""Stands for a missing integer while a column is still a numpy array."""
+__all__ = ["Coded", "Column", "Columns", "Table", "rows"]
 
 DType = Literal["int64", "Int64", "float64", "category", "bool"]
 

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from commtrace.table import NULL, Coded
+from commtrace.arrays import NULL
+from commtrace.table import Coded
 from commtrace.trace_tables import STEPS, TABLES
 
 

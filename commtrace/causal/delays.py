@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from commtrace.arrays import Int64
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.timelines import ready_ns
@@ -32,8 +32,6 @@ def felt_ns(known: pd.DataFrame, saved_ns: pd.Series[Any], run: Measures) -> int
     of = rows["communicator"].isin(rows.loc[rows["operation"].isin(saved.index), "communicator"])
     return delay_ns(rows[of], saved, run)
 
-
-Int64 = npt.NDArray[np.int64]
 
 _QUEUED_NS = 20_000
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))

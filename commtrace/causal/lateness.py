@@ -11,6 +11,7 @@ import pandas as pd
 
 from commtrace.causal.delays import delay_ns
 from commtrace.causal.doing import Doing, Doings
+from commtrace.comms import SYNCHRONISING
 from commtrace.diagnosis import CannotLook, too_few
 from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import joined_rows
@@ -19,17 +20,8 @@ from commtrace.metrics.run.whole import worth_saying
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = [
-    "SYNCHRONISING",
-    "Late",
-    "arrivals",
-    "chance",
-    "late_ranks",
-    "own_gaps",
-    "stragglers_doing",
-]
+__all__ = ["Late", "arrivals", "chance", "late_ranks", "own_gaps", "stragglers_doing"]
 
-SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _SIGNIFICANT = 0.05
 _OUTLIER = 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.matching.clock_line import Int64
+from commtrace.arrays import Int64
 from commtrace.matching.collective_arrays import codes
 
 __all__ = ["ALIGNMENT", "COMMS_ID", "EVIDENCE", "FLIGHT_RECORDER", "ORDER", "SEQUENCE", "Found"]

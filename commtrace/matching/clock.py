@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from commtrace.arrays import Bool, Int64
 from commtrace.matching.clock_line import (
+    CLOSE_NS,
     DRIFT,
     LINE_OPERATIONS,
     LINE_SPAN_NS,
     SAME,
-    Int64,
     Line,
     fit,
     level,
 )
-from commtrace.matching.collective_arrays import Bool, Rows, rows_of, split
+from commtrace.matching.collective_arrays import Rows, rows_of, split
 from commtrace.matching.probes import Probed
 from commtrace.table import Column, Table
 
@@ -33,12 +34,19 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["CLOCK", "SAME_HOST_ERROR_NS", "Reading", "clock", "on_run_clock", "readings"]
+__all__ = [
+    "CLOCK",
+    "END_ERROR_NS",
+    "SAME_HOST_ERROR_NS",
+    "Reading",
+    "clock",
+    "on_run_clock",
+    "readings",
+]
 
 SAME_HOST_ERROR_NS = 1_000  # one clock for all; what is left is the reading of it
 END_ERROR_NS = 5_000  # ends of one collective differ by this much on any real machine
 FEW = 8  # operations whose spread is not known from themselves
-CLOSE_NS = 10_000
 CONTRADICTED = 0.1  # the share of impossible operations that denies ranks one clock
 MEDIAN = 1.2533  # the standard error of a median is this much that of a mean
 MAD = 1.4826  # the standard deviation behind a median absolute deviation

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DRIFT", "LINE_OPERATIONS", "LINE_SPAN_NS", "SAME", "Int64", "Line", "fit", "level"]
+from commtrace.arrays import Int64
 
-Int64 = npt.NDArray[np.int64]
+__all__ = ["DRIFT", "LINE_OPERATIONS", "LINE_SPAN_NS", "SAME", "Line", "fit", "level"]
+
+CLOSE_NS = 10_000  # ends of one collective on two ranks: about the same moment
 Float = npt.NDArray[np.float64]
 
 LINE_OPERATIONS = 40  # fewer show no drift

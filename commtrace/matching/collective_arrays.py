@@ -9,22 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.comms import POINT_TO_POINT
-from commtrace.matching.clock_line import Int64
+from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
 from commtrace.matching.groups import communicators
 from commtrace.matching.probes import Probed, probed
-from commtrace.table import NULL
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
 
-__all__ = ["Bool", "Rows", "codes", "nth", "rows_of", "split"]
-
-Bool = npt.NDArray[np.bool_]
-
-SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+__all__ = ["Rows", "codes", "nth", "rows_of", "split"]
 
 
 @dataclass(frozen=True)
@@ -62,12 +57,12 @@ class Rows:
 def rows_of(run: Measures) -> Rows:
     """The arrays of a trace."""
     table = run.collectives
-    rank, start = _integers(table["rank"]), _integers(table["start_ns"])
+    rank, start = integers(table["rank"]), integers(table["start_ns"])
     op = table["op"]
     communicator, names = _communicators(table, run.groups)
     p2p = op.isin(POINT_TO_POINT).to_numpy()
     on_cpu = table["device"].eq("cpu").to_numpy()
-    seq, launch = _integers(table["seq"]), _integers(table["launch_ns"])
+    seq, launch = integers(table["seq"]), integers(table["launch_ns"])
     numbered = (seq != NULL) & (communicator >= 0) & ~p2p
     # The backends of one group count apart: gloo on the CPU, NCCL on the GPU.
     seq_key = np.where(numbered, codes(communicator, on_cpu, seq), -1)
@@ -75,7 +70,7 @@ def rows_of(run: Measures) -> Rows:
         rank=rank,
         start=start,
         called=np.where(on_cpu & (launch != NULL), launch, start),
-        end=start + _integers(table["duration_ns"]),
+        end=start + integers(table["duration_ns"]),
         communicator=communicator,
         communicators=names,
         like=_alike(table, communicator, p2p),
@@ -83,7 +78,7 @@ def rows_of(run: Measures) -> Rows:
         synchronises=op.isin(SYNCHRONISING).to_numpy(),
         p2p=p2p,
         sends=op.eq("send").to_numpy(),
-        peer=_integers(table["peer"]),
+        peer=integers(table["peer"]),
         on_cpu=on_cpu,
         comms_id=table["comms_id"].cat.codes.to_numpy().astype(np.int64),
         seq_key=seq_key,
@@ -123,8 +118,8 @@ def split(rows: Int64, by: Int64) -> list[Int64]:
 
 def _clocks(run: Measures) -> dict[int, int]:
     host = run.ranks["host"].cat.codes.to_numpy(np.int64)
-    rank = _integers(run.ranks["rank"])
-    present = np.union1d(rank, _integers(run.collectives["rank"]))
+    rank = integers(run.ranks["rank"])
+    present = np.union1d(rank, integers(run.collectives["rank"]))
     clock = {one: one for one in present.tolist()}
     for one in np.unique(host[host >= 0]):
         here = rank[host == one]
@@ -132,16 +127,10 @@ def _clocks(run: Measures) -> dict[int, int]:
     return clock
 
 
-def _integers(column: pd.Series[Any]) -> Int64:
-    if column.dtype == np.int64:
-        return column.to_numpy()
-    return column.fillna(NULL).to_numpy(dtype=np.int64)
-
-
 def _communicators(table: pd.DataFrame, groups: pd.DataFrame) -> tuple[Int64, tuple[str, ...]]:
     identity = communicators(groups)
     group = table["group"].cat.codes.to_numpy(np.int64)
-    rank = _integers(table["rank"])
+    rank = integers(table["rank"])
     pair = codes(rank, group)
     names: dict[str, int] = {}
     of_pair = np.full(int(pair.max(initial=-1)) + 1, -1, dtype=np.int64)
@@ -157,7 +146,7 @@ def _communicators(table: pd.DataFrame, groups: pd.DataFrame) -> tuple[Int64, tu
 def _group_ranks(table: pd.DataFrame, communicator: Int64, names: tuple[str, ...]) -> Int64:
     listed = [name.partition("#")[0] for name in names]
     sizes = np.asarray([len(text.split(",")) if text else NULL for text in listed] + [NULL])
-    told = _integers(table["group_size"])
+    told = integers(table["group_size"])
     return np.where(told == NULL, sizes[communicator], told)
 
 
@@ -171,8 +160,8 @@ def _alike(table: pd.DataFrame, communicator: Int64, p2p: Bool) -> Int64:
     uneven = table["op"].eq("all_to_all").to_numpy()
     properties = (
         table["dtype"].cat.codes.to_numpy(np.int64),
-        np.where(uneven, 0, _integers(table["size_bytes"])),
-        _integers(table["root"]),
+        np.where(uneven, 0, integers(table["size_bytes"])),
+        integers(table["root"]),
     )
     told = []
     for values in properties:

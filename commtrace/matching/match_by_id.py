@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import Bool, Int64
 from commtrace.matching.assignment import COMMS_ID, FLIGHT_RECORDER, SEQUENCE, Found
-from commtrace.matching.clock_line import SAME, Int64, fit
-from commtrace.matching.collective_arrays import Bool, Rows, codes, nth, split
+from commtrace.matching.clock_line import CLOSE_NS, SAME, fit
+from commtrace.matching.collective_arrays import Rows, codes, nth, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,6 @@ __all__ = ["keyed"]
 
 JUDGED = 4  # fewer shared numbers than this contradict nothing
 CONTRADICTED = 0.25  # the share of a rank's numbers that shows that it counts differently
-CLOSE_NS = 10_000
 
 
 def keyed(rows: Rows) -> Found:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.diagnosis import Note
-from commtrace.matching.clock_line import Int64
-from commtrace.matching.collective_arrays import Bool, Rows, codes, rows_of
-from commtrace.table import NULL
+from commtrace.matching.collective_arrays import Rows, codes, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd

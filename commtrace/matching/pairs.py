@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from commtrace.arrays import NULL, Int64
 from commtrace.matching.assignment import ALIGNMENT, COMMS_ID, ORDER, Found
 from commtrace.matching.clock import Reading
-from commtrace.matching.clock_line import Int64, Line
+from commtrace.matching.clock_line import Line
 from commtrace.matching.collective_arrays import Rows, codes, nth, split
 from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
-from commtrace.table import NULL
 
 __all__ = ["pair"]
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.matching.clock_line import DRIFT, LINE_SPAN_NS, Int64, Line
+from commtrace.arrays import Int64
+from commtrace.matching.clock_line import DRIFT, LINE_SPAN_NS, Line
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures

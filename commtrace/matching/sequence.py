@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from commtrace.arrays import Bool, Int64
 from commtrace.matching.align import Marks, clock_line, partners
-from commtrace.matching.clock_line import SAME, Int64, Line, fit
-from commtrace.matching.collective_arrays import Bool, Rows
+from commtrace.matching.clock_line import CLOSE_NS, SAME, Line, fit
+from commtrace.matching.collective_arrays import Rows
 
 __all__ = ["MARGIN_NS", "Part", "Sequence"]
 
 MARGIN_NS = 50_000  # what the clocks may be off when causality is checked
-CLOSE_NS = 10_000  # the same where nothing else is
 ENOUGH = 0.5  # of a rank's operations; with fewer a clock that was trusted is put to the vote
 
 

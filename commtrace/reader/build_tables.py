@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from commtrace.arrays import NULL, Int64
 from commtrace.comms import canonical_dtype
 from commtrace.diagnosis import Note
 from commtrace.reader import gpu, host
 from commtrace.reader.host import Steps
 from commtrace.reader.job import Job
-from commtrace.reader.json.events import Call, Int64, Scan
+from commtrace.reader.json.events import Call, Scan
 from commtrace.reader.operations.gloo import gloo_rows
 from commtrace.reader.operations.gpu_operations import gpu_rows
 from commtrace.reader.operations.groups import Groups
 from commtrace.reader.operations.rows import Setting
 from commtrace.reader.overruns import Cut, cut_overruns
-from commtrace.table import NULL, Columns
+from commtrace.table import Columns
 from commtrace.trace_tables import COLLECTIVES, CUT_BEFORE_GPU, GROUPS, PROBES, RANKS
 
 __all__ = ["Identity", "Tables", "identify", "tables"]

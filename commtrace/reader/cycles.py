@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commtrace.arrays import NULL
 from commtrace.reader.recordings import window
-from commtrace.table import NULL
 from commtrace.trace import RankTrace
 
 if TYPE_CHECKING:

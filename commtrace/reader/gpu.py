@@ -9,12 +9,12 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from commtrace import kernels as communication
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.reader.host import Steps
-from commtrace.reader.json.events import Gpu, Int64, Launches, Scan
-from commtrace.table import NULL, Coded, Columns
+from commtrace.reader.json.events import Gpu, Launches, Scan
+from commtrace.table import Coded, Columns
 
 __all__ = [
     "Launched",
@@ -26,8 +26,6 @@ __all__ = [
     "of_category",
     "unknown",
 ]
-
-Bool = npt.NDArray[np.bool_]
 
 _EARLY_NS = 10_000
 _HOST = -1

@@ -7,9 +7,10 @@ import re
 import numpy as np
 
 from commtrace import comms
-from commtrace.reader.json.events import Call, Hosted, Int64, Scan
+from commtrace.arrays import NULL, Int64
+from commtrace.reader.json.events import Call, Hosted, Scan
 from commtrace.reader.nesting import outermost
-from commtrace.table import NULL, Coded, Columns
+from commtrace.table import Coded, Columns
 
 __all__ = ["Steps", "operators", "step_ranges"]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from commtrace.reader.json.events import Call, Int64
+from commtrace.arrays import Int64
+from commtrace.reader.json.events import Call
 
 __all__ = ["Nest", "by_thread", "outermost"]
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from commtrace.arrays import Int64
 from commtrace.reader.gpu import is_rocm, of_category
-from commtrace.reader.json.events import Int64, Scan
+from commtrace.reader.json.events import Scan
 
 __all__ = ["Cut", "cut_overruns"]
 

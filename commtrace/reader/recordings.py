@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from commtrace.arrays import NULL
 from commtrace.errors import TraceError
 from commtrace.reader.names import natural, worker
-from commtrace.table import NULL, Coded
+from commtrace.table import Coded
 from commtrace.trace import RankTrace
 
 __all__ = ["ranks_by_order", "recordings", "same", "told", "window"]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.arrays import Int64
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
@@ -21,8 +22,6 @@ from commtrace.units import cut, ms
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
     from commtrace.measures import Measures
-
-Int64 = npt.NDArray[np.int64]
 
 _AT_ONCE_NS = 200_000
 _AT_ONCE = 0.25  # of the operation's time: where cores are scarce a thread wakes later

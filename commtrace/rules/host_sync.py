@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from commtrace.arrays import Int64
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
-
-Int64 = npt.NDArray[np.int64]
 
 _SILENCE = 10  # median launch intervals: so long does a host not pause by chance
 _LAUNCH = 2  # of the same: so long a launch takes at most

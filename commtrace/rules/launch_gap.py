@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
@@ -19,9 +20,6 @@ from commtrace.units import counted, cut, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-
-Bool = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
 
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from commtrace.arrays import Float64, Int64
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import Intervals, total, union
 from commtrace.metrics.run.peer_copies import Pair, pairs, too_few_copies
@@ -20,9 +20,6 @@ from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 _QUEUED_NS = 20_000
 

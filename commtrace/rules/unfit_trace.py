@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.causal.lateness import SYNCHRONISING
-from commtrace.comms import bus_factor
+from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
 from commtrace.metrics.rank.timelines import timelines
 from commtrace.metrics.run.waits import matched

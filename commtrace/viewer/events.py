@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from commtrace.arrays import NULL, Int64
 from commtrace.reader.json.document import Document, Event
-from commtrace.reader.json.events import Int64
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.scan import base_ns
 from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
-from commtrace.table import NULL
 
 __all__ = ["Id", "Rank", "Shown", "identifier", "read_rank"]
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from commtrace.arrays import Int64
 from commtrace.matching import pairs
 from commtrace.matching.clock import Reading
-from commtrace.matching.clock_line import Int64, Line
+from commtrace.matching.clock_line import Line
 from commtrace.matching.collective_arrays import Rows
 from commtrace.matching.sequence import MARGIN_NS
 

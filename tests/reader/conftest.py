@@ -16,10 +16,11 @@ import pytest
 
 from commtrace import comms, kernels
 from commtrace import trace_tables as schema
+from commtrace.arrays import NULL
 from commtrace.reader import build_tables as kineto
 from commtrace.reader.json.events import Arguments, Call, Gpu, Hosted, Launches, Scan
 from commtrace.reader.names import ranks_in_names
-from commtrace.table import NULL, Coded
+from commtrace.table import Coded
 
 GPU = {
     "kernel": "kernel",

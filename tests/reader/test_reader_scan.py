@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commtrace.arrays import NULL
 from commtrace.reader.json.events import Scan
 from commtrace.reader.json.scan import scan
-from commtrace.table import NULL, Coded
+from commtrace.table import Coded
 
 Json = dict[str, Any]
 

@@ -5,8 +5,8 @@ from decimal import Decimal
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from commtrace.arrays import NULL
 from commtrace.reader.json.times import nanoseconds
-from commtrace.table import NULL
 
 
 def plain(text: str) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from commtrace.arrays import Bool, Int64
 from commtrace.intervals import covered, subtract
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposure import exposure
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["ahead", "most_exposed", "unlaunched_ns"]
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
 

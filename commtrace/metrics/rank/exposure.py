@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from commtrace.arrays import Float64, Int64
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.metrics.rank.activity import Work, device_work
 from commtrace.metrics.rank.phases import phases
@@ -28,8 +28,6 @@ __all__ = [
     "exposure",
 ]
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Key = tuple[Hashable, ...]
 
 By = Literal["group", "op", "step", "phase"]

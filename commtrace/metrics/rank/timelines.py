@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
@@ -21,10 +22,6 @@ __all__ = ["SMALL_BYTES", "Timeline", "behind", "elsewhere", "ready_ns", "timeli
 
 SMALL_BYTES = 1_000_000
 """A copy of fewer costs its launch and the host's waiting for it, not its bytes."""
-
-Bool = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
-
 _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
+
+from commtrace.arrays import Int64
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["repeated_in_accumulation"]
-
-Int64 = npt.NDArray[np.int64]
 
 _FORWARD = "DistributedDataParallel.forward"
 _OPTIMIZER = "Optimizer.step#"

@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from commtrace.comms import bus_factor
+from commtrace.arrays import NULL, Float64
+from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.run.waits import TRUST, Matched, matched
-from commtrace.table import NULL, Column, Table, rows
+from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
-
-Float64 = npt.NDArray[np.float64]
 
 __all__ = ["COLLECTIVES", "INTERVAL", "collectives"]
 
@@ -87,8 +85,6 @@ COLLECTIVES = Table(
 )
 INTERVAL = ["rank", "device", "stream", "start_ns", "duration_ns"]
 """What tells the kernels apart: coalesced operations share one."""
-
-_SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _NOWHERE = np.empty(0, np.intp)
 _KIND = ["op", "group", "group_size", "dtype", "size_bytes"]
 
@@ -163,7 +159,7 @@ def _compared(events: pd.DataFrame) -> pd.DataFrame:
     kind = each["kind"]
     told = (each["transfer_ns"] > TRUST * each["error_ns"]).fillna(value=False) & each["exact"]
     whole = told & ~each["shared"]
-    at_most = (each["present"] > 1) & (told | each["op"].isin(_SYNCHRONISING))
+    at_most = (each["present"] > 1) & (told | each["op"].isin(SYNCHRONISING))
     exact = whole.groupby(kind).any()
     transfer = each["transfer_ns"].where(whole | (at_most & ~kind.map(exact)))
     complete = (each["present"] == each["expected"]).astype("Int64")
@@ -217,7 +213,7 @@ def _exposed_ns(events: pd.DataFrame, run: Measures) -> Float64:
 
 def _bandwidth(row: dict[str, Any]) -> dict[str, Any]:
     op, size, n, transfer = (row[k] for k in ("op", "size_bytes", "group_size", "transfer_ns_p50"))
-    time = row["duration_ns_p50"] if transfer is None and op in _SYNCHRONISING else transfer
+    time = row["duration_ns_p50"] if transfer is None and op in SYNCHRONISING else transfer
     algbw = size / time if size is not None and time else None
     factor = bus_factor(op, n) if op and n else None
     return {

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.arrays import Bool
+
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["used_between"]
-
-Bool = npt.NDArray[np.bool_]
 
 _FOREVER = np.iinfo(np.int64).max
 # On a CPU the backend itself moves what it received to where it belongs.

@@ -15,20 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace import matching
+from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Note
 from commtrace.measures import measure
-from commtrace.table import NULL, Coded, Column, Table
+from commtrace.table import Coded, Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
 
-__all__ = ["OPERATIONS", "WAITS", "Matched", "matched", "operations", "unmatched", "waits"]
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+__all__ = ["OPERATIONS", "TRUST", "WAITS", "Matched", "matched", "operations", "unmatched", "waits"]
 
 FROM_ROOT = ("broadcast", "scatter")
 TO_ROOT = ("reduce", "gather")
@@ -169,10 +167,10 @@ def _operations(rows: _Rows, run: Measures, matches: pd.DataFrame) -> pd.DataFra
             **{name: _coded(found[name]) for name in ("communicator",)},
             "dtype": rows.coded(table["dtype"]),
             "matched_by": rows.coded(matches["matched_by"]),
-            "seq": _integers(told["seq"]),
-            "size_bytes": rows.max(_integers(table["size_bytes"])[rows.order]),
+            "seq": integers(told["seq"]),
+            "size_bytes": rows.max(integers(table["size_bytes"])[rows.order]),
             "present": rows.size,
-            "expected": _integers(found["expected"]),
+            "expected": integers(found["expected"]),
             "first_arrival_ns": np.where(timed, rows.first, NULL),
             "last_arrival_ns": np.where(timed, rows.tau, NULL),
             "last_end_ns": np.where(timed, rows.max(rows.end), NULL),
@@ -195,11 +193,11 @@ class _Rows:
 
     def __init__(self, run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> None:
         table = run.collectives
-        rank, start, duration = (_integers(table[c]) for c in ("rank", "start_ns", "duration_ns"))
+        rank, start, duration = (integers(table[c]) for c in ("rank", "start_ns", "duration_ns"))
         end = start + duration
         start = _arrivals(table)
         arrival, timed = matching.on_run_clock(start, rank, clocks)
-        number = _integers(matches["operation"])
+        number = integers(matches["operation"])
         self.order = np.lexsort((arrival, number))
         self.number, self.starts = np.unique(number[self.order], return_index=True)
         self.size = np.diff(np.append(self.starts, number.size))
@@ -213,8 +211,8 @@ class _Rows:
         self.from_root = np.isin(op, FROM_ROOT)[self.lowest]
         self.to_root = np.isin(op, TO_ROOT)[self.lowest]
         self.p2p = np.isin(op, POINT_TO_POINT)[self.lowest]
-        self.is_root = (_integers(table["root"]) == rank)[self.order]
-        self.complete = self.size == _integers(matches["expected"])[self.lowest]
+        self.is_root = (integers(table["root"]) == rank)[self.order]
+        self.complete = self.size == integers(matches["expected"])[self.lowest]
         self._compare(clocks)
 
     def _compare(self, clocks: pd.DataFrame) -> None:
@@ -222,7 +220,7 @@ class _Rows:
         at = clocks["rank"].to_numpy().searchsorted(self.rank)
         clock = clocks["clock"].to_numpy()[at]
         one_clock = self.max(clock) == self.min(clock)
-        error = self.max(_integers(clocks["error_ns"].fillna(0))[at])
+        error = self.max(integers(clocks["error_ns"].fillna(0))[at])
         self.gate = TRUST * np.where(one_clock, matching.SAME_HOST_ERROR_NS, error)
         self.comparable = one_clock | self.all(self.timed)
         ends_at = self.starts + self.size - 1
@@ -289,16 +287,10 @@ def _arrivals(table: pd.DataFrame) -> Int64:
 
     These begin in the call, and are only noted when its thread next runs.
     """
-    start, launch = _integers(table["start_ns"]), _integers(table["launch_ns"])
+    start, launch = integers(table["start_ns"]), integers(table["launch_ns"])
     called = (table["device"].eq("cpu") & table["op"].isin(POINT_TO_POINT)).to_numpy()
     return np.where(called & (launch != NULL), np.minimum(launch, start), start)
 
 
 def _coded(column: pd.Series[Any]) -> Coded:
     return Coded(column.cat.codes.to_numpy().astype(np.int32), tuple(column.cat.categories))
-
-
-def _integers(column: pd.Series[Any]) -> Int64:
-    if column.dtype == np.int64:
-        return column.to_numpy()
-    return column.fillna(NULL).to_numpy(dtype=np.int64)

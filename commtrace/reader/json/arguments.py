@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from commtrace.arrays import NULL
 from commtrace.reader.json.events import Arguments
 from commtrace.reader.json.salvage import BROKEN
-from commtrace.table import NULL
 
 __all__ = ["COMMUNICATION", "GPU", "LAUNCH", "NAME", "possible"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from commtrace.reader.json.events import Int64
-from commtrace.table import NULL, Coded
+from commtrace.arrays import NULL, Int64
+from commtrace.table import Coded
 
 __all__ = ["Names", "Numbers", "integers"]
 

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace import comms, kernels
+from commtrace.arrays import NULL, Int64
 from commtrace.reader.json import arguments
 from commtrace.reader.json.columns import Names, Numbers, integers
 from commtrace.reader.json.document import Event
-from commtrace.reader.json.events import Arguments, Call, Gpu, Hosted, Int64, Launches
+from commtrace.reader.json.events import Arguments, Call, Gpu, Hosted, Launches
 from commtrace.reader.json.times import nanoseconds
 from commtrace.reader.json.unread import Unread
-from commtrace.table import NULL
 
 __all__ = ["Collector"]
 

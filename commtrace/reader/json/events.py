@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
+from commtrace.arrays import Int64
 from commtrace.diagnosis import Note
 from commtrace.table import Coded
 
 __all__ = ["Arguments", "Call", "Gpu", "Hosted", "Launches", "Scan"]
-
-Int64 = npt.NDArray[np.int64]
 
 
 class Arguments(

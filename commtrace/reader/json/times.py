@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.table import NULL
+from commtrace.arrays import NULL
 
 __all__ = ["nanoseconds"]
 

@@ -6,11 +6,10 @@ from collections import defaultdict
 
 import numpy as np
 
+from commtrace.arrays import NULL, Int64
 from commtrace.intervals import total, union
 from commtrace.reader.json.document import Event
-from commtrace.reader.json.events import Int64
 from commtrace.reader.json.times import nanoseconds
-from commtrace.table import NULL
 
 __all__ = ["Unread"]
 

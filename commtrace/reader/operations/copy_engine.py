@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from commtrace import comms
+from commtrace.arrays import NULL
 from commtrace.reader.gpu import Launched
 from commtrace.reader.json.events import Arguments, Call, Scan
 from commtrace.reader.nesting import Nest
-from commtrace.table import NULL
 
 __all__ = ["Copied", "copied"]
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 from commtrace import comms, kernels
+from commtrace.arrays import NULL
 from commtrace.reader.gpu import Launched
 from commtrace.reader.json.events import Call, Scan
 from commtrace.reader.nesting import Nest, by_thread
@@ -23,7 +24,6 @@ from commtrace.reader.operations.operation_facts import (
     parameters,
 )
 from commtrace.reader.operations.rows import Setting, row, with_dtype
-from commtrace.table import NULL
 
 __all__ = ["gpu_rows"]
 
