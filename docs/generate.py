@@ -43,11 +43,14 @@ def _columns() -> str:
 
 
 def _measured() -> Iterator[Table]:
-    """The tables that ``matching`` and the modules of ``metrics`` define."""
+    """The tables that the modules of ``metrics`` and ``matching`` define."""
     seen = set(TABLES)
-    names = (module.name for module in pkgutil.iter_modules(metrics.__path__))
-    modules = (import_module(f"{metrics.__name__}.{name}") for name in names)
-    for module in (*modules, matching):
+    names = [
+        module.name
+        for package in (metrics, matching)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    for module in map(import_module, names):
         for value in vars(module).values():
             if isinstance(value, Table) and value not in seen:
                 seen.add(value)

@@ -11,11 +11,7 @@ import msgspec
 import numpy as np
 
 from commtrace.arrays import NULL, Int64
-from commtrace.reader.json.document import Document, Event
-from commtrace.reader.json.salvage import BROKEN
-from commtrace.reader.json.scan import base_ns
-from commtrace.reader.json.source import Source
-from commtrace.reader.json.times import nanoseconds
+from commtrace.reader.json import BROKEN, Event, every_event
 
 __all__ = ["Id", "Rank", "Shown", "identifier", "read_rank"]
 
@@ -55,26 +51,20 @@ class Rank:
 
 def read_rank(number: int, path: Path) -> Rank:
     """Read a rank's file, also a damaged one. Raises TraceError where it is no trace."""
-    found: list[Shown] = []
-    document = Document(path, Shown, found.extend, fast=False)
-    for block in Source(path):
-        document.feed(block)
-    document.finish()
-    names = _names([event for event in found if event.ph == "M"])
-    events = [event for event in found if event.ph != "M"]
-    start_ns = nanoseconds([event.ts for event in events])
-    duration_ns = nanoseconds([event.dur for event in events])
-    known = np.array([event.ph != "" for event in events], dtype=np.bool_)
-    instant = np.array([event.ph != "X" for event in events], dtype=np.bool_)
-    usable = np.flatnonzero(known & (start_ns != NULL) & (instant | (duration_ns >= 0)))
-    order = usable[np.lexsort((-duration_ns[usable], instant[usable], start_ns[usable]))]
+    read = every_event(path, Shown)
+    phases = [event.ph for event in read.events]
+    shown = np.array([phase not in ("", "M") for phase in phases], dtype=np.bool_)
+    instant = np.array([phase != "X" for phase in phases], dtype=np.bool_)
+    timed = (read.start_ns != NULL) & (instant | (read.duration_ns >= 0))
+    usable = np.flatnonzero(shown & timed)
+    order = usable[np.lexsort((-read.duration_ns[usable], instant[usable], read.start_ns[usable]))]
     return Rank(
         number,
-        [events[row] for row in order.tolist()],
-        start_ns[order] + (base_ns(document.metadata) or 0),
-        duration_ns[order],
-        names,
-        left_out=len(events) - order.size,
+        [read.events[row] for row in order.tolist()],
+        read.start_ns[order],
+        read.duration_ns[order],
+        _names([event for event in read.events if event.ph == "M"]),
+        left_out=len(phases) - phases.count("M") - order.size,
     )
 
 

@@ -1,1 +1,9 @@
-"""A trace file's bytes -> Scan."""
+"""A trace file's bytes, decoded: ``scan`` for analysis, ``every_event`` for a picture."""
+
+from commtrace.reader.json.document import Event
+from commtrace.reader.json.events import Scan
+from commtrace.reader.json.every_event import EveryEvent, every_event
+from commtrace.reader.json.salvage import BROKEN
+from commtrace.reader.json.scan import scan
+
+__all__ = ["BROKEN", "Event", "EveryEvent", "Scan", "every_event", "scan"]
