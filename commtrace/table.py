@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,6 +58,10 @@ class Table:
     name: str
     row: str
     columns: tuple[Column, ...]
+
+    def only(self, names: Collection[str]) -> tuple[Column, ...]:
+        """The columns of these names, for a table that repeats them."""
+        return tuple(column for column in self.columns if column.name in names)
 
     def frame(self, *parts: Columns) -> pd.DataFrame:
         """One DataFrame from the columns of any number of parts, concatenated in order.

@@ -13,26 +13,35 @@ from commtrace.expect import Model, fit
 from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.waits import OPERATIONS, matched
+from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
 
-__all__ = ["KIND", "fitted", "hidden", "served", "streams", "typical_ns"]
+__all__ = ["KIND", "SERVED", "fitted", "hidden", "served", "streams", "typical_ns"]
 
 _MAX_RESIDUAL = 0.3
 KIND = ["communicator", "op", "dtype", "size_bytes"]
 
+SERVED = Table(
+    "served",
+    "one operation of the run whose size and transfer are known, by its first arrival",
+    (
+        *OPERATIONS.columns,
+        Column("ranks", "Int64", "Ranks in the group; null if unknown.", "ranks"),
+        Column("factor", "float64", "What makes bus bandwidth of algorithm bandwidth."),
+        Column("busbw_gb_s", "float64", "size × factor / transfer.", "GB/s"),
+    ),
+)
+
 
 def served(run: Measures, *, cold: bool = False) -> pd.DataFrame:
-    """The operations whose size is known, in the order of their arrival.
+    """The operations whose size is known, in the order of their arrival: SERVED.
 
-    Those of ``metrics.waits`` with ``ranks``, the group's size, ``factor``, that of bus
-    bandwidth, and ``busbw_gb_s``; the three are null where the group's size is untold. Each
-    communicator's first, which sets it up, only if ``cold``. Raises CannotLook where there
-    is none. Done once per trace, whichever rule asks; nobody changes it in place.
+    Each communicator's first, which sets it up, only if ``cold``. CannotLook if there is none.
     """
     known = _served(run, cold)
     if known.empty:

@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commtrace.measures import measure
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.waits import OPERATIONS, matched
+from commtrace.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
 
-__all__ = ["ahead_ns", "called"]
+__all__ = ["CALLS", "ahead_ns", "called"]
+
+CALLS = Table(
+    "calls",
+    "one operation of the run, as if it began with its last call: `last_arrival_ns` is that "
+    "call, and `transfer_ns` is longer by what it is earlier; indexed by `operation`",
+    OPERATIONS.columns[1:],
+)
 
 
 def ahead_ns(rows: pd.DataFrame) -> pd.Series[Any]:
@@ -27,10 +35,7 @@ def ahead_ns(rows: pd.DataFrame) -> pd.Series[Any]:
 
 @measure
 def called(run: Measures) -> pd.DataFrame:
-    """The operations of ``metrics.waits``, by number, as if they began with their last call.
-
-    ``last_arrival_ns`` is that call, and ``transfer_ns`` longer by what it is earlier.
-    """
+    """The operations of the run, by number, as if they began with their last call: CALLS."""
     found = matched(run)
     operations = found.operations.set_index("operation")
     ahead = ahead_ns(run.collectives.reset_index(drop=True))

@@ -15,11 +15,13 @@ from commtrace.measures import measure
 from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.used_between import used_between
 from commtrace.metrics.run.waits import matched
+from commtrace.table import Column, Table
+from commtrace.trace_tables import COLLECTIVES
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Pair", "Reference", "pairs", "reference", "sequences"]
+__all__ = ["SEQUENCES", "Pair", "Reference", "pairs", "reference", "sequences"]
 
 _SECOND = {"reduce": "broadcast", "reduce_scatter": "all_gather"}
 _KIND = ["communicator", "op", "dtype", "size_bytes"]
@@ -28,6 +30,21 @@ _ALWAYS = 0.9
 _MAX_RESIDUAL = 0.25
 # Far from the tensor's size another protocol or algorithm may have run.
 _NEAR = 16
+
+SEQUENCES = Table(
+    "sequences",
+    "one row of `collectives` with a group and a size (or a barrier), in the order of the calls "
+    "of each rank and communicator",
+    (
+        *COLLECTIVES.columns,
+        Column("operation", "int64", "The operation's number: equal on all its ranks."),
+        Column("communicator", "category", "The process group's identity across ranks."),
+        Column("order", "Int64", "When it was called; when it began, if that is unknown.", "ns"),
+        Column("end_ns", "int64", "When it was done, on the rank's own clock.", "ns"),
+        Column("sequence", "int64", "A number for each rank and communicator."),
+        Column("edge", "bool", "Whether it is the first or last of its sequence."),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -110,11 +127,9 @@ def _pairs(run: Measures) -> Iterator[Pair]:
 
 
 def sequences(run: Measures, *, barriers: bool = False) -> pd.DataFrame:
-    """Every rank's operations in each group, in the order it called them.
+    """Every rank's operations in each group, in the order it called them: SEQUENCES.
 
-    The rows of ``collectives`` that have a group and a size, or are barriers if those are
-    asked for, with ``operation`` and ``communicator`` of matching, ``end_ns``, ``order`` (by
-    launch), ``sequence`` (a number for each rank and group) and ``edge`` (first or last).
+    Barriers only if those are asked for.
     """
     found = matched(run).matches
     rows = run.collectives.reset_index(drop=True).assign(

@@ -10,12 +10,38 @@ import pandas as pd
 
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.waits import OPERATIONS, WAITS, matched
+from commtrace.table import Column, Table
+from commtrace.trace_tables import COLLECTIVES
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["joined_rows", "several_ranks"]
+__all__ = ["JOINED_ROWS", "joined_rows", "several_ranks"]
+
+_OWN = ("op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root")
+_OF_OPERATION = (
+    *("operation", "communicator", "present", "last_rank", "last_arrival_ns"),
+    *("skew_ns", "size_bytes"),
+)
+
+JOINED_ROWS = Table(
+    "joined_rows",
+    "one row of `collectives` with a known time and its operation, by rank and arrival",
+    (
+        *WAITS.columns,
+        *COLLECTIVES.only(_OWN),
+        *OPERATIONS.only(_OF_OPERATION[1:]),
+        Column("pair", "int64", "A number for the two ranks of a send or recv; else -1."),
+        Column(
+            "caught_ns",
+            "float64",
+            "Lateness that is not its own: what it waited elsewhere since its last operation of "
+            "this communicator, and was let out of that later than others.",
+            "ns",
+        ),
+    ),
+)
 
 
 def several_ranks(run: Measures) -> None:
@@ -26,18 +52,15 @@ def several_ranks(run: Measures) -> None:
 
 @measure
 def joined_rows(run: Measures) -> pd.DataFrame:
-    """The rows of ``collectives`` with their waits and operations, those with a known time.
+    """The rows of ``collectives`` with their waits and operations: JOINED_ROWS.
 
-    Times are on the run's clock, but for ``start_ns``. ``caught_ns`` is lateness that is not
-    the rank's own. CannotLook for one rank. Done once per trace, whichever rule asks.
+    Times are on the run's clock, but for ``start_ns``. CannotLook for one rank.
     """
     several_ranks(run)
     found = matched(run)
-    own = ["op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root"]
-    of_operation = ["operation", "communicator", "present", "last_rank", "last_arrival_ns"]
-    rows = found.waits.assign(**{name: run.collectives[name].array for name in own})
+    rows = found.waits.assign(**{name: run.collectives[name].array for name in _OWN})
     rows = rows[rows["arrival_ns"].notna() & rows["rank"].notna()]
-    rows = rows.merge(found.operations[[*of_operation, "skew_ns", "size_bytes"]], on="operation")
+    rows = rows.merge(found.operations[[*_OF_OPERATION]], on="operation")
     arrival = rows["arrival_ns"].astype("int64")
     rows = rows.assign(
         arrival_ns=arrival,

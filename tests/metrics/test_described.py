@@ -1,0 +1,44 @@
+"""Whatever a measure returns as a table is described, column by column."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import commtrace as ct
+from commtrace.metrics.rank import copies, devices, exposure, queueing, streams
+from commtrace.metrics.run import bandwidth, calls, collectives, decompositions, joined_rows, waits
+from commtrace.metrics.run import ranks as of_ranks
+from commtrace.table import Table
+
+MEASURES: list[tuple[Callable[..., Any], Table]] = [
+    (bandwidth.served, bandwidth.SERVED),
+    (calls.called, calls.CALLS),
+    (collectives.collectives, collectives.COLLECTIVES),
+    (copies.copies, copies.COPIES),
+    (decompositions.sequences, decompositions.SEQUENCES),
+    (devices.devices, devices.DEVICES),
+    (exposure.exposure, exposure.EXPOSURE_BY_GROUP),
+    (joined_rows.joined_rows, joined_rows.JOINED_ROWS),
+    (of_ranks.arrivals, of_ranks.ARRIVALS),
+    (of_ranks.ranks, of_ranks.RANKS),
+    (queueing.queueing, queueing.QUEUEING),
+    (streams.stream_overlap, streams.STREAM_OVERLAP),
+    (streams.streams, streams.STREAMS),
+    (waits.operations, waits.OPERATIONS),
+    (waits.waits, waits.WAITS),
+]
+
+
+@pytest.fixture(scope="module")
+def run() -> ct.Measures:
+    return ct.load("traces/decomposed_all_reduce/gloo-4", workers=1).measures
+
+
+@pytest.mark.parametrize(
+    ("measure", "table"), MEASURES, ids=lambda given: getattr(given, "name", "")
+)
+def test_its_columns_are_those_that_are_described(
+    run: ct.Measures, measure: Callable[..., Any], table: Table
+) -> None:
+    assert sorted(measure(run).columns) == sorted(column.name for column in table.columns)
