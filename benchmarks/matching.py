@@ -15,7 +15,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from commtrace import trace_tables as schema
-from commtrace.matching import clock, match
+from commtrace.matching.clock import clock
+from commtrace.matching.operations import matches_of
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched
 
@@ -90,7 +91,7 @@ def measure(trace: Measures, rounds: int) -> tuple[float, float, int]:
     alone, all_s = [], []
     for _ in range(rounds):
         start = time.perf_counter()
-        matches = match(trace)
+        matches = matches_of(trace)
         clock(trace, matches)
         alone.append(time.perf_counter() - start)
         fresh = replace(trace)  # what was measured before is remembered

@@ -1,15 +1,42 @@
-"""The traces of several ranks as one run: one operation, one clock."""
+"""The traces of several ranks as one run: one operation, one clock. ``match`` is the door."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.arrays import Bool, Int64
+from commtrace.diagnosis import Note
 from commtrace.matching.clock import CLOCK, SAME_HOST_ERROR_NS, clock, on_run_clock
 from commtrace.matching.notes import unmatched
-from commtrace.matching.operations import MATCHES, match
+from commtrace.matching.operations import MATCHES, matches_of
 
-__all__ = [
-    "CLOCK",
-    "MATCHES",
-    "SAME_HOST_ERROR_NS",
-    "clock",
-    "match",
-    "on_run_clock",
-    "unmatched",
-]
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.measures import Measures
+
+__all__ = ["CLOCK", "MATCHES", "SAME_HOST_ERROR_NS", "Matched", "match"]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Which rows of ``collectives`` are one operation, and how far each rank's clock is off.
+
+    ``matches`` is MATCHES, ``clock`` CLOCK; ``notes`` say what was left open or contradicts.
+    """
+
+    matches: pd.DataFrame
+    clock: pd.DataFrame
+    notes: tuple[Note, ...]
+
+    def on_run_clock(self, times: Int64, rank: Int64) -> tuple[Int64, Bool]:
+        """Times of given ranks on the run's clock, and whether each could be told."""
+        return on_run_clock(times, rank, self.clock)
+
+
+def match(run: Measures) -> Matched:
+    """Match a run's operations across its ranks, and compare their clocks."""
+    matches = matches_of(run)
+    clocks = clock(run, matches)
+    return Matched(matches, clocks, unmatched(run, matches, clocks))

@@ -13,6 +13,7 @@ from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
 from commtrace.matching.groups import communicators
 from commtrace.matching.probes import Probed, probed
+from commtrace.measures import measure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +55,7 @@ class Rows:
     probes: dict[int, Probed]
 
 
+@measure
 def rows_of(run: Measures) -> Rows:
     """The arrays of a trace."""
     table = run.collectives

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["MATCHES", "match"]
+__all__ = ["MATCHES", "matches_of"]
 
 MATCHES = Table(
     "matches",
@@ -53,7 +53,7 @@ MATCHES = Table(
 )
 
 
-def match(run: Measures) -> pd.DataFrame:
+def matches_of(run: Measures) -> pd.DataFrame:
     """Number the operations of a trace across its ranks: MATCHES, aligned with collectives."""
     rows = rows_of(run)
     found = keyed(rows)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.matching import clock, match
+from commtrace.matching.clock import clock
+from commtrace.matching.operations import matches_of
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched, unmatched
 
@@ -166,7 +167,7 @@ def test_numbers_that_only_some_rows_have(generate: Generate) -> None:
     rows = run.trace.collectives
     lost = run.truth["place"] < 100 + 40 * run.truth["rank"]
     trace = replace(run.trace, collectives=rows.assign(seq=rows["seq"].mask(lost)))
-    found = match(trace)
+    found = matches_of(trace)
     mixed, split, _ = mixed_and_split(run.truth, found["operation"])
     assert (mixed, split) == (0, 0)
     assert set(found["matched_by"].dropna()) == {"sequence", "alignment"}
@@ -178,7 +179,7 @@ def test_unrelated_runs_are_not_aligned(generate: Generate) -> None:
         rank=1, start_ns=theirs.trace.collectives["start_ns"] + 10**12
     )
     both = _joined(ours.trace, shifted)
-    found = match(both)
+    found = matches_of(both)
     assert found["matched_by"].isna().all()
     assert clock(both, found)["offset_ns"].isna().tolist() == [False, True]
 

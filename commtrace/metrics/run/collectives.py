@@ -11,7 +11,7 @@ from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.run.waits import TRUST, Matched, matched
+from commtrace.metrics.run.waits import TRUST, RunOperations, matched
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _events(run: Measures) -> pd.DataFrame:
     return events.merge(found.operations[told].join(_clock_error_ns(found), on="operation"))
 
 
-def _clock_error_ns(found: Matched) -> pd.Series[Any]:
+def _clock_error_ns(found: RunOperations) -> pd.Series[Any]:
     """How far apart two clocks of each operation's ranks may be."""
     clocks = found.waits[["operation", "rank"]].merge(found.clock[["rank", "clock", "error_ns"]])
     by_operation = clocks.groupby("operation")

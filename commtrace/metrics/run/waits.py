@@ -24,9 +24,19 @@ from commtrace.table import Coded, Column, Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from commtrace.matching import Matched
     from commtrace.measures import Measures
 
-__all__ = ["OPERATIONS", "TRUST", "WAITS", "Matched", "matched", "operations", "unmatched", "waits"]
+__all__ = [
+    "OPERATIONS",
+    "TRUST",
+    "WAITS",
+    "RunOperations",
+    "matched",
+    "operations",
+    "unmatched",
+    "waits",
+]
 
 FROM_ROOT = ("broadcast", "scatter")
 TO_ROOT = ("reduce", "gather")
@@ -102,20 +112,23 @@ OPERATIONS = Table(
 
 
 @dataclass(frozen=True)
-class Matched:
-    """A trace's operations across ranks: tables MATCHES, CLOCK, WAITS and OPERATIONS."""
+class RunOperations:
+    """A run's operations across ranks: tables MATCHES, CLOCK, WAITS and OPERATIONS."""
 
     matches: pd.DataFrame
     clock: pd.DataFrame
     waits: pd.DataFrame
     operations: pd.DataFrame
+    notes: tuple[Note, ...]
 
 
 @measure
-def matched(run: Measures) -> Matched:
-    """Match a trace's ranks; done once per trace, whoever asks."""
-    matches = matching.match(run)
-    return _measure(run, matches, matching.clock(run, matches))
+def matched(run: Measures) -> RunOperations:
+    """The run's operations, matched across its ranks and timed on one clock."""
+    found = matching.match(run)
+    rows = _Rows(run, found)
+    waits, operations = _waits(rows), _operations(rows, run, found.matches)
+    return RunOperations(found.matches, found.clock, waits, operations, found.notes)
 
 
 def waits(run: Measures) -> pd.DataFrame:
@@ -129,14 +142,8 @@ def operations(run: Measures) -> pd.DataFrame:
 
 
 def unmatched(run: Measures) -> tuple[Note, ...]:
-    """What matching left open or found in contradiction: ``matching.unmatched``."""
-    found = matched(run)
-    return matching.unmatched(run, found.matches, found.clock)
-
-
-def _measure(run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> Matched:
-    rows = _Rows(run, matches, clocks)
-    return Matched(matches, clocks, _waits(rows), _operations(rows, run, matches))
+    """What matching left open or found in contradiction."""
+    return matched(run).notes
 
 
 def _waits(rows: _Rows) -> pd.DataFrame:
@@ -191,12 +198,12 @@ class _Rows:
     per operation.
     """
 
-    def __init__(self, run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> None:
-        table = run.collectives
+    def __init__(self, run: Measures, found: Matched) -> None:
+        table, matches = run.collectives, found.matches
         rank, start, duration = (integers(table[c]) for c in ("rank", "start_ns", "duration_ns"))
         end = start + duration
         start = _arrivals(table)
-        arrival, timed = matching.on_run_clock(start, rank, clocks)
+        arrival, timed = found.on_run_clock(start, rank)
         number = integers(matches["operation"])
         self.order = np.lexsort((arrival, number))
         self.number, self.starts = np.unique(number[self.order], return_index=True)
@@ -204,7 +211,7 @@ class _Rows:
         self.of = np.repeat(np.arange(self.starts.size), self.size)
         self.rank, self.arrival = rank[self.order], arrival[self.order]
         self.duration, self.timed = (end - start)[self.order], timed[self.order]
-        self.end = matching.on_run_clock(end, rank, clocks)[0][self.order]
+        self.end = found.on_run_clock(end, rank)[0][self.order]
         op = table["op"].astype(object).to_numpy()
         speaker = np.lexsort((rank, op == "recv", number))
         self.lowest = speaker[np.unique(number[speaker], return_index=True)[1]]
@@ -213,7 +220,7 @@ class _Rows:
         self.p2p = np.isin(op, POINT_TO_POINT)[self.lowest]
         self.is_root = (integers(table["root"]) == rank)[self.order]
         self.complete = self.size == integers(matches["expected"])[self.lowest]
-        self._compare(clocks)
+        self._compare(found.clock)
 
     def _compare(self, clocks: pd.DataFrame) -> None:
         """When the first and the last arrived, as far as the clocks can tell."""
