@@ -63,7 +63,7 @@ def commtrace_read(paths: Sequence[Path]) -> Work:
 
 def commtrace_analyze(paths: Sequence[Path]) -> Work:
     """commtrace: the whole ``analyze --format json``, without the process's start."""
-    from commtrace.reports.json import render
+    from commtrace.reports.formats.json import render
     from commtrace.run import load
 
     return lambda: render(load(list(paths)).analysis())

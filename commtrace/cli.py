@@ -24,10 +24,11 @@ import typer.core
 
 from commtrace import __version__
 from commtrace.errors import CommtraceError, UsageError
-from commtrace.reports.text import clean
+from commtrace.reports import FORMATS, Look, format_named, format_of_file
+from commtrace.units import clean
 
 if TYPE_CHECKING:
-    from commtrace.analysis import Analysis
+    pass
 
 __all__ = ["app", "main"]
 
@@ -45,14 +46,6 @@ app = typer.Typer(
 )
 
 
-class Format(str, Enum):
-    """How a report is written."""
-
-    text = "text"
-    json = "json"
-    markdown = "markdown"
-
-
 class Backend(str, Enum):
     """What communicates."""
 
@@ -60,7 +53,11 @@ class Backend(str, Enum):
     nccl = "nccl"
 
 
-_SUFFIXES = {".txt": Format.text, ".json": Format.json, ".md": Format.markdown}
+def _listed(name: str | None) -> str | None:
+    """The name of a format, if there is one of that name."""
+    if name is None or name in FORMATS:
+        return name
+    raise typer.BadParameter(f"{name!r} is none of {', '.join(FORMATS)}")
 
 
 def _version(wanted: bool) -> None:
@@ -122,10 +119,15 @@ def analyze(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write there; .txt, .json or .md says the format."),
+        typer.Option("-o", "--output", help="Write there; the name's ending says the format."),
     ] = None,
     format: Annotated[  # noqa: A002 - the option's name
-        Format | None, typer.Option(help="By default as the output's name says, else text.")
+        str | None,
+        typer.Option(
+            metavar=f"[{'|'.join(FORMATS)}]",
+            callback=_listed,
+            help="By default as the output's name says, else text.",
+        ),
     ] = None,
     operations: Annotated[
         bool, typer.Option("--operations", help="List every matched operation (JSON only).")
@@ -152,7 +154,7 @@ def analyze(
 ) -> None:
     """Where the time of a run went, what its communication cost, and what is wrong."""
     chosen = format or _format_of(output)
-    if operations and chosen is not Format.json:
+    if operations and chosen != "json":
         raise UsageError("--operations: only JSON lists them; choose --format json")
     from commtrace.run import check_rules, load
 
@@ -165,10 +167,11 @@ def analyze(
     with _progress() as progress:
         run = load(paths, workers=workers, progress=progress)
     analysis = run.analysis(**rules)
+    render = format_named(chosen).render
     if output is None:
-        _print(_rendered(analysis, chosen, operations=operations))
+        _print(render(analysis, _look(operations=operations)))
     else:
-        _write(output, _rendered(analysis, chosen, operations=operations, to_terminal=False))
+        _write(output, render(analysis, Look(_WIDTH, operations=operations)))
     if strict and analysis.verdict.faults:
         raise typer.Exit(_FINDINGS)
 
@@ -178,14 +181,15 @@ def explain(
     rule: Annotated[str | None, typer.Argument(metavar="RULE", help="By default, a list.")] = None,
 ) -> None:
     """What a rule finds, why it matters, its blind spots, and a worked example."""
-    from commtrace.reports import prose, terminal
+    from commtrace.reports.content import prose
+    from commtrace.reports.formats import text
     from commtrace.rules import RULES, explanation
 
     if rule is None:
         for name, its in RULES.items():
             _print(f"{name}: {prose.first_line(its.__doc__ or '')}\n")
     else:
-        _print(terminal.explain(explanation(rule), **_look()))
+        _print(text.explain(explanation(rule), _look()))
 
 
 class _RecordCommand(typer.core.TyperCommand):
@@ -306,38 +310,18 @@ def open_recording(
     open_in_perfetto(paths, tell=_tell)
 
 
-def _format_of(output: Path | None) -> Format:
+def _format_of(output: Path | None) -> str:
     if output is None:
-        return Format.text
-    if output.suffix not in _SUFFIXES:
-        known = ", ".join(_SUFFIXES)
+        return "text"
+    if (name := format_of_file(output)) is None:
+        known = ", ".join(format_named(one).SUFFIX for one in FORMATS)
         raise UsageError(f"{output}: end its name in one of {known}, or choose one with --format")
-    return _SUFFIXES[output.suffix]
+    return name
 
 
-def _rendered(
-    analysis: Analysis,
-    format: Format,  # noqa: A002
-    *,
-    operations: bool,
-    to_terminal: bool = True,
-) -> str:
-    if format is Format.json:
-        from commtrace.reports import json
-
-        return json.render(analysis, operations=operations)
-    if format is Format.markdown:
-        from commtrace.reports import markdown
-
-        return markdown.render(analysis)
-    from commtrace.reports import terminal
-
-    return terminal.render(analysis, **(_look() if to_terminal else {"width": _WIDTH}))
-
-
-def _look() -> dict[str, Any]:
+def _look(**more: Any) -> Look:
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return {"color": color, "width": get_terminal_size((_WIDTH, 24)).columns}
+    return Look(color=color, width=get_terminal_size((_WIDTH, 24)).columns, **more)
 
 
 def _thresholds(texts: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -279,7 +279,7 @@ class Run:
 
     def __repr__(self) -> str:
         from commtrace.metrics.run.summary import summary
-        from commtrace.reports.text import duration
+        from commtrace.units import duration
 
         what = summary(self.measures, self.name)
         events = int(self.ranks["events"].sum())

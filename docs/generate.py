@@ -10,8 +10,9 @@ from pathlib import Path
 
 from commtrace import matching, metrics
 from commtrace.record import workloads
-from commtrace.reports import markdown, prose
-from commtrace.reports.json import schema
+from commtrace.reports.content import prose
+from commtrace.reports.formats import markdown
+from commtrace.reports.formats.json import schema
 from commtrace.rules import RULES, explanation
 from commtrace.table import Table
 from commtrace.trace_tables import TABLES

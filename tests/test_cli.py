@@ -15,7 +15,7 @@ import pytest
 from commtrace import __version__
 from commtrace.cli import main
 from commtrace.record import Place
-from commtrace.reports import json as json_report
+from commtrace.reports.formats import json as json_report
 
 Captured = pytest.CaptureFixture[str]
 

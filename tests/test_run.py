@@ -17,7 +17,7 @@ import pytest
 import commtrace as ct
 from commtrace.diagnosis import Note
 from commtrace.measures import Measures
-from commtrace.reports import terminal
+from commtrace.reports.formats import text as terminal
 from commtrace.run import Run
 from commtrace.table import rows
 

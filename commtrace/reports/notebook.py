@@ -5,12 +5,13 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from commtrace.reports import content, findings
+from commtrace.reports import content
+from commtrace.reports.content import findings
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
     from commtrace.diagnosis import Verdict
-    from commtrace.reports.tables import Section
+    from commtrace.reports.content.tables import Section
 
 __all__ = ["render"]
 

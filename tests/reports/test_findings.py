@@ -13,9 +13,11 @@ from markdown_it import MarkdownIt
 from commtrace.analysis import Analysis
 from commtrace.diagnosis import Diagnosis, Evidence, Finding, Verdict
 from commtrace.measures import Measures
-from commtrace.reports import json as json_report
-from commtrace.reports import markdown, notebook, terminal
-from commtrace.reports.findings import closing, told
+from commtrace.reports import Look, notebook
+from commtrace.reports.content.findings import closing, told
+from commtrace.reports.formats import json as json_report
+from commtrace.reports.formats import markdown
+from commtrace.reports.formats import text as terminal
 from commtrace.rules import RULES, explanation
 from commtrace.run import Run
 
@@ -55,7 +57,7 @@ def test_without_steps_a_cost_is_a_share_of_the_run() -> None:
 def test_a_finding_its_cost_its_cure_and_its_symptoms(make_trace: Make) -> None:
     other = replace(FINDING, rule="desync", summary="ranks disagree", cost_ns=0, confidence="low")
     judged = verdict(FINDING, SYMPTOM, SYMPTOM, replace(SYMPTOM, rule="jitter"), other, GOOD)
-    shown = terminal.render(reported(make_trace, judged), width=80)
+    shown = terminal.render(reported(make_trace, judged), Look(width=80))
     assert shown[shown.index("Findings") :].splitlines() == [
         "Findings",
         "1. rank 5 is last in 38 of 40 steps",
@@ -101,7 +103,7 @@ def test_what_else_there_is_to_say(judged: Verdict, said: list[str]) -> None:
 def test_a_findings_text_is_no_markup(make_trace: Make, text: str) -> None:
     judged = verdict(replace(FINDING, summary=text, advice=text))
     analysis = reported(make_trace, judged)
-    shown = terminal.render(analysis, width=200)
+    shown = terminal.render(analysis, Look(width=200))
     assert all(c.isprintable() for c in shown.replace("\n", ""))
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render(analysis))
     inline = [child.type for token in tokens for child in token.children or ()]
@@ -118,13 +120,13 @@ def test_every_rules_finding_fits_the_schema_and_the_screen(name: str) -> None:
     jsonschema.Draft202012Validator(json_report.schema()).validate(document)
     assert document["findings"][0]["rule"] == name
     for width in (80, 120):
-        assert max(map(len, terminal.render(analysis, width=width).splitlines())) <= width
-        lines = terminal.explain(explanation(name), width=width).splitlines()
+        assert max(map(len, terminal.render(analysis, Look(width=width)).splitlines())) <= width
+        lines = terminal.explain(explanation(name), Look(width=width)).splitlines()
         assert max(map(len, lines)) <= width
 
 
 def test_an_explanation_has_it_all() -> None:
-    shown = terminal.explain(explanation("straggler"), width=80)
+    shown = terminal.explain(explanation("straggler"), Look(width=80))
     parts = (
         "What it detects",
         "Blind spots",

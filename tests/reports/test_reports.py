@@ -18,8 +18,10 @@ import commtrace as ct
 from commtrace.analysis import Analysis
 from commtrace.diagnosis import Diagnosis, Note
 from commtrace.measures import Measures
-from commtrace.reports import json as json_report
-from commtrace.reports import markdown, terminal
+from commtrace.reports import Look
+from commtrace.reports.formats import json as json_report
+from commtrace.reports.formats import markdown
+from commtrace.reports.formats import text as terminal
 from commtrace.run import Run
 
 Make = Callable[..., Measures]
@@ -93,7 +95,7 @@ def training(make_trace: Make, ranks: int) -> Analysis:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminals_report(make_trace: Make, width: int) -> None:
-    shown = terminal.render(training(make_trace, 4), width=width)
+    shown = terminal.render(training(make_trace, 4), Look(width=width))
     assert shown == (HERE / f"training-{width}.txt").read_text("utf-8")
 
 
@@ -121,7 +123,7 @@ def test_the_json_report(make_trace: Make) -> None:
 
 def test_the_json_report_lists_operations_when_asked(make_trace: Make) -> None:
     analysis = training(make_trace, 2)
-    document = json.loads(json_report.render(analysis, operations=True))
+    document = json.loads(json_report.render(analysis, Look(operations=True)))
     VALIDATOR.validate(document)
     assert list(document) == list(json_report.schema()["properties"])
     assert document["operations"] == [
@@ -136,12 +138,12 @@ def test_the_json_report_lists_operations_when_asked(make_trace: Make) -> None:
             "matched_by": "sequence",
         }
     ]
-    alone = json.loads(json_report.render(training(make_trace, 1), operations=True))
+    alone = json.loads(json_report.render(training(make_trace, 1), Look(operations=True)))
     assert alone["operations"] == []
 
 
 def test_many_ranks_show_the_extremes(make_trace: Make) -> None:
-    shown = terminal.render(training(make_trace, 64), width=100)
+    shown = terminal.render(training(make_trace, 64), Look(width=100))
     ranks = [int(line.split()[0]) for line in shown.splitlines() if "  cuda:" in line[:12]]
     assert ranks == [0, 1, 2, 3, 60, 61, 62, 63]
     assert "56 in between are not shown" in shown
@@ -164,11 +166,11 @@ def gloo_beside_gpus(make_trace: Make, ranks: int) -> Analysis:
 
 
 def test_communication_on_the_cpu_of_a_gpus_rank_is_shown(make_trace: Make) -> None:
-    shown = terminal.render(gloo_beside_gpus(make_trace, 2), width=100)
+    shown = terminal.render(gloo_beside_gpus(make_trace, 2), Look(width=100))
     lines = [line.split() for line in shown.splitlines()]
     assert ["1", "cpu", "–", "–", "≤", "3.00", "ms", "≤", "3.00", "ms", "–", "–"] in lines
     assert "≤ all communication of the device" in shown
-    many = terminal.render(gloo_beside_gpus(make_trace, 9), width=100)
+    many = terminal.render(gloo_beside_gpus(make_trace, 9), Look(width=100))
     assert "9 CPUs communicated, too, for up to 3.00 ms: not shown." in many
     assert "1 in between is not shown" in many
 
@@ -181,13 +183,13 @@ def test_the_headline_tells_the_gpus_of_one_rank_apart(make_trace: Make) -> None
     ]
     analysis = Run(make_trace(kernels=both), "run").analysis(select=["straggler"])
     said = "Exposed communication: 20 % (rank 0, cuda:0) to 70 % (rank 0, cuda:1) of the time."
-    assert said in terminal.render(analysis, width=100)
+    assert said in terminal.render(analysis, Look(width=100))
 
 
 def test_a_group_of_one_rank_has_no_bandwidth(make_trace: Make) -> None:
     alone = {"op": "all_reduce", "group": "0", "group_size": 1, "size_bytes": 4_000_000}
     trace = make_trace(collectives=[{**alone, "start_ns": 0, "duration_ns": 5_000}])
-    shown = terminal.render(Run(trace, "run").analysis(select=["straggler"]), width=100)
+    shown = terminal.render(Run(trace, "run").analysis(select=["straggler"]), Look(width=100))
     assert "0.000" not in shown
     assert "nothing crosses a link" in shown
 
@@ -195,7 +197,7 @@ def test_a_group_of_one_rank_has_no_bandwidth(make_trace: Make) -> None:
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(make_trace: Make, width: int) -> None:
     analysis = hostile(make_trace)
-    assert max(map(len, terminal.render(analysis, width=width).splitlines())) <= width
+    assert max(map(len, terminal.render(analysis, Look(width=width)).splitlines())) <= width
 
 
 def test_what_ran_and_which_way_it_went_are_said_where_known(make_trace: Make) -> None:
@@ -210,7 +212,7 @@ def test_what_ran_and_which_way_it_went_are_said_where_known(make_trace: Make) -
         ranks=[{"file": "rank0.json"}],
     )
     analysis = Run(trace, "run").analysis()
-    lines = terminal.render(analysis, width=100).splitlines()
+    lines = terminal.render(analysis, Look(width=100)).splitlines()
     assert "(ran as all_reduce)" in lines
     assert [line.split()[:2] for line in lines if "–  " in line][-2:] == [
         ["0", "DtoD"],
@@ -221,7 +223,7 @@ def test_what_ran_and_which_way_it_went_are_said_where_known(make_trace: Make) -
 
 def test_colour_is_only_added(make_trace: Make) -> None:
     analysis = training(make_trace, 2)
-    colourful = terminal.render(analysis, color=True)
+    colourful = terminal.render(analysis, Look(color=True))
     assert "\x1b[" in colourful
     stripped = re.sub(r"\x1b\[[\d;]*m", "", colourful)
     plain = terminal.render(analysis)
@@ -266,7 +268,7 @@ def test_names_are_no_markup(make_trace: Make, name: str) -> None:
     )
     analysis = Run(trace, name).analysis(select=["straggler"])
 
-    shown = terminal.render(analysis, width=300)
+    shown = terminal.render(analysis, Look(width=300))
     assert all(c.isprintable() for c in shown.replace("\n", ""))
 
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render(analysis))
@@ -332,6 +334,6 @@ def test_real_traces_keep_the_contract(real_traces: Path, name: str) -> None:
         parts = row["exposed_communication_ns"] + row["overlapped_communication_ns"]
         assert parts == row["communication_ns"]
     for width in (80, 120):
-        lines = terminal.render(analysis, width=width).splitlines()
+        lines = terminal.render(analysis, Look(width=width)).splitlines()
         assert max(map(len, lines)) <= width
     assert markdown.render(analysis)

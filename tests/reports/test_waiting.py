@@ -11,9 +11,11 @@ import pytest
 from commtrace.analysis import Analysis
 from commtrace.measures import Measures
 from commtrace.metrics.run.collectives import COLLECTIVES
-from commtrace.reports import markdown, notebook, terminal
-from commtrace.reports.tables import collectives
-from commtrace.reports.waiting import straggler
+from commtrace.reports import Look, notebook
+from commtrace.reports.content.tables import collectives
+from commtrace.reports.content.waiting import straggler
+from commtrace.reports.formats import markdown
+from commtrace.reports.formats import text as terminal
 from commtrace.run import Run
 
 Make = Callable[..., Measures]
@@ -59,7 +61,7 @@ def test_a_straggler_is_named_with_what_it_costs(make_trace: Make) -> None:
     analysis = run_of(make_trace, always_late(LATE))
     said = "Rank 2 arrived last in 10 of 10 operations; the others waited 300 ms for it."
     assert straggler(analysis) == said
-    lines = terminal.render(analysis, width=100).splitlines()
+    lines = terminal.render(analysis, Look(width=100)).splitlines()
     assert lines[3] == said
     start = lines.index("Who waits for whom")
     assert lines[start + 2 : start + 8] == [
@@ -112,16 +114,16 @@ def test_the_straggler_of_one_group(make_trace: Make) -> None:
 
 
 def test_missing_ranks_make_waits_a_bound(make_trace: Make) -> None:
-    shown = terminal.render(run_of(make_trace, always_late(LATE), world_size=8), width=100)
+    shown = terminal.render(run_of(make_trace, always_late(LATE), world_size=8), Look(width=100))
     assert "for it. Only 4 of 8 ranks were compared." in " ".join(shown.split())
     assert "Ranks are missing: some may have been later, and the waits longer." in shown
 
 
 def test_clocks_are_mentioned_where_hosts_differ(make_trace: Make) -> None:
-    alone = terminal.render(run_of(make_trace, always_late(LATE)), width=100)
+    alone = terminal.render(run_of(make_trace, always_late(LATE)), Look(width=100))
     assert "Clocks" not in alone
     two_hosts = run_of(make_trace, always_late(LATE), hosts=("a", "a", "b", "b"))
-    assert "Clocks are known to within" in terminal.render(two_hosts, width=100)
+    assert "Clocks are known to within" in terminal.render(two_hosts, Look(width=100))
 
 
 def test_one_rank_waits_for_nobody(make_trace: Make) -> None:

@@ -23,8 +23,10 @@ from commtrace import trace_tables as schema
 from commtrace.analysis import Analysis
 from commtrace.measures import Measures
 from commtrace.metrics.run.whole import whole
-from commtrace.reports import json as as_json
-from commtrace.reports import markdown, notebook, terminal
+from commtrace.reports import Look, notebook
+from commtrace.reports.formats import json as as_json
+from commtrace.reports.formats import markdown
+from commtrace.reports.formats import text as terminal
 from commtrace.rules import RULES
 from commtrace.run import Run, load
 from commtrace.table import rows
@@ -255,7 +257,7 @@ def looked_at(trace: Measures) -> Analysis:
     began = time.process_time()
     analysis = Run(trace, "a.json").analysis()
     texts = [terminal.render(analysis), markdown.render(analysis), notebook.render(analysis)]
-    document = json.loads(as_json.render(analysis, operations=True))
+    document = json.loads(as_json.render(analysis, Look(operations=True)))
     took = time.process_time() - began
     assert took < SLOW_S, f"it takes {took:.0f} s"
     shares = [int(said.replace(",", "")) for said in re.findall(r"([\d,]*\d) %", texts[0])]

@@ -13,8 +13,10 @@ import pytest
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.measures import Measures
 from commtrace.metrics.run.whole import Whole, steps_without_work, whole
-from commtrace.reports import json as as_json
-from commtrace.reports import markdown, notebook, terminal
+from commtrace.reports import Look, notebook
+from commtrace.reports.formats import json as as_json
+from commtrace.reports.formats import markdown
+from commtrace.reports.formats import text as terminal
 from commtrace.rules import RULES, Rule, diagnose
 from commtrace.rules import _ask as _diagnose
 from commtrace.run import Run
@@ -129,7 +131,7 @@ def test_a_rule_that_breaks_costs_the_others_nothing(
     assert reason == (
         "error in launch-gap: ZeroDivisionError: division by zero; please report it with the trace"
     )
-    assert "broken-rule: launch-gap was not checked" in terminal.render(analysis, width=200)
+    assert "broken-rule: launch-gap was not checked" in terminal.render(analysis, Look(width=200))
     for report in (markdown.render(analysis), notebook.render(analysis)):
         assert "ZeroDivisionError" in report
     document = json.loads(as_json.render(analysis))
@@ -275,7 +277,7 @@ def test_the_order_of_events_changes_nothing(rule: str) -> None:
         dice.shuffle(listed)
         tables[table.name] = table.from_rows(listed)
     documents = [
-        as_json.render(Run(one, "a.json").analysis(), operations=True)
+        as_json.render(Run(one, "a.json").analysis(), Look(operations=True))
         for one in (trace, replace(trace, **tables))
     ]
     assert documents[0] == documents[1]

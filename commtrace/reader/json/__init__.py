@@ -2,8 +2,8 @@
 
 from commtrace.reader.json.document import Event
 from commtrace.reader.json.events import Scan
-from commtrace.reader.json.every_event import EveryEvent, every_event
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.scan import scan
+from commtrace.reader.json.whole_file import EveryEvent, every_event
 
 __all__ = ["BROKEN", "Event", "EveryEvent", "Scan", "every_event", "scan"]

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from commtrace.reports import content, findings
-from commtrace.reports.prose import paragraphs
+from commtrace.reports import Look, content
+from commtrace.reports.content import findings
+from commtrace.reports.content.prose import paragraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from commtrace.analysis import Analysis
     from commtrace.diagnosis import Explanation, Verdict
-    from commtrace.reports.tables import Section
+    from commtrace.reports.content.tables import Section
 
-__all__ = ["explain", "render"]
+__all__ = ["SUFFIX", "explain", "render"]
 
+SUFFIX = ".md"
+
+_ANY = Look()
 _ALIGNED = {"<": ":--", ">": "--:"}
 # Underscores within a word, and most points, mean nothing.
 _SPECIAL = re.compile(
@@ -25,7 +29,7 @@ _SPECIAL = re.compile(
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
-def render(analysis: Analysis) -> str:
+def render(analysis: Analysis, look: Look = _ANY) -> str:  # noqa: ARG001 - a document has its own
     """The same facts as in the terminal, as a document."""
     name, *facts = map(_escaped, content.headline(analysis))
     lines = [f"# {name}", *(line for fact in facts for line in ("", fact))]

@@ -15,14 +15,18 @@ from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS
 from commtrace.metrics.run.collectives import COLLECTIVES
 from commtrace.metrics.run.ranks import RANKS
 from commtrace.metrics.run.waits import OPERATIONS
+from commtrace.reports import Look
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
 
-__all__ = ["SCHEMA_VERSION", "render", "schema"]
+__all__ = ["SCHEMA_VERSION", "SUFFIX", "render", "schema"]
+
+SUFFIX = ".json"
 
 SCHEMA_VERSION = 1
+_ANY = Look()
 
 _TABLES = {
     table.name: table for table in (DEVICES, STREAMS, STREAM_OVERLAP, COLLECTIVES, COPIES, RANKS)
@@ -39,10 +43,10 @@ _VALUES = {
 _Json = dict[str, Any]
 
 
-def render(analysis: Analysis, *, operations: bool = False) -> str:
+def render(analysis: Analysis, look: Look = _ANY) -> str:
     """The analysis as one JSON object, as ``schema`` describes it. Text is ASCII.
 
-    With ``operations``, every operation that was matched across ranks is in it.
+    If ``look.operations``, every operation that was matched across ranks is in it.
     """
     diagnosis = analysis.verdict.diagnosis
     document = {
@@ -54,7 +58,7 @@ def render(analysis: Analysis, *, operations: bool = False) -> str:
         "streams": rows(analysis.streams),
         "stream_overlap": rows(analysis.stream_overlap),
         "collectives": rows(analysis.collectives),
-        **({"operations": _operations(analysis)} if operations else {}),
+        **({"operations": _operations(analysis)} if look.operations else {}),
         "copies": rows(analysis.copies),
         "clock": rows(analysis.clock[list(_CLOCK)]),
         "ranks": rows(analysis.ranks),

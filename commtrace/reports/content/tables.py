@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from commtrace.reports.text import NOTHING, clean, duration, percent, rate, size
 from commtrace.table import rows
-from commtrace.units import counted
+from commtrace.units import NOTHING, clean, counted, duration, percent, rate, size
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commtrace.reports.tables import more
-from commtrace.reports.text import clean, duration, percent
-from commtrace.units import counted
+from commtrace.reports.content.tables import more
+from commtrace.units import clean, counted, duration, percent
 
 if TYPE_CHECKING:
     from commtrace.diagnosis import Finding, Verdict

@@ -6,9 +6,9 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from commtrace.metrics.run.waits import TRUST
-from commtrace.reports.tables import Section, more
-from commtrace.reports.text import clean, duration
+from commtrace.reports.content.tables import Section, more
 from commtrace.table import rows
+from commtrace.units import clean, duration
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from commtrace.reports import tables, waiting
-from commtrace.reports.tables import Section, exposed_share, more
-from commtrace.reports.text import clean, duration, percent
+from commtrace.reports.content import tables, waiting
+from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.table import rows
 from commtrace.trace_tables import CUT_BEFORE_GPU
-from commtrace.units import counted
+from commtrace.units import clean, counted, duration, percent
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis

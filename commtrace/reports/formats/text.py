@@ -11,28 +11,32 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commtrace.reports import content, findings
-from commtrace.reports.prose import paragraphs
-from commtrace.reports.tables import BAR
+from commtrace.reports import Look, content
+from commtrace.reports.content import findings
+from commtrace.reports.content.prose import paragraphs
+from commtrace.reports.content.tables import BAR
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
     from commtrace.analysis import Analysis
     from commtrace.diagnosis import Explanation, Verdict
-    from commtrace.reports.tables import Section
+    from commtrace.reports.content.tables import Section
 
-__all__ = ["explain", "render"]
+__all__ = ["SUFFIX", "explain", "render"]
+
+SUFFIX = ".txt"
 
 _COLOURS = dict(zip(BAR, ("green", "cyan", "red", "yellow", "bright_black"), strict=True))
 _BAR_AT_80 = 12
 _ROOMY = 100
+_ANY = Look()
 _JUSTIFY: dict[str, JustifyMethod] = {"<": "left", ">": "right"}
 
 
-def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
-    """What a busy person needs to know, ``width`` characters wide."""
-    console = _console(color, width)
+def render(analysis: Analysis, look: Look = _ANY) -> str:
+    """What a busy person needs to know, as wide as ``look`` says."""
+    console, width = _console(look.color, look.width), look.width
     name, facts, *verdicts = content.headline(analysis)
     for line, style in ((name, "bold"), (facts, ""), *((verdict, "bold") for verdict in verdicts)):
         console.print(Text(line, style=style))
@@ -46,9 +50,9 @@ def render(analysis: Analysis, *, color: bool = False, width: int = 80) -> str:
     return _written(console)
 
 
-def explain(explanation: Explanation, *, color: bool = False, width: int = 80) -> str:
+def explain(explanation: Explanation, look: Look = _ANY) -> str:
     """What a rule means, its thresholds, and what it says of its worked example."""
-    console = _console(color, width)
+    console = _console(look.color, look.width)
     console.print(Text(explanation.rule, style="bold"))
     for heading, texts in paragraphs(explanation.documentation):
         if heading:

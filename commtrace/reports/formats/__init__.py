@@ -1,0 +1,1 @@
+"""One file, one format; see ``commtrace.reports``."""
