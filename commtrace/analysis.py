@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from commtrace.diagnosis import Note, Verdict
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from commtrace.measures import Measures
 
 __all__ = ["Analysis", "Summary"]
 
@@ -30,18 +30,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One run's analysis: the input of every report. Tables as in ``metrics``."""
+    """One run's analysis, the input of every report: what ran, its measures, the verdict."""
 
     run: Summary
     notes: tuple[Note, ...]
-    devices: pd.DataFrame
-    streams: pd.DataFrame
-    stream_overlap: pd.DataFrame
-    collectives: pd.DataFrame
-    copies: pd.DataFrame
-    ranks: pd.DataFrame
-    arrivals: pd.DataFrame
-    operations: pd.DataFrame
-    waits: pd.DataFrame
-    clock: pd.DataFrame
+    measures: Measures
     verdict: Verdict

@@ -227,42 +227,19 @@ class Run:
         ignore: Collection[str] = (),
         thresholds: Thresholds | None = None,
     ) -> Analysis:
-        """Every measure at once, and the diagnosis: what a report shows."""
-        from commtrace.rules import verdict
-
-        diagnosis = self.diagnose(select=select, ignore=ignore, thresholds=thresholds)
-        measures = self._measures
-        noted = {**measures, "notes": measures["notes"] + diagnosis.notes}
-        return Analysis(**noted, verdict=verdict(self.measures, diagnosis))
-
-    @cached_property
-    def _measures(self) -> dict[str, Any]:
-        from commtrace.metrics.rank.copies import copies
-        from commtrace.metrics.run.ranks import ranks
+        """The run's measures and its diagnosis: what a report shows."""
         from commtrace.metrics.run.sizes import unsized
         from commtrace.metrics.run.summary import summary
         from commtrace.metrics.run.waits import unmatched
         from commtrace.metrics.run.whole import steps_without_work
+        from commtrace.rules import verdict
 
-        return {
-            "run": summary(self.measures, self.name),
-            "notes": (
-                self.notes
-                + unsized(self.measures)
-                + unmatched(self.measures)
-                + steps_without_work(self.measures)
-            ),
-            "devices": self.overlap(),
-            "streams": self.streams(),
-            "stream_overlap": self.overlap(by="stream"),
-            "collectives": self.bandwidth(),
-            "copies": copies(self.measures),
-            "ranks": ranks(self.measures),
-            "arrivals": self.skew(),
-            "operations": self.operations,
-            "waits": self.waits,
-            "clock": self.clock,
-        }
+        diagnosis = self.diagnose(select=select, ignore=ignore, thresholds=thresholds)
+        run = self.measures
+        notes = (*self.notes, *unsized(run), *unmatched(run), *steps_without_work(run))
+        return Analysis(
+            summary(run, self.name), notes + diagnosis.notes, run, verdict(run, diagnosis)
+        )
 
     def hta(self) -> Any:
         """Holistic Trace Analysis on the same files: its ``TraceAnalysis``.

@@ -89,7 +89,7 @@ def test_the_outputs_name_says_the_format(
     assert out == ""
     if start is None:
         assert status == 2
-        assert ".txt, .json, .md" in err
+        assert ".json, .md, .txt" in err
         assert not target.exists()
     else:
         assert status == 0

@@ -18,6 +18,7 @@ import commtrace as ct
 from commtrace.analysis import Analysis
 from commtrace.diagnosis import Diagnosis, Note
 from commtrace.measures import Measures
+from commtrace.metrics.rank.devices import devices
 from commtrace.reports import Look
 from commtrace.reports.formats import json as json_report
 from commtrace.reports.formats import markdown
@@ -274,10 +275,12 @@ def test_names_are_no_markup(make_trace: Make, name: str) -> None:
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render(analysis))
     inline = [child.type for token in tokens for child in token.children or ()]
     assert set(inline) <= {"text", "text_special", "softbreak"}
-    assert [t.type for t in tokens].count("heading_open") == 4 + (len(analysis.devices) > 0)
+    assert [t.type for t in tokens].count("heading_open") == 4 + (
+        len(devices(analysis.measures)) > 0
+    )
     assert [t.type for t in tokens].count("bullet_list_open") == 1
     rows = [t.type for t in tokens].count("tr_open")
-    assert rows == 2 + 2 * (len(analysis.devices) > 0)
+    assert rows == 2 + 2 * (len(devices(analysis.measures)) > 0)
 
 
 @pytest.mark.parametrize("render", [terminal.render, markdown.render])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.intervals import total, union
+from commtrace.measures import measure
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ COPIES = Table(
 )
 
 
+@measure
 def copies(run: Measures) -> pd.DataFrame:
     """What each rank copied from where to where, as ``COPIES``."""
     real = run.copies[run.copies["kind"] != "Memset"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commtrace.intervals import intersect, total
+from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Work, device_work
 from commtrace.table import Column, Table
 
@@ -46,6 +47,7 @@ DEVICE_STEPS = Table(
 )
 
 
+@measure
 def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
     """Where each device's time went, as ``DEVICES``; or per step, as ``DEVICE_STEPS``.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64
 from commtrace.intervals import Intervals, subtract, total, union
+from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Work, device_work
 from commtrace.metrics.rank.phases import phases
 from commtrace.table import Column, Table, rows
@@ -71,6 +72,7 @@ EXPOSURE_BY_PHASE = _table(
 )
 
 
+@measure
 def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
     """To what each device's exposed communication belongs, as ``EXPOSURE_BY_GROUP``, ….
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commtrace.measures import measure
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ QUEUEING = Table(
 )
 
 
+@measure
 def queueing(run: Measures) -> pd.DataFrame:
     """Queueing apart from execution, as ``QUEUEING``.
 
@@ -50,8 +52,8 @@ def queueing(run: Measures) -> pd.DataFrame:
     called = called.assign(queue_ns=called["start_ns"] - called["launch_ns"])
     kinds = called.groupby(_KIND, observed=True, dropna=False, sort=False)
     table = kinds.size().rename("count").reset_index()
-    for name, (measure, share) in _MEASURES.items():
-        quantile = kinds[measure].quantile(share).round().astype("int64")
+    for name, (column, share) in _MEASURES.items():
+        quantile = kinds[column].quantile(share).round().astype("int64")
         table[name] = quantile.to_numpy()
     longest_first = table.sort_values("queue_ns_p50", ascending=False, kind="stable")
     return QUEUEING.from_rows(rows(longest_first))

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from commtrace.intervals import intersect, total
+from commtrace.measures import measure
 from commtrace.metrics.rank.activity import by_device, work
 from commtrace.table import Column, Table
 
@@ -43,6 +44,7 @@ STREAM_OVERLAP = Table(
 )
 
 
+@measure
 def streams(run: Measures) -> pd.DataFrame:
     """Every stream that did any work, as ``STREAMS``."""
     return STREAMS.from_rows(
@@ -60,6 +62,7 @@ def streams(run: Measures) -> pd.DataFrame:
     )
 
 
+@measure
 def stream_overlap(run: Measures) -> pd.DataFrame:
     """The time that both streams of a pair were busy, as ``STREAM_OVERLAP``."""
     rows: list[dict[str, Any]] = []

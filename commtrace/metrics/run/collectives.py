@@ -10,6 +10,7 @@ from commtrace.arrays import NULL, Float64
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
+from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.run.waits import TRUST, RunOperations, matched
 from commtrace.table import Column, Table, rows
@@ -89,6 +90,7 @@ _NOWHERE = np.empty(0, np.intp)
 _KIND = ["op", "group", "group_size", "dtype", "size_bytes"]
 
 
+@measure
 def collectives(run: Measures) -> pd.DataFrame:
     """What each kind of collective cost, as ``COLLECTIVES``.
 

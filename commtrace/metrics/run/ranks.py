@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commtrace.measures import measure
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Column, Table, rows
@@ -51,6 +52,7 @@ ARRIVALS = Table(
 )
 
 
+@measure
 def ranks(run: Measures) -> pd.DataFrame:
     """Each rank's file and host, and how it and the others waited, as ``RANKS``."""
     sums = arrivals(run).groupby("rank")[["last_arrivals", "wait_ns_total", "caused_wait_ns"]]
@@ -59,6 +61,7 @@ def ranks(run: Measures) -> pd.DataFrame:
     return RANKS.from_rows(rows(known.merge(sums.sum(), on="rank", how="left")))
 
 
+@measure
 def arrivals(run: Measures) -> pd.DataFrame:
     """How often each rank was the last of its group, and who waited for it, as ``ARRIVALS``."""
     compared = _compared(run)

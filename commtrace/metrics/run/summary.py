@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commtrace.analysis import Summary
+from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["summary"]
 
 
+@measure
 def summary(run: Measures, name: str) -> Summary:
     """What ran, under the name that the run has."""
     ranks = run.ranks

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from commtrace.metrics.rank.copies import copies
+from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.collectives import collectives
 from commtrace.reports.content import tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.table import rows
@@ -44,22 +47,22 @@ def headline(analysis: Analysis) -> list[str]:
     return [
         clean(run.name),
         " · ".join(clean(fact, 60) for fact in facts),
-        clean(_verdict(rows(analysis.devices), {note.code for note in analysis.notes})),
+        clean(_verdict(rows(devices(analysis.measures)), {note.code for note in analysis.notes})),
         *filter(None, [waiting.straggler(analysis)]),
     ]
 
 
 def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
     """The tables that have something to say. Bars are ``bar`` characters long."""
-    if len(analysis.devices):
-        yield tables.devices(analysis.devices, bar)
-    if len(analysis.collectives):
-        span_ns, clocks = analysis.run.span_ns, waiting.clocks(analysis)
-        yield tables.collectives(analysis.collectives, span_ns, clocks)
+    run = analysis.measures
+    if len(busy := devices(run)):
+        yield tables.devices(busy, bar)
+    if len(costs := collectives(run)):
+        yield tables.collectives(costs, analysis.run.span_ns, waiting.clocks(analysis))
     if waiting.matters(analysis):
         yield waiting.section(analysis)
-    if len(analysis.copies):
-        yield tables.copies(analysis.copies)
+    if len(moved := copies(run)):
+        yield tables.copies(moved)
 
 
 def notes(notes: Sequence[Note]) -> list[str]:

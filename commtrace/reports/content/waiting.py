@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from commtrace.metrics.run.waits import TRUST
+from commtrace.metrics.run.ranks import arrivals
+from commtrace.metrics.run.waits import TRUST, matched
 from commtrace.reports.content.tables import Section, more
 from commtrace.table import rows
 from commtrace.units import clean, duration
@@ -34,13 +35,13 @@ def straggler(analysis: Analysis) -> str | None:
     said = any(finding.rule == "straggler" for finding in analysis.verdict.diagnosis.findings)
     if said or not matters(analysis):
         return None
-    arrivals = analysis.arrivals
+    arrived = arrivals(analysis.measures)
     run = analysis.run
     partly = f" Only {len(run.ranks)} of {run.world_size} ranks were compared."
     partly = partly if run.missing_ranks else ""
-    if worst := _outstanding(_by_rank(arrivals)):
+    if worst := _outstanding(_by_rank(arrived)):
         return f"Rank {_blamed(worst)}{partly}"
-    groups = arrivals.groupby("communicator", observed=True, dropna=False)
+    groups = arrived.groupby("communicator", observed=True, dropna=False)
     found = [worst for _, group in groups if (worst := _outstanding(group))]
     if not found:
         return None
@@ -50,13 +51,13 @@ def straggler(analysis: Analysis) -> str | None:
 
 def matters(analysis: Analysis) -> bool:
     """Whether a rank waited, or let others wait, for more than a sliver of the run."""
-    waits = _by_rank(analysis.arrivals)[["wait_ns_total", "caused_wait_ns"]]
+    waits = _by_rank(arrivals(analysis.measures))[["wait_ns_total", "caused_wait_ns"]]
     return bool((waits > _SLIVER * analysis.run.span_ns).any(axis=None))
 
 
 def section(analysis: Analysis) -> Section:
     """How often each rank was last, how long it waited, and the others for it."""
-    table = rows(_by_rank(analysis.arrivals))
+    table = rows(_by_rank(arrivals(analysis.measures)))
     if len(table) > _SHOWN:
         table.sort(key=lambda row: -row["caused_wait_ns"])
     return Section(
@@ -86,7 +87,7 @@ def section(analysis: Analysis) -> Section:
 
 def clocks(analysis: Analysis) -> list[str]:
     """How well the ranks' clocks are known, where that hides waiting or hosts differ."""
-    error_ns = int(analysis.clock["error_ns"].max())
+    error_ns = int(matched(analysis.measures).clock["error_ns"].max())
     if len(analysis.run.hosts) < 2 and error_ns < _LARGE_NS:
         return []
     known, hidden = duration(error_ns), duration(TRUST * error_ns)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from commtrace import __version__, comms
 from commtrace.matching import CLOCK
-from commtrace.metrics.rank.copies import COPIES
-from commtrace.metrics.rank.devices import DEVICES
-from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS
-from commtrace.metrics.run.collectives import COLLECTIVES
-from commtrace.metrics.run.ranks import RANKS
-from commtrace.metrics.run.waits import OPERATIONS
+from commtrace.metrics.rank.copies import COPIES, copies
+from commtrace.metrics.rank.devices import DEVICES, devices
+from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS, stream_overlap, streams
+from commtrace.metrics.run.collectives import COLLECTIVES, collectives
+from commtrace.metrics.run.ranks import RANKS, ranks
+from commtrace.metrics.run.waits import OPERATIONS, matched, operations
 from commtrace.reports import Look
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commtrace.analysis import Analysis
+    from commtrace.measures import Measures
 
 __all__ = ["SCHEMA_VERSION", "SUFFIX", "render", "schema"]
 
@@ -28,9 +32,14 @@ SUFFIX = ".json"
 SCHEMA_VERSION = 1
 _ANY = Look()
 
-_TABLES = {
-    table.name: table for table in (DEVICES, STREAMS, STREAM_OVERLAP, COLLECTIVES, COPIES, RANKS)
-}
+_TABLES: tuple[tuple[Table, Callable[[Measures], pd.DataFrame]], ...] = (
+    (DEVICES, devices),
+    (STREAMS, streams),
+    (STREAM_OVERLAP, stream_overlap),
+    (COLLECTIVES, collectives),
+    (COPIES, copies),
+    (RANKS, ranks),
+)
 _NEVER_NULL = ("device", "kind", "file")
 _VALUES = {
     (STREAMS.name, "kind"): ("compute", "communication", "copy", "mixed"),
@@ -48,20 +57,15 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
 
     If ``look.operations``, every operation that was matched across ranks is in it.
     """
-    diagnosis = analysis.verdict.diagnosis
+    diagnosis, run = analysis.verdict.diagnosis, analysis.measures
     document = {
         "schema_version": SCHEMA_VERSION,
         "commtrace_version": __version__,
         "run": {key: value for key, value in asdict(analysis.run).items() if key != "name"},
         "notes": [asdict(note) for note in analysis.notes],
-        "devices": rows(analysis.devices),
-        "streams": rows(analysis.streams),
-        "stream_overlap": rows(analysis.stream_overlap),
-        "collectives": rows(analysis.collectives),
-        **({"operations": _operations(analysis)} if look.operations else {}),
-        "copies": rows(analysis.copies),
-        "clock": rows(analysis.clock[list(_CLOCK)]),
-        "ranks": rows(analysis.ranks),
+        **{table.name: rows(measure(run)) for table, measure in _TABLES},
+        **({"operations": _operations(run)} if look.operations else {}),
+        "clock": rows(matched(run).clock[list(_CLOCK)]),
         "findings": [asdict(finding) for finding in diagnosis.findings],
         "skipped": dict(diagnosis.skipped),
     }
@@ -70,7 +74,6 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
 
 def schema() -> _Json:
     """The JSON Schema of what ``render`` returns; ``analysis.schema.json`` holds it as text."""
-    tables = {name: _rows(table.row, _columns(table)) for name, table in _TABLES.items()}
     texts = {"type": "string", "description": "Why the rule could not look."}
     properties = {
         "schema_version": {
@@ -80,12 +83,9 @@ def schema() -> _Json:
         "commtrace_version": _field("string", "The version that made this."),
         "run": {"description": "What ran.", **_object(_RUN)},
         "notes": _rows("something wrong with a file, or assumed about it", _NOTE),
-        **{name: tables[name] for name in ("devices", "streams", "stream_overlap")},
-        "collectives": tables["collectives"],
+        **{table.name: _rows(table.row, _columns(table)) for table, _ in _TABLES},
         "operations": _rows("an operation on all its ranks; only if asked for", _OPERATION),
-        "copies": tables["copies"],
         "clock": _rows("one rank's clock against the lowest rank's", _CLOCK),
-        "ranks": tables["ranks"],
         "findings": _rows("a finding, costliest first, symptoms behind their cause", _FINDING),
         "skipped": {
             "type": "object",
@@ -103,15 +103,15 @@ def schema() -> _Json:
     }
 
 
-def _operations(analysis: Analysis) -> list[_Json]:
+def _operations(run: Measures) -> list[_Json]:
     arrivals: dict[int, _Json] = defaultdict(dict)
     ends: dict[int, _Json] = defaultdict(dict)
-    waits = analysis.waits.sort_values("rank", kind="stable")
+    waits = matched(run).waits.sort_values("rank", kind="stable")
     for row in rows(waits[["operation", "rank", "arrival_ns", "end_ns"]]):
         arrivals[row["operation"]][str(row["rank"])] = row["arrival_ns"]
         ends[row["operation"]][str(row["rank"])] = row["end_ns"]
-    matched = analysis.operations[analysis.operations["matched_by"].notna()]
-    table = rows(matched)
+    found = operations(run)
+    table = rows(found[found["matched_by"].notna()])
     for row in table:
         row |= {"arrival_ns": arrivals[row["operation"]], "end_ns": ends[row["operation"]]}
     return sorted(({name: row[name] for name in _OPERATION} for row in table), key=_in_order)
