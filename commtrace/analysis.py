@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from commtrace.diagnosis import Note, Verdict
+from commtrace.diagnosis import Note, Verdict, about
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -13,19 +13,27 @@ if TYPE_CHECKING:
 __all__ = ["Analysis", "Summary"]
 
 
+_Rank = Annotated[int, about("A rank.")]
+_Backend = Annotated[str, about("gloo, nccl, …")]
+_Device = Annotated[str, about("torch's name: `cuda:0`, `cpu`.")]
+_Host = Annotated[str, about("A host's name.")]
+
+
 @dataclass(frozen=True)
 class Summary:
-    """What ran. ``world_size`` is None where no trace tells it."""
+    """What ran."""
 
     name: str
-    world_size: int | None
-    ranks: tuple[int, ...]
-    missing_ranks: tuple[int, ...]
-    backends: tuple[str, ...]
-    devices: tuple[str, ...]
-    hosts: tuple[str, ...]
-    span_ns: int
-    steps: int
+    world_size: Annotated[
+        int | None, about("Ranks in the job; null where no trace has it.", "ranks")
+    ]
+    ranks: Annotated[tuple[_Rank, ...], about("The ranks whose traces are here, ascending.")]
+    missing_ranks: Annotated[tuple[_Rank, ...], about("The ranks of the job whose traces are not.")]
+    backends: Annotated[tuple[_Backend, ...], about("What communicates.")]
+    devices: Annotated[tuple[_Device, ...], about("The devices that did any work.")]
+    hosts: Annotated[tuple[_Host, ...], about("The hosts that the traces name.")]
+    span_ns: Annotated[int, about("First start to last end in the longest trace.", "ns")]
+    steps: Annotated[int, about("Different profiler steps.", "steps")]
 
 
 @dataclass(frozen=True)

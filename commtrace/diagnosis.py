@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from commtrace.units import counted
 
@@ -16,51 +18,62 @@ __all__ = [
     "Finding",
     "Note",
     "Verdict",
+    "about",
     "enough",
     "too_few",
 ]
+
+
+def about(text: str, unit: str | None = None) -> msgspec.Meta:
+    """What a field means, for the schema that is made from its type."""
+    return msgspec.Meta(description=text, extra_json_schema={"unit": unit} if unit else None)
+
+
+_Rank = Annotated[int, about("A rank.")]
+_Stream = Annotated[int, about("A stream.")]
+_Confounder = Annotated[str, about("A confounder, and why it is not that.")]
 
 
 @dataclass(frozen=True)
 class Note:
     """What the reader found wrong with a file, or had to assume."""
 
-    code: str
-    message: str
-    rank: int | None = None
-    file: str | None = None
+    code: Annotated[str, about("What it is, as in `truncated` or `missing-rank`.")]
+    message: Annotated[str, about("One line that says it.")]
+    rank: Annotated[int | None, about("The rank that it is about; null if none alone.")] = None
+    file: Annotated[str | None, about("The file that it is about; null if none alone.")] = None
 
 
 @dataclass(frozen=True)
 class Evidence:
     """One measured number behind a finding."""
 
-    name: str
-    value: float
-    unit: str
-    threshold: float | None = None
+    name: Annotated[str, about("What was measured.")]
+    value: Annotated[float, about("The measurement, in `unit`.")]
+    unit: Annotated[str, about("The unit of value and threshold.")]
+    threshold: Annotated[float | None, about("What it was held against, in `unit`.")] = None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault that a rule saw. ``cost_ns`` is the time recoverable at most.
+    """One fault that a rule reports. Times are on the run's clock."""
 
-    ``ranks`` are the culprits, ``streams`` where to look, the times Unix nanoseconds on the
-    run's clock. ``explained_by`` names the rule whose finding this one is a symptom of.
-    """
-
-    rule: str
-    summary: str
-    ranks: tuple[int, ...]
-    streams: tuple[int, ...]
-    start_ns: int
-    end_ns: int
-    cost_ns: int
-    evidence: tuple[Evidence, ...]
-    ruled_out: tuple[str, ...]
-    advice: str
-    confidence: Literal["high", "medium", "low"]
-    explained_by: str | None = None
+    rule: Annotated[str, about("The rule's name, in kebab-case.")]
+    summary: Annotated[str, about("One line that says it.")]
+    ranks: Annotated[tuple[_Rank, ...], about("The culprits, not everyone affected.")]
+    streams: Annotated[tuple[_Stream, ...], about("The streams concerned, where that matters.")]
+    start_ns: Annotated[int, about("Where it starts, in Unix time.", "ns")]
+    end_ns: Annotated[int, about("Where it ends, in Unix time.", "ns")]
+    cost_ns: Annotated[int, about("Time recoverable at most.", "ns")]
+    evidence: Annotated[tuple[Evidence, ...], about("The measured numbers behind it.")]
+    ruled_out: Annotated[
+        tuple[_Confounder, ...], about("What else it could have been, and is not.")
+    ]
+    advice: Annotated[str, about("What to do.")]
+    confidence: Annotated[Literal["high", "medium", "low"], about("How sure it is.")]
+    explained_by: Annotated[
+        str | None, about("The rule whose finding this one is a symptom of, if any.")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,6 @@ class Model:
         """Modelled time of one operation."""
         return self.latency_ns + size_bytes / self.gb_s
 
-    def latency_share(self, size_bytes: float) -> float:
-        """Share of the modelled time that does not depend on the size."""
-        return self.latency_ns / self.time_ns(size_bytes)
-
 
 def fit(sizes: npt.ArrayLike, times_ns: npt.ArrayLike, *, spread: float = 4.0) -> Model | None:
     """Fit the model to (size in bytes, time in ns) points; None where sizes vary too little.

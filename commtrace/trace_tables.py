@@ -37,10 +37,6 @@ def _text(name: str, about: str) -> Column:
     return Column(name, "category", about)
 
 
-def _real(name: str, about: str, unit: str | None = None) -> Column:
-    return Column(name, "float64", about, unit)
-
-
 _RANK = _int("rank", "The rank whose trace this comes from.")
 _DEVICE = _text("device", "torch's name, with the trace's own number: `cuda:0`, `cpu`.")
 _STREAM = _int("stream", "The CUDA or HIP stream; on the CPU the thread.")

@@ -71,11 +71,6 @@ def _scan(path: Path) -> Scan:
         operators=_hosted([] if gpu else operators, base),
         annotations=_hosted(annotations, base),
         calls=tuple(_call(e, base, row.get(id(e), -1)) for e in events if _is_call(e)),
-        threads={
-            e["tid"]: e["args"]["name"]
-            for e in every
-            if e.get("ph") == "M" and e.get("name") == "thread_name"
-        },
         events=len(every),
     )
 

@@ -140,7 +140,6 @@ def test_a_trace_by_eye(tmp_path: Path, fast: bool) -> None:
     ]
     assert found.calls[0].args.seq == 7
     assert found.calls[2].args.dims == [[100]]
-    assert found.threads == {9: "thread 9 (python)"}
     assert found.metadata["traceName"] == "a.json"
     assert found.metadata["deviceProperties"] == [{"id": 0, "name": "A100"}]
     assert found.events == 13
@@ -195,7 +194,6 @@ def same(a: Scan, b: Scan) -> None:
             else:
                 assert np.array_equal(x, y), (part, column)
     assert a.calls == b.calls
-    assert a.threads == b.threads
     assert a.events == b.events
 
 

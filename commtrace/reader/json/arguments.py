@@ -11,7 +11,7 @@ from commtrace.arrays import NULL
 from commtrace.reader.json.events import Arguments
 from commtrace.reader.json.salvage import BROKEN
 
-__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "NAME", "possible"]
+__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "possible"]
 
 T = TypeVar("T")
 
@@ -41,10 +41,6 @@ class _LaunchArguments(msgspec.Struct, gc=False):
     correlation: int | None = NULL
 
 
-class _NameArguments(msgspec.Struct, gc=False):
-    name: str | None = None
-
-
 class _Decoder(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self._one = msgspec.json.Decoder(kind)
@@ -67,7 +63,6 @@ class _Decoder(Generic[T]):
 
 GPU = _Decoder(GpuArguments)
 LAUNCH = _Decoder(_LaunchArguments)
-NAME = _Decoder(_NameArguments)
 COMMUNICATION = _Decoder(Arguments)
 
 

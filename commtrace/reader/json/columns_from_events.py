@@ -134,7 +134,6 @@ class Collector:
         self.left_out, self.unbelieved = Faults(), Faults()
         self.unread = Unread()
         self.seen = False
-        self.threads: dict[int, str] = {}
         self._pending: list[Event] = []
         self._keep_operators = True
         self._operators, self._annotations = _Hosts(), _Hosts()
@@ -169,8 +168,6 @@ class Collector:
                 kind = "user_annotation"
             if kind is not None and event.ph == "X":
                 kinds[kind].append(event)
-            elif event.ph == "M":
-                self._name_thread(event)
             elif kind is not None and not event.ph:
                 self.left_out.add(1, "without a phase")
         self.unread.add([e for e in events if e.ph == "X" and e.cat not in _KINDS])
@@ -207,12 +204,6 @@ class Collector:
     def calls(self, base_ns: int) -> tuple[Call, ...]:
         """The communication, in the file's order."""
         return tuple(found.call(base_ns) for found in self._calls)
-
-    def _name_thread(self, event: Event) -> None:
-        if event.name == "thread_name" and type(event.tid) is int:
-            told = arguments.NAME.one(event.args)
-            if told is not None and told.name is not None:
-                self.threads[event.tid] = told.name
 
     def _sound(self, events: list[Event], on_host: bool) -> _Batch:
         """The events with their times, but for those that lack something."""

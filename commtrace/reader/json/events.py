@@ -143,6 +143,5 @@ class Scan:
     operators: Hosted
     annotations: Hosted
     calls: tuple[Call, ...]
-    threads: dict[int, str]
     events: int
     notes: tuple[Note, ...] = field(default=())

@@ -105,7 +105,6 @@ class _Reading:
             operators=operators,
             annotations=annotations,
             calls=collector.calls(base),
-            threads=collector.threads,
             events=document.events,
             notes=tuple(self._notes),
         )

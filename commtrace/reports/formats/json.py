@@ -8,7 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from commtrace import __version__, comms
+from commtrace.analysis import Analysis, Summary
+from commtrace.diagnosis import Finding, Note
 from commtrace.matching import CLOCK
 from commtrace.metrics.rank.copies import COPIES, copies
 from commtrace.metrics.rank.devices import DEVICES, devices
@@ -22,7 +26,6 @@ from commtrace.table import Column, Table, rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.analysis import Analysis
     from commtrace.measures import Measures
 
 __all__ = ["SCHEMA_VERSION", "SUFFIX", "render", "schema"]
@@ -81,12 +84,14 @@ def schema() -> _Json:
             "description": "Raised when a field changes its meaning or goes away.",
         },
         "commtrace_version": _field("string", "The version that made this."),
-        "run": {"description": "What ran.", **_object(_RUN)},
-        "notes": _rows("something wrong with a file, or assumed about it", _NOTE),
+        "run": {"description": "What ran.", **_typed(Summary, "name")},
+        "notes": _list("something wrong with a file, or assumed about it", _typed(Note)),
         **{table.name: _rows(table.row, _columns(table)) for table, _ in _TABLES},
         "operations": _rows("an operation on all its ranks; only if asked for", _OPERATION),
         "clock": _rows("one rank's clock against the lowest rank's", _CLOCK),
-        "findings": _rows("a finding, costliest first, symptoms behind their cause", _FINDING),
+        "findings": _list(
+            "a finding, costliest first, symptoms behind their cause", _typed(Finding)
+        ),
         "skipped": {
             "type": "object",
             "description": "Rules that could not look.",
@@ -152,8 +157,33 @@ def _times(about: str) -> _Json:
     return {"type": "object", "description": about, "unit": "ns", "additionalProperties": time}
 
 
-def _list(kind: str, about: str, what: str) -> _Json:
-    return {"type": "array", "description": about, "items": _field(kind, what)}
+def _list(row: str, items: _Json) -> _Json:
+    return {"type": "array", "description": f"One entry: {row}.", "items": items}
+
+
+def _typed(kind: type, *left_out: str) -> _Json:
+    """A dataclass as the JSON object that ``asdict`` makes of it: every field is there."""
+    _, known = msgspec.json.schema_components([kind])
+    return _object(
+        {
+            name: _plain(its, known)
+            for name, its in known[kind.__name__]["properties"].items()
+            if name not in left_out
+        }
+    )
+
+
+def _plain(field: _Json, known: dict[str, _Json]) -> _Json:
+    """A field's schema without references, defaults and alternatives that are only null."""
+    field = {name: value for name, value in field.items() if name != "default"}
+    if reference := field.pop("$ref", None):
+        its = known[reference.rpartition("/")[2]]["properties"]
+        return _object({name: _plain(value, known) for name, value in its.items()})
+    if "items" in field:
+        field["items"] = _plain(field["items"], known)
+    if "anyOf" in field:
+        field["type"] = [one["type"] for one in field.pop("anyOf")]
+    return field
 
 
 def _object(properties: _Json) -> _Json:
@@ -166,54 +196,13 @@ def _object(properties: _Json) -> _Json:
 
 
 def _rows(row: str, properties: _Json) -> _Json:
-    about = f"One entry: {row}."
-    return {"type": "array", "description": about, "items": _object(properties)}
+    return _list(row, _object(properties))
 
 
-_RUN = {
-    "world_size": _field(
-        ["integer", "null"], "Ranks in the job; null where no trace tells.", "ranks"
-    ),
-    "ranks": _list("integer", "The ranks whose traces are here, ascending.", "A rank."),
-    "missing_ranks": _list("integer", "The ranks of the job whose traces are not.", "A rank."),
-    "backends": _list("string", "What communicates.", "gloo, nccl, …"),
-    "devices": _list("string", "The devices that did any work.", "torch's name: `cuda:0`, `cpu`."),
-    "hosts": _list("string", "The hosts that the traces name.", "A host's name."),
-    "span_ns": _field("integer", "First start to last end in the longest trace.", "ns"),
-    "steps": _field("integer", "Different profiler steps.", "steps"),
-}
-_NOTE = {
-    "code": _field("string", "What it is, as in `truncated` or `missing-rank`."),
-    "message": _field("string", "One line that says it."),
-    "rank": _field(["integer", "null"], "The rank that it is about; null if none alone."),
-    "file": _field(["string", "null"], "The file that it is about; null if none alone."),
-}
 _CLOCK = _columns(CLOCK, "rank", "offset_ns", "drift_ppm", "error_ns", "provenance")
 _OPERATION = {
     **_columns(OPERATIONS, "group", "seq", "op", "size_bytes", "last_rank"),
     "arrival_ns": _times("When each rank arrived, in Unix time on the run's clock."),
     "end_ns": _times("When each rank was done, in Unix time on the run's clock."),
     **_columns(OPERATIONS, "matched_by"),
-}
-_EVIDENCE = {
-    "name": _field("string", "What was measured."),
-    "value": _field("number", "The measurement, in `unit`."),
-    "unit": _field("string", "The unit of value and threshold."),
-    "threshold": _field(["number", "null"], "What it was held against, in `unit`."),
-}
-_FINDING = {
-    "rule": _field("string", "The rule's name, in kebab-case."),
-    "summary": _field("string", "One line that says it."),
-    "ranks": _list("integer", "The culprits, not everyone affected.", "A rank."),
-    "streams": _list("integer", "The streams concerned, where that matters.", "A stream."),
-    "start_ns": _field("integer", "Where it starts, in Unix time.", "ns"),
-    "end_ns": _field("integer", "Where it ends, in Unix time.", "ns"),
-    "cost_ns": _field("integer", "Time recoverable at most.", "ns"),
-    "evidence": _rows("one measured number behind the finding", _EVIDENCE),
-    "ruled_out": _list("string", "What else it could have been, and is not.", "A confounder."),
-    "advice": _field("string", "What to do."),
-    "confidence": {"enum": ["high", "medium", "low"], "description": "How sure it is."},
-    "explained_by": _field(
-        ["string", "null"], "The rule whose finding this one is a symptom of, if any."
-    ),
 }
