@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from commtrace.comms import SYNCHRONISING
 from commtrace.metrics.run.used_between import used_between
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["needless_barriers", "reduced_twice"]
 
-_SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _ALWAYS = 0.9
 
 
@@ -23,7 +23,7 @@ def needless_barriers(rows: pd.DataFrame) -> pd.DataFrame:
 
     ``rows`` are ``sequences`` with their barriers, and so is what is returned.
     """
-    holds = rows["op"].isin(_SYNCHRONISING)
+    holds = rows["op"].isin(SYNCHRONISING) & (rows["op"] != "barrier")
     beside = np.zeros(len(rows), np.bool_)
     for by in (1, -1):
         near = holds.shift(by, fill_value=False) & (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from commtrace import comms
 from commtrace.reader.json.events import Call, Scan
@@ -30,6 +30,13 @@ _Work = tuple[str | None, int | None]
 _LIST_OF_SHARDS = "c10d::reduce_scatter_"
 
 
+class _Ran(NamedTuple):
+    """Work of gloo, and what its annotation says."""
+
+    work: Call
+    told: Described
+
+
 @dataclass
 class _Asked:
     """A call, the work it still lacks, and the work it got.
@@ -43,7 +50,7 @@ class _Asked:
     place: Place
     lacking: Counter[_Work]
     endless: bool = False
-    works: list[Call] = field(default_factory=list)
+    works: list[_Ran] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -66,8 +73,9 @@ def gloo_rows(scan: Scan, setting: Setting) -> Worked:
     works = [call for call in scan.calls if call.name.startswith("gloo:")]
     if scan.gpu.device.size and not works:
         return Worked([], 0)
+    ran = [_Ran(work, annotation(work.name, work.args)) for work in works]
     asked, alone = _matched(
-        [_ask(call, setting) for call in _calls(scan)], sorted(works, key=lambda c: c.start_ns)
+        [_ask(call, setting) for call in _calls(scan)], sorted(ran, key=lambda r: r.work.start_ns)
     )
     done = [each for each in asked if each.complete]
     rows = [_call_row(each, setting) for each in done]
@@ -122,21 +130,21 @@ def _shards(call: Call, place: Place, setting: Setting) -> int | None:
     return len(noted) or (place.group.size if place.group is not None else None)
 
 
-def _matched(asked: list[_Asked], works: list[Call]) -> tuple[list[_Asked], list[Call]]:
+def _matched(asked: list[_Asked], works: list[_Ran]) -> tuple[list[_Asked], list[_Ran]]:
     waiting: dict[_Work, deque[_Asked]] = defaultdict(deque)
     coming = deque(asked)
     alone = []
-    for work in works:
-        while coming and coming[0].call.start_ns <= work.start_ns:
+    for ran in works:
+        while coming and coming[0].call.start_ns <= ran.work.start_ns:
             _wait(waiting, coming.popleft())
-        told = annotation(work.name, work.args)
+        told = ran.told
         elements = told.out_elements if told.op == "recv" else told.in_elements
         for kind in ((told.op, elements), (told.op, None)):
             if waiting[kind]:
-                _give(waiting[kind], kind, work)
+                _give(waiting[kind], kind, ran)
                 break
         else:
-            alone.append(work)
+            alone.append(ran)
     return asked, alone
 
 
@@ -148,9 +156,9 @@ def _wait(waiting: dict[_Work, deque[_Asked]], asked: _Asked) -> None:
         queue.append(asked)
 
 
-def _give(queue: deque[_Asked], kind: _Work, work: Call) -> None:
+def _give(queue: deque[_Asked], kind: _Work, ran: _Ran) -> None:
     asked = queue[0]
-    asked.works.append(work)
+    asked.works.append(ran)
     if not asked.endless:
         asked.lacking[kind] -= 1
         if not asked.lacking[kind]:
@@ -158,10 +166,10 @@ def _give(queue: deque[_Asked], kind: _Work, work: Call) -> None:
 
 
 def _call_row(asked: _Asked, setting: Setting) -> dict[str, Any]:
-    call, told, works = asked.call, asked.told, asked.works
+    call, told, works = asked.call, asked.told, [ran.work for ran in asked.works]
     start_ns = works[0].start_ns
     end_ns = max(work.start_ns + work.duration_ns for work in works)
-    notes = [annotation(work.name, work.args) for work in works]
+    notes = [ran.told for ran in asked.works]
     noted = setting.flight.within(
         call.start_ns, call.start_ns + call.duration_ns, (notes[0].op, told.op)
     )
@@ -183,8 +191,8 @@ def _call_row(asked: _Asked, setting: Setting) -> dict[str, Any]:
     )
 
 
-def _work_row(work: Call, setting: Setting) -> dict[str, Any]:
-    told = annotation(work.name, work.args)
+def _work_row(ran: _Ran, setting: Setting) -> dict[str, Any]:
+    work, told = ran
     return row(
         setting,
         setting.place(told, None, None, ()),
