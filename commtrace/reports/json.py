@@ -13,6 +13,7 @@ from commtrace.metrics.rank.copies import COPIES
 from commtrace.metrics.rank.devices import DEVICES
 from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS
 from commtrace.metrics.run.collectives import COLLECTIVES
+from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.metrics.run.ranks import RANKS
 from commtrace.metrics.run.waits import OPERATIONS
 from commtrace.table import Column, Table, rows
@@ -34,6 +35,7 @@ _VALUES = {
     (COLLECTIVES.name, "op"): (*comms.OPERATIONS, None),
     (COLLECTIVES.name, "executed"): (*comms.OPERATIONS, None),
     (OPERATIONS.name, "op"): (*comms.OPERATIONS, None),
+    (COLLECTIVES.name, DEDUCED.name): ("groups", "ranks"),
     (COLLECTIVES.name, "bound"): ("exact", "lower", None),
 }
 _Json = dict[str, Any]
@@ -53,7 +55,7 @@ def render(analysis: Analysis, *, operations: bool = False) -> str:
         "devices": rows(analysis.devices),
         "streams": rows(analysis.streams),
         "stream_overlap": rows(analysis.stream_overlap),
-        "collectives": rows(analysis.collectives),
+        "collectives": _collectives(analysis),
         **({"operations": _operations(analysis)} if operations else {}),
         "copies": rows(analysis.copies),
         "clock": rows(analysis.clock[list(_CLOCK)]),
@@ -67,6 +69,7 @@ def render(analysis: Analysis, *, operations: bool = False) -> str:
 def schema() -> _Json:
     """The JSON Schema of what ``render`` returns; ``analysis.schema.json`` holds it as text."""
     tables = {name: _rows(table.row, _columns(table)) for name, table in _TABLES.items()}
+    tables[COLLECTIVES.name]["items"]["required"].remove(DEDUCED.name)
     texts = {"type": "string", "description": "Why the rule could not look."}
     properties = {
         "schema_version": {
@@ -97,6 +100,14 @@ def schema() -> _Json:
         **_object(properties),
         "required": [name for name in properties if name != "operations"],
     }
+
+
+def _collectives(analysis: Analysis) -> list[_Json]:
+    """The kinds of operations; only those whose group size is deduced say how."""
+    return [
+        {name: value for name, value in row.items() if name != DEDUCED.name or value is not None}
+        for row in rows(analysis.collectives)
+    ]
 
 
 def _operations(analysis: Analysis) -> list[_Json]:
