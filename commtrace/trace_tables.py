@@ -117,7 +117,8 @@ COLLECTIVES = Table(
         _text(
             "group_provenance",
             "Where group and seq come from: `metadata`, `flight-recorder`, `only-group` "
-            "(the only known group it can belong to); null where the group is.",
+            "(the only known group it can belong to); `deduced` where the group is null and its "
+            "size is that of all groups that the trace lists; null where nothing is known.",
         ),
         _text("comms_id", "The identifier that newer traces give an operation on every rank."),
     ),

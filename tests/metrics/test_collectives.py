@@ -70,6 +70,7 @@ def test_one_operation_by_eye(table: Table) -> None:
         "executed": None,
         "group": "0",
         "group_size": 4,
+        "group_size_deduced": None,
         "dtype": "float32",
         "size_bytes": 4_000_000,
         "count": 1,

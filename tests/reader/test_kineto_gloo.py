@@ -266,3 +266,13 @@ def test_a_call_tells_whether_it_is_asynchronous(
     call = gloo.call("allreduce_", 1, [[[10]], [], [], [], [], []], ["", "", "", "", told, "-1"])
     (row,) = read([call, gloo.work("all_reduce", 9, 20, [10])]).collectives
     assert row["asynchronous"] == known
+
+
+def test_on_a_cpu_a_group_of_one_rank_works_too(read: Any, gloo: Any) -> None:
+    """So that two groups of the whole world leave the size open where there is one."""
+    twice = [*WORLD, {**WORLD[0], "pg_name": "1"}]
+    alone = {"pg_name": "2", "pg_size": 1, "ranks": [0]}
+    trace = [gloo.call("broadcast_", 0, [[[5]]]), gloo.work("broadcast", 1, 1, [5])]
+    for groups, size in ((twice, 4), ([*twice, alone], None)):
+        (row,) = read(trace, distributedInfo=info(groups)).collectives
+        assert (row["group"], row["group_size"]) == (None, size)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+Row = dict[str, Any]
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgs)"
@@ -328,3 +331,70 @@ def test_the_flight_recorder_numbers_what_the_trace_does_not(read: Any, events: 
     assert (row["group"], row["seq"]) == ("0", 12)
     assert row["group_provenance"] == "flight-recorder"
     assert found.notes["unreadable-flight-recorder"].startswith("1 ")
+
+
+EVERYBODY = {"pg_size": 4, "ranks": [0, 1, 2, 3]}
+TWO_OF_ALL = [{"pg_name": "0", **EVERYBODY}, {"pg_name": "1", **EVERYBODY}]
+ALONE = {"pg_name": "2", "pg_size": 1, "ranks": [0]}
+ELSEWHERE = {"pg_name": "3", "pg_size": 2, "ranks": [1, 2]}
+
+
+@pytest.fixture
+def sized(read: Any, events: Any) -> Callable[..., Row]:
+    """The row of an all_gather of which only what went in is known."""
+
+    def row(groups: list[Row], world_size: int | None = 4, **more: Any) -> Row:
+        trace = [
+            events.note("nccl:_all_gather_base", 10, 50, **events.shaped([[10, 10]], ["float"])),
+            events.launch(20, 1),
+            events.kernel(GENERIC, 60, 5, 1),
+            *more.get("beside", ()),
+        ]
+        info = {"rank": 0, "world_size": world_size, "pg_config": groups}
+        return read(trace, distributedInfo=info).collectives[0]
+
+    return row
+
+
+@pytest.mark.parametrize("groups", [TWO_OF_ALL, [*TWO_OF_ALL, ALONE, ELSEWHERE]])
+def test_the_size_that_all_groups_have_is_deduced(sized: Any, groups: list[Row]) -> None:
+    row = sized(groups)
+    assert (row["group"], row["group_size"], row["group_provenance"]) == (None, 4, "deduced")
+    assert (row["in_bytes"], row["out_bytes"], row["size_bytes"]) == (400, 1600, 1600)
+
+
+@pytest.mark.parametrize(
+    ("groups", "world_size"),
+    [
+        ([*TWO_OF_ALL, {"pg_name": "5", "pg_size": 2, "ranks": [0, 2]}], 4),
+        ([*TWO_OF_ALL, {"pg_name": "5", "pg_size": 2}], 4),  # it may be one of the two
+        ([*TWO_OF_ALL, {"pg_name": "5"}], 4),
+        (TWO_OF_ALL, 8),  # the default group is not listed: what else is not?
+        (TWO_OF_ALL, None),
+        ([], 4),
+    ],
+)
+def test_a_size_is_not_deduced_where_groups_differ_or_are_unknown(
+    sized: Any, groups: list[Row], world_size: int | None
+) -> None:
+    row = sized(groups, world_size)
+    assert (row["group_size"], row["size_bytes"], row["group_provenance"]) == (None, None, None)
+
+
+def test_a_group_that_only_an_operation_names_forbids_the_deduction(
+    sized: Any, events: Any
+) -> None:
+    args = told("allreduce", 1, 1, **{"Process Group Ranks": "[0, 9]", "Group size": 2})
+    assert sized(TWO_OF_ALL, beside=[events.kernel(GENERIC, 90, 1, **args)])["group_size"] is None
+
+
+def test_what_an_operation_says_itself_outranks_the_groups(read: Any, events: Any) -> None:
+    shapes = events.shaped([[64], [32], []], ["float", "float", ""])
+    trace = [
+        events.op("c10d::_allgather_base_", 0, 100, **shapes),
+        events.launch(50, 1),
+        events.kernel(GENERIC, 60, 5, 1),
+    ]
+    info = {"rank": 0, "world_size": 4, "pg_config": TWO_OF_ALL}
+    row = only(read(trace, distributedInfo=info).collectives)
+    assert (row["group_size"], row["group_provenance"]) == (2, None)

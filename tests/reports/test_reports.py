@@ -340,3 +340,24 @@ def test_real_traces_keep_the_contract(real_traces: Path, name: str) -> None:
         lines = terminal.render(analysis, Look(width=width)).splitlines()
         assert max(map(len, lines)) <= width
     assert markdown.render(analysis)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [("ranks", "all ranks of the job took part"), ("groups", "all groups")]
+)
+def test_a_deduced_group_size_is_marked(make_trace: Make, how: str, why: str) -> None:
+    known = training(make_trace, 4)
+    terminal.render(known)
+    run = replace(known.measures)
+    (key,) = [key for key in known.measures.known if key[1] == "collectives"]
+    run.known[key] = known.measures.known[key].assign(group_size_deduced=how)
+    deduced = replace(known, measures=run)
+    for render in (terminal.render, markdown.render):
+        assert "4†" in render(deduced)
+        assert f"† n deduced: {why}" in " ".join(render(deduced).split())
+        assert "†" not in render(known)
+    for analysis, value in ((deduced, how), (known, None)):
+        document = json.loads(json_report.render(analysis))
+        VALIDATOR.validate(document)
+        (row,) = document["collectives"]
+        assert row["group_size_deduced"] == value

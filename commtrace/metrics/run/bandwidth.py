@@ -13,6 +13,7 @@ from commtrace.expect import Model, fit
 from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.waits import OPERATIONS, matched
 from commtrace.table import Column, Table
 
@@ -31,7 +32,7 @@ SERVED = Table(
     "one operation of the run whose size and transfer are known, by its first arrival",
     (
         *OPERATIONS.columns,
-        Column("ranks", "Int64", "Ranks in the group; null if unknown.", "ranks"),
+        Column("ranks", "Int64", "Ranks in the group, known or deduced; null if neither.", "ranks"),
         Column("factor", "float64", "What makes bus bandwidth of algorithm bandwidth."),
         Column("busbw_gb_s", "float64", "size × factor / transfer.", "GB/s"),
     ),
@@ -52,8 +53,8 @@ def served(run: Measures, *, cold: bool = False) -> pd.DataFrame:
 @measure
 def _served(run: Measures, cold: bool) -> pd.DataFrame:
     found = matched(run).operations
-    group_size = run.collectives["group_size"].groupby(_operation(run)).max()
-    known = found.assign(ranks=found["operation"].map(group_size).astype("Int64"))
+    size = group_sizes(run).set_index("operation")["group_size"]
+    known = found.assign(ranks=found["operation"].map(size).astype("Int64"))
     known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
     if not cold:
         place = known.groupby("communicator", observed=True, dropna=False).cumcount()

@@ -12,6 +12,7 @@ from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
 from commtrace.metrics.run.waits import TRUST, RunOperations, matched
 from commtrace.table import Column, Table, rows
 
@@ -30,6 +31,7 @@ COLLECTIVES = Table(
         Column("executed", "category", "The operation that ran: gloo runs some as `all_reduce`."),
         Column("group", "category", "The process group's name; null if untold."),
         Column("group_size", "Int64", "Ranks in the group.", "ranks"),
+        DEDUCED,
         Column("dtype", "category", "torch's name of the element type."),
         Column("size_bytes", "Int64", "S, the full array: the larger of in and output.", "bytes"),
         Column(
@@ -110,6 +112,7 @@ def collectives(run: Measures) -> pd.DataFrame:
         .astype(object)
         .assign(
             executed=by_kind["executed"].first().astype(object),
+            group_size_deduced=by_kind["group_size_deduced"].first().astype(object),
             duration_ns_p50=duration.quantile(0.5).round().astype("int64"),
             duration_ns_p95=duration.quantile(0.95).round().astype("int64"),
             duration_ns_total=duration.sum(),
@@ -137,8 +140,11 @@ def _events(run: Measures) -> pd.DataFrame:
         operation=found.waits["operation"], wait_ns=found.waits["wait_ns"]
     )
     together = events.groupby("operation", sort=False)
-    for column in ("group", "group_size", "dtype"):
+    for column in ("group", "dtype"):
         events[column] = together[column].transform("first")
+    sizes = group_sizes(run).set_index("operation").loc[events["operation"]]
+    for column in ("group_size", DEDUCED.name):
+        events[column] = sizes[column].array
     events["size_bytes"] = together["size_bytes"].transform("max")
     events["kind"] = events.groupby(_KIND, observed=True, dropna=False, sort=False).ngroup()
     events["shared"] = events.duplicated(INTERVAL, keep=False)

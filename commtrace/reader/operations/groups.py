@@ -52,6 +52,8 @@ class Groups:
         self._seen: dict[tuple[str, str, int | None], Group] = {}
         self._by_name: dict[str, list[Group]] = defaultdict(list)
         self._mine: list[Group] = []
+        # Of the groups with this rank. Everybody is in the default group, listed or not.
+        self._my_sizes = {world_size}
         for item in listed if isinstance(listed, list) else []:
             config = _configured(item)
             if config is None:
@@ -87,6 +89,14 @@ class Groups:
             if group.ranks is None or group.member(peer) not in (None, self._rank)
         ]
 
+    def common_size(self, *, alone: bool) -> int | None:
+        """The size of all groups that this rank is in: the world's. None where they differ.
+
+        Groups of one rank count only if operations of one rank run (``alone``).
+        """
+        sizes = self._my_sizes if alone else self._my_sizes - {1}
+        return next(iter(sizes)) if self._mine and len(sizes) == 1 else None
+
     def sizes(self, default: int) -> set[int | None]:
         """The sizes that a group can have; the default where no group is known."""
         return {group.size for group in self.candidates()} or {default}
@@ -96,6 +106,7 @@ class Groups:
         self._by_name[group.name].append(group)
         if group.ranks is None or self._rank in group.ranks:
             self._mine.append(group)
+            self._my_sizes.add(group.size)
         return group
 
     def _of(self, config: _Config, world_size: int | None) -> Group:

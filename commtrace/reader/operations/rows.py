@@ -100,6 +100,13 @@ def row(
     root = setting.global_rank(told.root, place, None)
     is_root = None if root is None else root == setting.rank
     whole = completed(told, group_size, is_root)
+    group_provenance = place.provenance
+    if whole.group_size is None and place.group is None:
+        # NCCL runs no kernel for a group of one rank.
+        group_size = setting.groups.common_size(alone=device == "cpu")
+        if group_size is not None:
+            whole = completed(told, group_size, is_root)
+            group_provenance = "deduced"
     in_bytes = _bytes(whole.in_elements, told.dtype)
     out_bytes = _bytes(whole.out_elements, told.dtype)
     size = (
@@ -127,7 +134,7 @@ def row(
         "duration_ns": duration_ns,
         "name": name,
         "provenance": provenance,
-        "group_provenance": place.provenance,
+        "group_provenance": group_provenance,
         "comms_id": None if comms_id is None else str(comms_id),
     }
 

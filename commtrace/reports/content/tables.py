@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.table import rows
 from commtrace.units import NOTHING, clean, counted, duration, percent, rate, size
 
@@ -17,6 +18,10 @@ __all__ = ["BAR", "Section", "collectives", "copies", "devices", "exposed_share"
 BAR = "█▓▒░·"
 """Glyphs of a bar's parts: compute, with communication, exposed communication, copy, idle."""
 
+_DEDUCED = {
+    "groups": "† n deduced: all groups that the trace lists are as large.",
+    "ranks": "† n deduced: all ranks of the job took part; each time all waited for the last.",
+}
 _ENDS = 4
 _COSTLIEST = 10
 _ROUTES = 10
@@ -124,6 +129,7 @@ def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> S
     footer += clocks
     if any(row["bound"] == "lower" for row in table):
         footer.append("≥ a lower bound: the time can include waiting for other ranks.")
+    footer += [why for how, why in _DEDUCED.items() if any(r[DEDUCED.name] == how for r in table)]
     if any(row["busbw_gb_s"] == 0 for row in table):
         footer.append("No busbw where a group is one rank: nothing crosses a link.")
     if sum(row["exposed_ns"] or 0 for row in table) > span_ns:
@@ -160,7 +166,7 @@ def _collective(row: dict[str, Any], span_ns: int, clocks_differ: bool) -> list[
     return [
         _operation(row),
         clean(row["group"], 24),
-        clean(row["group_size"]),
+        clean(row["group_size"]) + ("†" if row[DEDUCED.name] else ""),
         clean(row["dtype"], 16),
         size(row["size_bytes"]),
         f"{row['count']:,}",

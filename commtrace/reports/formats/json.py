@@ -18,6 +18,7 @@ from commtrace.metrics.rank.copies import COPIES, copies
 from commtrace.metrics.rank.devices import DEVICES, devices
 from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS, stream_overlap, streams
 from commtrace.metrics.run.collectives import COLLECTIVES, collectives
+from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.metrics.run.ranks import RANKS, ranks
 from commtrace.metrics.run.waits import OPERATIONS, matched, operations
 from commtrace.reports import Look
@@ -50,6 +51,7 @@ _VALUES = {
     (COLLECTIVES.name, "op"): (*comms.OPERATIONS, None),
     (COLLECTIVES.name, "executed"): (*comms.OPERATIONS, None),
     (OPERATIONS.name, "op"): (*comms.OPERATIONS, None),
+    (COLLECTIVES.name, DEDUCED.name): ("groups", "ranks", None),
     (COLLECTIVES.name, "bound"): ("exact", "lower", None),
 }
 _Json = dict[str, Any]
