@@ -117,10 +117,10 @@ def test_every_rules_finding_fits_the_schema_and_the_screen(name: str) -> None:
     document = json.loads(json_report.render(analysis))
     jsonschema.Draft202012Validator(json_report.schema()).validate(document)
     assert document["findings"][0]["rule"] == name
+    explained = explanation(name)
     for width in (80, 120):
         assert max(map(len, terminal.render(analysis, width=width).splitlines())) <= width
-        lines = terminal.explain(explanation(name), width=width).splitlines()
-        assert max(map(len, lines)) <= width
+        assert max(map(len, terminal.explain(explained, width=width).splitlines())) <= width
 
 
 def test_an_explanation_has_it_all() -> None:
