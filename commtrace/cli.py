@@ -1,8 +1,9 @@
 """The command line: one function per command, no logic.
 
-Exit status: 0 done, 1 findings under ``--strict``, 2 bad input or usage or an output that
-cannot be written, with one line on stderr; 130 and 141, in silence, for Ctrl-C and for a reader
-that has gone. Whatever is heavy is imported within the commands, so that ``--help`` costs nothing.
+Exit status: 0 done, 1 findings under ``--strict``, 2 bad input or usage, an output that cannot
+be written, or every rule that was asked broken, with one line on stderr; 130 and 141, in silence,
+for Ctrl-C and for a reader that has gone. Whatever is heavy is imported within the commands, so
+that ``--help`` costs nothing.
 """
 
 from __future__ import annotations
@@ -172,6 +173,9 @@ def analyze(
         _print(render(analysis, _look(operations=operations)))
     else:
         _write(output, render(analysis, Look(_WIDTH, operations=operations)))
+    diagnosis = analysis.verdict.diagnosis
+    if diagnosis.all_broke:
+        raise CommtraceError(f"no rule could be checked: {diagnosis.notes[0].message}")
     if strict and analysis.verdict.faults:
         raise typer.Exit(_FINDINGS)
 

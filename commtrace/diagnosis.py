@@ -80,12 +80,13 @@ class Finding:
 class Diagnosis:
     """Findings, costliest first, and the rules that could not look, with the reason.
 
-    ``notes`` are about rules that broke.
+    ``notes`` are about rules that broke; ``all_broke`` if no other was asked.
     """
 
     findings: tuple[Finding, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    all_broke: bool = False
 
 
 @dataclass(frozen=True)

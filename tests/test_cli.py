@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,27 @@ def test_strict_tells_findings_by_the_status(with_a_finding: Path, capsys: Captu
     assert found(capsys) == []
 
 
+def test_an_analysis_by_broken_rules_alone_is_none(
+    a_trace: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    broken_rules: Callable[[str, Exception], str],
+) -> None:
+    from commtrace.rules import RULES, _ask
+
+    def check(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(RULES["jitter"], "check", check)
+    monkeypatch.setattr(_ask, "broken", broken_rules)
+    assert main(["analyze", str(a_trace), "--select", "jitter"]) == 2
+    out, err = capsys.readouterr()
+    assert "jitter" in out
+    assert err.startswith("commtrace: no rule could be checked: jitter was not checked: error in ")
+    assert err.count("\n") == 1
+    assert main(["analyze", str(a_trace), "--select", "jitter", "--select", "straggler"]) == 0
+
+
 def test_good_news_is_no_finding_under_strict(
     a_trace: Path, capsys: Captured, monkeypatch: Any
 ) -> None:
@@ -412,6 +434,18 @@ def test_a_reader_that_goes_away_is_no_error(a_trace: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+def test_a_fault_in_reading_is_one_line_also_on_one_core(a_trace: Path) -> None:
+    script = (
+        "import sys; from commtrace.cli import main; from commtrace.reader import workers; "
+        "workers.scan = None; workers._cores = lambda: 1; sys.exit(main(['analyze', sys.argv[1]]))"
+    )
+    command = [sys.executable, "-c", script, str(a_trace)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("please report it with what --workers 1 prints\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_version_help_and_workloads(capsys: Captured) -> None:

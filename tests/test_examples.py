@@ -26,12 +26,11 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "op"), [("ddp", "all_reduce"), ("fsdp2", "all_gather")])
-def test_a_transformer_is_recorded_unchanged(tmp_path: Path, how: str, op: str) -> None:
-    command = [str(EXAMPLES / "transformer.py"), how, "--steps", "5"]
-    folder = record_program(command, plan=Plan(first=3, steps=2), world_size=2, out=tmp_path / how)
+def test_a_transformer_is_recorded_unchanged(tmp_path: Path) -> None:
+    command = [str(EXAMPLES / "transformer.py"), "fsdp2", "--steps", "5"]
+    folder = record_program(command, plan=Plan(first=3, steps=2), world_size=2, out=tmp_path / "a")
     run = commtrace.load(folder)
-    assert op in set(run.collectives["op"])
+    assert {"all_gather", "reduce_scatter"} <= set(run.collectives["op"])
     assert sorted(run.steps.loc[run.steps["label"].isna(), "step"].unique()) == [3, 4]
     assert run.manifest is not None
     assert run.manifest["status"] == "complete"

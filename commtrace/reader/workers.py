@@ -42,10 +42,11 @@ def read_each(
     The files come with the rank that they are taken to be of where they tell none. By default
     as many ``workers`` as there are cores for this process. A worker that dies costs its own
     file only, and prints nothing. A single file is read in a process, too, where that lets
-    this one load pandas meanwhile.
+    this one load pandas meanwhile. One worker that was asked for is this process: there a
+    fault of ours shows where it is.
     """
     count = min(len(files), workers or _cores())
-    alone = count == 1 and (workers == 1 or _cores() == 1 or "pandas" in sys.modules)
+    alone = count == 1 and (workers == 1 or "pandas" in sys.modules)
     if alone or not _can_fork():
         yield from ((file, _outcome(file, files[file])) for file in files)
     else:

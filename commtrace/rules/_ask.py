@@ -97,7 +97,8 @@ def diagnose(
     held = [
         among_those_there(replace(one, cost_ns=min(one.cost_ns, at_most)), run) for one in findings
     ]
-    return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes))
+    all_broke = 0 < len(chosen) == len(notes)
+    return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes), all_broke)
 
 
 def broken(name: str, error: Exception) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_saying
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -73,9 +73,9 @@ class ColdStart(Rule):
             usual = max(float(later["time_ns"].median()), 1.0) if len(later) else 0.0
             longest = float(later["time_ns"].max()) if len(later) else 0.0
             cold = first[first["time_ns"] > max(self.slower * usual, longest)]
-            cost = float((cold["time_ns"] - usual).sum())
+            cost = wall_ns(cold["last_end_ns"], cold["time_ns"] - usual)
             if len(cold) and worth_saying(cost, run, self.min_share_pct / 100):
-                found.append((len(later), (cold, later, usual, round(cost))))
+                found.append((len(later), (cold, later, usual, cost)))
         for one in enough(found, self.others, "later operation", "of the same kind"):
             yield self._finding(*one)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_saying
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -51,17 +51,18 @@ class EmulatedOperation(Rule):
         rows = run.collectives
         if len(rows) and (rows["op"].isna() | rows["executed"].isna()).all():
             raise CannotLook("the trace does not tell both what was called and what ran")
-        called, ran = rows["op"].astype(object), rows["executed"].astype(object)
-        differs = (called != ran).to_numpy() & called.notna().to_numpy() & ran.notna().to_numpy()
+        called, done = rows["op"].astype(object), rows["executed"].astype(object)
+        differs = (called != done).to_numpy() & called.notna().to_numpy() & done.notna().to_numpy()
         kinds = rows[differs].groupby(["op", "executed", "group_size"], observed=True)
         for kind, emulated in kinds:
             op, executed, n = cast("tuple[str, str, int]", kind)
             native, moved = bus_factor(op, n), bus_factor(executed, n)
             if native and moved and moved > native:
-                times = _transfers(run, rows, emulated)
-                cost = float(times.sum()) * (1 - native / moved)
+                ran = _operations(run, rows, emulated)
+                times = ran["transfer_ns"].astype("float64")
+                cost = wall_ns(ran["last_end_ns"], times * (1 - native / moved))
                 if worth_saying(cost, run, self.min_share_pct / 100):
-                    yield self._finding(emulated, times, moved / native, round(cost))
+                    yield self._finding(emulated, times, moved / native, cost)
 
     def _finding(
         self, rows: pd.DataFrame, times: pd.Series[Any], excess: float, cost_ns: int
@@ -110,9 +111,8 @@ def _gloo(executed: str) -> Measures:
     return run.trace()
 
 
-def _transfers(run: Measures, rows: pd.DataFrame, emulated: pd.DataFrame) -> pd.Series[Any]:
-    """One time per operation, not per rank, without the waiting."""
+def _operations(run: Measures, rows: pd.DataFrame, emulated: pd.DataFrame) -> pd.DataFrame:
+    """The operations of these rows, of which each rank has its own."""
     found = matched(run)
     number = found.matches["operation"].to_numpy()[rows.index.get_indexer(emulated.index)]
-    mine = found.operations["operation"].isin(number)
-    return found.operations.loc[mine, "transfer_ns"].astype("float64")
+    return found.operations[found.operations["operation"].isin(number)]

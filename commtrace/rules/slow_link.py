@@ -11,7 +11,7 @@ from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_saying
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted
@@ -74,7 +74,7 @@ class SlowLink(Rule):
         slow, rest = known[here], known[~(here | back)]
         ratio = float(slow["relative"].median() / rest["relative"].median())
         others = rest.groupby(ENDS)["relative"].median() / rest["relative"].median()
-        cost = round(float(slow["transfer_ns"].sum()) * (1 - 1 / ratio))
+        cost = wall_ns(slow["last_end_ns"], slow["transfer_ns"] * (1 - 1 / ratio))
         apart = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
         if ratio < self.min_ratio or not apart or others.max() > 1 + (ratio - 1) / 2:
             return

@@ -48,7 +48,7 @@ def test_the_late_rank_is_named_and_what_it_caused_is_right(tmp_path: Path) -> N
     folder = record(
         str(workload),
         settings={"delay_ms": str(DELAY_MS), "slow_rank": str(SLOW), "iterations": "30"},
-        world_size=3,
+        world_size=2,
         backend="gloo",
         out=tmp_path / "run",
     )
@@ -58,7 +58,7 @@ def test_the_late_rank_is_named_and_what_it_caused_is_right(tmp_path: Path) -> N
     waits = found.waits[found.waits["operation"].isin(sums)].pivot(
         index="operation", columns="rank", values=["wait_ns", "caused_wait_ns"]
     )
-    called = np.stack([_calls(folder / f"rank{rank}.log")[-len(sums) :] for rank in range(3)])
+    called = np.stack([_calls(folder / f"rank{rank}.log")[-len(sums) :] for rank in range(2)])
     true = (called.max(axis=0) - called).sum(axis=0)
     # The machine's own noise delays others too, so that not each but the usual step is judged,
     # against what the ranks' own notes say of it.
@@ -71,7 +71,7 @@ def test_the_late_rank_is_named_and_what_it_caused_is_right(tmp_path: Path) -> N
     assert np.median(np.abs(error)) < 2 * 1_000_000
     caused = waits["caused_wait_ns"].sum()
     assert caused.idxmax() == SLOW
-    assert waits["caused_wait_ns"][SLOW].median() > 2 * 0.7 * DELAY_MS * 1_000_000
+    assert waits["caused_wait_ns"][SLOW].median() > 0.7 * DELAY_MS * 1_000_000
 
 
 def _calls(log: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

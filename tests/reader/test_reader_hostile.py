@@ -284,3 +284,17 @@ def test_small_blocks_are_counted_once(tmp_path: Path) -> None:
     for _ in range(5000):
         found.feed(Counted(b" "))
     assert Counted.asked < 20_000
+
+
+def test_what_nobody_reads_beside_the_events_is_not_decoded(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    odd = b"[" + b"[]," * 500_000 + b"[]]"
+    file.write_bytes(b'{"odd": %b, "host_name": "a", "traceEvents": [], "more": %b}' % (odd, odd))
+    tracemalloc.start()
+    try:
+        found = scan(file)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.metadata["host_name"] == "a"
+    assert most < 10 * file.stat().st_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -348,9 +350,15 @@ def test_under_torchrun_a_rank_that_hangs_says_so_and_ends(
     assert not ranks_of(tmp_path / "out")
 
 
+# Below those that the system hands out: nobody else takes one in between.
+PORTS = itertools.count(20_000 + os.getpid() % 10_000)
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    for port in PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def nodes(train: str, folder: Path, fault: str) -> list[subprocess.Popen[str]]:

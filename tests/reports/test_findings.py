@@ -119,9 +119,10 @@ def test_every_rules_finding_fits_the_schema_and_the_screen(name: str) -> None:
     document = json.loads(json_report.render(analysis))
     jsonschema.Draft202012Validator(json_report.schema()).validate(document)
     assert document["findings"][0]["rule"] == name
+    explained = explanation(name)
     for width in (80, 120):
         assert max(map(len, terminal.render(analysis, Look(width=width)).splitlines())) <= width
-        lines = terminal.explain(explanation(name), Look(width=width)).splitlines()
+        lines = terminal.explain(explained, Look(width=width)).splitlines()
         assert max(map(len, lines)) <= width
 
 

@@ -13,10 +13,8 @@ SECTIONS = ("What it detects", "Why it costs time", "What to do", "Blind spots")
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_it_speaks_on_its_bad_trace_and_not_on_its_good_one(name: str) -> None:
-    rule = RULES[name]
-    assert diagnose(rule.bad(), select=[name]).findings
-    good = diagnose(rule.good(), select=[name])
+def test_it_is_silent_on_its_good_trace(name: str) -> None:
+    good = diagnose(RULES[name].good(), select=[name])
     assert not good.findings
     assert name not in good.skipped, "looked and fine, not unable to look"
 
@@ -35,11 +33,12 @@ def test_its_documentation_has_every_section(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_its_findings_are_whole(name: str) -> None:
+def test_on_its_bad_trace_it_reports_and_its_findings_are_whole(name: str) -> None:
     trace = RULES[name].bad()
     present = set(trace.ranks["rank"])
-    for finding in diagnose(trace, select=[name]).findings:
-        assert finding.rule == name
+    findings = [one for one in diagnose(trace).findings if one.rule == name]
+    assert findings
+    for finding in findings:
         assert "\n" not in finding.summary
         assert 10 < len(finding.summary) < 220
         assert finding.advice
@@ -51,11 +50,6 @@ def test_its_findings_are_whole(name: str) -> None:
         assert finding.start_ns <= finding.end_ns
         assert isinstance(finding.cost_ns, int)
         assert finding.cost_ns >= 0
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_every_rule_survives_its_bad_trace(name: str) -> None:
-    diagnose(RULES[name].bad())
 
 
 def test_causes_form_no_circle() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from commtrace.causal.lateness import own_gaps
+from commtrace.causal.lateness import late_ranks, own_gaps
 from commtrace.metrics.run.joined_rows import _caught
+from commtrace.synthetic import Tiny
 
 
 def test_waiting_elsewhere_since_the_last_operation_is_caught() -> None:
@@ -42,3 +43,27 @@ def test_a_first_operation_that_is_far_later_than_the_others_is_left_out(
     gaps = own_gaps(whole.assign(start_ns=whole["arrival_ns"]))
     assert gaps["operation"].tolist() == own
     assert gaps["gap_ns"].tolist() == [first_ns, 10, 10][-len(own) :]
+
+
+@pytest.mark.parametrize(("leads_us", "late"), [(20_000, []), (500, [1])])
+def test_who_is_often_last_but_leads_no_step_is_not_to_blame(
+    leads_us: float, late: list[int]
+) -> None:
+    """Rank 1 is last in nine of ten operations, by 0.5 ms; one of the others in the tenth."""
+    run = Tiny(ranks=4)
+    for step in range(12):
+        start = step * 100_000
+        leader = (0, 2, 3)[step % 3]
+        for rank in range(4):
+            run.step(rank, step, start, 100_000)
+            for i in range(10):
+                behind = (500 if rank == 1 else 0) if i else leads_us * (rank == leader)
+                at = start + 30_000 * (i > 0) + 5_000 * i
+                run.collective(
+                    rank,
+                    "all_reduce",
+                    at + behind,
+                    25_000 - behind if i == 0 else 2_000 - behind,
+                    size=1 << 20,
+                )
+    assert [one.rank for one in late_ranks(run.trace(), 10)] == late

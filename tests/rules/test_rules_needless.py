@@ -45,6 +45,38 @@ def test_half_of_an_emulated_reduce_scatter_is_gained() -> None:
     assert finding.cost_ns == 400_000
 
 
+def at_once(op: str, *pairs: tuple[int, int], first_us: float = 800, **more: Any) -> Measures:
+    """Groups of two ranks that run the same operation at the same times."""
+    run = Tiny(8)
+    run.groups |= {str(number): pair for number, pair in enumerate(pairs)}
+    for number, pair in enumerate(pairs):
+        for rank in pair:
+            for i in range(6):
+                at, took = (i * 2000 + first_us, 800.0) if i else (900.0, first_us)
+                run.kernel(rank, at - 900, 900, name="ampere_bf16_s16816gemm_bf16")
+                where = {"group": str(number), "stream": 20 + number, **more}
+                run.collective(rank, op, at, took, size=64_000_000, **where)
+    return run.trace()
+
+
+APART = ((0, 1), (2, 3), (4, 5), (6, 7))
+
+
+@pytest.mark.parametrize(
+    ("rule", "trace", "cost_ns"),
+    [
+        ("emulated-operation", at_once("reduce_scatter", *APART, executed="all_reduce"), 2_400_000),
+        ("full-precision-payload", at_once("all_reduce", *APART), 2_000_000),
+        ("cold-start", at_once("all_reduce", (0, 1), (0, 1), first_us=50_000), 49_200_000),
+    ],
+)
+def test_what_is_saved_at_the_same_time_is_saved_once(
+    rule: str, trace: Measures, cost_ns: int
+) -> None:
+    (one,) = found(trace, rule)
+    assert one.cost_ns == cost_ns
+
+
 def test_what_moves_no_more_bytes_is_no_loss() -> None:
     run = Tiny(2)
     for rank in range(2):

@@ -25,7 +25,7 @@ import warnings
 from pathlib import Path
 
 
-def setup(ctx, folder: str = "", skip: str = "", variant: str = "matched"):
+def setup(ctx, folder: str = "", skip: str = ""):
     warnings.simplefilter("error")
     states = []
     for path in sorted(Path(folder).glob("*.py")):
@@ -35,8 +35,10 @@ def setup(ctx, folder: str = "", skip: str = "", variant: str = "matched"):
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         known = inspect.signature(module.setup).parameters
-        settings = {k: v for k, v in {**SMALL, "variant": variant}.items() if k in known}
+        settings = {k: v for k, v in SMALL.items() if k in known}
         states.append((module, module.setup(ctx, **settings)))
+        if path.stem == "decomposed_all_reduce":
+            states.append((module, module.setup(ctx, **settings, variant="full_output")))
     return states
 
 
@@ -92,10 +94,10 @@ def together(tmp_path: Path) -> Path:
     return path
 
 
-def _record(together: Path, backend: str, world_size: int, skip: str, variant: str) -> None:
+def _record(together: Path, backend: str, world_size: int) -> None:
     from commtrace.record.launch import record
 
-    settings = {"skip": skip, "variant": variant, "iterations": "1", "warmup": "1"}
+    settings = {"skip": "p2p_copies", "iterations": "1", "warmup": "1"}
     settings["folder"] = str(WORKLOADS["all_reduce"].path.parent)
     out = together.parent / "recording"
     record(str(together), settings=settings, world_size=world_size, backend=backend, out=out)
@@ -103,9 +105,8 @@ def _record(together: Path, backend: str, world_size: int, skip: str, variant: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world_size", "variant"), [(2, "full_output"), (3, "matched")])
-def test_computes_what_it_says_on_gloo(together: Path, world_size: int, variant: str) -> None:
-    _record(together, "gloo", world_size, "p2p_copies", variant)
+def test_computes_what_it_says_on_gloo(together: Path) -> None:
+    _record(together, "gloo", 3)
 
 
 @pytest.mark.gpu
@@ -116,7 +117,7 @@ def test_computes_what_it_says_on_nccl(together: Path) -> None:
     devices = torch.cuda.device_count()
     if devices < 2:
         pytest.skip("needs 2 CUDA devices")
-    _record(together, "nccl", devices, "p2p_copies", "matched")
+    _record(together, "nccl", devices)
 
 
 @pytest.mark.slow

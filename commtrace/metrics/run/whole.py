@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from commtrace.diagnosis import Note
+from commtrace.intervals import total, union
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Whole", "of_time", "share_pct", "steps_without_work", "whole", "worth_saying"]
+__all__ = [
+    "Whole",
+    "of_time",
+    "share_pct",
+    "steps_without_work",
+    "wall_ns",
+    "whole",
+    "worth_saying",
+]
 
 
 def worth_saying(cost_ns: float, run: Measures, share: float) -> bool:
     """Whether a cost is at least that share of the steps' time; of the run's without steps."""
     time_ns = whole(run).time_ns
     return min(cost_ns, time_ns) > 0 and min(cost_ns, time_ns) >= share * time_ns
+
+
+def wall_ns(end_ns: pd.Series[Any], saved_ns: pd.Series[Any]) -> int:
+    """The time saved by operations that end so much earlier, once where several run at once.
+
+    An operation whose end on the run's clock is unknown counts by itself.
+    """
+    known = end_ns.notna().to_numpy()
+    end = end_ns[known].to_numpy(np.int64)
+    saved = np.rint(saved_ns.to_numpy(np.float64)).astype(np.int64)
+    return total(union(end - saved[known], end)) + int(saved[~known].sum())
 
 
 def share_pct(cost_ns: float, run: Measures) -> float:

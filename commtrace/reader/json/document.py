@@ -57,7 +57,8 @@ class Document(Generic[E]):
     """Feed it a file's blocks, then ``finish``; it hands events of a ``kind`` to ``take``.
 
     ``metadata``
-        the file's top level: before the first event as far as it stands there.
+        the file's top level, of which only what is read is decoded: before the first event as
+        far as it stands there.
     ``events``
         how many there are, the dropped and the ``unfit`` ones included.
     ``unfit``, ``reason``

@@ -7,7 +7,9 @@ import re
 import reprlib
 from typing import Any
 
-from commtrace.reader.json.salvage import Text
+import msgspec
+
+from commtrace.reader.json.salvage import BROKEN, Text
 
 __all__ = ["known", "parsed", "quoted", "whole"]
 
@@ -15,7 +17,9 @@ _TRIES = 16  # values that break off are read again and again: so often at most
 _DIGITS = 20  # of the longest integer
 _SHOWN = 40
 
-_KNOWN = re.compile(r'"(baseTimeNanoseconds|distributedInfo|deviceProperties|host_name)"\s*:\s*')
+_MOST = ("baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name")
+_READ = frozenset((*_MOST, "commtrace", "flight_recorder", "traceEvents"))
+_KNOWN = re.compile(rf'"({"|".join(_MOST)})"\s*:\s*')
 _PYTHON = re.compile(
     r"'((?:[^'\\]|\\.)*)'"
     r'|"(?:[^"\\]|\\.)*"'
@@ -26,17 +30,35 @@ _AS_JSON = {"None": "null", "True": "true", "False": "false", "(": "[", ")": "]"
 
 
 def whole(text: bytes) -> dict[str, Any] | None:
-    """A JSON object, also with NaN and broken characters in it; None if it is none."""
+    """A JSON object, also with NaN and broken characters in it; None if it is none.
+
+    A list or object in it that nothing reads may be None: decoded it takes many times its bytes.
+    """
     try:
-        value = _decoder.decode(text.decode("utf-8", "replace"))
+        value = _top_level(text)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
+def _top_level(text: bytes) -> Any:
+    try:
+        values = _values.decode(text)
+    except BROKEN:
+        return _decoder.decode(_text(text))
+    return {
+        key: _decoder.decode(_text(raw)) if key in _READ or raw[:1] not in (b"[", b"{") else None
+        for key, raw in zip(values, map(bytes, values.values()), strict=True)
+    }
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
 def known(text: bytes) -> dict[str, Any]:
     """The metadata that matter most, from text that is not JSON as a whole."""
-    string, at = Text(text.decode("utf-8", "replace")), 0
+    string, at = Text(_text(text)), 0
     found: dict[str, Any] = {}
     for _ in range(_TRIES):
         match = _KNOWN.search(string, at)
@@ -78,3 +100,4 @@ def _integer(digits: str) -> float:
 
 
 _decoder = json.JSONDecoder(strict=False, parse_int=_integer)
+_values = msgspec.json.Decoder(dict[str, msgspec.Raw])
