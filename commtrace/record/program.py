@@ -89,7 +89,7 @@ def _check(plan: Plan) -> None:
         raise UsageError(
             f"--start-step {plan.first}: at least 2; where the first step begins nobody can tell"
         )
-    if plan.steps < 1:
+    if plan.steps is not None and plan.steps < 1:
         raise UsageError(f"--steps {plan.steps}: at least 1")
     if plan.seconds is not None and not plan.seconds > 0:
         raise UsageError(f"--seconds {plan.seconds:g}: more than 0")
