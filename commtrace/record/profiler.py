@@ -64,13 +64,13 @@ class Profiler:
 
     def events_per_s(self, since_ns: int) -> float | None:
         """How many events a second since then has left; None where nothing was recorded."""
-        kineto = self._profiler and self._profiler.profiler and self._profiler.profiler.kineto_results
-        if self._running or not kineto or not self.recorded_s:
+        if self._profiler is None or self._running or not self.recorded_s:
             return None
         seconds = self.recorded_s - (since_ns - self.began_ns) / 1e9
         if not 0 < seconds < self.recorded_s:  # it ended before: all of it has to do
             since_ns, seconds = 0, self.recorded_s
-        return sum(event.start_ns() >= since_ns for event in kineto.events()) / seconds
+        events = self._profiler.profiler.kineto_results.events()
+        return sum(1 for event in events if event.start_ns() >= since_ns) / seconds
 
     def drop(self) -> None:
         """This is a forked child's copy of a profile: it would grow for as long as that lives."""

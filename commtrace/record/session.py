@@ -169,7 +169,9 @@ class Session:
 def _recorded(told: Mapping[str, Any]) -> Iterator[str]:
     """What a rank has recorded, in lines for the user."""
     first, last = told["steps"] or (None, None)
-    what = "all" if first is None else f"step {first}" if first == last else f"steps {first} to {last}"
+    what = "all" if first is None else f"step {first}"
+    if first != last:
+        what = f"steps {first} to {last}"
     then = "" if told["over"] else "; the program runs on, Ctrl-C ends it"
     yield f"recorded {what}, {told['seconds']:.3g} s{then}"
     yield from told["notes"]

@@ -61,6 +61,7 @@ class Window:
         self._ends: deque[float] = deque(maxlen=4)
         self._amount = None if plan.seconds else plan.steps
         self._first_end_ns = 0
+        self._events_per_s: float | None = None
         self._until = 0.0
         self._whole = Profiler()
         self._profiler = self._whole
@@ -188,7 +189,9 @@ class Window:
     def _warm_up(self) -> None:
         self._whole.stop()
         if self._chooses:
-            self._amount = self._choose()
+            self._events_per_s = self._whole.events_per_s(self._first_end_ns)
+            if len(self._ends) > 1:  # so that who is first to begin has heard of the others
+                self._choose()
         self._profiler = Profiler()
         self._profiler.prepare()
         self._meeting.open()
@@ -203,20 +206,19 @@ class Window:
     def _choose(self) -> int:
         """How many steps this rank can keep, or another that can keep fewer."""
         times = [end - start for start, end in pairwise(self._ends)]
-        chosen = amount(min(times, default=None), self._whole.events_per_s(self._first_end_ns))
+        chosen = amount(min(times, default=None), self._events_per_s)
         return self._meeting.lower("lowest number of steps", chosen)
 
     def _start(self) -> None:
         if self._chooses:
-            lowest = self._meeting.lower("lowest number of steps", self._amount or LEAST)
-            self._amount = self._meeting.agree("number of steps", lowest)
+            self._amount = self._meeting.agree("number of steps", self._choose())
         self._whole = self._profiler  # there is a step to record, so that nobody wants the rest
         self._profiler.start()
         self._first = self._ended + 1
-        if self._amount is not None:
-            self._last = self._ended + self._amount
-        else:
+        if self._plan.seconds is not None:
             self._until = time.monotonic() + self._plan.seconds
+        else:
+            self._last = self._ended + (self._amount or LEAST)
         self._stage = _Stage.RECORDING
         self._mark()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from commtrace.errors import RecordError, UsageError
 torch = pytest.importorskip("torch")
 
 import commtrace  # noqa: E402
+from commtrace.record import rank_agreement  # noqa: E402
 from commtrace.record import recording as recordings  # noqa: E402
 from commtrace.record.job import Plan  # noqa: E402
 from commtrace.record.manifest import partial  # noqa: E402
@@ -107,11 +109,38 @@ def test_a_window_that_no_step_reaches(make: Make, path: Path, steps: int) -> No
     window = make()
     window.begin()
     work(steps, window)
-    with pytest.raises(RecordError, match=r"no step reached the window \(3 to 8 steps within 10 s from"):
+    with pytest.raises(RecordError, match=r"no step reached the window \(3 to 8 steps within"):
         window.close()
     assert spans(read(path), "aten::ones") == ["aten::ones"] * steps
     assert partial(path) == read(path)["commtrace"]["partial"]
     assert f"ended after step {steps}; choose a lower --start-step" in (partial(path) or "")
+
+
+def test_ranks_agree_on_the_fewest_steps_that_one_can_keep(monkeypatch: Any) -> None:
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(rank_agreement, "_store", lambda: store)
+    monkeypatch.setattr(rank_agreement, "_numbers", itertools.repeat(0))
+    light, heavy, late = (rank_agreement.Meeting() for _ in range(3))
+    assert [light.lower("lowest", 8), heavy.lower("lowest", 5), light.lower("lowest", 8)] == [
+        8,
+        5,
+        5,
+    ]
+    assert light.agree("steps", 5) == 5
+    assert late.lower("lowest", 2) == 2
+    assert late.agree("steps", 2) == 5  # the others have begun
+
+
+def test_ranks_that_cannot_agree_say_so_once(monkeypatch: Any) -> None:
+    class Gone:
+        def compare_set(self, *_: str) -> bytes:
+            raise RuntimeError("Broken pipe")
+
+    monkeypatch.setattr(rank_agreement, "_store", Gone)
+    meeting = rank_agreement.Meeting()
+    assert meeting.agree("number of steps", meeting.lower("lowest number of steps", 4)) == 4
+    (note,) = meeting.notes
+    assert note == "the ranks could not agree on the lowest number of steps: Broken pipe"
 
 
 def test_a_program_that_ends_within_its_window(make: Make, path: Path) -> None:
