@@ -13,6 +13,7 @@ import torch
 from torch.autograd import profiler as autograd
 
 from commtrace.record import profile
+from commtrace.record.extras import Extras, new_profiler
 
 __all__ = ["Profiler"]
 
@@ -31,13 +32,14 @@ class Profiler:
         self.was_taken = False
         self.began_ns = 0
         self.recorded_s = 0.0
+        self.extras = Extras()
 
     def prepare(self) -> None:
         """Set up; what was recorded before is forgotten."""
         self.has_recorded = False
         self.was_taken = _theirs.active
         if not self.was_taken:
-            self._profiler = torch.profiler.profile(record_shapes=True)
+            self._profiler = new_profiler()
             with _theirs.not_now():
                 self._profiler.prepare_trace()
             _theirs.loser = self
@@ -51,12 +53,14 @@ class Profiler:
         with _theirs.not_now():
             self._profiler.start_trace()
         self._running = self.has_recorded = True
+        self.extras.start()
 
     def stop(self) -> None:
         """Record no more, but all that was called."""
         if self._profiler is None or not self._running:
             return
         self._running = False
+        self.extras.stop()
         self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
         _synchronize()
         with _theirs.not_now():
@@ -74,6 +78,7 @@ class Profiler:
 
     def drop(self) -> None:
         """This is a forked child's copy of a profile: it would grow for as long as that lives."""
+        self.extras.stop()
         if self._running and torch.autograd._profiler_enabled():
             torch.autograd._disable_profiler()
         self._running = self.has_recorded = False
@@ -81,6 +86,7 @@ class Profiler:
     def lose(self) -> None:
         """The program has begun to profile: what is not yet stopped is lost."""
         if self._running or not self.has_recorded:
+            self.extras.stop()
             self.was_taken = True
             self._running = self.has_recorded = False
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from commtrace.errors import UsageError
-from commtrace.record import external
+from commtrace.record import external, without
 from commtrace.record.folder import new_folder
 from commtrace.record.job import Plan, Program
 from commtrace.record.launch import cuda_devices
@@ -48,6 +48,7 @@ def record_program(
     """
     chosen, where = plan or Plan(), place or Place()
     _check(chosen)
+    without.check()
     name, is_module, arguments = _read(command)
     devices = cuda_devices()
     label = Path(name).stem if not is_module else name

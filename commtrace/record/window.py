@@ -261,12 +261,13 @@ class Window:
             **self._facts,
             "steps": None if whole else [self._first, self._ended],
             "seconds": round(self._profiler.recorded_s, 3),
+            **self._profiler.extras.facts(),
             "notes": [*self._notes(whole, told), *self._meeting.notes],
         }
         probed = [reading.to_dict() for reading in self._meeting.readings]
         with profile.unstoppable():
             self._profiler.export(self._path, {**facts, "clock_probe": probed}, partial=partial)
-        kept = ("backend", "steps", "seconds", "notes")
+        kept = ("backend", "steps", "seconds", "machine", "notes")
         self._written(self._meeting, {**{key: facts[key] for key in kept}, "over": over})
 
     def _on_amount(self, last: int) -> Iterator[str]:

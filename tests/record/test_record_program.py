@@ -125,6 +125,7 @@ def test_a_script_as_torchrun_would_start_it(train: str, tmp_path: Path, ranks_o
     assert (content["backend"], content["world_size"]) == ("gloo", 2)
     assert [one["steps"] for one in content["ranks"]] == [[5, 9]] * 2
     assert all(0 < one["seconds"] < 60 for one in content["ranks"])
+    assert [one["machine"]["processes"] for one in content["ranks"]] == [2, 2]
     assert [reading["rank"] for reading in content["clock_probe"]] == [0, 0, 1, 1]
     for rank in (0, 1):
         recorded = trace(out, rank)

@@ -68,6 +68,7 @@ def test_the_steps_asked_for_and_no_others(make: Make, path: Path) -> None:
     assert ours["partial"] is None
     (facts,) = told
     assert 0 < facts.pop("seconds") < 60
+    assert facts.pop("machine") == ours["machine"]
     assert facts == {"backend": None, "steps": [5, 7], "notes": ours["notes"], "over": False}
     assert ours["notes"] == [
         "the program has no process group: rank and world size as it was started"
