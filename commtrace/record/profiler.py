@@ -83,6 +83,11 @@ class Profiler:
             torch.autograd._disable_profiler()
         self._running = self.has_recorded = False
 
+    @property
+    def theirs(self) -> Path | None:
+        """What the program's own profiler wrote last, if it did."""
+        return _theirs.wrote
+
     def lose(self) -> None:
         """The program has begun to profile: what is not yet stopped is lost."""
         if self._running or not self.has_recorded:
@@ -93,7 +98,8 @@ class Profiler:
     def export(self, path: Path, facts: Mapping[str, Any], *, partial: str | None) -> None:
         """Write what was recorded, if anything was; see :func:`profile.export`."""
         if self._profiler is not None and self.has_recorded:
-            profile.export(self._profiler, path, facts, partial=partial)
+            with _theirs.not_now():
+                profile.export(self._profiler, path, facts, partial=partial)
 
 
 class _Theirs:
@@ -102,6 +108,7 @@ class _Theirs:
     def __init__(self) -> None:
         self.active = False
         self.loser: Profiler | None = None
+        self.wrote: Path | None = None
         self._ours = False
 
     @contextlib.contextmanager
@@ -120,6 +127,16 @@ class _Theirs:
         for name, active in (("_prepare", True), ("_enable", True), ("_disable", False)):
             call = getattr(autograd, f"{name}_profiler")
             setattr(autograd, f"{name}_profiler", self._heard(call, active))
+        profiler = torch.profiler.profile
+        export = profiler.export_chrome_trace
+
+        @functools.wraps(export)
+        def exported(theirs: Any, path: str, *arguments: Any, **more: Any) -> Any:
+            if not self._ours:
+                self.wrote = Path(path)
+            return export(theirs, path, *arguments, **more)
+
+        profiler.export_chrome_trace = exported
 
     def _heard(self, call: Callable[..., Any], active: bool) -> Callable[..., Any]:
         @functools.wraps(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from commtrace.errors import RecordError
-from commtrace.record import profile
+from commtrace.record import conceal, profile
 from commtrace.record.amount import EVENTS, LEAST, amount
 from commtrace.record.job import Plan
 from commtrace.record.profiler import Profiler
@@ -26,6 +27,7 @@ _OWN_PROFILER = (
     "the program ran a profiler of its own: switch that off, or give it commtrace.trace_handler "
     "and start the program without commtrace record"
 )
+_ITS_TRACES = "the program ran a profiler of its own: analyze what it wrote, {}, or switch it off"
 
 
 class _Stage(Enum):
@@ -166,7 +168,10 @@ class Window:
     def _shortfall(self) -> str | None:
         """What is missing from what was asked for."""
         if self._profiler.was_taken:
-            return _OWN_PROFILER
+            its = self._profiler.theirs
+            if its is None:
+                return _OWN_PROFILER
+            return conceal.message(_ITS_TRACES.format(its), sys.argv[1:])
         if not self._requested:
             return "no signal came to begin the recording: send SIGUSR1, or leave --on-signal out"
         if self._stage is _Stage.RECORDING:

@@ -279,7 +279,10 @@ def test_a_signal_that_never_comes(make: Make, path: Path) -> None:
     assert not path.exists()
 
 
-def test_it_gives_way_to_the_programs_own_profiler(make: Make, path: Path) -> None:
+def test_it_gives_way_to_the_programs_own_profiler(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.record.profiler._theirs.wrote", None)
     window = make(first=3, steps=1)
     window.begin()
     with torch.profiler.profile() as own:
@@ -287,6 +290,23 @@ def test_it_gives_way_to_the_programs_own_profiler(make: Make, path: Path) -> No
     assert own.events()
     with pytest.raises(RecordError, match=r"a profiler of its own: .* commtrace\.trace_handler"):
         window.close()
+    assert not path.exists()
+
+
+def test_it_says_where_the_programs_own_profiler_wrote(
+    make: Make, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.record.profiler._theirs.wrote", None)
+    window = make(first=3, steps=1)
+    window.begin()
+    own = tmp_path / "own.json"
+    with torch.profiler.profile(on_trace_ready=lambda p: p.export_chrome_trace(str(own))):
+        work(4, window)
+    assert f"analyze what it wrote, {own}, or switch it off" in (window._shortfall() or "")
+    monkeypatch.setattr("sys.argv", ["train.py", "--data", str(own)])  # hidden, as arguments are
+    with pytest.raises(RecordError, match=r"analyze what it wrote, \*\*\*, or switch it off"):
+        window.close()
+    assert own.exists()
     assert not path.exists()
 
 
