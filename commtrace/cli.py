@@ -233,7 +233,8 @@ def record(
         int | None, typer.Option(help="The program's step to begin with; default 5.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="How many steps of the program to record; default 3.")
+        int | None,
+        typer.Option(help="How many of its steps to record; default 3 to 8, within 10 s."),
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Record steps of the program for so long instead.")

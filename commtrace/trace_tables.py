@@ -12,6 +12,7 @@ __all__ = [
     "COLLECTIVES",
     "COPIES",
     "CUT_BEFORE_GPU",
+    "FAILED",
     "GROUPS",
     "KERNELS",
     "OPS",
@@ -23,6 +24,8 @@ __all__ = [
 
 CUT_BEFORE_GPU = "cut-before-gpu-events"
 """The code of the note that a file broke off before the events of its GPU."""
+FAILED = "failed-recording"
+"""The code of the note that a recording holds less than it should, and why."""
 
 
 def _int(name: str, about: str, unit: str | None = None) -> Column:

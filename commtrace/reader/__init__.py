@@ -13,7 +13,13 @@ from commtrace import trace_tables as schema
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.measures import Measures
-from commtrace.reader.check_run import one_recording, run_notes, without_copies, without_empty
+from commtrace.reader.check_run import (
+    one_recording,
+    run_notes,
+    with_failure,
+    without_copies,
+    without_empty,
+)
 from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
 from commtrace.reader.names import ranks_in_names
@@ -76,6 +82,7 @@ def read(
     paused = pauses(parts)
     frames = one_row_each(frames) if paused else frames
     manifest = _manifest([part.file for part in parts], notes)
+    notes = with_failure(notes, manifest)
     return Measures(**frames, notes=tuple(notes), manifest=manifest, pauses=paused)
 
 

@@ -20,7 +20,7 @@ from commtrace.reader.operations.groups import Groups
 from commtrace.reader.operations.rows import Setting
 from commtrace.reader.overruns import Cut, cut_overruns
 from commtrace.table import Columns
-from commtrace.trace_tables import COLLECTIVES, CUT_BEFORE_GPU, GROUPS, PROBES, RANKS
+from commtrace.trace_tables import COLLECTIVES, CUT_BEFORE_GPU, FAILED, GROUPS, PROBES, RANKS
 
 __all__ = ["Identity", "Tables", "identify", "tables"]
 
@@ -68,7 +68,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
     job, rank = Job.of(scan), identity[0]
     setting = Setting(rank, job.groups(rank), job.flight())
     setting.learn(scan.calls)
-    steps = Steps(scan.annotations)
+    steps = Steps(scan.annotations, None if job.partial else job.last_step)
     join = gpu.launched(scan, steps)
     gloo = gloo_rows(scan, setting)
     rows = sorted(gpu_rows(scan, join, setting) + gloo.rows, key=lambda row: row["start_ns"])
@@ -191,6 +191,8 @@ def _notes(job: Job, identity: Identity, counts: dict[str, int], cut: Cut) -> tu
         )
         found.append(("overrunning-kernels", message))
     found += [("bad-metadata", f"{what}: taken as untold") for what in job.unusable]
+    if job.partial:
+        found.append((FAILED, f"the recording failed, and holds what there was: {job.partial}"))
     if provenance == "file-name":
         found.append(("rank-from-filename", f"the trace tells no rank: {rank} is from its name"))
     elif provenance == "assumed":

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.reader.recordings import recordings, same, told, window
 from commtrace.trace import RankTrace
+from commtrace.trace_tables import FAILED
 from commtrace.units import counted
 
-__all__ = ["one_recording", "run_notes", "without_copies", "without_empty"]
+__all__ = ["one_recording", "run_notes", "with_failure", "without_copies", "without_empty"]
 
 _APART_NS = 600 * 10**9  # ranks of one run start within minutes, and their clocks agree better
 _MINUTE_NS = 60 * 10**9
@@ -82,6 +84,15 @@ def run_notes(parts: Sequence[RankTrace]) -> list[Note]:
         message = f"no trace of {which} {_ranges(missing)}, of {world_size}"
         notes.append(Note("missing-rank", message))
     return notes
+
+
+def with_failure(notes: Sequence[Note], manifest: Mapping[str, Any] | None) -> list[Note]:
+    """The notes, and why the recording failed: the manifest's one reason for its ranks' own."""
+    if manifest is None or manifest.get("status") != "failed":
+        return list(notes)
+    why = manifest.get("error") or "its manifest does not say why"
+    message = f"the recording failed, and holds what there was: {why}"
+    return [Note(FAILED, message), *(note for note in notes if note.code != FAILED)]
 
 
 def _several(found: Sequence[Sequence[RankTrace]], nameless: Sequence[RankTrace]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -74,10 +75,21 @@ def _inside(folder: Path) -> list[Path]:
         archive = next((file for file in folder.iterdir() if file.name.endswith(_ARCHIVES)), None)
         if archive is not None:
             raise TraceError(f"{folder}: holds no trace but an archive: unpack {archive.name}")
+        if why := _failure(folder / NOT_TRACES[0]):
+            raise TraceError(f"{folder}: holds no trace, as the recording failed: {why}")
         raise TraceError(
             f"{folder}: holds no .json or .json.gz file: name the folder that the profiler wrote to"
         )
     return files
+
+
+def _failure(manifest: Path) -> str | None:
+    """Why a recording has no trace, if it says so."""
+    try:
+        told = json.loads(manifest.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return told.get("error") if isinstance(told, dict) else None
 
 
 def _candidates(folder: Path) -> Iterator[Path]:

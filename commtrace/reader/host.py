@@ -18,11 +18,17 @@ _STEP = re.compile(rf"^{comms.STEP_PREFIX}(\d{{1,18}})$")
 
 
 class Steps:
-    """The ranges ``ProfilerStep#n`` of one rank's host."""
+    """The ranges ``ProfilerStep#n`` of one rank's host.
 
-    def __init__(self, annotations: Hosted) -> None:
+    One behind the ``last`` had begun when the program ended: it is none.
+    """
+
+    def __init__(self, annotations: Hosted, last: int | None = None) -> None:
         matches = [_STEP.match(name) for name in annotations.name.names]
         numbers = [int(match[1]) if match else NULL for match in matches]
+        past = [last is not None and number > last for number in numbers]
+        self.unfinished = np.asarray(past, dtype=np.bool_)
+        numbers = [NULL if is_past else n for n, is_past in zip(numbers, past, strict=True)]
         number = np.asarray([*numbers, NULL], dtype=np.int64)[annotations.name.codes]
         rows = np.flatnonzero(number != NULL)
         rows = rows[np.argsort(annotations.start_ns[rows], kind="stable")]
@@ -43,8 +49,9 @@ class Steps:
 def step_ranges(scan: Scan, steps: Steps, rank: int) -> Columns:
     """The table of steps: profiler steps, and the program's own labelled ranges."""
     ranges = scan.annotations
-    is_label = [not comms.is_communication_annotation(name) for name in ranges.name.names]
-    rows = np.flatnonzero(np.asarray([*is_label, False], dtype=np.bool_)[ranges.name.codes])
+    is_call = [comms.is_communication_annotation(name) for name in ranges.name.names]
+    is_range = ~(np.asarray(is_call, dtype=np.bool_) | steps.unfinished)
+    rows = np.flatnonzero(np.append(is_range, False)[ranges.name.codes])
     number, start_ns = steps.number[rows], ranges.start_ns[rows]
     is_step = number != NULL
     names = [ranges.name.names[code] for code in ranges.name.codes[rows].tolist()]

@@ -19,7 +19,8 @@ class Job:
     """The job as one file knows it; None where untold.
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
-    rank's clock. ``unusable`` lists what they tell that cannot be.
+    rank's clock, the ``last_step`` that it recorded, and, in ``partial``, why there is no more.
+    ``unusable`` lists what they tell that cannot be.
     """
 
     file: str
@@ -31,6 +32,8 @@ class Job:
     flight_dump: Any
     probes: tuple[Mapping[str, int], ...] = ()
     unusable: tuple[str, ...] = ()
+    last_step: int | None = None
+    partial: str | None = None
 
     @classmethod
     def of(cls, scan: Scan) -> Job:
@@ -56,6 +59,8 @@ class Job:
             # The recorder's list also has the groups made while it recorded.
             group_list=ours.get("groups") or torch.get("pg_config"),
             flight_dump=ours.get("flight_recorder") or scan.metadata.get("flight_recorder"),
+            last_step=_last_step(ours.get("steps")),
+            partial=_text(ours.get("partial")),
         )
 
     def identity(self, otherwise: tuple[int, str]) -> tuple[int, str]:
@@ -82,6 +87,10 @@ _LATEST_NS = 2**62
 
 def _count(*values: Any) -> int | None:
     return next((v for v in values if type(v) is int and 0 <= v < _MOST_RANKS), None)
+
+
+def _last_step(steps: Any) -> int | None:
+    return _count(steps[1]) if isinstance(steps, list) and len(steps) == 2 else None
 
 
 def _is_probe(value: Any) -> bool:

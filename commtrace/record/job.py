@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from commtrace.record import conceal
+from commtrace.record.amount import LEAST, MOST, WITHIN_S
 from commtrace.record.workloads import Value
 from commtrace.units import counted
 
@@ -44,18 +45,23 @@ class Job:
 class Plan:
     """Which steps to record: ``steps`` from the ``first`` (1 is the program's first step) on.
 
-    With ``seconds`` as many as begin within them; with ``on_signal`` from the one that
-    follows a signal on.
+    With ``seconds`` as many as begin within them, with neither what ``amount`` says; with
+    ``on_signal`` from the one that follows a signal on.
     """
 
     first: int = 5
-    steps: int = 3
+    steps: int | None = None
     seconds: float | None = None
     on_signal: bool = False
 
     def __str__(self) -> str:
-        amount = f"{self.seconds:g} s" if self.seconds else counted(self.steps, "step")
-        return f"{amount} {'after a signal' if self.on_signal else f'from step {self.first} on'}"
+        if self.seconds:
+            length = f"{self.seconds:g} s"
+        elif self.steps:
+            length = counted(self.steps, "step")
+        else:
+            length = f"{LEAST} to {MOST} steps within {WITHIN_S:g} s"
+        return f"{length} {'after a signal' if self.on_signal else f'from step {self.first} on'}"
 
 
 @dataclass(frozen=True)

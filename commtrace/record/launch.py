@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from commtrace.errors import UsageError
-from commtrace.record import conceal, workloads
+from commtrace.record import conceal, without, workloads
 from commtrace.record.folder import new_folder
 from commtrace.record.job import Backend, Job
 from commtrace.record.nodes import Place
@@ -44,6 +44,7 @@ def record(
     """
     plan = workloads.parse(workloads.find(workload))
     values = plan.values(settings or {})
+    without.check()
     where = place or Place()
     chosen, n = _where(backend, plan.world_size if world_size is None else world_size)
     folder = new_folder(out, Path("traces", plan.name, where.subfolder(f"{chosen}-{n}")))

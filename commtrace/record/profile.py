@@ -26,6 +26,7 @@ from commtrace import __version__
 from commtrace.errors import RecordError
 from commtrace.record import flight
 from commtrace.record.clock import Clock, Reading
+from commtrace.record.extras import Extras, new_profiler
 from commtrace.record.folder import create
 from commtrace.record.report import one_line
 
@@ -68,7 +69,7 @@ def record_steps(
     why: str | None = None
     # For the profiler all our warm-up is its one step of warm-up.
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=iterations, repeat=1)
-    profiler = torch.profiler.profile(schedule=schedule, record_shapes=True)
+    profiler, extras = new_profiler(schedule=schedule), Extras()
     try:
         with profiler, report:
             for _ in range(warmup):
@@ -77,6 +78,7 @@ def record_steps(
             barrier()
             began_ns = time.time_ns()
             profiler.step()
+            extras.start()
             for _ in range(iterations):
                 step()
                 profiler.step()
@@ -85,10 +87,15 @@ def record_steps(
         why = one_line(stop)
         raise
     finally:
+        extras.stop()
         if began_ns:
-            probed = {"clock_probe": [reading.to_dict() for reading in readings]}
+            found = {
+                **extras.facts(),
+                "clock_probe": [reading.to_dict() for reading in readings],
+                **communication(began_ns),
+            }
             with unstoppable():
-                export(profiler, path, {**facts, **probed, **communication(began_ns)}, partial=why)
+                export(profiler, path, {**facts, **found}, partial=why)
     return readings
 
 

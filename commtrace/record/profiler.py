@@ -13,6 +13,7 @@ import torch
 from torch.autograd import profiler as autograd
 
 from commtrace.record import profile
+from commtrace.record.extras import Extras, new_profiler
 
 __all__ = ["Profiler"]
 
@@ -31,13 +32,14 @@ class Profiler:
         self.was_taken = False
         self.began_ns = 0
         self.recorded_s = 0.0
+        self.extras = Extras()
 
     def prepare(self) -> None:
         """Set up; what was recorded before is forgotten."""
         self.has_recorded = False
         self.was_taken = _theirs.active
         if not self.was_taken:
-            self._profiler = torch.profiler.profile(record_shapes=True)
+            self._profiler = new_profiler()
             with _theirs.not_now():
                 self._profiler.prepare_trace()
             _theirs.loser = self
@@ -51,33 +53,53 @@ class Profiler:
         with _theirs.not_now():
             self._profiler.start_trace()
         self._running = self.has_recorded = True
+        self.extras.start()
 
     def stop(self) -> None:
         """Record no more, but all that was called."""
         if self._profiler is None or not self._running:
             return
         self._running = False
+        self.extras.stop()
         self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
         _synchronize()
         with _theirs.not_now():
             self._profiler.stop_trace()
 
+    def events_per_s(self, since_ns: int) -> float | None:
+        """How many events a second since then has left; None where nothing was recorded."""
+        if self._profiler is None or self._running or not self.recorded_s:
+            return None
+        seconds = self.recorded_s - (since_ns - self.began_ns) / 1e9
+        if not 0 < seconds < self.recorded_s:  # it ended before: all of it has to do
+            since_ns, seconds = 0, self.recorded_s
+        events = self._profiler.profiler.kineto_results.events()
+        return sum(1 for event in events if event.start_ns() >= since_ns) / seconds
+
     def drop(self) -> None:
         """This is a forked child's copy of a profile: it would grow for as long as that lives."""
+        self.extras.stop()
         if self._running and torch.autograd._profiler_enabled():
             torch.autograd._disable_profiler()
         self._running = self.has_recorded = False
 
+    @property
+    def theirs(self) -> Path | None:
+        """What the program's own profiler wrote last, if it did."""
+        return _theirs.wrote
+
     def lose(self) -> None:
         """The program has begun to profile: what is not yet stopped is lost."""
         if self._running or not self.has_recorded:
+            self.extras.stop()
             self.was_taken = True
             self._running = self.has_recorded = False
 
     def export(self, path: Path, facts: Mapping[str, Any], *, partial: str | None) -> None:
         """Write what was recorded, if anything was; see :func:`profile.export`."""
         if self._profiler is not None and self.has_recorded:
-            profile.export(self._profiler, path, facts, partial=partial)
+            with _theirs.not_now():
+                profile.export(self._profiler, path, facts, partial=partial)
 
 
 class _Theirs:
@@ -86,6 +108,7 @@ class _Theirs:
     def __init__(self) -> None:
         self.active = False
         self.loser: Profiler | None = None
+        self.wrote: Path | None = None
         self._ours = False
 
     @contextlib.contextmanager
@@ -104,6 +127,16 @@ class _Theirs:
         for name, active in (("_prepare", True), ("_enable", True), ("_disable", False)):
             call = getattr(autograd, f"{name}_profiler")
             setattr(autograd, f"{name}_profiler", self._heard(call, active))
+        profiler = torch.profiler.profile
+        export = profiler.export_chrome_trace
+
+        @functools.wraps(export)
+        def exported(theirs: Any, path: str, *arguments: Any, **more: Any) -> Any:
+            if not self._ours:
+                self.wrote = Path(path)
+            return export(theirs, path, *arguments, **more)
+
+        profiler.export_chrome_trace = exported
 
     def _heard(self, call: Callable[..., Any], active: bool) -> Callable[..., Any]:
         @functools.wraps(call)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from commtrace.errors import UsageError
-from commtrace.record import external
+from commtrace.record import external, without
 from commtrace.record.folder import new_folder
 from commtrace.record.job import Plan, Program
 from commtrace.record.launch import cuda_devices
@@ -48,6 +48,7 @@ def record_program(
     """
     chosen, where = plan or Plan(), place or Place()
     _check(chosen)
+    without.check()
     name, is_module, arguments = _read(command)
     devices = cuda_devices()
     label = Path(name).stem if not is_module else name
@@ -89,7 +90,7 @@ def _check(plan: Plan) -> None:
         raise UsageError(
             f"--start-step {plan.first}: at least 2; where the first step begins nobody can tell"
         )
-    if plan.steps < 1:
+    if plan.steps is not None and plan.steps < 1:
         raise UsageError(f"--steps {plan.steps}: at least 1")
     if plan.seconds is not None and not plan.seconds > 0:
         raise UsageError(f"--seconds {plan.seconds:g}: more than 0")

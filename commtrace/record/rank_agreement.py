@@ -27,15 +27,28 @@ class Meeting:
         self.readings: list[Reading] = []
         self.notes: list[str] = []
         self._clock: Clock | None = None
+        self._store_answers = True
 
     def agree(self, what: str, proposal: int) -> int:
         """The first proposal of any rank."""
+        return self._set(what, "", proposal)
+
+    def lower(self, what: str, proposal: int) -> int:
+        """The lowest proposal of any rank so far."""
+        lowest = self._set(what, "", proposal)
+        while lowest > proposal and self._store_answers:
+            lowest = self._set(what, str(lowest), proposal)
+        return lowest
+
+    def _set(self, what: str, expected: str, proposal: int) -> int:
+        """What the store has then, if it answers."""
         store = _store()
-        if store is not None:
+        if store is not None and self._store_answers:
             try:
-                return int(store.compare_set(f"{self._keys}/{what}", "", str(proposal)))
+                return int(store.compare_set(f"{self._keys}/{what}", expected, str(proposal)))
             except RuntimeError as error:  # of the store
-                self._note(f"the ranks could not agree on the {what} step: {error}")
+                self._store_answers = False
+                self._note(f"the ranks could not agree on the {what}: {error}")
         return proposal
 
     def open(self) -> None:

@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as error:
     raise UsageError(f"recording needs PyTorch ({error}): pip install torch") from None
 
-from commtrace.record import profile
+from commtrace.record import extras, profile, without
 from commtrace.record.clock import Reading
 from commtrace.record.folder import make_folder
 from commtrace.record.rank_agreement import Meeting
@@ -72,10 +72,10 @@ class recording:  # noqa: N801 - a function to its users
         self._written = False
         self._began_ns = 0
         self._partial: str | None = None
-        self._profiler = torch.profiler.profile(
-            schedule=schedule and self._once(schedule),
-            record_shapes=True,
-            on_trace_ready=self._ready,
+        without.check()
+        self._extras = extras.Extras()
+        self._profiler = extras.new_profiler(
+            schedule=schedule and self._once(schedule), on_trace_ready=self._ready
         )
 
     def __enter__(self) -> recording:
@@ -91,6 +91,7 @@ class recording:  # noqa: N801 - a function to its users
         self._meeting.read()
         self._began_ns = time.time_ns()
         self._profiler.__enter__()
+        self._extras.start()
         return self
 
     def __exit__(
@@ -103,6 +104,7 @@ class recording:  # noqa: N801 - a function to its users
         try:
             self._profiler.__exit__(kind, error, trace)
         finally:
+            self._extras.stop()
             self._meeting.close()
 
     def step(self) -> None:
@@ -115,9 +117,11 @@ class recording:  # noqa: N801 - a function to its users
 
     def _ready(self, profiler: torch.profiler.profile) -> None:
         self._written = True
+        self._extras.stop()
         if not self._partial:
             self._meeting.read()
         facts = _facts(self._began_ns, self._meeting.readings)
+        facts |= self._extras.facts()
         if self._meeting.notes:
             facts["notes"] = self._meeting.notes
         profile.export(profiler, self._path, facts, partial=self._partial)

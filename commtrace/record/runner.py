@@ -23,8 +23,9 @@ import torch._inductor.config  # noqa: F401
 import torch.distributed as dist
 
 from commtrace.errors import RecordError
-from commtrace.record import conceal, external, recording
+from commtrace.record import conceal, external, recording, without
 from commtrace.record.job import Program
+from commtrace.record.labels import label_checkpoints
 from commtrace.record.rank_agreement import Meeting
 from commtrace.record.report import Report, one_line
 from commtrace.record.step_detection import Steps
@@ -103,6 +104,8 @@ def _prepare(program: Program, window: Window, report: Report) -> None:
     if program.plan.on_signal:
         signal.signal(signal.SIGUSR1, lambda *_: request())
     watch(report, program.timeout_s, request=request)
+    if without.wanted("checkpoint"):
+        label_checkpoints()
     steps = Steps(window)
     steps.watch_optimizers()
     recording.count_with(steps)

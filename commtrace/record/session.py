@@ -26,7 +26,8 @@ __all__ = ["FLIGHT_RECORDER", "Interrupted", "Session"]
 # Operations that it keeps; gloo's is off unless this is set.
 FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "20000"}
 
-
+_OF_ALL = ("backend", "over")
+"""What a rank tells that is not its own."""
 _MEET_S = 300.0
 """How long the nodes wait for each other at first, at most."""
 
@@ -121,11 +122,12 @@ class Session:
                     return ranks.wait(self._meanwhile(ranks, nodes))
             finally:
                 self.facts["clock_probe"] = manifest.clock_probe(ranks.readings)
-                told = ranks.facts
-                backends = [more.pop("backend") for more in told.values()]
-                if told:
-                    self.facts["backend"] = backends[0]
-                    self.facts["ranks"] = [{"rank": r, **more} for r, more in told.items()]
+                if told := ranks.facts:
+                    self.facts["backend"] = next(iter(told.values()))["backend"]
+                    self.facts["ranks"] = [
+                        {"rank": rank, **{k: v for k, v in more.items() if k not in _OF_ALL}}
+                        for rank, more in told.items()
+                    ]
 
     def _meanwhile(self, ranks: Ranks, nodes: Nodes) -> Callable[[], Failure | None]:
         follow = Follower(self.folder.path / f"rank{nodes.first_rank}.log")
@@ -135,7 +137,9 @@ class Session:
             if self.tell:
                 follow()
             if untold and len(ranks.facts) == self.ranks:
-                untold.pop()("recorded; the program runs on, Ctrl-C ends it")
+                for line in _recorded(ranks.facts[nodes.first_rank]):
+                    untold[0](line)
+                untold.clear()
             return nodes.failure()
 
         return meanwhile
@@ -160,6 +164,17 @@ class Session:
         if said := nccl.facts(path.glob("rank*.log")):
             self.facts["nccl"] = said
         manifest.write(path, self.facts, error)
+
+
+def _recorded(told: Mapping[str, Any]) -> Iterator[str]:
+    """What a rank has recorded, in lines for the user."""
+    first, last = told["steps"] or (None, None)
+    what = "all" if first is None else f"step {first}"
+    if first != last:
+        what = f"steps {first} to {last}"
+    then = "" if told["over"] else "; the program runs on, Ctrl-C ends it"
+    yield f"recorded {what}, {told['seconds']:.3g} s{then}"
+    yield from told["notes"]
 
 
 def _kept(folder: Path) -> str:

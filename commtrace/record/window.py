@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from commtrace.errors import RecordError
-from commtrace.record import profile
+from commtrace.record import conceal, profile
+from commtrace.record.amount import EVENTS, LEAST, amount
 from commtrace.record.job import Plan
 from commtrace.record.profiler import Profiler
 from commtrace.record.rank_agreement import Meeting
@@ -23,6 +27,7 @@ _OWN_PROFILER = (
     "the program ran a profiler of its own: switch that off, or give it commtrace.trace_handler "
     "and start the program without commtrace record"
 )
+_ITS_TRACES = "the program ran a profiler of its own: analyze what it wrote, {}, or switch it off"
 
 
 class _Stage(Enum):
@@ -37,7 +42,8 @@ class Window:
 
     ``step`` is called when a step has ended. Until the window comes, all is recorded, too,
     for a program that never calls it: ``begin`` starts that, ``pause`` limits it. ``written``
-    is called with clocks' readings and other facts once the file is there. Outside the window
+    is called with clocks' readings and other facts once the file is there, and whether the
+    program is ``over``. Outside the window
     a step costs a few comparisons.
     """
 
@@ -54,6 +60,10 @@ class Window:
         self._first = None if plan.on_signal else plan.first
         self._last: int | None = None
         self._ended = 0
+        self._ends: deque[float] = deque(maxlen=4)
+        self._amount = None if plan.seconds else plan.steps
+        self._first_end_ns = 0
+        self._events_per_s: float | None = None
         self._until = 0.0
         self._whole = Profiler()
         self._profiler = self._whole
@@ -87,10 +97,15 @@ class Window:
     def step(self) -> None:
         """A step has ended."""
         self._ended += 1
-        if self._stage is _Stage.OVER or not self._requested:
+        if self._stage is _Stage.OVER:
+            return
+        self._ends.append(time.monotonic())
+        if self._ended == 1:
+            self._first_end_ns = time.time_ns()
+        if not self._requested:
             return
         if self._first is None:
-            self._first = self._meeting.agree("first", self._ended + 2)
+            self._first = self._meeting.agree("first step", self._ended + 2)
         if self._stage is _Stage.WAITING and self._ended >= self._first - 2:
             self._warm_up()
         if self._stage is _Stage.WARMING and self._ended >= self._first - 1:
@@ -106,6 +121,7 @@ class Window:
         if self._stage is not _Stage.WAITING:
             self._start_again()
         self._ended = 0
+        self._ends.clear()
         self.step()
 
     def _start_again(self) -> None:
@@ -144,7 +160,7 @@ class Window:
         short = self._shortfall()
         self._profiler = self._whole
         if self._profiler.has_recorded:
-            self._save(error or short)
+            self._save(error or short, over=True)
         self._stage = _Stage.OVER
         if short and not error:
             raise RecordError(short)
@@ -152,10 +168,15 @@ class Window:
     def _shortfall(self) -> str | None:
         """What is missing from what was asked for."""
         if self._profiler.was_taken:
-            return _OWN_PROFILER
+            its = self._profiler.theirs
+            if its is None:
+                return _OWN_PROFILER
+            return conceal.message(_ITS_TRACES.format(its), sys.argv[1:])
         if not self._requested:
             return "no signal came to begin the recording: send SIGUSR1, or leave --on-signal out"
         if self._stage is _Stage.RECORDING:
+            if self._chooses and self._recorded >= LEAST:
+                return None
             return f"the program ended after step {self._ended}, within the window: {self._plan}"
         if self._ended:
             return (
@@ -165,34 +186,56 @@ class Window:
             )
         return None
 
+    @property
+    def _recorded(self) -> int:
+        """How many whole steps of the window there are."""
+        return self._ended + 1 - self._first if self._first else 0
+
     def _warm_up(self) -> None:
         self._whole.stop()
+        if self._chooses:
+            self._events_per_s = self._whole.events_per_s(self._first_end_ns)
+            if len(self._ends) > 1:  # so that who is first to begin has heard of the others
+                self._choose()
         self._profiler = Profiler()
         self._profiler.prepare()
         self._meeting.open()
         self._meeting.read()
         self._stage = _Stage.WARMING
 
+    @property
+    def _chooses(self) -> bool:
+        """Whether the user has not said how much to record."""
+        return self._plan.steps is None and self._plan.seconds is None
+
+    def _choose(self) -> int:
+        """How many steps this rank can keep, or another that can keep fewer."""
+        times = [end - start for start, end in pairwise(self._ends)]
+        chosen = amount(min(times, default=None), self._events_per_s)
+        return self._meeting.lower("lowest number of steps", chosen)
+
     def _start(self) -> None:
+        if self._chooses:
+            self._amount = self._meeting.agree("number of steps", self._choose())
         self._whole = self._profiler  # there is a step to record, so that nobody wants the rest
         self._profiler.start()
         self._first = self._ended + 1
-        if self._plan.seconds is None:
-            self._last = self._ended + self._plan.steps
-        else:
+        if self._plan.seconds is not None:
             self._until = time.monotonic() + self._plan.seconds
+        else:
+            self._last = self._ended + (self._amount or LEAST)
         self._stage = _Stage.RECORDING
         self._mark()
 
     def _next(self) -> None:
         self._unmark()
         if self._last is None and time.monotonic() >= self._until:
-            self._last = self._meeting.agree("last", self._ended)
+            self._last = self._meeting.agree("last step", self._ended)
         if self._profiler.was_taken:
             return
         if self._last is not None and self._ended >= self._last:
             try:
-                self._save(None)
+                self._save(None, over=False)
             except RecordError as error:  # not the program's: it goes on
                 self._unsaved = str(error)
         else:
@@ -207,7 +250,7 @@ class Window:
             self._step.__exit__(None, None, None)
             self._step = None
 
-    def _save(self, partial: str | None) -> None:
+    def _save(self, partial: str | None, *, over: bool) -> None:
         whole = self._stage is not _Stage.RECORDING
         self._unmark()
         self._profiler.stop()
@@ -222,13 +265,25 @@ class Window:
             **told,
             **self._facts,
             "steps": None if whole else [self._first, self._ended],
+            "seconds": round(self._profiler.recorded_s, 3),
+            **self._profiler.extras.facts(),
             "notes": [*self._notes(whole, told), *self._meeting.notes],
         }
         probed = [reading.to_dict() for reading in self._meeting.readings]
         with profile.unstoppable():
             self._profiler.export(self._path, {**facts, "clock_probe": probed}, partial=partial)
-        kept = ("backend", "steps", "notes")
-        self._written(self._meeting, {key: facts[key] for key in kept})
+        kept = ("backend", "steps", "seconds", "machine", "notes")
+        self._written(self._meeting, {**{key: facts[key] for key in kept}, "over": over})
+
+    def _on_amount(self, last: int) -> Iterator[str]:
+        """Why there are fewer steps than the default."""
+        if self._ended < last:
+            yield f"the program ended after step {self._ended}, before the window's last, {last}"
+        if self._amount and self._amount < LEAST:
+            yield (
+                f"{counted(self._amount, 'step')} recorded, not {LEAST}: "
+                f"more would have left over {EVENTS:,} events"
+            )
 
     def _tell(self) -> dict[str, Any]:
         return {**profile.whereabouts(), **profile.communication(self._profiler.began_ns)}
@@ -245,6 +300,8 @@ class Window:
         if self._recounted_at:
             before = f"{counted(self._recounted_at, 'step')} of its optimizer"
             notes.append(f"the program counts its own steps; the first ended behind {before}")
+        if self._chooses and self._last is not None:
+            notes += self._on_amount(self._last)
         if told["backend"] is None:
             notes.append("the program has no process group: rank and world size as it was started")
         return notes

@@ -184,3 +184,18 @@ def test_a_lost_launch_leaves_the_step_unknown(read: Any, events: Any) -> None:
     found = read([step, orphan, events.launch(90, 1), events.kernel("gemm", 250, 10, 1)])
     assert [row["step"] for row in found.kernels] == [None, 3]
     assert found.collectives[0]["step"] is None
+
+
+def test_a_step_that_a_program_did_not_end_is_none(read: Any, events: Any) -> None:
+    found = [events.note(f"ProfilerStep#{n}", 10 * n, 10) for n in (5, 6, 7)]
+    found += [events.note("evaluate", 72, 5), events.op("aten::mul", 73, 1)]
+    whole = read(found, commtrace={"steps": [5, 6], "partial": None})
+    assert [(row["step"], row["label"]) for row in whole.steps] == [
+        (5, None),
+        (6, None),
+        (None, "evaluate"),
+    ]
+    broken = read(found, commtrace={"steps": [5, 6], "partial": "rank 1: ValueError"})
+    assert [row["step"] for row in broken.steps] == [5, 6, 7, 7]  # it is where it broke off
+    odd = read(found, commtrace={"steps": "5"})
+    assert [row["step"] for row in odd.steps] == [5, 6, 7, 7]

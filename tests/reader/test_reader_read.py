@@ -149,3 +149,26 @@ def test_real_traces_of_one_run(real_traces: Path) -> None:
     assert trace.ranks["rank"].tolist() == [0, 1]
     assert trace.ranks["events"].tolist() == [4855, 4720]
     assert codes(trace) == ["missing-rank"]
+
+
+def test_a_recording_that_failed_says_why(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write(tmp_path / f"rank{rank}.json", rank, commtrace={"partial": f"rank {rank} broke off"})
+    notes = read([tmp_path]).notes
+    assert [(note.code, note.rank) for note in notes] == [("failed-recording", n) for n in (0, 1)]
+    assert notes[1].message == "the recording failed, and holds what there was: rank 1 broke off"
+    manifest = {"status": "failed", "error": "rank 1: ValueError: no"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (note,) = read([tmp_path]).notes  # the one reason, and not what others made of it
+    assert (note.code, note.rank) == ("failed-recording", None)
+    assert note.message == "the recording failed, and holds what there was: rank 1: ValueError: no"
+
+
+def test_a_recording_that_failed_before_its_first_trace_says_why(tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text('{"status": "failed", "error": "rank 1: ValueError: no"}')
+    with pytest.raises(TraceError, match="no trace, as the recording failed: rank 1: ValueError"):
+        read([tmp_path])
+    manifest.write_text("[")
+    with pytest.raises(TraceError, match=r"holds no \.json or \.json\.gz file"):
+        read([tmp_path])

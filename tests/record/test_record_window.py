@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ from commtrace.errors import RecordError, UsageError
 torch = pytest.importorskip("torch")
 
 import commtrace  # noqa: E402
+from commtrace.record import rank_agreement  # noqa: E402
 from commtrace.record import recording as recordings  # noqa: E402
 from commtrace.record.job import Plan  # noqa: E402
 from commtrace.record.manifest import partial  # noqa: E402
+from commtrace.record.profiler import Profiler  # noqa: E402
 from commtrace.record.step_detection import Steps  # noqa: E402
 from commtrace.record.window import Window  # noqa: E402
 
@@ -51,7 +55,7 @@ def make(path: Path) -> Make:
 
 def test_the_steps_asked_for_and_no_others(make: Make, path: Path) -> None:
     told: list[Any] = []
-    window = make(lambda meeting, facts: told.append(facts))
+    window = make(lambda meeting, facts: told.append(facts), steps=3)
     window.begin()
     work(7, window)
     content = read(path)  # it is there as soon as the window is over
@@ -62,7 +66,10 @@ def test_the_steps_asked_for_and_no_others(make: Make, path: Path) -> None:
     ours = content["commtrace"]
     assert ours["program"] == "mine"
     assert ours["partial"] is None
-    assert told == [{"backend": None, "steps": [5, 7], "notes": ours["notes"]}]
+    (facts,) = told
+    assert 0 < facts.pop("seconds") < 60
+    assert facts.pop("machine") == ours["machine"]
+    assert facts == {"backend": None, "steps": [5, 7], "notes": ours["notes"], "over": False}
     assert ours["notes"] == [
         "the program has no process group: rank and world size as it was started"
     ]
@@ -103,11 +110,38 @@ def test_a_window_that_no_step_reaches(make: Make, path: Path, steps: int) -> No
     window = make()
     window.begin()
     work(steps, window)
-    with pytest.raises(RecordError, match=r"no step reached the window \(3 steps from step 5 on\)"):
+    with pytest.raises(RecordError, match=r"no step reached the window \(3 to 8 steps within"):
         window.close()
     assert spans(read(path), "aten::ones") == ["aten::ones"] * steps
     assert partial(path) == read(path)["commtrace"]["partial"]
     assert f"ended after step {steps}; choose a lower --start-step" in (partial(path) or "")
+
+
+def test_ranks_agree_on_the_fewest_steps_that_one_can_keep(monkeypatch: Any) -> None:
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(rank_agreement, "_store", lambda: store)
+    monkeypatch.setattr(rank_agreement, "_numbers", itertools.repeat(0))
+    light, heavy, late = (rank_agreement.Meeting() for _ in range(3))
+    assert [light.lower("lowest", 8), heavy.lower("lowest", 5), light.lower("lowest", 8)] == [
+        8,
+        5,
+        5,
+    ]
+    assert light.agree("steps", 5) == 5
+    assert late.lower("lowest", 2) == 2
+    assert late.agree("steps", 2) == 5  # the others have begun
+
+
+def test_ranks_that_cannot_agree_say_so_once(monkeypatch: Any) -> None:
+    class Gone:
+        def compare_set(self, *_: str) -> bytes:
+            raise RuntimeError("Broken pipe")
+
+    monkeypatch.setattr(rank_agreement, "_store", Gone)
+    meeting = rank_agreement.Meeting()
+    assert meeting.agree("number of steps", meeting.lower("lowest number of steps", 4)) == 4
+    (note,) = meeting.notes
+    assert note == "the ranks could not agree on the lowest number of steps: Broken pipe"
 
 
 def test_a_program_that_ends_within_its_window(make: Make, path: Path) -> None:
@@ -127,14 +161,104 @@ def test_a_program_that_fails_within_its_window(make: Make, path: Path) -> None:
     assert partial(path) == "ValueError: no"
 
 
+class Clock:
+    """The time, as a program makes it pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("commtrace.record.window.time.monotonic", lambda: self.now)
+
+    def step(self, step_s: float, window: Window) -> None:
+        torch.ones(8)
+        self.now += step_s
+        window.step()
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps"), [(0.002, 8), (1.25, 8), (1.3, 7), (2.5, 4), (4.0, 3), (30.0, 3)]
+)
+def test_the_default_window_is_as_long_as_the_steps_let_it(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float, steps: int
+) -> None:
+    monkeypatch.setattr(Profiler, "events_per_s", lambda *_: None)
+    clock, window = Clock(monkeypatch), make()
+    window.begin()
+    clock.step(300.0, window)  # what compiles, say, tells nothing of the others
+    for _ in range(13):
+        clock.step(step_s, window)
+    window.close()
+    content = read(path)
+    assert content["commtrace"]["steps"] == [5, 4 + steps]
+    assert len(spans(content, "ProfilerStep")) == steps
+
+
+def test_the_default_window_of_a_long_program(make: Make, path: Path) -> None:
+    window = make()
+    window.begin()
+    for _ in range(10_000):
+        window.step()
+    window.close()
+    assert read(path)["commtrace"]["steps"] == [5, 12]
+
+
+@pytest.mark.parametrize(
+    ("events_per_s", "step_s", "steps"), [(2e5, 2.5, 4), (1e5, 9.0, 2), (1e5, 30.0, 1)]
+)
+def test_the_default_window_keeps_two_million_events(
+    make: Make,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    events_per_s: float,
+    step_s: float,
+    steps: int,
+) -> None:
+    monkeypatch.setattr(Profiler, "events_per_s", lambda *_: events_per_s)
+    clock, window = Clock(monkeypatch), make()
+    window.begin()
+    for _ in range(12):
+        clock.step(step_s, window)
+    window.close()
+    ours = read(path)["commtrace"]
+    assert ours["steps"] == [5, 4 + steps]
+    assert any("more would have left over 2,000,000 events" in n for n in ours["notes"]) == (
+        steps < 3
+    )
+
+
+def test_events_are_counted_where_steps_are() -> None:
+    profiler = Profiler()
+    profiler.prepare()
+    profiler.start()
+    torch.ones(8)
+    since_ns = time.time_ns()
+    for _ in range(10):
+        torch.ones(8)
+    profiler.stop()
+    assert profiler.recorded_s
+    seconds = profiler.recorded_s - (since_ns - profiler.began_ns) / 1e9
+    assert (profiler.events_per_s(since_ns) or 0) * seconds == pytest.approx(30)
+    assert (profiler.events_per_s(0) or 0) * profiler.recorded_s == pytest.approx(33)
+    assert Profiler().events_per_s(0) is None
+
+
+@pytest.mark.parametrize("steps", [7, 9, 11])
+def test_a_program_that_ends_within_the_default_window(make: Make, path: Path, steps: int) -> None:
+    window = make()
+    window.begin()
+    work(steps, window)
+    torch.zeros(8)  # behind its last step
+    window.close()
+    ours = read(path)["commtrace"]
+    assert (ours["steps"], ours["partial"]) == ([5, steps], None)
+    note = f"the program ended after step {steps}, before the window's last, 12"
+    assert note in ours["notes"]
+
+
 def test_steps_for_so_many_seconds(make: Make, path: Path, monkeypatch: Any) -> None:
-    now = [0.0]
-    monkeypatch.setattr("commtrace.record.window.time.monotonic", lambda: now[0])
-    window = make(first=2, seconds=10.0)
+    clock, window = Clock(monkeypatch), make(first=2, seconds=10.0)
     window.begin()
     for _ in range(6):
-        work(1, window)
-        now[0] += 4
+        clock.step(4.0, window)
     assert spans(read(path), "ProfilerStep") == [f"ProfilerStep#{n}" for n in (2, 3, 4)]
 
 
@@ -155,7 +279,10 @@ def test_a_signal_that_never_comes(make: Make, path: Path) -> None:
     assert not path.exists()
 
 
-def test_it_gives_way_to_the_programs_own_profiler(make: Make, path: Path) -> None:
+def test_it_gives_way_to_the_programs_own_profiler(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.record.profiler._theirs.wrote", None)
     window = make(first=3, steps=1)
     window.begin()
     with torch.profiler.profile() as own:
@@ -163,6 +290,23 @@ def test_it_gives_way_to_the_programs_own_profiler(make: Make, path: Path) -> No
     assert own.events()
     with pytest.raises(RecordError, match=r"a profiler of its own: .* commtrace\.trace_handler"):
         window.close()
+    assert not path.exists()
+
+
+def test_it_says_where_the_programs_own_profiler_wrote(
+    make: Make, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.record.profiler._theirs.wrote", None)
+    window = make(first=3, steps=1)
+    window.begin()
+    own = tmp_path / "own.json"
+    with torch.profiler.profile(on_trace_ready=lambda p: p.export_chrome_trace(str(own))):
+        work(4, window)
+    assert f"analyze what it wrote, {own}, or switch it off" in (window._shortfall() or "")
+    monkeypatch.setattr("sys.argv", ["train.py", "--data", str(own)])  # hidden, as arguments are
+    with pytest.raises(RecordError, match=r"analyze what it wrote, \*\*\*, or switch it off"):
+        window.close()
+    assert own.exists()
     assert not path.exists()
 
 

@@ -1,0 +1,104 @@
+"""Ranges in a trace for what stalls a program beside its operators.
+
+Their names are a promise to whoever reads traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.profiler import record_function
+
+__all__ = [
+    "CHECKPOINT",
+    "COLLECTION",
+    "Collections",
+    "are_checkpoints_labelled",
+    "label_checkpoints",
+]
+
+CHECKPOINT = "commtrace::checkpoint"
+COLLECTION = "commtrace::garbage-collection"
+
+
+class Collections:
+    """Labels Python's garbage collections, but for those of the youngest generation.
+
+    Those come after some hundred new objects each, and take less than a label may cost.
+    """
+
+    def __init__(self) -> None:
+        self._range: record_function | None = None
+
+    def label(self) -> None:
+        """From here on."""
+        gc.callbacks.append(self._collecting)
+
+    def ignore(self) -> None:
+        """No more."""
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._collecting)
+
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+        # This may run within anything, so that nothing else may take part: no mode, no tracer.
+        if phase == "start":
+            if info["generation"] and torch._C._get_tracing_state() is None:
+                self._range = record_function(COLLECTION)
+                with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+                    self._range.__enter__()
+        elif self._range is not None:
+            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+                self._range.__exit__(None, None, None)
+            self._range = None
+
+
+with contextlib.suppress(AttributeError):  # nor torch.compile
+    torch._C._dynamo.eval_frame.skip_code(Collections._collecting.__code__)
+
+with record_function(COLLECTION):  # what it imports at first it imports here, and not there
+    pass
+
+
+def label_checkpoints() -> None:
+    """Label what saves: ``torch.save``, and torch.distributed.checkpoint's functions."""
+    torch.save = torch.serialization.save = _labelled(torch.save)
+    if not dist.is_available():
+        return
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import state_dict_saver
+
+    for name in ("save", "async_save"):
+        if call := getattr(checkpoint, name, None):
+            labelled = _labelled(call)
+            setattr(checkpoint, name, labelled)
+            setattr(state_dict_saver, name, labelled)
+
+
+def are_checkpoints_labelled() -> bool:
+    """Whether what saves is labelled in this process."""
+    return hasattr(torch.save, "__wrapped__")
+
+
+_saving = threading.local()
+
+
+def _labelled(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def labelled(*arguments: Any, **more: Any) -> Any:
+        if getattr(_saving, "now", False):  # one saves by another
+            return call(*arguments, **more)
+        _saving.now = True
+        try:
+            with record_function(CHECKPOINT):
+                return call(*arguments, **more)
+        finally:
+            _saving.now = False
+
+    return labelled

@@ -1,0 +1,158 @@
+"""What a recording carries besides the profiler's events: labels, and what the machine did."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.errors import UsageError
+from commtrace.record import record_program
+
+torch = pytest.importorskip("torch")
+
+import commtrace  # noqa: E402
+from commtrace.record import extras, labels  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def no_other_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("COMMTRACE_WITHOUT", raising=False)
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def read(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    content = json.loads(gzip.decompress((folder / "rank0.json.gz").read_bytes()))
+    named = [e for e in content["traceEvents"] if e["name"].startswith("commtrace::")]
+    assert {event["cat"] for event in named} <= {"user_annotation"}
+    return content["commtrace"], [event["name"] for event in named]
+
+
+def test_collections_are_labelled_but_for_the_youngest(tmp_path: Path) -> None:
+    before = list(gc.callbacks)
+    gc.collect()
+    with commtrace.recording(tmp_path):
+        gc.collect(0)
+        gc.collect(1)
+        gc.collect()
+    gc.collect()
+    ours, names = read(tmp_path)
+    assert names == ["commtrace::garbage-collection"] * 2
+    assert ours["carries"] == ["garbage-collection", "machine"]
+    assert gc.callbacks == before
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_collection_takes_no_part_in_what_it_interrupts(tmp_path: Path) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.overrides import TorchFunctionMode
+
+    called: list[str] = []
+
+    class Called(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            called.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def double(tensor: Any) -> Any:
+        gc.collect()
+        return tensor + tensor
+
+    with commtrace.recording(tmp_path):
+        graph = make_fx(double)(torch.ones(2))
+        traced = torch.jit.trace(double, torch.ones(2), check_trace=False)
+        with Called():
+            gc.collect()
+    assert "profiler" not in graph.code
+    assert "profiler" not in str(traced.graph)
+    assert not called
+    assert read(tmp_path)[1] == ["commtrace::garbage-collection"] * 2  # torch.jit would keep it
+
+
+def test_a_collection_in_another_thread_is_none_of_ours(tmp_path: Path) -> None:
+    with commtrace.recording(tmp_path):
+        thread = threading.Thread(target=gc.collect)
+        thread.start()
+        thread.join()
+    assert read(tmp_path)[1] == []
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_what_saves_is_labelled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import state_dict_saver
+
+    for module in (checkpoint, state_dict_saver):
+        for name in ("save", "async_save"):
+            monkeypatch.setattr(module, name, getattr(module, name))
+    for module in (torch, torch.serialization):
+        monkeypatch.setattr(module, "save", module.save)
+    labels.label_checkpoints()
+    weights = {"weight": torch.ones(2)}
+    with commtrace.recording(tmp_path / "out"):
+        torch.save(weights, io.BytesIO())
+        checkpoint.save(weights, checkpoint_id=str(tmp_path / "kept"), no_dist=True)
+    ours, names = read(tmp_path / "out")
+    assert names == ["commtrace::checkpoint"] * 2  # one saves by the other
+    assert "checkpoint" in ours["carries"]
+
+
+def test_what_the_machine_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    with commtrace.recording(tmp_path):
+        sum(range(200_000))
+    machine = read(tmp_path)[0]["machine"]
+    assert machine["processes"] == 8
+    assert 0 < machine["usable_cores"] <= machine["cores"]
+    assert 0 < machine["own_s"] <= machine["threads"] * machine["seconds"] * 1.1
+    assert machine["busy_s"] >= 0
+    assert len(machine["load"]) == 2
+
+
+def test_each_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMTRACE_WITHOUT", "garbage-collection, machine")
+    with commtrace.recording(tmp_path):
+        gc.collect()
+    ours, names = read(tmp_path)
+    assert (names, ours["carries"], ours["machine"]) == ([], [], None)
+
+
+def test_what_is_not_there_cannot_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMTRACE_WITHOUT", "gc")
+    message = "COMMTRACE_WITHOUT=gc: no such extra; leave out garbage-collection, checkpoint, "
+    with pytest.raises(UsageError, match=message):
+        commtrace.recording(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        record_program([__file__], out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_gpus_synchronisations_are_asked_for_where_torch_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, bool]] = []
+
+    def config(**options: bool) -> None:
+        asked.append(options)
+
+    assert extras.new_profiler().experimental_config is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.profiler, "profile", lambda **options: options)
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", config)
+    assert "experimental_config" in extras.new_profiler()
+    assert asked[0] == {"enable_cuda_sync_events": True}
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda: None)  # an older torch
+    assert "experimental_config" not in extras.new_profiler()
