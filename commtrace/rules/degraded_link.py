@@ -12,6 +12,7 @@ import numpy.typing as npt
 from commtrace.causal.delays import felt_ns
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typical_ns
+from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_saying
 from commtrace.rules._rule import Rule
@@ -101,8 +102,8 @@ class DegradedLink(Rule):
             ([since], after["last_end_ns"]),
             summary=(
                 f"from {ms(since - int(some['first_arrival_ns'].iloc[0]))} into the run on, "
-                f"operations of ranks {after['communicator'].iloc[0]} take {ratio:.2f} times as "
-                f"long as before: {len(before)} before, {len(after)} after"
+                f"operations of {spoken(run, str(after['communicator'].iloc[0]))} take "
+                f"{ratio:.2f} times as long as before: {len(before)} before, {len(after)} after"
             ),
             streams=streams(after, run),
             cost_ns=cost,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from commtrace.causal.doing import Doing
 from commtrace.causal.lateness import Late, late_ranks
 from commtrace.diagnosis import Evidence, Finding
+from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -59,7 +60,7 @@ class Straggler(Rule):
                 yield self._finding(late, run)
 
     def _finding(self, late: Late, run: Measures) -> Finding:
-        where = "" if late.communicator is None else f" of communicator {late.communicator}"
+        where = "" if late.communicator is None else f" of {spoken(run, late.communicator)}"
         share = share_pct(late.cost_ns, run)
         return self.finding(
             late.gaps,

@@ -69,6 +69,8 @@ def test_one_operation_by_eye(table: Table) -> None:
         "op": "all_reduce",
         "executed": None,
         "group": "0",
+        "dimension": None,
+        "dimension_provenance": None,
         "group_size": 4,
         "group_size_deduced": None,
         "dtype": "float32",

@@ -19,11 +19,14 @@ from commtrace.analysis import Analysis
 from commtrace.diagnosis import Diagnosis, Note
 from commtrace.measures import Measures
 from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.collectives import collectives_by_dimension
 from commtrace.reports import Look
+from commtrace.reports.content import tables
 from commtrace.reports.formats import json as json_report
 from commtrace.reports.formats import markdown
 from commtrace.reports.formats import text as terminal
 from commtrace.run import Run
+from commtrace.synthetic import Tiny
 
 Make = Callable[..., Measures]
 
@@ -361,3 +364,13 @@ def test_a_deduced_group_size_is_marked(make_trace: Make, how: str, why: str) ->
         VALIDATOR.validate(document)
         (row,) = document["collectives"]
         assert row["group_size_deduced"] == value
+
+
+def test_sibling_groups_are_one_line_by_their_dimension() -> None:
+    run = Tiny(ranks=4)
+    run.groups = {"tp:0": (0, 1), "tp:1": (2, 3)}
+    for group, members in run.groups.items():
+        for rank in members:
+            run.collective(rank, "all_reduce", 0, 100, size=1 << 20, group=group)
+    section = tables.collectives(collectives_by_dimension(run.trace()), 100_000, [])
+    assert [cells[:3] for cells in section.cells] == [["all_reduce", "tp, 2 groups", "2"]]

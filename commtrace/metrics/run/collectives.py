@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from commtrace.arrays import NULL, Float64
 from commtrace.comms import SYNCHRONISING, bus_factor
@@ -12,16 +13,23 @@ from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
 from commtrace.metrics.run.waits import TRUST, RunOperations, matched
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
-__all__ = ["COLLECTIVES", "INTERVAL", "collectives"]
+__all__ = [
+    "COLLECTIVES",
+    "COLLECTIVES_BY_DIMENSION",
+    "INTERVAL",
+    "collectives",
+    "collectives_by_dimension",
+    "costs",
+    "events_of_kinds",
+]
 
 COLLECTIVES = Table(
     "collectives",
@@ -30,6 +38,7 @@ COLLECTIVES = Table(
         Column("op", "category", "The operation called; null where the trace does not tell."),
         Column("executed", "category", "The operation that ran: gloo runs some as `all_reduce`."),
         Column("group", "category", "The process group's name; null if untold."),
+        *DIMENSION,
         Column("group_size", "Int64", "Ranks in the group.", "ranks"),
         DEDUCED,
         Column("dtype", "category", "torch's name of the element type."),
@@ -89,7 +98,14 @@ COLLECTIVES = Table(
 INTERVAL = ["rank", "device", "stream", "start_ns", "duration_ns"]
 """What tells the kernels apart: coalesced operations share one."""
 _NOWHERE = np.empty(0, np.intp)
-_KIND = ["op", "group", "group_size", "dtype", "size_bytes"]
+COLLECTIVES_BY_DIMENSION = Table(
+    "collectives_by_dimension",
+    "all operations of one kind, as in `collectives`, but sibling groups of a known dimension are "
+    "taken together, and their name is null; costliest first",
+    (*COLLECTIVES.columns, Column("groups", "int64", "Groups that are known.", "groups")),
+)
+_DIMENSION = [column.name for column in DIMENSION]
+_KIND = ["op", "group", *_DIMENSION, "group_size", "dtype", "size_bytes"]
 
 
 @measure
@@ -102,10 +118,20 @@ def collectives(run: Measures) -> pd.DataFrame:
     bandwidth a ``lower`` bound. A sender, a receiver or a rank of a rooted operation can be
     done earlier or later than the transfer: without the other side bandwidth is null.
     """
-    events = _events(run)
-    kernels = events.drop_duplicates(["kind", *INTERVAL])
-    duration = kernels.groupby("kind")["duration_ns"]
+    return COLLECTIVES.from_rows(_costliest_first(run, events_of_kinds(run, _KIND)))
+
+
+@measure
+def collectives_by_dimension(run: Measures) -> pd.DataFrame:
+    """The same for sibling groups taken together, as ``COLLECTIVES_BY_DIMENSION``."""
+    events = events_of_kinds(run, _KIND, by_dimension=True)
+    return COLLECTIVES_BY_DIMENSION.from_rows(_costliest_first(run, events))
+
+
+def _costliest_first(run: Measures, events: pd.DataFrame) -> list[dict[str, Any]]:
+    """A row for each kind."""
     by_kind = events.groupby("kind")
+    duration = events.drop_duplicates(["kind", *INTERVAL]).groupby("kind")["duration_ns"]
     table = (
         events.drop_duplicates("kind")
         .set_index("kind")[_KIND]
@@ -115,28 +141,44 @@ def collectives(run: Measures) -> pd.DataFrame:
             group_size_deduced=by_kind["group_size_deduced"].first().astype(object),
             duration_ns_p50=duration.quantile(0.5).round().astype("int64"),
             duration_ns_p95=duration.quantile(0.95).round().astype("int64"),
-            duration_ns_total=duration.sum(),
-            wait_ns_total=_waiting(events),
-            exposed_ns=_exposed_per_rank(events, run),
         )
+        .join(costs(run, events))
         .join(_compared(events))
     )
-    costliest_first = sorted(rows(table), key=_costliest_first)
-    return COLLECTIVES.from_rows([{**row, **_bandwidth(row)} for row in costliest_first])
+    return [{**row, **_bandwidth(row)} for row in sorted(rows(table), key=_order)]
 
 
-def _costliest_first(row: dict[str, Any]) -> tuple[Any, ...]:
+def costs(run: Measures, events: pd.DataFrame) -> pd.DataFrame:
+    """Of each kind, operations and groups, and the time that they took from the ranks."""
+    by_kind = events.groupby("kind")
+    kernels = events.drop_duplicates(["kind", *INTERVAL])
+    return pd.DataFrame(
+        {
+            "count": by_kind["operation"].nunique(),
+            "groups": by_kind["communicator"].nunique(),
+            "duration_ns_total": kernels.groupby("kind")["duration_ns"].sum(),
+            "wait_ns_total": _waiting(events),
+            "exposed_ns": _exposed_per_rank(events, run),
+        }
+    )
+
+
+def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     return -row["duration_ns_total"], *(str(row[name]) for name in _KIND)
 
 
-def _events(run: Measures) -> pd.DataFrame:
-    """One row per operation and rank, with its ``kind`` and what its operation tells.
+def events_of_kinds(run: Measures, kind: list[str], *, by_dimension: bool = False) -> pd.DataFrame:
+    """One row per operation and rank, with what its operation tells, and its ``kind``.
+
+    The kind is a number, equal where these columns are. With ``by_dimension``, groups of a
+    known dimension have no name.
 
     An operation is of one kind on all its ranks, whatever each of them calls the group;
     of an uneven all_to_all the largest array counts.
     """
     found = matched(run)
-    events = run.collectives[[*INTERVAL, *_KIND, "executed"]].assign(
+    own = ["op", "group", "group_size", "dtype", "size_bytes", "executed"]
+    events = run.collectives[[*INTERVAL, *own]].assign(
         operation=found.waits["operation"], wait_ns=found.waits["wait_ns"]
     )
     together = events.groupby("operation", sort=False)
@@ -146,10 +188,16 @@ def _events(run: Measures) -> pd.DataFrame:
     for column in ("group_size", DEDUCED.name):
         events[column] = sizes[column].array
     events["size_bytes"] = together["size_bytes"].transform("max")
-    events["kind"] = events.groupby(_KIND, observed=True, dropna=False, sort=False).ngroup()
     events["shared"] = events.duplicated(INTERVAL, keep=False)
-    told = ["operation", "present", "expected", "skew_ns", "transfer_ns", "exact"]
-    return events.merge(found.operations[told].join(_clock_error_ns(found), on="operation"))
+    told = ["operation", "communicator", "present", "expected", "skew_ns", "transfer_ns", "exact"]
+    events = events.merge(found.operations[told].join(_clock_error_ns(found), on="operation"))
+    of_group = group_dimensions(run).set_index("communicator")
+    for column in _DIMENSION:
+        events[column] = events["communicator"].astype(object).map(of_group[column])
+    if by_dimension:
+        events["group"] = events["group"].where(events["dimension"].isna())
+    kinds = events.groupby(kind, observed=True, dropna=False, sort=False)
+    return events.assign(kind=kinds.ngroup())
 
 
 def _clock_error_ns(found: RunOperations) -> pd.Series[Any]:
@@ -172,7 +220,6 @@ def _compared(events: pd.DataFrame) -> pd.DataFrame:
     transfer = each["transfer_ns"].where(whole | (at_most & ~kind.map(exact)))
     complete = (each["present"] == each["expected"]).astype("Int64")
     return exact.to_frame("exact").assign(
-        count=kind.value_counts(),
         complete=complete.groupby(kind).sum(min_count=1),
         transfer_ns_p50=_median(transfer, kind),
         skew_ns_p50=_median(each["skew_ns"], kind),

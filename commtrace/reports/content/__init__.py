@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
-from commtrace.metrics.run.collectives import collectives
+from commtrace.metrics.run.collectives import collectives_by_dimension
 from commtrace.reports.content import tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.table import rows
@@ -57,7 +57,7 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
     run = analysis.measures
     if len(busy := devices(run)):
         yield tables.devices(busy, bar)
-    if len(costs := collectives(run)):
+    if len(costs := collectives_by_dimension(run)):
         yield tables.collectives(costs, analysis.run.span_ns, waiting.clocks(analysis))
     if waiting.matters(analysis):
         yield waiting.section(analysis)

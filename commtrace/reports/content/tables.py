@@ -25,6 +25,7 @@ _DEDUCED = {
 _ENDS = 4
 _COSTLIEST = 10
 _ROUTES = 10
+_INFERRED = "*"
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> S
     if any(row["bound"] == "lower" for row in table):
         footer.append("≥ a lower bound: the time can include waiting for other ranks.")
     footer += [why for how, why in _DEDUCED.items() if any(r[DEDUCED.name] == how for r in table)]
+    if any(row["dimension_provenance"] == "inferred" for row in table[:_COSTLIEST]):
+        footer.append(f"{_INFERRED} inferred from the groups' ranks and traffic.")
     if any(row["busbw_gb_s"] == 0 for row in table):
         footer.append("No busbw where a group is one rank: nothing crosses a link.")
     if sum(row["exposed_ns"] or 0 for row in table) > span_ns:
@@ -165,7 +168,7 @@ def _collective(row: dict[str, Any], span_ns: int, clocks_differ: bool) -> list[
     bound = "≥ " if row["bound"] == "lower" and row["busbw_gb_s"] else ""
     return [
         _operation(row),
-        clean(row["group"], 24),
+        _group(row),
         clean(row["group_size"]) + ("†" if row[DEDUCED.name] else ""),
         clean(row["dtype"], 16),
         size(row["size_bytes"]),
@@ -175,6 +178,14 @@ def _collective(row: dict[str, Any], span_ns: int, clocks_differ: bool) -> list[
         bound + rate(row["busbw_gb_s"] or None),  # it is 0 in a group of one rank
         percent(row["exposed_ns"], span_ns),
     ]
+
+
+def _group(row: dict[str, Any]) -> str:
+    """A dimension's name stands for all its groups."""
+    if row["dimension"] is None:
+        return clean(row["group"], 24)
+    name = clean(row["dimension"], 16) + _INFERRED * (row["dimension_provenance"] == "inferred")
+    return f"{name}, {counted(row['groups'], 'group')}" if row["groups"] > 1 else name
 
 
 def _operation(row: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from commtrace.metrics.rank.copies import COPIES, copies
 from commtrace.metrics.rank.devices import DEVICES, devices
 from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS, stream_overlap, streams
 from commtrace.metrics.run.collectives import COLLECTIVES, collectives
+from commtrace.metrics.run.dimensions import DIMENSIONS, dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.metrics.run.ranks import RANKS, ranks
 from commtrace.metrics.run.waits import OPERATIONS, matched, operations
@@ -43,6 +44,7 @@ _TABLES: tuple[tuple[Table, Callable[[Measures], pd.DataFrame]], ...] = (
     (COLLECTIVES, collectives),
     (COPIES, copies),
     (RANKS, ranks),
+    (DIMENSIONS, dimensions),
 )
 _NEVER_NULL = ("device", "kind", "file")
 _VALUES = {
@@ -53,6 +55,9 @@ _VALUES = {
     (OPERATIONS.name, "op"): (*comms.OPERATIONS, None),
     (COLLECTIVES.name, DEDUCED.name): ("groups", "ranks", None),
     (COLLECTIVES.name, "bound"): ("exact", "lower", None),
+    (DIMENSIONS.name, "op"): (*comms.OPERATIONS, None),
+    (COLLECTIVES.name, "dimension_provenance"): ("named", "inferred", None),
+    (DIMENSIONS.name, "dimension_provenance"): ("named", "inferred", None),
 }
 _Json = dict[str, Any]
 

@@ -1,0 +1,37 @@
+"""What each dimension of the job's mesh communicated, its groups taken together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.measures import measure
+from commtrace.metrics.run.collectives import COLLECTIVES_BY_DIMENSION, costs, events_of_kinds
+from commtrace.table import Table, rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.measures import Measures
+
+__all__ = ["DIMENSIONS", "dimensions"]
+
+_KIND = ["dimension", "dimension_provenance", "group_size", "op", "dtype", "size_bytes"]
+
+_COSTS = ("count", "duration_ns_total", "wait_ns_total", "exposed_ns")
+
+DIMENSIONS = Table(
+    "dimensions",
+    "the operations of one kind in the sibling groups of one dimension: same size of group, "
+    "operation, type and size; costliest first",
+    COLLECTIVES_BY_DIMENSION.only((*_KIND, "groups", *_COSTS)),
+)
+
+
+@measure
+def dimensions(run: Measures) -> pd.DataFrame:
+    """What each dimension communicated, as ``DIMENSIONS``; groups of none are taken together."""
+    events = events_of_kinds(run, _KIND)
+    kinds = events.drop_duplicates("kind").set_index("kind")[_KIND].astype(object)
+    table = kinds.join(costs(run, events))
+    costliest_first = table.sort_values("duration_ns_total", ascending=False, kind="stable")
+    return DIMENSIONS.from_rows(rows(costliest_first))

@@ -1,0 +1,183 @@
+"""Which dimension of the job's mesh each process group is."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import Int64, integers
+from commtrace.measures import measure
+from commtrace.metrics.run.group_names import named_dimension
+from commtrace.metrics.run.group_traffic import by_traffic
+from commtrace.metrics.run.waits import OPERATIONS, matched
+from commtrace.table import Column, Table
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["DIMENSION", "GROUP_DIMENSIONS", "group_dimensions", "spoken"]
+
+DIMENSION = (
+    Column(
+        "dimension",
+        "category",
+        "The dimension of the job's mesh: by the mesh's own name, else `dp`, `tp`, `pp`, `ep` or "
+        "`cp`; null where it is unknown.",
+    ),
+    Column(
+        "dimension_provenance",
+        "category",
+        "`named` by the program, or `inferred` from ranks and traffic; null without dimension.",
+    ),
+)
+GROUP_DIMENSIONS = Table(
+    "group_dimensions",
+    "one process group that communicated",
+    (*OPERATIONS.only(("communicator",)), *DIMENSION),
+)
+
+_Family = tuple[Any, ...]
+
+
+@measure
+def group_dimensions(run: Measures) -> pd.DataFrame:
+    """Each process group's dimension, as GROUP_DIMENSIONS.
+
+    A name that the program gave is never contradicted. Groups without one are taken together
+    with their siblings, whose ranks are as far from each other, and told by their traffic:
+    see ``group_traffic``. Groups that cannot be a dimension of a mesh of all ranks are none,
+    nor are those that reduce gradients within a pipeline: they tie weights of two stages.
+    """
+    column = matched(run).matches["communicator"].cat
+    groups = [str(name) for name in column.categories]
+    known = _known(run)
+    named = _named(known)
+    inferred = _untied(_inferred(run, integers(column.codes), known, named), named)
+    told: dict[str, tuple[str | None, str | None]] = {
+        **{group: (name, "inferred") for group, name in inferred.items()},
+        **{group: (name or None, "named" if name else None) for group, name in named.items()},
+    }
+    return GROUP_DIMENSIONS.from_rows(
+        [
+            {
+                "communicator": group,
+                "dimension": told.get(group, (None, None))[0],
+                "dimension_provenance": told.get(group, (None, None))[1],
+            }
+            for group in groups
+        ]
+    )
+
+
+def spoken(run: Measures, communicator: str) -> str:
+    """A process group as people speak of it: ``tp (ranks 0,1)``, else ``ranks 0,1``."""
+    table = group_dimensions(run)
+    dimension = table.loc[table["communicator"] == communicator, "dimension"].dropna()
+    ranks = _ranks(communicator)
+    who = f"ranks {ranks}" if ranks else f"group {communicator.removeprefix('#')}"
+    return f"{dimension.iloc[0]} ({who})" if len(dimension) else who
+
+
+def _known(run: Measures) -> pd.DataFrame:
+    """The table of groups, where these communicated, with their ``communicator``."""
+    used = run.collectives[["rank", "group"]].astype({"group": object})
+    used = used.assign(communicator=matched(run).matches["communicator"].astype(object))
+    used = used.dropna().drop_duplicates()
+    return run.groups.astype({"group": object}).merge(used, on=["rank", "group"])
+
+
+def _named(known: pd.DataFrame) -> dict[str, str]:
+    """The dimension of each group that the program named; empty if it is none."""
+    found: dict[str, str] = {}
+    texts = known[["communicator", "description", "group"]].astype(object).drop_duplicates()
+    for communicator, *names in texts.itertuples(index=False):
+        told = (named_dimension(name) for name in names if isinstance(name, str))
+        name = next((name for name in told if name is not None), None)
+        if name is not None:
+            found[communicator] = name
+    return found
+
+
+def _inferred(
+    run: Measures, group: Int64, known: pd.DataFrame, named: dict[str, str]
+) -> dict[str, str]:
+    """The dimension of each group without a name, as siblings' names or their traffic tell."""
+    column = matched(run).matches["communicator"].cat
+    number = {str(name): code for code, name in enumerate(column.categories)}
+    families: dict[_Family, list[str]] = defaultdict(list)
+    for communicator, family in _families(run, known).items():
+        families[family].append(communicator)
+    found: dict[str, str] = {}
+    asked: list[list[str]] = []
+    for siblings in families.values():
+        unnamed = [sibling for sibling in siblings if sibling not in named]
+        names = [named[sibling] for sibling in siblings if named.get(sibling)]
+        if names:
+            found |= dict.fromkeys(unnamed, names[0])
+        elif len(unnamed) == len(siblings):
+            asked.append(siblings)
+    of_group: Int64 = np.full(len(number) + 1, -1, np.int64)  # the last is of rows without one
+    for family_number, siblings in enumerate(asked):
+        of_group[[number[sibling] for sibling in siblings]] = family_number
+    told = by_traffic(run, of_group[group])
+    if not named and not found and set(told.values()) in ({"ep"}, {"cp"}):
+        return {}  # a benchmark exchanges as experts and attention do; training has gradients
+    for family_number, name in told.items():
+        found |= dict.fromkeys(asked[family_number], name)
+    return found
+
+
+def _families(run: Measures, known: pd.DataFrame) -> dict[str, _Family]:
+    """What sibling groups share: how far their ranks are from the first.
+
+    Groups of the same ranks are of as many families, in the order in which they were made.
+    """
+    worlds = run.ranks["world_size"].dropna()
+    world = int(worlds.max()) if len(worlds) else 0
+    found: dict[str, _Family] = {}
+    made: Counter[str] = Counter()
+    for communicator in known["communicator"].unique():
+        listed = _ranks(communicator)
+        made[listed] += 1
+        ranks = [int(rank) for rank in listed.split(",")] if listed else []
+        if _in_mesh(ranks, world):
+            found[communicator] = (made[listed], *(rank - ranks[0] for rank in ranks))
+    return found
+
+
+def _in_mesh(ranks: list[int], world: int) -> bool:
+    """Whether some dimensions of a mesh of all ranks can be these ranks."""
+    least = 1
+    while len(ranks) > 1:
+        stride = ranks[1] - ranks[0]
+        steps = [later - rank for rank, later in pairwise(ranks)]
+        count = next((n for n, step in enumerate(steps, 1) if step != stride), len(ranks))
+        heads = ranks[::count]
+        whole = [head + stride * n for head in heads for n in range(count)]
+        if stride % least or ranks != whole:
+            return False
+        least, ranks = stride * count, heads
+    return least > 1 and world % least == 0
+
+
+def _ranks(communicator: str) -> str:
+    return communicator.partition("#")[0]
+
+
+def _untied(inferred: dict[str, str], named: dict[str, str]) -> dict[str, str]:
+    """Without the dp that are within a pipeline."""
+    pipelines = [_ranks(group) for group, name in {**inferred, **named}.items() if name == "pp"]
+    stages: dict[str, set[str]] = {}
+    for listed in pipelines:
+        ranks = set(listed.split(","))
+        stages |= dict.fromkeys(ranks, ranks)
+
+    def tied(group: str) -> bool:
+        first, *others = _ranks(group).split(",")
+        return {first, *others} <= stages.get(first, set())
+
+    return {group: name for group, name in inferred.items() if name != "dp" or not tied(group)}

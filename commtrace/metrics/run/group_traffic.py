@@ -1,0 +1,279 @@
+"""What the traffic of process groups tells of the mesh's dimension that they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import Bool, Float64, Int64
+from commtrace.comms import POINT_TO_POINT
+from commtrace.metrics.rank.phases import phases
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["by_traffic"]
+
+_ENOUGH = 4  # ranks of each family, the lowest: of a pipeline they are the first stage
+_METRICS_BYTES = 1024  # groups without larger operations share losses and norms
+_SMALL = 1 / 64  # of the group's largest operation: smaller ones are not what it is for
+_MIXED = 1 / 4  # of a group's bytes: two uses of at least as many are no single dimension
+_FORWARD = 0.25  # of a step: what is before is in the forward pass
+_BACKWARD = 0.3  # of a step: what is behind is not
+_UNIFORM = 0.8  # of the operations have the same size: activations, not gradients
+_ALL = 0.95  # of the reductions are known to be launched behind the forward pass
+_GATHERS = 2  # before the first reduce_scatter: parameters of several layers
+_UNEVEN = 0.3  # different sizes for each all_to_all: tokens, routed to experts
+_BURST = 3  # all_to_alls at once: queries, keys and values
+_AT_ONCE = 0.1  # of an operation's time: what follows sooner is of the same burst
+_TOGETHER = 0.9  # of the messages go both ways at once: a ring of two
+_IN_TURN = 0.5  # at most as many: a pipeline of two
+_KINDS = {
+    **dict.fromkeys(POINT_TO_POINT, "messages"),
+    "all_to_all": "all_to_all",
+    "all_reduce": "reduce",
+    "reduce_scatter": "reduce",
+    "all_gather": "reduce",
+}
+
+_Links = set[tuple[int, int]]
+_Messages = tuple[Bool, Int64]
+"""Of a rank's messages, which it sent, and when each was done."""
+
+
+def by_traffic(run: Measures, family: Int64) -> dict[int, str]:
+    """The dimension of each family of sibling groups whose traffic is clear.
+
+    ``family`` has its number for each row of ``collectives``; -1 for rows of none. What each
+    dimension is known by:
+
+    - pp: messages along a chain of ranks; cp: messages around a ring;
+    - ep: all_to_alls, of uneven sizes or one by one; cp: of queries, keys and values at once;
+    - tp: reductions of activations, so in the forward pass and in the backward pass;
+    - dp: reductions of gradients, so behind it, or of shards of what another dp reduced;
+      all_gathers of the parameters of several layers before any reduce_scatter.
+    """
+    rows = _rows(run, family)
+    if (rows["kind"] == "reduce").any():
+        rows["position"] = _positions(run, rows)
+        rows["behind"] = _behind(run, rows)
+    found: dict[int, str | None] = {}
+    reducing: dict[int, _Reducing] = {}
+    for key, mine in rows.groupby("family", sort=False):
+        number = cast("int", key)
+        kind = _kind(mine)
+        if kind == "messages":
+            found[number] = _by_messages(mine)
+        elif kind == "all_to_all":
+            found[number] = _by_all_to_alls(mine)
+        elif kind == "reduce":
+            reducing[number] = _Reducing.of(mine)
+    sharded = {number: each for number, each in reducing.items() if each.scatters}
+    found |= {number: each.dimension() for number, each in sharded.items()}
+    shards = {
+        size for number, each in sharded.items() if found[number] == "dp" for size in each.shards
+    }
+    for number in reducing.keys() - sharded.keys():
+        of_shards = shards and set(reducing[number].sizes) <= shards
+        found[number] = "dp" if of_shards else reducing[number].dimension()
+    return {number: dimension for number, dimension in found.items() if dimension is not None}
+
+
+def _rows(run: Measures, family: Int64) -> pd.DataFrame:
+    """The rows that tell a family's use, by rank and time."""
+    columns = ["rank", "step", "op", "size_bytes", "in_bytes", "out_bytes", "peer", "start_ns"]
+    table = run.collectives[[*columns, "duration_ns"]]
+    rows = table.assign(
+        family=family,
+        row=np.arange(len(table)),
+        end_ns=table["start_ns"] + table["duration_ns"],
+        size_bytes=table["size_bytes"].astype("float64"),
+        op=table["op"].astype(object),
+        kind=table["op"].astype(object).map(_KINDS),
+    )
+    rows = rows[(family >= 0) & rows["kind"].notna().to_numpy() & rows["size_bytes"].notna()]
+    largest = rows.groupby("family")["size_bytes"].transform("max")
+    rows = rows[(largest > _METRICS_BYTES) & (rows["size_bytes"] >= _SMALL * largest)]
+    rows = rows.sort_values(["family", "rank", "start_ns"], kind="stable")
+    some = rows[["family", "rank"]].drop_duplicates().groupby("family").head(_ENOUGH)
+    of_some = rows.merge(some.assign(chosen=True), how="left")["chosen"].notna().to_numpy()
+    return rows[of_some | (rows["kind"] == "messages").to_numpy()].reset_index(drop=True)
+
+
+def _behind(run: Measures, rows: pd.DataFrame) -> Bool:
+    """Whether each reduction is known to be launched behind the forward pass."""
+    ranks = rows.loc[rows["kind"] == "reduce", "rank"].unique()
+    tables = {name: getattr(run, name) for name in ("collectives", "kernels", "ops", "steps")}
+    part = replace(run, **{name: t[t["rank"].isin(ranks)] for name, t in tables.items()})
+    place = np.full(len(run.collectives), -1)
+    place[run.collectives["rank"].isin(ranks)] = np.arange(len(part.collectives))
+    told = np.asarray([phase in ("backward", "optimizer") for phase in phases(part)])
+    behind: Bool = np.append(told, False)[place[rows["row"].to_numpy()]]
+    return behind
+
+
+def _positions(run: Measures, rows: pd.DataFrame) -> Float64:
+    """The share of its step's compute that began before each reduction; else NaN."""
+    position = np.full(len(rows), np.nan)
+    wanted = ((rows["kind"] == "reduce") & rows["step"].notna()).to_numpy()
+    places = {
+        rank: at[wanted[at]]
+        for rank, at in rows.groupby("rank").indices.items()
+        if wanted[at].any()
+    }
+    computing = [
+        table[table["rank"].isin([*places]) & (table["kind"] == "compute") & table["step"].notna()]
+        for table in (run.kernels, run.ops)
+    ]
+    when = ["rank", "step", "start_ns", "duration_ns"]
+    for rank, mine in pd.concat([table[when] for table in computing]).groupby("rank"):
+        mine = mine.sort_values("start_ns")
+        done = np.concatenate(([0], mine["duration_ns"].cumsum().to_numpy(np.float64)))
+        ends = pd.Series(done[1:]).groupby(mine["step"].to_numpy(np.int64)).max()
+        at = places[rank]
+        before = done[mine["start_ns"].searchsorted(rows["start_ns"].to_numpy()[at])]
+        step = rows["step"].to_numpy(np.int64, na_value=-1)[at]
+        last = ends.reindex(step).to_numpy()
+        first = ends.shift(fill_value=0).reindex(step).to_numpy()
+        position[at] = (before - first) / np.where(last > first, last - first, np.nan)
+    return position
+
+
+def _kind(mine: pd.DataFrame) -> str | None:
+    """What most bytes are of; None if two kinds have a part of them."""
+    share = mine.groupby("kind")["size_bytes"].sum() / mine["size_bytes"].sum()
+    used = share[share >= _MIXED]
+    return str(used.index[0]) if len(used) == 1 else None
+
+
+def _by_messages(mine: pd.DataFrame) -> str | None:
+    """A chain is a pipeline; a ring that goes one way passes keys and values on."""
+    mine = mine[mine["peer"].notna()]
+    rank, peer = mine["rank"].to_numpy(np.int64), mine["peer"].to_numpy(np.int64)
+    sends, end = (mine["op"] == "send").to_numpy(), mine["end_ns"].to_numpy()
+    source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
+    links = set(zip(source.tolist(), target.tolist(), strict=True))
+    firsts = np.flatnonzero(np.diff(rank, prepend=-1))
+    by_rank = {
+        int(rank[at[0]]): (sends[at], end[at]) for at in np.split(np.arange(rank.size), firsts[1:])
+    }
+    answers = {_shape(part, by_rank) for part in _connected(links)} if links else {None}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _connected(links: _Links) -> list[_Links]:
+    """The links of each set of ranks that are connected."""
+    part_of: dict[int, set[int]] = {}
+    for link in links:
+        joined = part_of.get(link[0], {link[0]}) | part_of.get(link[1], {link[1]})
+        part_of |= dict.fromkeys(joined, joined)
+    parts: dict[int, _Links] = {}
+    for link in links:
+        parts.setdefault(id(part_of[link[0]]), set()).add(link)
+    return list(parts.values())
+
+
+def _shape(links: _Links, messages: Mapping[int, _Messages]) -> str | None:
+    """What a connected set of links is."""
+    ranks = {rank for link in links for rank in link}
+    neighbours = {frozenset(link) for link in links}
+    both_ways = len(links) == 2 * len(neighbours)
+    if len(ranks) == 2:
+        return _between_two([messages[r] for r in ranks if r in messages]) if both_ways else "pp"
+    degree = Counter(rank for pair in neighbours for rank in pair)
+    if max(degree.values()) > 2:
+        return None
+    if len(neighbours) < len(ranks):
+        # Of a ring, missing ranks can leave a chain that goes one way.
+        return "pp" if both_ways or ranks <= messages.keys() else None
+    return "pp" if both_ways else "cp" if len(links) == len(ranks) else None
+
+
+def _between_two(messages: list[_Messages]) -> str | None:
+    """A ring of two sends and receives at once, a pipeline in turn."""
+    shares = []
+    for sends, end in messages:
+        out, back = np.sort(end[sends]), np.sort(end[~sends])
+        count = min(out.size, back.size)
+        usual = (end.max() - end.min()) / max(out.size - 1, 1)
+        if count:
+            shares.append((np.abs(out[:count] - back[:count]) <= usual / 4).mean())
+    if not shares or _IN_TURN < min(shares) < _TOGETHER:
+        return None
+    return "cp" if min(shares) >= _TOGETHER else "pp"
+
+
+def _by_all_to_alls(mine: pd.DataFrame) -> str:
+    """Experts get uneven shares, or one exchange at a time; attention swaps three at once."""
+    mine = mine[mine["op"] == "all_to_all"]
+    one = mine[mine["rank"] == mine["rank"].iloc[0]]
+    sizes = one["size_bytes"].nunique()
+    uneven = (mine["in_bytes"] != mine["out_bytes"]).fillna(value=False).any()
+    if uneven or sizes > max(_BURST, _UNEVEN * len(one)):
+        return "ep"
+    return "cp" if sizes > 1 or _bursts(one) else "ep"
+
+
+def _bursts(one: pd.DataFrame) -> bool:
+    """Whether half of a rank's operations follow each other at once, in threes."""
+    start, end = one["start_ns"].to_numpy(), one["end_ns"].to_numpy()
+    apart = start[1:] - end[:-1] > np.median(end - start) * _AT_ONCE
+    burst = np.cumsum(np.concatenate(([0], apart)))
+    return bool((np.bincount(burst)[burst] >= _BURST).mean() >= 0.5)
+
+
+@dataclass(frozen=True)
+class _Reducing:
+    """A family's reductions.
+
+    ``position`` is that of the first reduction in a step, of the rank that is first;
+    ``behind`` the share that is known to be behind the forward pass; ``gathers`` the usual
+    all_gathers before a step's first reduce_scatter; NaN is unknown. ``sizes`` counts the
+    reductions of each size; ``shards`` are what reduce_scatters left.
+    """
+
+    scatters: bool
+    position: float
+    behind: float
+    gathers: float
+    sizes: Mapping[float, int]
+    shards: frozenset[float]
+
+    @classmethod
+    def of(cls, mine: pd.DataFrame) -> _Reducing:
+        reduces = mine[mine["op"] != "all_gather"]
+        bytes_of = reduces.groupby("op")["size_bytes"].sum()
+        scatters = bytes_of.get("reduce_scatter", 0) > bytes_of.get("all_reduce", 0)
+        reduces = reduces[reduces["op"] == ("reduce_scatter" if scatters else "all_reduce")]
+        first = reduces.groupby(["rank", "step"])["position"].min()
+        return cls(
+            bool(scatters),
+            float(first.groupby("rank").median().min()),
+            float(reduces["behind"].mean()),
+            _gathers(mine) if scatters else np.nan,
+            Counter(reduces["size_bytes"].tolist()),
+            frozenset(reduces["out_bytes"].dropna().astype("float64")) if scatters else frozenset(),
+        )
+
+    def dimension(self) -> str | None:
+        """Tp or dp; None where neither is clear."""
+        if self.position >= _BACKWARD or self.behind >= _ALL or self.gathers >= _GATHERS:
+            return "dp"
+        total = sum(self.sizes.values())
+        uniform = total and max(self.sizes.values()) >= _UNIFORM * total
+        in_both = self.position < _FORWARD and self.behind > 0
+        return "tp" if in_both and uniform else None
+
+
+def _gathers(mine: pd.DataFrame) -> float:
+    """All_gathers before the first reduce_scatter of a step, as usual."""
+    mine = mine[mine["step"].notna()]
+    place = [mine["rank"], mine["step"]]
+    scattered = (mine["op"] == "reduce_scatter").groupby(place).cumsum()
+    before = (mine["op"] == "all_gather") & (scattered == 0)
+    return float(before.groupby(place).sum().median())
