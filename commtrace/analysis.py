@@ -10,7 +10,7 @@ from commtrace.diagnosis import Note, Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Analysis", "Summary"]
+__all__ = ["Analysis", "Question", "Summary"]
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,31 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Question:
+    """What a recorded workload asks, and where in the table of ranges the answer is.
+
+    ``column`` of the rows of ``labels``, the first of which the others are held against; both
+    are empty where the findings answer.
+    """
+
+    text: str
+    column: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Analysis:
     """One run's analysis: the input of every report. Tables as in ``metrics``."""
 
     run: Summary
+    question: Question | None
     notes: tuple[Note, ...]
     devices: pd.DataFrame
     streams: pd.DataFrame
     stream_overlap: pd.DataFrame
     collectives: pd.DataFrame
     copies: pd.DataFrame
+    ranges: pd.DataFrame
     ranks: pd.DataFrame
     arrivals: pd.DataFrame
     operations: pd.DataFrame

@@ -186,6 +186,12 @@ class Run:
 
         return streams(self.measures)
 
+    def ranges(self) -> pd.DataFrame:
+        """What each labelled range (``record_function``) cost: ``metrics.ranges.RANGES``."""
+        from commtrace.metrics.run.ranges import ranges
+
+        return ranges(self.measures)
+
     def exposure(self, by: By = "group") -> pd.DataFrame:
         """To which ``group``, ``op``, ``step`` or ``phase`` exposed communication belongs.
 
@@ -238,6 +244,7 @@ class Run:
     @cached_property
     def _measures(self) -> dict[str, Any]:
         from commtrace.metrics.rank.copies import copies
+        from commtrace.metrics.run.question import question
         from commtrace.metrics.run.ranks import ranks
         from commtrace.metrics.run.sizes import unsized
         from commtrace.metrics.run.summary import summary
@@ -246,6 +253,7 @@ class Run:
 
         return {
             "run": summary(self.measures, self.name),
+            "question": question(self.measures),
             "notes": (
                 self.notes
                 + unsized(self.measures)
@@ -257,6 +265,7 @@ class Run:
             "stream_overlap": self.overlap(by="stream"),
             "collectives": self.bandwidth(),
             "copies": copies(self.measures),
+            "ranges": self.ranges(),
             "ranks": ranks(self.measures),
             "arrivals": self.skew(),
             "operations": self.operations,
