@@ -65,6 +65,7 @@ def record(
             "workload": {
                 "name": plan.name,
                 "question": plan.question,
+                "answer": list(plan.answer),
                 "settings": conceal.settings(values),
             },
             "iterations": job.iterations,
