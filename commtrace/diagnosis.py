@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from commtrace.intervals import Intervals
 from commtrace.units import counted
 
 __all__ = [
@@ -46,7 +47,9 @@ class Finding:
     """One fault that a rule saw. ``cost_ns`` is the time recoverable at most.
 
     ``ranks`` are the culprits, ``streams`` where to look, the times Unix nanoseconds on the
-    run's clock. ``explained_by`` names the rule whose finding this one is a symptom of.
+    run's clock. ``explained_by`` names the rule whose finding this one is a symptom of;
+    ``place`` is the program's innermost label that it lies in, None if in no single one.
+    ``when`` are the times of its events, until the place is known.
     """
 
     rule: str
@@ -61,6 +64,8 @@ class Finding:
     advice: str
     confidence: Literal["high", "medium", "low"]
     explained_by: str | None = None
+    place: str | None = None
+    when: Intervals | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -13,21 +13,24 @@ from commtrace.metrics.rank.copies import COPIES
 from commtrace.metrics.rank.devices import DEVICES
 from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS
 from commtrace.metrics.run.collectives import COLLECTIVES
+from commtrace.metrics.run.ranges import RANGES
 from commtrace.metrics.run.ranks import RANKS
 from commtrace.metrics.run.waits import OPERATIONS
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
+    from commtrace.diagnosis import Finding
 
 __all__ = ["SCHEMA_VERSION", "render", "schema"]
 
 SCHEMA_VERSION = 1
 
 _TABLES = {
-    table.name: table for table in (DEVICES, STREAMS, STREAM_OVERLAP, COLLECTIVES, COPIES, RANKS)
+    table.name: table
+    for table in (DEVICES, STREAMS, STREAM_OVERLAP, COLLECTIVES, COPIES, RANKS, RANGES)
 }
-_NEVER_NULL = ("device", "kind", "file")
+_NEVER_NULL = ("device", "kind", "file", "label")
 _VALUES = {
     (STREAMS.name, "kind"): ("compute", "communication", "copy", "mixed"),
     (COPIES.name, "kind"): ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", None),
@@ -58,7 +61,8 @@ def render(analysis: Analysis, *, operations: bool = False) -> str:
         "copies": rows(analysis.copies),
         "clock": rows(analysis.clock[list(_CLOCK)]),
         "ranks": rows(analysis.ranks),
-        "findings": [asdict(finding) for finding in diagnosis.findings],
+        "ranges": rows(analysis.ranges),
+        "findings": [_finding(finding) for finding in diagnosis.findings],
         "skipped": dict(diagnosis.skipped),
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
@@ -82,6 +86,7 @@ def schema() -> _Json:
         "copies": tables["copies"],
         "clock": _rows("one rank's clock against the lowest rank's", _CLOCK),
         "ranks": tables["ranks"],
+        "ranges": tables["ranges"],
         "findings": _rows("a finding, costliest first, symptoms behind their cause", _FINDING),
         "skipped": {
             "type": "object",
@@ -97,6 +102,11 @@ def schema() -> _Json:
         **_object(properties),
         "required": [name for name in properties if name != "operations"],
     }
+
+
+def _finding(finding: Finding) -> _Json:
+    """The fields that the contract names."""
+    return {name: value for name, value in asdict(finding).items() if name in _FINDING}
 
 
 def _operations(analysis: Analysis) -> list[_Json]:
@@ -211,5 +221,10 @@ _FINDING = {
     "confidence": {"enum": ["high", "medium", "low"], "description": "How sure it is."},
     "explained_by": _field(
         ["string", "null"], "The rule whose finding this one is a symptom of, if any."
+    ),
+    "place": _field(
+        ["string", "null"],
+        "The innermost of the program's own labels (`record_function`) that nine tenths of it "
+        "lie in; null if no single one.",
     ),
 }
