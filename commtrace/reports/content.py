@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from commtrace.reports import tables, waiting
+from commtrace.reports import ranges, tables, waiting
 from commtrace.reports.tables import Section, exposed_share, more
 from commtrace.reports.text import clean, duration, percent
 from commtrace.table import rows
@@ -25,7 +25,8 @@ _NAMED = 4
 def headline(analysis: Analysis) -> list[str]:
     """A line each: the name, what ran, what its communication cost, and who was waited for.
 
-    The last only if one rank stands out.
+    The last only if one rank stands out. What a recorded workload asked, and the answer, comes
+    before what ran.
     """
     run = analysis.run
     present = len(run.ranks)
@@ -44,6 +45,7 @@ def headline(analysis: Analysis) -> list[str]:
     ]
     return [
         clean(run.name),
+        *filter(None, [ranges.answer(analysis)]),
         " · ".join(clean(fact, 60) for fact in facts),
         clean(_verdict(rows(analysis.devices), {note.code for note in analysis.notes})),
         *filter(None, [waiting.straggler(analysis)]),
@@ -59,6 +61,8 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
         yield tables.collectives(analysis.collectives, span_ns, clocks)
     if waiting.matters(analysis):
         yield waiting.section(analysis)
+    if section := ranges.section(analysis.ranges):
+        yield section
     if len(analysis.copies):
         yield tables.copies(analysis.copies)
 
