@@ -18,7 +18,7 @@ __all__ = ["answer", "section"]
 
 _SHOWN = 12
 _WIDEST = 26
-_INCOMPARABLE = 100
+_INCOMPARABLE = 100  # times the fastest: no way to do the same
 _FOOTER = (
     "x best: times the fastest beside it. On a GPU a range lasts until what its host launched is "
     "done. From compute on: the mean of a range."
@@ -88,7 +88,7 @@ def _compared(column: str, labels: tuple[str, ...], table: list[dict[str, Any]])
     first, base = known[0]
     parts = [f"{clean(first, 40)} {shown(base)}"]
     for label, value in known[1:]:
-        times = f" ({value / base:.3g}x)" if base else ""
+        times = f" ({_times(value / base)})" if base else ""
         parts.append(f"{clean(label, 40)} {shown(value)}{times}")
     return f"{name}: {', '.join(parts)}."
 
@@ -104,12 +104,13 @@ def _depths(table: list[dict[str, Any]]) -> list[int]:
 
 
 def _range(row: dict[str, Any], depth: int) -> list[str]:
+    ratio = row["ratio_to_fastest"]
     return [
         "  " * min(depth, 4) + clean(row["label"], _WIDEST),
         f"{row['count']:,}",
         duration(row["duration_ns_p50"]),
         duration(row["duration_ns_p95"]),
-        _times(row["ratio_to_fastest"]),
+        NOTHING if ratio is None or ratio >= _INCOMPARABLE else _times(ratio),
         duration(row["compute_ns"]),
         duration(row["exposed_communication_ns"]),
         duration(row["overlapped_communication_ns"]),
@@ -118,8 +119,5 @@ def _range(row: dict[str, Any], depth: int) -> list[str]:
     ]
 
 
-def _times(ratio: float | None) -> str:
-    """Nothing for what is no way to do the same."""
-    if ratio is None or ratio >= _INCOMPARABLE:
-        return NOTHING
-    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.0f}x"
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:,.0f}x"
