@@ -10,7 +10,7 @@ from commtrace.diagnosis import Note, Verdict, about
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Analysis", "Summary"]
+__all__ = ["Analysis", "Question", "Summary"]
 
 
 _Rank = Annotated[int, about("A rank.")]
@@ -37,10 +37,24 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Question:
+    """What a recorded workload asks, and where in the table of ranges the answer is.
+
+    ``column`` of the rows of ``labels``, the first of which the others are held against; both
+    are empty where the findings answer.
+    """
+
+    text: str
+    column: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Analysis:
     """One run's analysis, the input of every report: what ran, its measures, the verdict."""
 
     run: Summary
+    question: Question | None
     notes: tuple[Note, ...]
     measures: Measures
     verdict: Verdict

@@ -74,6 +74,15 @@ class Finding:
     explained_by: Annotated[
         str | None, about("The rule whose finding this one is a symptom of, if any.")
     ] = None
+    place: Annotated[
+        str | None,
+        about(
+            "The innermost of the program's own labels (`record_function`) that nine tenths of it "
+            "lie in; null if no single one."
+        ),
+    ] = None
+    when: Any = field(default=None, repr=False, compare=False)
+    """The starts and ends of its events, until its place is known."""
 
 
 @dataclass(frozen=True)

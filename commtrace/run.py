@@ -186,6 +186,12 @@ class Run:
 
         return streams(self.measures)
 
+    def ranges(self) -> pd.DataFrame:
+        """What each labelled range (``record_function``) cost: ``metrics.ranges.RANGES``."""
+        from commtrace.metrics.run.ranges import ranges
+
+        return ranges(self.measures)
+
     def exposure(self, by: By = "group") -> pd.DataFrame:
         """To which ``group``, ``op``, ``step`` or ``phase`` exposed communication belongs.
 
@@ -228,6 +234,7 @@ class Run:
         thresholds: Thresholds | None = None,
     ) -> Analysis:
         """The run's measures and its diagnosis: what a report shows."""
+        from commtrace.metrics.run.question import question
         from commtrace.metrics.run.sizes import unsized
         from commtrace.metrics.run.summary import summary
         from commtrace.metrics.run.waits import unmatched
@@ -238,7 +245,11 @@ class Run:
         run = self.measures
         notes = (*self.notes, *unsized(run), *unmatched(run), *steps_without_work(run))
         return Analysis(
-            summary(run, self.name), notes + diagnosis.notes, run, verdict(run, diagnosis)
+            run=summary(run, self.name),
+            question=question(run),
+            notes=notes + diagnosis.notes,
+            measures=run,
+            verdict=verdict(run, diagnosis),
         )
 
     def hta(self) -> Any:

@@ -132,6 +132,7 @@ def manifest() -> Json:
         "workload": {
             "name": "p2p_copies",
             "question": "Why do some GPUs get the same tensors much later than others?",
+            "answer": [],
             "settings": {"elements": BYTES // 4, "tensors": TENSORS, "dtype": "float32"},
         },
         "iterations": 1,

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
+ANSWER = ("duration_ns_p50", "default_group", "subgroup")
+
 
 def setup(ctx, delay_ms: float = 2.0) -> SimpleNamespace:
     """Make a subgroup of the first and the last rank."""

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+ANSWER = ("duration_ns_p50", "float32", "float16", "bfloat16")
 
 
 def setup(ctx, elements: int = 0) -> SimpleNamespace:

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+ANSWER = ("size_bytes", "sync_always", "no_sync")
+
 
 def setup(
     ctx, width: int = 512, layers: int = 8, micro_batches: int = 4, bucket_mb: float = 1.0

@@ -15,6 +15,8 @@ import torch.distributed as dist
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
+ANSWER = ("duration_ns_p50", "all_reduce", "reduce + broadcast", "reduce_scatter + all_gather")
+
 
 def setup(
     ctx, elements: int = 1_000_000, dtype: torch.dtype = torch.float32, variant: str = "matched"

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
+ANSWER = ("duration_ns_p50", "pageable, blocking", "pinned, blocking")
+
 
 def setup(ctx, elements: int = 4_000_000, dtype: torch.dtype = torch.float32) -> SimpleNamespace:
     """Allocate on the host, in either kind of memory, and on the device."""

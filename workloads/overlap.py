@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
+ANSWER = ("overlapped_communication_ns", "synchronous", "overlapped", "waited_too_early")
+
 
 def setup(
     ctx, elements: int = 4_000_000, dtype: torch.dtype = torch.float32, products: int = 8

@@ -12,6 +12,8 @@ import torch.distributed as dist
 # Its name since torch 2.13; before, it was reduce_scatter_tensor.
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
+ANSWER = ("duration_ns_p50", "list", "tensor", "subgroup")
+
 
 def setup(ctx, elements: int = 250_000, dtype: torch.dtype = torch.float32) -> SimpleNamespace:
     """Allocate a part per rank: of all ranks, and of the first and the last alone."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["CLOCK", "MATCHES", "SAME_HOST_ERROR_NS", "Matched", "match"]
+__all__ = ["CLOCK", "MATCHES", "SAME_HOST_ERROR_NS", "Matched", "match", "on_run_clock"]
 
 
 @dataclass(frozen=True)

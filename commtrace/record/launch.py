@@ -66,6 +66,7 @@ def record(
             "workload": {
                 "name": plan.name,
                 "question": plan.question,
+                "answer": list(plan.answer),
                 "settings": conceal.settings(values),
             },
             "iterations": job.iterations,

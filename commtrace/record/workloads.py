@@ -37,13 +37,16 @@ class Setting:
 class Workload:
     """One workload as its file describes it.
 
-    ``question`` is the first paragraph of its docstring; ``world_size`` None where the file
-    does not say.
+    ``question`` is the first paragraph of its docstring. ``answer`` is where the table of
+    ranges answers it: a column, and the labels to read it off, the first of which the others
+    are held against; empty where the findings do. ``world_size`` is None where the file does
+    not say.
     """
 
     name: str
     path: Path
     question: str
+    answer: tuple[str, ...]
     parameters: tuple[Setting, ...]
     world_size: int | None
     iterations: int
@@ -118,6 +121,7 @@ def parse(path: Path) -> Workload:
         name=path.stem,
         path=path,
         question=" ".join((ast.get_docstring(module) or "").split("\n\n")[0].split()),
+        answer=_answer(module, path),
         parameters=tuple(_parameters(functions["setup"], path)),
         world_size=constants.get("WORLD_SIZE"),
         iterations=constants.get("ITERATIONS", 5),
@@ -137,15 +141,29 @@ def _near(name: str, names: Mapping[str, object]) -> str:
 
 
 def _constants(module: ast.Module, path: Path) -> Iterator[tuple[str, int]]:
+    for name, node in _assigned(module):
+        if name in ("WORLD_SIZE", "ITERATIONS", "WARMUP"):
+            value = _literal(node)
+            if type(value) is not int:
+                raise UsageError(f"{path}: {name} must be a literal integer")
+            yield name, value
+
+
+def _answer(module: ast.Module, path: Path) -> tuple[str, ...]:
+    node = dict(_assigned(module)).get("ANSWER")
+    parts = [_literal(part) for part in node.elts] if isinstance(node, ast.Tuple) else []
+    texts = tuple(part for part in parts if isinstance(part, str))
+    if node is not None and (len(texts) < 2 or len(texts) < len(parts)):
+        raise UsageError(f"{path}: ANSWER must be a tuple of literals: a column, then labels")
+    return texts
+
+
+def _assigned(module: ast.Module) -> Iterator[tuple[str, ast.expr | None]]:
+    """Names of the module, and what they are set to."""
     for node in module.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        name = getattr(target, "id", None)
-        if name not in ("WORLD_SIZE", "ITERATIONS", "WARMUP"):
-            continue
-        value = _literal(getattr(node, "value", None))
-        if type(value) is not int:
-            raise UsageError(f"{path}: {name} must be a literal integer")
-        yield name, value
+        if isinstance(target, ast.Name):
+            yield target.id, getattr(node, "value", None)
 
 
 def _parameters(setup: ast.FunctionDef, path: Path) -> Iterator[Setting]:

@@ -15,6 +15,7 @@ from commtrace import config
 from commtrace.causal.compared import among_those_there
 from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Note, Verdict
 from commtrace.errors import UsageError
+from commtrace.metrics.run.places import place
 from commtrace.metrics.run.whole import whole
 from commtrace.rules._rule import Rule
 
@@ -95,10 +96,18 @@ def diagnose(
             notes.append(Note("broken-rule", f"{name} was not checked: {skipped[name]}"))
     at_most = whole(run).time_ns
     held = [
-        among_those_there(replace(one, cost_ns=min(one.cost_ns, at_most)), run) for one in findings
+        among_those_there(replace(one, cost_ns=min(one.cost_ns, at_most)), run)
+        for one in (_placed(found, run) for found in findings)
     ]
     all_broke = 0 < len(chosen) == len(notes)
     return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes), all_broke)
+
+
+def _placed(finding: Finding, run: Measures) -> Finding:
+    """The finding, with the label that it lies in."""
+    if finding.when is None:
+        return finding
+    return replace(finding, place=place(run, finding.when, finding.ranks), when=None)
 
 
 def broken(name: str, error: Exception) -> str:

@@ -11,7 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from commtrace.arrays import NULL, integers
 from commtrace.diagnosis import Evidence, Finding
+from commtrace.intervals import Intervals, union
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -75,6 +77,7 @@ class Rule(ABC):
             advice=advice,
             confidence=confidence,
             explained_by=explained_by,
+            when=_merged(starts, ends),
         )
 
     @abstractmethod
@@ -90,6 +93,15 @@ class Rule(ABC):
     @abstractmethod
     def good() -> Measures:
         """Its nearest neighbour that does not."""
+
+
+def _merged(starts: ArrayLike, ends: ArrayLike) -> Intervals:
+    """The known times of events, as a merged set; a moment is a nanosecond long."""
+    first, last = np.broadcast_arrays(
+        *(integers(pd.Series(np.ravel(times)).round().astype("Int64")) for times in (starts, ends))
+    )
+    known = (first != NULL) & (last != NULL)
+    return union(first[known], np.maximum(last, first + 1)[known])
 
 
 def _starts_and_ends(events: pd.DataFrame) -> tuple[ArrayLike, ArrayLike]:

@@ -7,7 +7,15 @@ import pytest
 
 import commtrace as ct
 from commtrace.metrics.rank import copies, devices, exposure, queueing, streams
-from commtrace.metrics.run import bandwidth, calls, collectives, decompositions, joined_rows, waits
+from commtrace.metrics.run import (
+    bandwidth,
+    calls,
+    collectives,
+    decompositions,
+    joined_rows,
+    ranges,
+    waits,
+)
 from commtrace.metrics.run import ranks as of_ranks
 from commtrace.table import Table
 
@@ -23,6 +31,7 @@ MEASURES: list[tuple[Callable[..., Any], Table]] = [
     (of_ranks.arrivals, of_ranks.ARRIVALS),
     (of_ranks.ranks, of_ranks.RANKS),
     (queueing.queueing, queueing.QUEUEING),
+    (ranges.ranges, ranges.RANGES),
     (streams.stream_overlap, streams.STREAM_OVERLAP),
     (streams.streams, streams.STREAMS),
     (waits.operations, waits.OPERATIONS),

@@ -77,6 +77,7 @@ def test_the_manifest_says_what_ran_where(two_at_once: tuple[Path, Path]) -> Non
     assert content["workload"] == {
         "name": "faulty",
         "question": "Does one rank's fault end the recording?",
+        "answer": [],
         "settings": {"fault": "none", "elements": 4, "dtype": "float64"},
     }
     assert (content["iterations"], content["warmup"]) == (5, 2)

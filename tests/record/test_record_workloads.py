@@ -36,6 +36,7 @@ def test_what_a_file_says(faulty: Path) -> None:
     workload = workloads.parse(faulty)
     assert workload.name == "faulty"
     assert workload.question == "Does one rank's fault end the recording?"
+    assert workload.answer == ()
     assert workload.world_size is None
     assert workload.settings == {
         "fault": "none",
@@ -51,6 +52,12 @@ def test_module_constants_are_defaults(tmp_path: Path) -> None:
     workload = workloads.parse(write(tmp_path, more=more))
     assert workload.world_size == 2
     assert workload.settings == {"iterations": "3", "warmup": "0"}
+
+
+def test_where_the_answer_stands(tmp_path: Path) -> None:
+    answer = 'ANSWER = ("duration_ns_p50", "synchronous", "overlapped")\n'
+    workload = workloads.parse(write(tmp_path, more=answer))
+    assert workload.answer == ("duration_ns_p50", "synchronous", "overlapped")
 
 
 def test_values_by_type(tmp_path: Path) -> None:
@@ -97,6 +104,9 @@ def test_settings_that_cannot_be(faulty: Path, chosen: dict[str, str], message: 
         ("def setup(ctx, *, a: int = f()): ...", "", "setting a needs a literal as its default"),
         ("", "", "setup is missing"),
         ("def setup(ctx): ...", "WARMUP = f()", "WARMUP must be a literal integer"),
+        ("def setup(ctx): ...", "ANSWER = ('compute_ns',)", "ANSWER must be a tuple of literals"),
+        ("def setup(ctx): ...", "ANSWER = ('compute_ns', f())", "ANSWER must be a tuple of lit"),
+        ("def setup(ctx): ...", "ANSWER = answer()", "ANSWER must be a tuple of literals"),
         ("def setup(ctx: ...", "", "mine.py: cannot be read as Python"),
     ],
 )

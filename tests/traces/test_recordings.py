@@ -12,6 +12,7 @@ import pytest
 from expected import expected
 
 from commtrace.reader import read
+from commtrace.record.workloads import find, parse
 
 TRACES = Path(__file__).parents[2] / "traces"
 FOLDERS = sorted(path.parent for path in TRACES.glob("*/gloo-*/expected.json"))
@@ -29,6 +30,13 @@ def test_all_recordings_are_there() -> None:
     from make import RECORDINGS
 
     assert {recording.folder for recording in RECORDINGS} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", CASES)
+def test_its_manifest_poses_the_workloads_question(folder: Path) -> None:
+    asked = _json(folder / "manifest.json")["workload"]
+    workload = parse(find(asked["name"]))
+    assert (asked["question"], tuple(asked["answer"])) == (workload.question, workload.answer)
 
 
 @pytest.mark.parametrize("folder", CASES)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["Device", "Stream", "Work", "by_device", "device_work", "work"]
+__all__ = ["Device", "Stream", "Work", "by_device", "device_work", "without_kernel", "work"]
 
 Rows = npt.NDArray[np.intp]
 
@@ -181,13 +181,16 @@ def _tables(run: Measures, gpu_ranks: set[int]) -> Iterator[pd.DataFrame]:
     yield run.kernels
     yield run.copies.assign(kind="copy")
     called = run.collectives
-    # Kernels stand in their own table; what a copy engine or the CPU does stands here alone.
-    copied = called["name"].astype(object).str.startswith("Memcpy", na=False)
-    no_kernel = (called["device"] == "cpu") | copied.astype(bool)
-    yield called[no_kernel].assign(kind="communication")
+    yield called[without_kernel(called)].assign(kind="communication")
     ops = run.ops[~run.ops["rank"].isin(gpu_ranks)].rename(columns={"thread": "stream"})
     kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
     yield ops.assign(device="cpu", kind=kind)
+
+
+def without_kernel(called: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows of ``collectives`` are in no other table: a copy engine's, and the CPU's."""
+    copied = called["name"].astype(object).str.startswith("Memcpy", na=False)
+    return (called["device"] == "cpu") | copied.astype(bool)
 
 
 def _groups(events: pd.DataFrame, by_step: bool) -> Iterator[tuple[Stream, str, Rows]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["phases"]
+__all__ = ["launching_threads", "phases"]
 
 _WORDS = {
     "forward": "forward",
@@ -44,7 +44,7 @@ def phases(run: Measures) -> list[str | None]:
     """
     found = np.full(len(run.collectives), None, dtype=object)
     launched = run.collectives[["rank", "launch_ns"]].assign(
-        row=np.arange(found.size), thread=_threads(run)
+        row=np.arange(found.size), thread=launching_threads(run)
     )
     for rank, calls in launched.dropna(subset="launch_ns").groupby("rank", sort=False):
         steps = run.steps[run.steps["rank"] == rank]
@@ -63,7 +63,7 @@ def phases(run: Measures) -> list[str | None]:
 _Range = tuple[int, int, str]
 
 
-def _threads(run: Measures) -> Any:
+def launching_threads(run: Measures) -> Any:
     """The thread that launched the kernel of each row of collectives; NA where untold."""
     place = ["rank", "device", "stream", "start_ns"]
     kernels = run.kernels.loc[run.kernels["kind"] == "communication", [*place, "thread"]]

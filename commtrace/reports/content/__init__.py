@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run import ranges as labels
 from commtrace.metrics.run.collectives import collectives_by_dimension
-from commtrace.reports.content import tables, waiting
+from commtrace.reports.content import ranges, tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.table import rows
 from commtrace.trace_tables import CUT_BEFORE_GPU
@@ -27,7 +28,8 @@ _NAMED = 4
 def headline(analysis: Analysis) -> list[str]:
     """A line each: the name, what ran, what its communication cost, and who was waited for.
 
-    The last only if one rank stands out.
+    The last only if one rank stands out. What a recorded workload asked, and the answer, comes
+    before what ran.
     """
     run = analysis.run
     present = len(run.ranks)
@@ -46,6 +48,7 @@ def headline(analysis: Analysis) -> list[str]:
     ]
     return [
         clean(run.name),
+        *filter(None, [ranges.answer(analysis)]),
         " · ".join(clean(fact, 60) for fact in facts),
         clean(_verdict(rows(devices(analysis.measures)), {note.code for note in analysis.notes})),
         *filter(None, [waiting.straggler(analysis)]),
@@ -61,6 +64,8 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
         yield tables.collectives(costs, analysis.run.span_ns, waiting.clocks(analysis))
     if waiting.matters(analysis):
         yield waiting.section(analysis)
+    if section := ranges.section(labels.ranges(run)):
+        yield section
     if len(moved := copies(run)):
         yield tables.copies(moved)
 

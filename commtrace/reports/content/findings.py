@@ -78,8 +78,9 @@ def _told(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> Told:
         share = percent(finding.cost_ns, verdict.step_time_ns)
         whole = "steps" if verdict.in_steps else "run"
         cost = [f"costs at most {duration(finding.cost_ns)} ({share} of the {whole})"]
+    place = [f"in '{clean(finding.place, 40)}'"] if finding.place else []
     lines = [
-        " · ".join((*cost, f"{finding.confidence} confidence", finding.rule)),
+        " · ".join((*cost, *place, f"{finding.confidence} confidence", finding.rule)),
         f"→ {clean(finding.advice, 400)}",
     ]
     if symptoms:

@@ -20,6 +20,7 @@ from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS, stream_overl
 from commtrace.metrics.run.collectives import COLLECTIVES, collectives
 from commtrace.metrics.run.dimensions import DIMENSIONS, dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED
+from commtrace.metrics.run.ranges import RANGES, ranges
 from commtrace.metrics.run.ranks import RANKS, ranks
 from commtrace.metrics.run.waits import OPERATIONS, matched, operations
 from commtrace.reports import Look
@@ -45,8 +46,9 @@ _TABLES: tuple[tuple[Table, Callable[[Measures], pd.DataFrame]], ...] = (
     (COPIES, copies),
     (RANKS, ranks),
     (DIMENSIONS, dimensions),
+    (RANGES, ranges),
 )
-_NEVER_NULL = ("device", "kind", "file")
+_NEVER_NULL = ("device", "kind", "file", "label")
 _VALUES = {
     (STREAMS.name, "kind"): ("compute", "communication", "copy", "mixed"),
     (COPIES.name, "kind"): ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", None),
@@ -76,7 +78,7 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
         **{table.name: rows(measure(run)) for table, measure in _TABLES},
         **({"operations": _operations(run)} if look.operations else {}),
         "clock": rows(matched(run).clock[list(_CLOCK)]),
-        "findings": [asdict(finding) for finding in diagnosis.findings],
+        "findings": [_finding(finding) for finding in diagnosis.findings],
         "skipped": dict(diagnosis.skipped),
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
@@ -97,7 +99,7 @@ def schema() -> _Json:
         "operations": _rows("an operation on all its ranks; only if asked for", _OPERATION),
         "clock": _rows("one rank's clock against the lowest rank's", _CLOCK),
         "findings": _list(
-            "a finding, costliest first, symptoms behind their cause", _typed(Finding)
+            "a finding, costliest first, symptoms behind their cause", _typed(Finding, "when")
         ),
         "skipped": {
             "type": "object",
@@ -113,6 +115,10 @@ def schema() -> _Json:
         **_object(properties),
         "required": [name for name in properties if name != "operations"],
     }
+
+
+def _finding(finding: Finding) -> _Json:
+    return {name: value for name, value in asdict(finding).items() if name != "when"}
 
 
 def _operations(run: Measures) -> list[_Json]:

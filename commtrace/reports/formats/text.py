@@ -31,15 +31,15 @@ _COLOURS = dict(zip(BAR, ("green", "cyan", "red", "yellow", "bright_black"), str
 _BAR_AT_80 = 12
 _ROOMY = 100
 _ANY = Look()
+_NAME = 8  # characters that a name is not cut below
 _JUSTIFY: dict[str, JustifyMethod] = {"<": "left", ">": "right"}
 
 
 def render(analysis: Analysis, look: Look = _ANY) -> str:
     """What a busy person needs to know, as wide as ``look`` says."""
     console, width = _console(look.color, look.width), look.width
-    name, facts, *verdicts = content.headline(analysis)
-    for line, style in ((name, "bold"), (facts, ""), *((verdict, "bold") for verdict in verdicts)):
-        console.print(Text(line, style=style))
+    for line in content.headline(analysis):
+        console.print(Text(line, style="bold"))
     for section in content.sections(analysis, bar=min(max(_BAR_AT_80 + width - 80, 0), 40)):
         _print(console, section)
     if notes := content.notes(analysis.notes):
@@ -103,6 +103,13 @@ def _print(console: Console, section: Section) -> None:
     gap = 2 if console.width >= _ROOMY else 1
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
     height = max(name.count("\n") for name, _ in section.columns)
+    widths = [
+        max(cell_len(line) for text in texts for line in text.split("\n"))
+        for texts in zip([name for name, _ in section.columns], *section.cells, strict=True)
+    ]
+    too_wide = max(sum(widths) + gap * (len(widths) - 1) - console.width, 0)
+    names = [place for place, (_, align) in enumerate(section.columns) if align == "<"]
+    longest = max(names, key=lambda place: widths[place], default=None)
     for place, (name, align) in enumerate(section.columns):
         widest = max(cell_len(line) for row in section.cells for line in row[place].split("\n"))
         table.add_column(
@@ -111,6 +118,7 @@ def _print(console: Console, section: Section) -> None:
             overflow="ellipsis",
             no_wrap=True,
             min_width=widest if align == ">" else None,  # names are cut, numbers are not
+            max_width=max(widths[place] - too_wide, _NAME) if place == longest else None,
         )
     for row in section.cells:
         table.add_row(*map(_cell, row))

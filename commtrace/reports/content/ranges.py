@@ -1,0 +1,124 @@
+"""The program's labelled ranges side by side, as the reports for people say it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commtrace.metrics.rank.labels import is_own
+from commtrace.metrics.run.ranges import ranges
+from commtrace.reports.content.tables import Section, more
+from commtrace.table import rows
+from commtrace.units import NOTHING, clean, duration, rate, size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.analysis import Analysis
+
+__all__ = ["answer", "section"]
+
+_SHOWN = 12
+_WIDEST = 26
+_INCOMPARABLE = 100  # times the fastest: no way to do the same
+_FOOTER = (
+    "x best: times the fastest beside it. On a GPU a range lasts until what its host launched is "
+    "done. From compute on: the mean of a range."
+)
+_QUANTITIES = {
+    "duration_ns_p50": ("Median time", duration),
+    "host_ns_p50": ("The host's median time", duration),
+    "compute_ns": ("Compute", duration),
+    "exposed_communication_ns": ("Exposed communication", duration),
+    "overlapped_communication_ns": ("Overlapped communication", duration),
+    "size_bytes": ("Bytes communicated", size),
+}
+
+
+def section(labelled: pd.DataFrame) -> Section | None:
+    """The program's own labels, those that took longest; None where it has none."""
+    own = [row for row in rows(labelled) if is_own(row["label"])]
+    if not own:
+        return None
+    depths = _depths(own)
+    longest = sorted(own, key=lambda row: -row["count"] * row["duration_ns_p50"])[:_SHOWN]
+    shown = [i for i, row in enumerate(own) if any(row is one for one in longest)]
+    return Section(
+        "Labelled ranges",
+        (
+            ("label", "<"),
+            ("count", ">"),
+            ("p50", ">"),
+            ("p95", ">"),
+            ("x\nbest", ">"),
+            ("compute", ">"),
+            ("exposed\ncomm.", ">"),
+            ("over-\nlapped", ">"),
+            ("bytes", ">"),
+            ("busbw\nGB/s", ">"),
+        ),
+        [_range(own[i], depths[i]) for i in shown],
+        (
+            *more(len(own), _SHOWN),
+            _FOOTER,
+        ),
+    )
+
+
+def answer(analysis: Analysis) -> str | None:
+    """The question of the workload that was recorded, with its answer.
+
+    From the table of ranges, where the workload says from which labels; else the costliest
+    finding. None where nobody asked, or nothing answers.
+    """
+    asked = analysis.question
+    if asked is None:
+        return None
+    said = _compared(asked.column, asked.labels, rows(ranges(analysis.measures)))
+    if said is None and analysis.verdict.faults:
+        said = f"{clean(analysis.verdict.faults[0].summary, 400)}."
+    return said and f"{clean(asked.text, 200)} {said}"
+
+
+def _compared(column: str, labels: tuple[str, ...], table: list[dict[str, Any]]) -> str | None:
+    """What the labels' ranges are in a column, and how many times the first one's."""
+    values = {row["label"]: row[column] for row in reversed(table)} if column in _QUANTITIES else {}
+    known = [(label, values[label]) for label in labels if values.get(label) is not None]
+    if not known:
+        return None
+    name, shown = _QUANTITIES[column]
+    first, base = known[0]
+    parts = [f"{clean(first, 40)} {shown(base)}"]
+    for label, value in known[1:]:
+        times = f" ({_times(value / base)})" if base else ""
+        parts.append(f"{clean(label, 40)} {shown(value)}{times}")
+    return f"{name}: {', '.join(parts)}."
+
+
+def _depths(table: list[dict[str, Any]]) -> list[int]:
+    """How deep each row lies within others, which come before it."""
+    depth: dict[str | None, int] = {None: -1}
+    found = []
+    for row in table:
+        found.append(depth.get(row["parent"], -1) + 1)
+        depth.setdefault(row["label"], found[-1])
+    return found
+
+
+def _range(row: dict[str, Any], depth: int) -> list[str]:
+    ratio = row["ratio_to_fastest"]
+    return [
+        "  " * min(depth, 4) + clean(row["label"], _WIDEST),
+        f"{row['count']:,}",
+        duration(row["duration_ns_p50"]),
+        duration(row["duration_ns_p95"]),
+        NOTHING if ratio is None or ratio >= _INCOMPARABLE else _times(ratio),
+        duration(row["compute_ns"]),
+        duration(row["exposed_communication_ns"]),
+        duration(row["overlapped_communication_ns"]),
+        size(row["size_bytes"]),
+        rate(row["busbw_gb_s"]),
+    ]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:,.0f}x"
