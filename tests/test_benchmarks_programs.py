@@ -22,7 +22,8 @@ PROGRAM = Program("ddp_mlp", (FAULT,))
 
 
 def finding(rule: str, *ranks: int, **more: Any) -> dict[str, Any]:
-    return {"rule": rule, "ranks": list(ranks), "confidence": "high", "cost_ns": 36_000_000} | more
+    usual = {"confidence": "high", "cost_ns": 36_000_000, "explained_by": None}
+    return {"rule": rule, "ranks": list(ranks)} | usual | more
 
 
 def test_every_script_has_its_truth() -> None:
@@ -48,7 +49,7 @@ def test_a_program_does_what_is_declared_and_knows_nothing_of_recorders(program:
     assert "commtrace" not in text
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_program_says_which_faults_it_has(
     program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -69,6 +70,8 @@ def test_a_finding_is_right_by_its_rule_and_its_ranks() -> None:
     assert not judged.right(Trial(3, 50.0, (finding("straggler", 0),)))
     assert not judged.right(Trial(3, 50.0, (finding("jitter", 1), finding("straggler", 1))))
     assert not judged.right(Trial(3, 50.0))
+    symptom = finding("exposed-communication", 0, 1, explained_by="straggler")
+    assert judged.right(Trial(3, 50.0, (symptom, *right.findings)))
 
 
 def test_where_nobody_is_to_blame_it_is_right_to_blame_nobody() -> None:

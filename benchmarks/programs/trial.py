@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.programs.truth import Program
 from commtrace import load
+from commtrace.rules import RULES
 
 __all__ = ["Trial", "tried"]
 
@@ -31,8 +32,13 @@ class Trial:
 
     @property
     def first(self) -> Finding | None:
-        """What a user is told first."""
-        return next(iter(self.findings), None)
+        """What a user is told first: no symptom of another, and no good news."""
+        causes = (
+            finding
+            for finding in self.findings
+            if not finding["explained_by"] and not RULES[finding["rule"]].good_news
+        )
+        return next(causes, None)
 
     @property
     def predicted_ms(self) -> float | None:
