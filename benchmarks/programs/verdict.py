@@ -30,14 +30,17 @@ class Judged:
     def rule(self, trial: Trial) -> bool:
         """Whether the first finding is of the right rule."""
         if not self.fault.rules:
-            return not (trial.first and _blames(trial.first, self.program))
-        return bool(trial.first) and trial.first["rule"] in self.fault.rules
+            return self._nobody(trial.first)
+        return trial.first is not None and trial.first["rule"] in self.fault.rules
 
     def ranks(self, trial: Trial) -> bool:
         """Whether the first finding blames the right ranks, or nobody where nobody is to blame."""
         if not self.fault.ranks:
-            return not (trial.first and _blames(trial.first, self.program))
-        return bool(trial.first) and tuple(trial.first["ranks"]) == self.fault.ranks
+            return self._nobody(trial.first)
+        return trial.first is not None and tuple(trial.first["ranks"]) == self.fault.ranks
+
+    def _nobody(self, first: Finding | None) -> bool:
+        return first is None or not _blames(first, self.program)
 
     def right(self, trial: Trial) -> bool:
         """Both."""

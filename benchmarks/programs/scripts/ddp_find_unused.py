@@ -46,7 +46,7 @@ if __name__ == "__main__":
     opt = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
     history = []  # what a careless logger keeps: it makes every collection slow
     if args.fault == "garbage-collection" and rank == 1:
-        history = [{"step": i, "tags": [str(i)]} for i in range(300_000)]
+        history = [{"step": i, "tags": [str(i)]} for i in range(20_000)]
         gc.disable()
     losses = []
     for step, (x, label) in enumerate(batches(rank)):
