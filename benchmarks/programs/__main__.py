@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -19,6 +18,7 @@ from benchmarks.programs.report import HEADER, row, totals
 from benchmarks.programs.trial import Trial, tried
 from benchmarks.programs.truth import PROGRAMS, Program
 from benchmarks.programs.verdict import Judged
+from benchmarks.recorded.measure import progress
 
 SETS = ("tune", "aside")
 
@@ -39,16 +39,11 @@ def judge(programs: list[Program], rounds: int, folder: Path, timeout_s: float) 
             mine = [judged for judged in all_judged if judged.program is program]
             trials = {"none": mine[0].clean, **{one.fault.name: one.faulty for one in mine}}
             for fault, kept_trials in trials.items():
-                _progress(f"round {number + 1} of {rounds}: {program.name}, {fault}")
+                progress(f"round {number + 1} of {rounds}: {program.name}, {fault}")
                 out = folder / f"{program.name}-{fault}-{number + 1}"
                 kept_trials.append(tried(program, fault, out, timeout_s))
-            _progress("\n".join(map(row, mine)))
+            progress("\n".join(map(row, mine)))
     return all_judged
-
-
-def _progress(text: str) -> None:
-    """For who waits; the results alone go to standard output."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def show(all_judged: list[Judged]) -> None:
