@@ -105,9 +105,11 @@ def test_a_place_counts_where_the_finding_names_it() -> None:
 
 
 def test_a_failed_recording_is_reported() -> None:
-    judged = Judged(PROGRAM, FAULT, [Trial(3, 40.0)], [Trial(failed="more than 180 s")])
-    assert "failed: more than 180 s" in row(judged)
-    assert "failed recordings: 1 ddp_mlp: more than 180 s" in totals("all", [judged])
+    works, fails = Trial(3, 40.0), Trial(failed="more than 180 s")
+    for clean, faulty in ((works, fails), (fails, works)):
+        judged = Judged(PROGRAM, FAULT, [clean], [faulty])
+        assert "failed: more than 180 s" in row(judged)
+        assert "failed recordings: 1 ddp_mlp: more than 180 s" in totals("all", [judged])
 
 
 @pytest.mark.slow

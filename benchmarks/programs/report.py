@@ -41,14 +41,15 @@ def _cells(judged: Judged) -> Iterator[str]:
     yield fault.name
     yield f"{_median_ms(clean)} → {_median_ms(done)}"
     yield "" if fault.delay_ms is None else f"{fault.delay_ms:.0f}"
-    yield _counted([*(short(trial.first) for trial in done), *_failures(judged)])
+    yield _counted([*(short(trial.first) for trial in done), *_failures(judged.faulty)])
     yield _share(map(judged.rule, done))
     yield _share(map(judged.ranks, done))
     yield _share(place for place in map(judged.place, done) if place is not None)
     yield "" if judged.predicted_ms is None else f"{judged.predicted_ms:.1f}"
     yield _percent(judged.error(fault.delay_ms))
     yield _percent(judged.error(judged.gained_ms))
-    yield _counted(short(finding) for trial in clean for finding in trial.findings)
+    found = [short(finding) for trial in clean for finding in trial.findings]
+    yield _counted([*found, *_failures(judged.clean)])
     yield _counted(short(finding) for trial in clean for finding in false_alarms(trial, program))
 
 
@@ -99,8 +100,8 @@ def _median_ms(trials: list[Trial]) -> str:
     return f"{median(trial.step_ms for trial in trials):.0f}" if trials else "failed"
 
 
-def _failures(judged: Judged) -> Iterator[str]:
-    for trial in judged.faulty:
+def _failures(trials: list[Trial]) -> Iterator[str]:
+    for trial in trials:
         if trial.failed:
             yield f"failed: {trial.failed}"
 
