@@ -1,0 +1,118 @@
+"""What is wrong with each program when it is started with one of its faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PROGRAMS", "SCRIPTS", "Fault", "Program"]
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+LATE = ("straggler",)
+MESSAGE = ("late-sender", "late-receiver")
+STAGE = ("straggler", "late-sender", "late-receiver", "pipeline-bubble")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What ``--fault NAME`` does.
+
+    The first finding has to be of one of the ``rules`` and name just these ``ranks``; without
+    rules it is right to blame nobody. ``place`` is the communication that the fault delays, by
+    ``delay_ms`` in each step of the recording's default window in the mean, if that is known.
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+    place: str = ""
+    delay_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A script; ``always`` are rules that are right to report something without a fault, too."""
+
+    name: str
+    faults: tuple[Fault, ...]
+    world_size: int = 2
+    always: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The script."""
+        return SCRIPTS / f"{self.name}.py"
+
+
+PROGRAMS = (
+    Program("actor_learner", (Fault("slow-actor", (*LATE, "early-root"), (1,), "gather", 40),)),
+    Program("barrier_loop", (Fault("periodic-stall", LATE, (1,), "barrier", 200 / 3),)),
+    Program(
+        "ddp_accumulate",
+        (
+            Fault("no-no-sync", ("redundant",), place="all_reduce"),
+            Fault("slow-loader", LATE, (1,), "all_reduce", 40),
+        ),
+    ),
+    Program("ddp_find_unused", (Fault("garbage-collection", LATE, (1,), "all_reduce"),)),
+    Program("ddp_fp16_hook", (Fault("stall-once", LATE, (1,), "all_reduce", 300 / 3),)),
+    Program(
+        "ddp_mlp",
+        (
+            Fault("slow-rank", LATE, (1,), "all_reduce", 30),
+            Fault("sleeping-rank", LATE, (0,), "all_reduce", 25),
+        ),
+    ),
+    Program("ddp_static_graph", (Fault("sleeping-rank", LATE, (0,), "all_reduce", 35),)),
+    Program("distillation", (Fault("slow-rank", LATE, (0,), "all_reduce", 40),)),
+    Program("dlrm_embeddings", (Fault("slow-loader", LATE, (0,), "all_to_all", 45),)),
+    Program("early_wait", (Fault("early-wait", ("false-overlap",), place="all_reduce"),)),
+    Program(
+        "ema_clip",
+        (
+            Fault("ema-on-rank-0", LATE, (0,), "all_reduce", 35),
+            Fault("sleeping-rank", LATE, (1,), "all_reduce", 40),
+        ),
+    ),
+    Program("fsdp2_checkpoint", (Fault("checkpoint", LATE, (0,), "barrier", 200 / 3),)),
+    Program("fsdp2_transformer", (Fault("sleeping-rank", LATE, (1,), "all_gather", 30),)),
+    Program("gan_in_turn", (Fault("turns", ("jitter",), place="all_reduce"),)),
+    Program("gather_metrics", (Fault("slow-loader", LATE, (0,), "all_reduce", 32),)),
+    Program("group_order", (Fault("shared-group", ("head-of-line",), place="all_reduce"),)),
+    Program(
+        "hf_trainer",
+        (
+            Fault("checkpoint", LATE, (0,), "barrier", 150 / 3),
+            Fault("evaluation", LATE, (0,), "all_reduce", 150 / 3),
+        ),
+    ),
+    Program("hsdp_mesh", (Fault("slow-loader", LATE, (2,), "all_gather", 50),), world_size=4),
+    Program("loader_for_all", (Fault("slow-loader", ()),)),
+    Program("local_sgd", (Fault("sleeping-rank", LATE, (1,), "all_reduce", 30),)),
+    Program("moe_all_to_all", (Fault("uneven-experts", LATE, (1,), "all_to_all"),)),
+    Program(
+        "moe_four_experts",
+        (Fault("uneven-experts", LATE, (2,), "all_to_all"),),
+        world_size=4,
+    ),
+    Program(
+        "param_server",
+        (
+            Fault("slow-server", ("late-root",), (0,), "broadcast", 30),
+            Fault("slow-worker", ("early-root", *LATE), (1,), "reduce", 30),
+        ),
+    ),
+    Program("pinned_neighbour", (Fault("busy-neighbour", LATE, (1,), "all_reduce"),)),
+    Program("pipe_1f1b", (Fault("uneven-stages", STAGE, (1,), "send"),)),
+    Program("pipe_by_hand", (Fault("uneven-stages", STAGE, (1,), "send"),)),
+    Program("pipe_gpipe", (Fault("slow-stage", STAGE, (0,), "send", 32),)),
+    Program("ring_attention", (Fault("sleeping-rank", (*LATE, *MESSAGE), (1,), "send", 25),)),
+    Program("sequence_parallel", (Fault("sleeping-rank", LATE, (1,), "reduce_scatter", 30),)),
+    Program("tiny_metrics", (Fault("many-tiny", ("latency-bound",), place="all_reduce"),)),
+    Program("tp_dp_mesh", (Fault("slow-replica", LATE, (2, 3), "all_reduce", 40),), world_size=4),
+    Program("tp_dtensor", (Fault("sleeping-rank", LATE, (0,), "all_reduce", 30),)),
+    Program("tp_megatron", (Fault("needless-barriers", ("redundant",), place="barrier"),)),
+    Program("uneven_batches", (Fault("uneven-batches", LATE, (1,), "all_reduce"),)),
+    Program("zero_optimizer", (Fault("periodic-stall", LATE, (0,), "all_reduce", 120 / 3),)),
+)

@@ -1,0 +1,94 @@
+"""Whether the first finding is the fault, and what of a clean recording is a false alarm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks.programs.trial import Finding, Trial
+from benchmarks.programs.truth import Fault, Program
+
+__all__ = ["Judged", "false_alarms", "short"]
+
+
+@dataclass
+class Judged:
+    """The recordings of a program with one of its faults, and without, which all its share."""
+
+    program: Program
+    fault: Fault
+    clean: list[Trial]
+    faulty: list[Trial] = field(default_factory=list)
+
+    @property
+    def done(self) -> list[Trial]:
+        """The recordings with the fault that can be judged."""
+        return [trial for trial in self.faulty if not trial.failed]
+
+    def rule(self, trial: Trial) -> bool:
+        """Whether the first finding is of the right rule."""
+        if not self.fault.rules:
+            return self._nobody(trial.first)
+        return trial.first is not None and trial.first["rule"] in self.fault.rules
+
+    def ranks(self, trial: Trial) -> bool:
+        """Whether the first finding blames the right ranks, or nobody where nobody is to blame."""
+        if not self.fault.ranks:
+            return self._nobody(trial.first)
+        return trial.first is not None and tuple(trial.first["ranks"]) == self.fault.ranks
+
+    def _nobody(self, first: Finding | None) -> bool:
+        return first is None or not _blames(first, self.program)
+
+    def right(self, trial: Trial) -> bool:
+        """Both."""
+        return self.rule(trial) and self.ranks(trial)
+
+    def place(self, trial: Trial) -> bool | None:
+        """Whether the first finding names the place; None where there is none to name."""
+        if not (self.fault.place and trial.first):
+            return None
+        told = [trial.first.get(key) for key in ("place", "label", "summary", "advice")]
+        text = " ".join(str(part) for part in told if part)
+        return re.search(rf"\b{self.fault.place}\b", text) is not None
+
+    @property
+    def gained_ms(self) -> float | None:
+        """How much longer a step is with the fault: medians of the rounds."""
+        clean = [trial.step_ms for trial in self.clean if not trial.failed]
+        faulty = [trial.step_ms for trial in self.done]
+        return median(faulty) - median(clean) if clean and faulty else None
+
+    @property
+    def predicted_ms(self) -> float | None:
+        """What the right findings promise for each step: the median."""
+        promised = [trial.predicted_ms for trial in self.done if self.right(trial)]
+        known = [each for each in promised if each is not None]
+        return median(known) if known else None
+
+    def error(self, true_ms: float | None) -> float | None:
+        """What is promised against what is true, less 1."""
+        predicted = self.predicted_ms
+        return predicted / true_ms - 1 if predicted is not None and true_ms else None
+
+
+def false_alarms(trial: Trial, program: Program) -> Iterator[Finding]:
+    """Findings of a clean recording that blame some of the ranks, and are sure of it."""
+    for finding in trial.findings:
+        sure = finding["confidence"] in ("medium", "high")
+        if sure and _blames(finding, program) and finding["rule"] not in program.always:
+            yield finding
+
+
+def _blames(finding: Finding, program: Program) -> bool:
+    return 0 < len(set(finding["ranks"])) < program.world_size
+
+
+def short(finding: Finding | None) -> str:
+    """A finding for a table's cell."""
+    if finding is None:
+        return "nothing"
+    ranks = ",".join(map(str, finding["ranks"]))
+    return f"{finding['rule']}{f' of {ranks}' if ranks else ''} ({finding['confidence']})"
