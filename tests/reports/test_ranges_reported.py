@@ -13,8 +13,10 @@ import pytest
 import commtrace as ct
 from commtrace.analysis import Analysis, Question
 from commtrace.measures import Measures
-from commtrace.reports import json as json_report
-from commtrace.reports import markdown, terminal
+from commtrace.reports import Look
+from commtrace.reports.formats import json as json_report
+from commtrace.reports.formats import markdown
+from commtrace.reports.formats import text as terminal
 from commtrace.run import Run
 
 Make = Callable[..., Measures]
@@ -61,7 +63,7 @@ def test_the_first_three_lines_answer_the_workloads_question(recorded: Path, fol
     run = ct.load(recorded / folder, workers=1)
     analysis = run.analysis(select=[RULES.get(folder, "desync")])
     assert analysis.question is not None
-    first = " ".join(terminal.render(analysis, width=100).splitlines()[:3])
+    first = " ".join(terminal.render(analysis, Look(width=100)).splitlines()[:3])
     assert f"{analysis.question.text} {ANSWERS[folder]}" in first
 
 
@@ -87,7 +89,7 @@ def test_nested_labels_are_indented_and_pytorchs_own_left_to_the_json(make_trace
         ("backward", 60_000, 90_000),
     ]
     analysis = analysed(make_trace, labels)
-    lines = table(terminal.render(analysis, width=80))
+    lines = table(terminal.render(analysis, Look(width=80)))
     assert [line[:10].rstrip() for line in lines] == ["forward", "  layer", "backward"]
     assert [line.split()[4] for line in lines] == ["60.0", "30.0", "30.0"]
     assert " 2.00x " in lines[0]
@@ -103,7 +105,7 @@ def test_only_pytorchs_labels_are_no_table(make_trace: Make) -> None:
 
 def test_of_many_labels_the_longest_are_shown(make_trace: Make) -> None:
     labels = [(f"part {i}", 1_000 * i, 1_000 * i + 10 + i) for i in range(20)]
-    shown = terminal.render(analysed(make_trace, labels), width=100)
+    shown = terminal.render(analysed(make_trace, labels), Look(width=100))
     assert "part 19" in shown
     assert "part 7 " not in shown
     assert "8 more are not shown." in shown
@@ -111,7 +113,7 @@ def test_of_many_labels_the_longest_are_shown(make_trace: Make) -> None:
 
 def test_names_are_cut_before_numbers(recorded: Path) -> None:
     run = ct.load(recorded / "decomposed_all_reduce/gloo-4", workers=1)
-    lines = table(terminal.render(run.analysis(select=["desync"]), width=80))
+    lines = table(terminal.render(run.analysis(select=["desync"]), Look(width=80)))
     assert [line.split()[-1] for line in lines] == ["0.549", "0.695", "0.337"]
 
 
@@ -120,7 +122,7 @@ def test_labels_are_no_markup(make_trace: Make, name: str) -> None:
     analysis = analysed(make_trace, [(name, 0, 50)])
     asked = Question(name, "duration_ns_p50", (name,))
     analysis = replace(analysis, question=asked)
-    shown = terminal.render(analysis, width=80)
+    shown = terminal.render(analysis, Look(width=80))
     assert all(c.isprintable() for c in shown.replace("\n", ""))
     assert max(map(len, shown.splitlines())) <= 80
     assert "<script>" not in markdown.render(analysis)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commtrace.measures import measure
 from commtrace.metrics.run.collectives import COLLECTIVES_BY_DIMENSION, costs, events_of_kinds
@@ -33,5 +33,8 @@ def dimensions(run: Measures) -> pd.DataFrame:
     events = events_of_kinds(run, _KIND)
     kinds = events.drop_duplicates("kind").set_index("kind")[_KIND].astype(object)
     table = kinds.join(costs(run, events))
-    costliest_first = table.sort_values("duration_ns_total", ascending=False, kind="stable")
-    return DIMENSIONS.from_rows(rows(costliest_first))
+    return DIMENSIONS.from_rows(sorted(rows(table), key=_costliest_first))
+
+
+def _costliest_first(row: dict[str, Any]) -> tuple[Any, ...]:
+    return -row["duration_ns_total"], *(str(row[name]) for name in _KIND)
