@@ -36,7 +36,7 @@ check: $(VENV)/.ready ## Lint, types and floors, without the tests
 	$(BIN)/lint-imports
 
 test: check $(PANDAS3)/.ready ## Everything that must hold before a change lands
-	$(PANDAS3)/bin/python -m pytest -n auto -q $(PANDAS3_TESTS) -k "not real_traces"
+	$(PANDAS3)/bin/python -m pytest -n auto -q $(PANDAS3_TESTS) -m "not slow" -k "not real_traces"
 	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term
 
 docs: $(VENV)/.ready ## Write the generated pages of docs/

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from commtrace.intervals import covered
@@ -70,12 +69,12 @@ class Doings:
         its, others = every[every["rank"] == rank], every[every["rank"] != rank]
         columns = ["compute_ns", "copy_ns", "idle_ns", "launch_ns"]
         more = its[columns] - others.groupby(level=0)[columns].median()
-        launch, mean = float(more["launch_ns"].median()), more[columns[:3]].mean()
+        launch, mean = more["launch_ns"].dropna(), more[columns[:3]].mean()
         if mean.isna().any():
             return None
         return Doing(
             compute_ns=float(mean["compute_ns"]),
             copy_ns=float(mean["copy_ns"]),
             idle_ns=float(mean["idle_ns"]),
-            launch_ns=None if np.isnan(launch) else launch,
+            launch_ns=float(launch.median()) if len(launch) else None,
         )

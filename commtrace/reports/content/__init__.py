@@ -61,7 +61,9 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
     if len(busy := devices(run)):
         yield tables.devices(busy, bar)
     if len(costs := collectives_by_dimension(run)):
-        yield tables.collectives(costs, analysis.run.span_ns, waiting.clocks(analysis))
+        # A rank's exposed time is the sum of its devices', and a share is of their time.
+        most = int(run.collectives.groupby("rank")["device"].nunique().max())
+        yield tables.collectives(costs, most * analysis.run.span_ns, waiting.clocks(analysis))
     if waiting.matters(analysis):
         yield waiting.section(analysis)
     if section := ranges.section(labels.ranges(run)):
