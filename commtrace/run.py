@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from commtrace.metrics.rank.exposure import By
+    from commtrace.metrics.rank.rank_summary import RankSummary
     from commtrace.rules import Thresholds
 
 __all__ = ["Plot", "Run", "check_rules", "load"]
@@ -202,6 +203,19 @@ class Run:
         if by not in (ways := get_args(By)):
             raise UsageError(f"exposure(by={by!r}): choose one of {', '.join(map(repr, ways))}")
         return exposure(self.measures, by=by)
+
+    def rank(self, rank: int) -> RankSummary:
+        """What one rank tells by itself: ``metrics.rank_summary.RankSummary``.
+
+        Raises UsageError where there is no trace of it.
+        """
+        from commtrace.metrics.rank.rank_summary import rank_summary
+
+        try:
+            return rank_summary(self.measures, rank)
+        except KeyError:
+            here = ", ".join(map(str, self.ranks["rank"]))
+            raise UsageError(f"there is no trace of rank {rank}; there are {here}") from None
 
     def queueing(self) -> pd.DataFrame:
         """How long operations waited for their start: ``metrics.queueing.QUEUEING``."""

@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from commtrace.intervals import covered
-from commtrace.metrics.rank.activity import device_work
-
 if TYPE_CHECKING:
-    from commtrace.measures import Measures
+    import pandas as pd
 
-__all__ = ["Doing", "Doings"]
+__all__ = ["Doing", "doing_of"]
 
 
 @dataclass(frozen=True)
@@ -38,43 +33,18 @@ class Doing:
         return most if more[most] >= cost_ns / 2 else None
 
 
-class Doings:
-    """What ranks did between their arrivals at the operations of one communicator."""
-
-    def __init__(self, rows: pd.DataFrame, run: Measures) -> None:
-        group = rows.groupby(["rank", "communicator"], observed=True, dropna=False)
-        since = group["start_ns"].shift()
-        known = rows[since.notna()].assign(since=since.dropna().astype("int64"))
-        parts = []
-        for (rank, device, _), did in device_work(run).items():
-            mine = known[(known["rank"] == rank) & (known["device"] == device)]
-            if did.compute is not None and len(mine):
-                window = mine["since"].to_numpy(), mine["start_ns"].to_numpy()
-                busy = covered(*window, did.busy)
-                parts.append(
-                    mine[["operation", "rank", "launch_ns"]].assign(
-                        compute_ns=covered(*window, did.compute),
-                        copy_ns=covered(*window, did.copy),
-                        idle_ns=(window[1] - window[0]) - busy,
-                    )
-                )
-        self._parts = parts
-
-    def of(self, rank: int, operations: pd.Series[Any]) -> Doing | None:
-        """The rank's excess over the others' median in these operations."""
-        if not self._parts:
-            return None
-        every = pd.concat(self._parts)
-        every = every[every["operation"].isin(operations)].set_index("operation")
-        its, others = every[every["rank"] == rank], every[every["rank"] != rank]
-        columns = ["compute_ns", "copy_ns", "idle_ns", "launch_ns"]
-        more = its[columns] - others.groupby(level=0)[columns].median()
-        launch, mean = more["launch_ns"].dropna(), more[columns[:3]].mean()
-        if mean.isna().any():
-            return None
-        return Doing(
-            compute_ns=float(mean["compute_ns"]),
-            copy_ns=float(mean["copy_ns"]),
-            idle_ns=float(mean["idle_ns"]),
-            launch_ns=float(launch.median()) if len(launch) else None,
-        )
+def doing_of(segments: pd.DataFrame, rank: int, operations: pd.Series[Any]) -> Doing | None:
+    """The rank's excess over the others' median in the segments before these operations."""
+    every = segments[segments["operation"].isin(operations)].set_index("operation")
+    its, others = every[every["rank"] == rank], every[every["rank"] != rank]
+    columns = ["compute_ns", "copy_ns", "idle_ns", "launch_ns"]
+    more = its[columns] - others.groupby(level=0)[columns].median()
+    launch, mean = more["launch_ns"].dropna(), more[columns[:3]].mean()
+    if mean.isna().any():
+        return None
+    return Doing(
+        compute_ns=float(mean["compute_ns"]),
+        copy_ns=float(mean["copy_ns"]),
+        idle_ns=float(mean["idle_ns"]),
+        launch_ns=float(launch.median()) if len(launch) else None,
+    )

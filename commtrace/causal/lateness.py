@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from commtrace.causal.delays import delay_ns
-from commtrace.causal.doing import Doing, Doings
+from commtrace.causal.doing import Doing, doing_of
 from commtrace.comms import SYNCHRONISING
 from commtrace.diagnosis import CannotLook, too_few
 from commtrace.measures import measure
+from commtrace.metrics.rank.segments import segments
 from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.whole import worth_saying
 
@@ -162,7 +163,7 @@ def _late(
     communicators = rows["communicator"].dropna().unique()
     places: list[str | None] = [None, *communicators] if len(communicators) > 1 else [None]
     tests = rows["rank"].nunique() * len(places)
-    doing = Doings(rows, run)
+    before = segments(run, rows)
     for rank in rows["rank"].unique().tolist():
         mine = rows[rows["rank"] == rank]
         for place in places:
@@ -170,7 +171,7 @@ def _late(
             if len(here) < min_operations:
                 continue
             there = rows if place is None else rows[rows["communicator"] == place]
-            late = _tested(rank, place, there, gaps, tests, doing, run)
+            late = _tested(rank, place, there, gaps, tests, before, run)
             if late is not None:
                 yield late
                 if place is None:
@@ -183,7 +184,7 @@ def _tested(
     rows: pd.DataFrame,
     gaps: pd.DataFrame,
     tests: int,
-    doing: Doings,
+    before: pd.DataFrame,
     run: Measures,
 ) -> Late | None:
     mine = rows[rows["rank"] == rank]
@@ -209,7 +210,7 @@ def _tested(
         streams=tuple(sorted(int(one) for one in last["stream"].unique())),
         gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns"]],
         cost_ns=delay_ns(others, last.set_index("operation")["gap_ns"], run),
-        doing=doing.of(rank, last["operation"]),
+        doing=doing_of(before, rank, last["operation"]),
     )
 
 
