@@ -117,6 +117,6 @@ def test_a_program_is_recorded_and_judged(tmp_path: Path) -> None:
     program = next(each for each in PROGRAMS if each.name == "ddp_mlp")
     trial = tried(program, "sleeping-rank", tmp_path / "recording", timeout_s=120)
     assert not trial.failed
-    assert trial.steps == 3
+    assert 3 <= trial.steps <= 8
     assert trial.step_ms > 25
     assert not tried(program, "none", tmp_path / "none" / "such", timeout_s=0.01).steps

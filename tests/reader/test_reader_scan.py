@@ -205,7 +205,11 @@ def test_agrees_on_real_traces(real_traces: Path, reference_scan: Callable[[Path
         for fast in (True, False):
             found = scan(file, fast=fast)
             same(found, plain)
-            assert found.metadata == plain.metadata
+            assert found.metadata.keys() == plain.metadata.keys()
+            # Lists and objects that nothing reads are not decoded.
+            read = {key: value for key, value in found.metadata.items() if value is not None}
+            assert read == {key: plain.metadata[key] for key in read}
+            assert {"deviceProperties", "distributedInfo"} & plain.metadata.keys() <= read.keys()
             assert found.notes == ()
 
 
