@@ -11,6 +11,7 @@ import pandas as pd
 
 from commtrace.arrays import Int64, integers
 from commtrace.measures import measure
+from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.group_names import named_dimension
 from commtrace.metrics.run.group_traffic import by_traffic
 from commtrace.metrics.run.waits import OPERATIONS, matched
@@ -124,11 +125,17 @@ def _inferred(
     for family_number, siblings in enumerate(asked):
         of_group[[number[sibling] for sibling in siblings]] = family_number
     told = by_traffic(run, of_group[group])
-    if not named and not found and set(told.values()) in ({"ep"}, {"cp"}):
-        return {}  # a benchmark exchanges as experts and attention do; training has gradients
+    exchanges = set(told.values()) in ({"ep"}, {"cp"})
+    if not named and not found and (exchanges or (len(families) == 1 and not _trains(run))):
+        return {}  # a benchmark communicates as training does; training has gradients
     for family_number, name in told.items():
         found |= dict.fromkeys(asked[family_number], name)
     return found
+
+
+def _trains(run: Measures) -> bool:
+    """Whether some communication is known to be of a backward pass or an optimizer."""
+    return any(phase in ("backward", "optimizer") for phase in phases(run))
 
 
 def _families(run: Measures, known: pd.DataFrame) -> dict[str, _Family]:
