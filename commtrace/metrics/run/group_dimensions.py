@@ -125,8 +125,10 @@ def _inferred(
     for family_number, siblings in enumerate(asked):
         of_group[[number[sibling] for sibling in siblings]] = family_number
     told = by_traffic(run, of_group[group])
-    exchanges = set(told.values()) in ({"ep"}, {"cp"})
-    if not named and not found and (exchanges or (len(families) == 1 and not _trains(run))):
+    names_told = set(told.values())
+    exchanges = names_told in ({"ep"}, {"cp"})
+    reduces = len(families) == 1 and names_told <= {"dp", "tp"} and not _trains(run)
+    if not named and not found and (exchanges or reduces):
         return {}  # a benchmark communicates as training does; training has gradients
     for family_number, name in told.items():
         found |= dict.fromkeys(asked[family_number], name)
