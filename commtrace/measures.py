@@ -37,6 +37,7 @@ class Measures:
     copies: pd.DataFrame
     collectives: pd.DataFrame
     ops: pd.DataFrame
+    host_gaps: pd.DataFrame
     steps: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame

@@ -16,7 +16,7 @@ from typing import Any
 from commtrace.comms import full_size_bytes
 from commtrace.diagnosis import Note
 from commtrace.measures import Measures
-from commtrace.trace_tables import COLLECTIVES, COPIES, GROUPS, KERNELS, OPS, PROBES, RANKS, STEPS
+from commtrace.trace_tables import COLLECTIVES, COPIES, GROUPS, HOST_GAPS, KERNELS, OPS, PROBES, RANKS, STEPS
 
 __all__ = ["BASE_NS", "COMMUNICATION", "COMPUTE", "Tiny", "on_links", "one_machine"]
 
@@ -69,6 +69,7 @@ class Tiny:
         self._copies: list[dict[str, Any]] = []
         self._collectives: list[dict[str, Any]] = []
         self._ops: list[dict[str, Any]] = []
+        self._host_gaps: list[dict[str, Any]] = []
         self._steps: list[dict[str, Any]] = []
 
     @property
@@ -118,6 +119,7 @@ class Tiny:
             "root": None,
             "asynchronous": None,
             "launch_ns": BASE_NS + round(start_us * 1e3) - 5_000,
+            "thread": None,
             "name": f"{self.backend}:{op}",
             "provenance": "kernel",
             "group_provenance": "metadata",
@@ -183,6 +185,10 @@ class Tiny:
         row = {"rank": rank, "thread": 1, "name": "aten::mm", "kind": "compute", "step": None}
         self._ops.append({**row, **_when(start_us, duration_us), **more})
 
+    def gap(self, rank: int, start_us: float, duration_us: float, thread: int = 1) -> None:
+        """A time without operators on a host thread."""
+        self._host_gaps.append({"rank": rank, "thread": thread, **_when(start_us, duration_us)})
+
     def step(
         self, rank: int, step: int, start_us: float, duration_us: float, label: str | None = None
     ) -> None:
@@ -200,6 +206,7 @@ class Tiny:
             copies=COPIES.from_rows(self._copies),
             collectives=COLLECTIVES.from_rows(self._collectives),
             ops=OPS.from_rows(self._ops),
+            host_gaps=HOST_GAPS.from_rows(self._host_gaps),
             steps=STEPS.from_rows(self._steps),
             groups=GROUPS.from_rows(self._group_rows()),
             ranks=RANKS.from_rows([self._rank_row(rank) for rank in range(self.ranks)]),

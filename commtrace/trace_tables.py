@@ -14,6 +14,7 @@ __all__ = [
     "CUT_BEFORE_GPU",
     "FAILED",
     "GROUPS",
+    "HOST_GAPS",
     "KERNELS",
     "OPS",
     "PROBES",
@@ -109,6 +110,7 @@ COLLECTIVES = Table(
             "1 if the call was asked to return at once (`async_op`), 0 if not; null if untold.",
         ),
         _LAUNCH,
+        _maybe("thread", "The host thread that called it; null if unknown."),
         _START,
         _DURATION,
         _text("name", "The kernel's or the annotation's name."),
@@ -143,6 +145,14 @@ OPS = Table(
         _DURATION,
         _STEP,
     ),
+)
+
+HOST_GAPS = Table(
+    "host_gaps",
+    "a time in which a host thread that calls communication ran no operator, while an operation "
+    "it had called was under way; calls of communication count as such times, data loading, "
+    "checkpoints and garbage collection do not; of ranks without a GPU",
+    (_RANK, _int("thread", "The thread."), _START, _DURATION),
 )
 
 STEPS = Table(
@@ -198,4 +208,4 @@ PROBES = Table(
     ),
 )
 
-TABLES = (KERNELS, COPIES, COLLECTIVES, OPS, STEPS, GROUPS, RANKS, PROBES)
+TABLES = (KERNELS, COPIES, COLLECTIVES, OPS, HOST_GAPS, STEPS, GROUPS, RANKS, PROBES)

@@ -12,6 +12,7 @@ from commtrace.comms import canonical_dtype
 from commtrace.diagnosis import Note
 from commtrace.reader import gpu, host
 from commtrace.reader.host import Steps
+from commtrace.reader.host_gaps import host_gaps
 from commtrace.reader.job import Job
 from commtrace.reader.json.events import Call, Scan
 from commtrace.reader.operations.gloo import gloo_rows
@@ -89,6 +90,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "copies": copies,
         "collectives": _collectives(rows, steps, launches=scan.launches.start_ns.size > 0),
         "ops": host.operators(scan, steps, rank),
+        "host_gaps": host_gaps(scan, gloo.rows, rank),
         "steps": host.step_ranges(scan, steps, rank),
         "groups": _groups(setting.groups, rank),
         "ranks": _ranks(scan, job, identity),

@@ -186,6 +186,7 @@ def _call_row(asked: _Asked, setting: Setting) -> dict[str, Any]:
         device="cpu",
         stream=works[0].thread,
         launch_ns=call.start_ns,
+        thread=call.thread,
         start_ns=start_ns,
         duration_ns=end_ns - start_ns,
     )

@@ -91,6 +91,7 @@ def row(
     launch_ns: int | None,
     start_ns: int,
     duration_ns: int,
+    thread: int | None = None,
     comms_id: Any = None,
 ) -> dict[str, Any]:
     """A row, without its step, which depends on nothing else here."""
@@ -130,6 +131,7 @@ def row(
         "root": root,
         "asynchronous": None if told.asynchronous is None else int(told.asynchronous),
         "launch_ns": launch_ns,
+        "thread": thread,
         "start_ns": start_ns,
         "duration_ns": duration_ns,
         "name": name,

@@ -1,0 +1,162 @@
+"""The communication of a run as its causal model needs it: every call on every rank, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.comms import POINT_TO_POINT
+from commtrace.diagnosis import CannotLook
+from commtrace.measures import measure
+from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.metrics.run.waits import FROM_ROOT, TO_ROOT, matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Calls", "calls", "nth"]
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """Rows of ``collectives`` that have a time on the run's clock, by rank, thread and launch.
+
+    ``row`` is the row of ``collectives``; ``launch_ns``, ``start_ns`` and ``end_ns`` are on the
+    run's clock; ``thread`` is the host's, ``worker`` numbers gloo's threads or the GPU's streams;
+    ``last_ns`` is when all arrived whom it needs. ``kind`` numbers op, dimension and size, and
+    ``place`` this kind and which of that kind it is in its rank's step: two ranks' calls of one
+    place and step are alike.
+    """
+
+    row: Int64
+    rank: Int64
+    step: Int64
+    thread: Int64
+    worker: Int64
+    operation: Int64
+    launch_ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+    last_ns: Int64
+    asynchronous: Int64
+    kind: Int64
+    place: Int64
+    is_root: Bool
+    from_root: Bool
+    to_root: Bool
+    is_p2p: Bool
+    is_send: Bool
+    on_cpu: Bool
+
+    def taken(self, rows: Any) -> Calls:
+        """Some of them."""
+        return Calls(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+
+
+@measure
+def calls(run: Measures) -> Calls:
+    """Every call of the run. CannotLook where ranks have no clock in common."""
+    table, found = run.collectives, matched(run)
+    rank, start = integers(table["rank"]), integers(table["start_ns"])
+    arrival, end = (integers(found.waits[name]) for name in ("arrival_ns", "end_ns"))
+    if (arrival == NULL).any():
+        raise CannotLook("no clock that all ranks have in common")
+    launch = integers(table["launch_ns"])
+    # A send or recv of gloo arrives with its call: `arrival` is that already.
+    began = np.where(launch == NULL, arrival, launch + (end - integers(table["duration_ns"])) - start)
+    op = table["op"].astype(object).to_numpy()
+    codes = _kinds(run)
+    step = integers(table["step"])
+    thread = integers(table["thread"])
+    order = np.lexsort((began, thread, rank))
+    of = integers(found.waits["operation"])
+    is_root = integers(table["root"]) == rank
+    every = Calls(
+        row=np.arange(rank.size),
+        rank=rank,
+        step=step,
+        thread=thread,
+        worker=pd.factorize(_pairs(rank, integers(table["stream"])))[0],
+        operation=of,
+        launch_ns=np.minimum(began, arrival),
+        start_ns=arrival,
+        end_ns=np.maximum(end, arrival),
+        last_ns=arrival,
+        asynchronous=integers(table["asynchronous"]),
+        kind=codes,
+        place=codes,
+        is_root=is_root,
+        from_root=np.isin(op, FROM_ROOT),
+        to_root=np.isin(op, TO_ROOT),
+        is_p2p=np.isin(op, POINT_TO_POINT),
+        is_send=op == "send",
+        on_cpu=(table["device"] == "cpu").to_numpy(),
+    ).taken(order)
+    filled = {"last_ns": _last(every), "place": _alike(every)}
+    return Calls(**{name: filled.get(name, getattr(every, name)) for name in every.__dataclass_fields__})
+
+
+def _alike(every: Calls) -> Int64:
+    """A number for kind and which of that kind a call is in its rank's step.
+
+    Messages are alike only between ranks that make the same calls in the same order in a step:
+    in a pipeline they do not.
+    """
+    in_step = _pairs(every.rank, every.step)
+    number = nth(_pairs(in_step, every.kind))
+    places = _pairs(every.kind, number)
+    texts: dict[int, list[int]] = {}
+    for its, place in zip(in_step.tolist(), places.tolist(), strict=True):
+        texts.setdefault(its, []).append(place)
+    order = {its: hash(tuple(made)) for its, made in texts.items()}
+    made = np.asarray([order[its] for its in in_step.tolist()], dtype=np.int64)
+    return _pairs(places, np.where(every.is_p2p, made, 0))
+
+
+def nth(codes: Int64) -> Int64:
+    """For each code, how many equal ones come before it."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    since = np.arange(codes.size) - np.repeat(begins, np.diff(np.append(begins, codes.size)))
+    answer = np.empty_like(since)
+    answer[order] = since
+    return answer
+
+
+def _kinds(run: Measures) -> Int64:
+    """A number for op, dimension and size of each row of ``collectives``."""
+    table = run.collectives
+    communicator = matched(run).matches["communicator"]
+    dimension = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
+    where = communicator.astype(object).map(dimension)
+    where = where.where(where.notna(), communicator.astype(object))
+    parts = [pd.factorize(part)[0] for part in (table["op"], where, table["size_bytes"])]
+    return _pairs(_pairs(parts[0], parts[1]), parts[2])
+
+
+def _pairs(first: Any, second: Any) -> Int64:
+    """A number for each pair of two columns."""
+    a, b = pd.factorize(first)[0].astype(np.int64), pd.factorize(second)[0].astype(np.int64)
+    codes: Int64 = pd.factorize(a * (b.max(initial=0) + 1) + b)[0].astype(np.int64)
+    return codes
+
+
+def _last(every: Calls) -> Int64:
+    """When all were there whom a call needs, itself included."""
+    number = np.unique(every.operation, return_inverse=True)[1]
+    count = int(number.max(initial=-1)) + 1
+    latest = np.full(count, NULL)
+    np.maximum.at(latest, number, every.start_ns)
+    root = np.full(count, NULL)
+    np.maximum.at(root, number[every.is_root], every.start_ns[every.is_root])
+    last = latest[number]
+    by_root = np.maximum(every.start_ns, root[number])
+    last = np.where(every.from_root, by_root, last)
+    last = np.where(every.to_root & ~every.is_root, every.start_ns, last)
+    sent_before = every.is_p2p & every.is_send & (every.end_ns <= last)
+    return np.where(sent_before, every.start_ns, last)

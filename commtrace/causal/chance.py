@@ -1,0 +1,46 @@
+"""How likely a mean above zero is by chance."""
+
+from __future__ import annotations
+
+from math import atan, cos, pi, sin, sqrt
+
+import numpy as np
+
+from commtrace.arrays import Float64
+
+__all__ = ["above_zero"]
+
+
+def above_zero(values: Float64) -> float:
+    """The one-sided p of a t test of the mean; 1 for fewer than two values.
+
+    >>> round(above_zero(np.array([1.0, 2.0, 3.0])), 4)
+    0.0371
+    """
+    n = values.size
+    if n < 2:
+        return 1.0
+    mean, scatter = float(values.mean()), float(values.std(ddof=1))
+    if scatter == 0:
+        return 0.0 if mean > 0 else 1.0
+    return _upper_tail(mean / (scatter / sqrt(n)), n - 1)
+
+
+def _upper_tail(t: float, df: int) -> float:
+    """Student's t for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    theta = atan(t / sqrt(df))
+    square = cos(theta) ** 2
+    if df % 2:
+        term = cos(theta)
+        total = term if df > 1 else 0.0
+        for k in range(3, df - 1, 2):
+            term *= square * (k - 1) / k
+            total += term
+        inner = 2 / pi * (theta + sin(theta) * total)
+    else:
+        term = total = 1.0
+        for k in range(2, df - 1, 2):
+            term *= square * (k - 1) / k
+            total += term
+        inner = sin(theta) * total
+    return min(max((1 - inner) / 2, 0.0), 1.0)

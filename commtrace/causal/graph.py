@@ -1,0 +1,135 @@
+"""The run as a graph: moments, and what each had to wait for.
+
+``time[v]`` is the largest ``time[u] + lag`` over the edges u -> v. With the lags as they were
+measured every moment is where the trace has it; an edit changes lags, and ``replay`` says
+when everything would have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.arrays import Int64
+
+__all__ = ["DROPPED", "Graph", "replay"]
+
+DROPPED = -(2**50)
+"""The lag of an edge that an edit takes away."""
+_AT_ONCE = 8  # edits, so that their lags fit the memory
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes with the ``time_ns`` that was measured; edges by target, with kind and lag.
+
+    ``source`` and ``target`` are nodes; of the edges to a node at least one binds:
+    ``time_ns[source] + lag_ns`` is its time, and no other's is later. Nodes without edges to
+    them stay where they were.
+    """
+
+    time_ns: Int64
+    source: Int64
+    target: Int64
+    lag_ns: Int64
+    kind: npt.NDArray[np.int8]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How to replay it."""
+        return Plan(self)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the plan, which is made again faster than it is sent."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+class Plan:
+    """The graph with its chains drawn together, in levels that depend on earlier ones only.
+
+    A node that waits for one other only is that one and a lag: what is left to be found are
+    the nodes that wait for several, and these for their ``roots`` only.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        count = graph.time_ns.size
+        into = np.bincount(graph.target, minlength=count)
+        self.single = np.flatnonzero(into[graph.target] == 1)
+        several = np.flatnonzero(into[graph.target] > 1)
+        self.parent = np.arange(count)
+        self.parent[graph.target[self.single]] = graph.source[self.single]
+        self.hops = _hops(self.parent)
+        roots = self.hops[-1] if self.hops else self.parent
+        self.free = into == 0
+        self.levels = list(_levels(graph, several, roots))
+        self.roots = roots
+
+
+def _hops(parent: Int64) -> list[Int64]:
+    """The ancestors 1, 2, 4, … steps up, until none is left: the last are the roots."""
+    hops = [parent]
+    while (further := hops[-1][hops[-1]]).tolist() != hops[-1].tolist():
+        hops.append(further)
+    return hops
+
+
+def _levels(graph: Graph, several: Int64, roots: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
+    """Edges by level, where each node's begin, and the nodes."""
+    if not several.size:
+        return
+    source, target = roots[graph.source[several]], graph.target[several]
+    joint = np.zeros(graph.time_ns.size, dtype=np.bool_)
+    joint[target] = True
+    lacking = np.bincount(target[joint[source]], minlength=joint.size)
+    by_source = np.argsort(source, kind="stable")
+    first_out = np.searchsorted(source[by_source], np.arange(joint.size + 1))
+    by_target = np.argsort(target, kind="stable")
+    first_in = np.searchsorted(target[by_target], np.arange(joint.size + 1))
+    front = np.flatnonzero(joint & (lacking == 0))
+    while front.size:
+        edges, begins = _ragged(first_in, front)
+        yield several[by_target[edges]], begins, front
+        out, _ = _ragged(first_out, front)
+        reached = target[by_source[out]]
+        np.subtract.at(lacking, reached, 1)
+        front = np.unique(reached[lacking[reached] == 0])
+
+
+def _ragged(first: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """The positions of all that belongs to the rows, and where each row's begin among them."""
+    counts = first[rows + 1] - first[rows]
+    begins = np.concatenate(([0], np.cumsum(counts)[:-1])) if rows.size else counts
+    total = int(counts.sum())
+    return np.repeat(first[rows] - begins, counts) + np.arange(total), begins
+
+
+def replay(graph: Graph, lags: Int64) -> Int64:
+    """The time of every node with other lags: ``lags`` is edges × edits, the answer nodes × edits.
+
+    Linear in nodes, edges and edits.
+    """
+    parts = [
+        _replayed(graph, lags[:, first : first + _AT_ONCE])
+        for first in range(0, lags.shape[1], _AT_ONCE)
+    ]
+    return np.concatenate(parts, axis=1) if parts else np.empty((graph.time_ns.size, 0), np.int64)
+
+
+def _replayed(graph: Graph, lags: Int64) -> Int64:
+    plan = graph.plan
+    behind = np.zeros((graph.time_ns.size, lags.shape[1]), dtype=np.int64)
+    behind[graph.target[plan.single]] = lags[plan.single]
+    for parents in plan.hops[:-1]:
+        behind += behind[parents]  # a root's own is 0
+    time = np.empty_like(behind)
+    time[plan.free] = graph.time_ns[plan.free, None]
+    for edges, begins, nodes in plan.levels:
+        source = graph.source[edges]
+        arrived = time[plan.roots[source]] + behind[source] + lags[edges]
+        time[nodes] = np.maximum.reduceat(arrived, begins, axis=0)
+    at: Int64 = time[plan.roots] + behind
+    return at

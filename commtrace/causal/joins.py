@@ -1,0 +1,142 @@
+"""Where a host thread waited for what it had called: no trace says it, its gaps do.
+
+A thread that waits runs no operator until the operation is done. The end of an operation
+lies in some gap between operators by chance, too; a wait's gap is long before it and short
+behind it, and lies there for most calls of a kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from commtrace.arrays import NULL, Bool, Float64, Int64
+from commtrace.causal.calls import Calls
+
+__all__ = ["Gaps", "Joins", "joins"]
+
+_LIKELY = 0.05  # of a gap where the end would lie by chance
+_SHORT_BEHIND = 12  # gaps between a wait and the noted end: what the thread ran meanwhile
+_LATE_NS = 100_000  # what waking up takes at least, by the resolution of a scheduler
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Gaps of host threads on the run's clock, cut at calls, by place and start.
+
+    ``place`` numbers rank and thread.
+    """
+
+    place: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+    @classmethod
+    def cut(cls, place: Int64, start_ns: Int64, end_ns: Int64, at: Int64, called_ns: Int64) -> Gaps:
+        """Gaps that begin anew at every call within: these are of the places ``at``."""
+        order = np.lexsort((start_ns, place))
+        place, start_ns, end_ns = place[order], start_ns[order], end_ns[order]
+        gap = _before(place, start_ns, at, called_ns)
+        inside = (gap >= 0) & (called_ns < end_ns[gap]) & (called_ns > start_ns[gap])
+        places = np.concatenate((place, at[inside]))
+        starts = np.concatenate((start_ns, called_ns[inside]))
+        ends = np.concatenate((end_ns, end_ns[gap[inside]]))
+        order = np.lexsort((starts, places))
+        places, starts, ends = places[order], starts[order], ends[order]
+        following = np.append(starts[1:], 0)
+        is_cut = np.append(places[1:] == places[:-1], False) & (following < ends)
+        return cls(places, starts, np.where(is_cut, following, ends))
+
+
+@dataclass(frozen=True)
+class Joins:
+    """For each call the gap in which it was waited for, -1 where none was."""
+
+    gap: Int64
+
+    @property
+    def made(self) -> Bool:
+        """Whether it was waited for."""
+        return self.gap >= 0
+
+
+def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
+    """Which gap each call was waited for in; ``place`` is the calls' thread as in ``gaps``.
+
+    What blocks by itself waits where it was called: a call with ``async_op=False``, a send or
+    recv behind which nothing ran before it was done. Of the others the gap that its end lies
+    in, or, as gloo notes an end late, one that ended shortly before but behind the last arrival,
+    whichever is less likely by chance, if such gaps are no chance for calls of that kind.
+    """
+    if not gaps.start_ns.size:
+        return Joins(np.full(place.size, -1))
+    within = _before(gaps.place, gaps.start_ns, place, calls.end_ns - 1)
+    holds = (within >= 0) & (gaps.end_ns[within] >= calls.end_ns)
+    holds &= gaps.start_ns[within] >= calls.launch_ns
+    own = _before(gaps.place, gaps.start_ns, place, calls.launch_ns)
+    at_call = (own >= 0) & (gaps.start_ns[own] == calls.launch_ns)
+    earlier = _ended_before(calls, place, gaps, within)
+    within = np.where(holds, within, -1)
+    both = np.stack([_odds(calls, place, gaps, gap) for gap in (within, earlier)])
+    found, odds = np.where(both[1] < both[0], earlier, within), both.min(axis=0)
+    blocks = at_call & (
+        (calls.asynchronous == 0) | (calls.is_p2p & (gaps.end_ns[own] >= calls.end_ns))
+    )
+    gap = np.where(_vote(calls.kind, odds, found >= 0), found, -1)
+    return Joins(np.where(blocks, np.where(found >= 0, found, own), gap))
+
+
+def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:
+    """The longest of the last few gaps before an end that ended behind the last arrival."""
+    best = np.full(place.size, -1)
+    longest = np.zeros(place.size, dtype=np.int64)
+    for back in range(_SHORT_BEHIND):
+        gap = np.maximum(last - back, 0)
+        fits = (last >= back) & (gaps.place[gap] == place) & (gaps.end_ns[gap] > calls.last_ns)
+        fits &= (gaps.end_ns[gap] < calls.end_ns) & (gaps.start_ns[gap] >= calls.launch_ns)
+        length = np.where(fits, gaps.end_ns[gap] - gaps.start_ns[gap], 0)
+        better = length > longest
+        best, longest = np.where(better, gap, best), np.maximum(longest, length)
+    return best
+
+
+def _odds(calls: Calls, place: Int64, gaps: Gaps, gap: Int64) -> Float64:
+    """How likely a moment of the thread lies as long behind a gap's start and as near its end."""
+    wait = np.minimum(calls.end_ns, gaps.end_ns[gap]) - gaps.start_ns[gap]
+    wake = np.maximum(np.abs(gaps.end_ns[gap] - calls.end_ns), _LATE_NS)
+    odds = np.ones(place.size)
+    for its in np.unique(place).tolist():
+        mine, here = (place == its) & (gap >= 0), gaps.place == its
+        length = np.sort(gaps.end_ns[here] - gaps.start_ns[here])
+        if not mine.any():
+            continue
+        span = int(gaps.end_ns[here].max() - gaps.start_ns[here].min())
+        # Per gap at least so long: the part of it that is as near its end, at most all of it.
+        more = length.size - np.searchsorted(length, wait[mine])
+        odds[mine] = np.minimum(1.0, more * np.minimum(wake[mine], length[-1]) / max(span, 1))
+    return odds
+
+
+def _vote(kind: Int64, odds: Float64, found: Bool) -> Bool:
+    """Whether the gaps of a kind of call are unlikely together: the geometric mean of odds."""
+    size = int(kind.max(initial=-1)) + 1
+    logs = np.bincount(kind[found], weights=np.log(np.maximum(odds[found], 1e-9)), minlength=size)
+    count = np.maximum(np.bincount(kind[found], minlength=size), 1)
+    accepted: Bool = found & (np.exp(logs / count) < _LIKELY)[kind]
+    return accepted
+
+
+def _before(place: Int64, start_ns: Int64, at: Int64, time_ns: Int64) -> Int64:
+    """The last of sorted starts of each place that is not behind a time; -1 if none is."""
+    keys = np.concatenate((place, at))
+    times = np.concatenate((start_ns, time_ns))
+    is_asked = np.concatenate((np.zeros(place.size, np.int8), np.ones(at.size, np.int8)))
+    order = np.lexsort((is_asked, times, keys))
+    position = np.where(is_asked[order] == 0, order, -1)
+    latest = np.maximum.accumulate(position)
+    found = np.full(order.size, -1)
+    found[order] = latest
+    answer = found[place.size :]
+    wrong = (answer >= 0) & (place[answer] != at) if place.size else np.zeros(at.size, np.bool_)
+    return np.where(wrong | (at == NULL), -1, answer)

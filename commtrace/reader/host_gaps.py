@@ -1,0 +1,97 @@
+"""When the host threads that call communication ran nothing: where their waits may have been."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from commtrace import comms
+from commtrace.arrays import NULL, Bool, Int64
+from commtrace.intervals import union
+from commtrace.reader.json.events import Hosted, Scan
+from commtrace.table import Columns
+
+__all__ = ["host_gaps"]
+
+_SHORTEST_NS = 5_000
+_OWN_WORK = ("commtrace::", "enumerate(DataLoader)#")
+
+
+def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
+    """The gaps between operators of the threads that called ``rows``, while any was under way.
+
+    Calls of communication count as gaps: a wait may be within. Labels that tell of work
+    without operators, a data loader's and the recorder's own, do not. None where the scan
+    holds no operators, as in traces of a GPU.
+    """
+    called = [row for row in rows if row["thread"] is not None and row["launch_ns"] is not None]
+    thread, launch, end = (
+        np.asarray([value(row) for row in called], dtype=np.int64)
+        for value in (
+            lambda row: row["thread"],
+            lambda row: row["launch_ns"],
+            lambda row: row["start_ns"] + row["duration_ns"],
+        )
+    )
+    busy = _busy(scan)
+    found = [
+        _on_thread(its, launch[thread == its], end[thread == its], busy)
+        for its in np.unique(thread).tolist()
+        if scan.operators.thread.size
+    ]
+    threads, starts, ends = (
+        np.concatenate([np.empty(0, np.int64), *(part[i] for part in found)]) for i in range(3)
+    )
+    return {
+        "rank": np.full(threads.size, rank),
+        "thread": threads,
+        "start_ns": starts,
+        "duration_ns": ends - starts,
+    }
+
+
+def _on_thread(
+    thread: int, launch: Int64, end: Int64, busy: tuple[Int64, Int64, Int64]
+) -> tuple[Int64, Int64, Int64]:
+    mine = busy[0] == thread
+    starts, ends = union(busy[1][mine], busy[2][mine])
+    under_way = union(launch, np.maximum(end, launch + 1))
+    if not under_way[0].size:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    first, last = min(under_way[0][0], *starts[:1]), max(under_way[1][-1], *ends[-1:])
+    begin, until = np.concatenate(([first], ends)), np.concatenate((starts, [last]))
+    # The next that ends behind the gap's start has to begin before its end.
+    at = np.searchsorted(under_way[1], begin, side="right")
+    next_start = np.concatenate((under_way[0], [np.iinfo(np.int64).max]))[at]
+    kept = (until - begin >= _SHORTEST_NS) & (next_start < until)
+    return np.full(int(kept.sum()), thread), begin[kept], until[kept]
+
+
+def _busy(scan: Scan) -> tuple[Int64, Int64, Int64]:
+    """Thread, start and end of all operators without others within, and of labelled work."""
+    work = scan.operators
+    leaf = _innermost(work) & ~_named(work, comms.is_communication_call)
+    own = _named(scan.annotations, lambda name: name.startswith(_OWN_WORK))
+    parts = (work, leaf), (scan.annotations, own)
+    thread = np.concatenate([hosted.thread[rows] for hosted, rows in parts])
+    start = np.concatenate([hosted.start_ns[rows] for hosted, rows in parts])
+    duration = np.concatenate([hosted.duration_ns[rows] for hosted, rows in parts])
+    return thread, start, start + duration
+
+
+def _named(hosted: Hosted, is_meant: Any) -> Bool:
+    meant = np.asarray([*(is_meant(name) for name in hosted.name.names), False], dtype=np.bool_)
+    return np.asarray(meant[hosted.name.codes], dtype=np.bool_)
+
+
+def _innermost(hosted: Hosted) -> Bool:
+    """Whether no other event of its thread begins within an event."""
+    order = np.lexsort((-hosted.duration_ns, hosted.start_ns, hosted.thread))
+    start, thread = hosted.start_ns[order], hosted.thread[order]
+    end = start + hosted.duration_ns[order]
+    holds = np.zeros(order.size, dtype=np.bool_)
+    holds[:-1] = (start[1:] < end[:-1]) & (thread[1:] == thread[:-1])
+    innermost = np.ones(order.size, dtype=np.bool_)
+    innermost[order] = ~holds
+    return innermost
