@@ -69,6 +69,8 @@ def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> 
     return Measures(
         kernels=schema.KERNELS.frame(),
         copies=schema.COPIES.frame(),
+        blocking_calls=schema.BLOCKING_CALLS.frame(),
+        synchronisations=schema.SYNCHRONISATIONS.frame(),
         collectives=schema.COLLECTIVES.frame(known),
         ops=schema.OPS.frame(),
         steps=schema.STEPS.frame(),

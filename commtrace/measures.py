@@ -35,6 +35,8 @@ class Measures:
 
     kernels: pd.DataFrame
     copies: pd.DataFrame
+    blocking_calls: pd.DataFrame
+    synchronisations: pd.DataFrame
     collectives: pd.DataFrame
     ops: pd.DataFrame
     host_gaps: pd.DataFrame

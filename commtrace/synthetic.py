@@ -16,7 +16,19 @@ from typing import Any
 from commtrace.comms import full_size_bytes
 from commtrace.diagnosis import Note
 from commtrace.measures import Measures
-from commtrace.trace_tables import COLLECTIVES, COPIES, GROUPS, HOST_GAPS, KERNELS, OPS, PROBES, RANKS, STEPS
+from commtrace.trace_tables import (
+    BLOCKING_CALLS,
+    COLLECTIVES,
+    COPIES,
+    GROUPS,
+    HOST_GAPS,
+    KERNELS,
+    OPS,
+    PROBES,
+    RANKS,
+    STEPS,
+    SYNCHRONISATIONS,
+)
 
 __all__ = ["BASE_NS", "COMMUNICATION", "COMPUTE", "Tiny", "on_links", "one_machine"]
 
@@ -67,6 +79,8 @@ class Tiny:
         self._seq: dict[tuple[str, int], int] = {}
         self._kernels: list[dict[str, Any]] = []
         self._copies: list[dict[str, Any]] = []
+        self._blocking_calls: list[dict[str, Any]] = []
+        self._synchronisations: list[dict[str, Any]] = []
         self._collectives: list[dict[str, Any]] = []
         self._ops: list[dict[str, Any]] = []
         self._host_gaps: list[dict[str, Any]] = []
@@ -148,6 +162,7 @@ class Tiny:
             "kind": "compute",
             "launch_ns": BASE_NS + round(start_us * 1e3) - 5_000,
             "thread": 1,
+            "correlation": None,
             "step": None,
         }
         self._kernels.append({**row, **more})
@@ -176,9 +191,39 @@ class Tiny:
             "memory": None,
             "size_bytes": size,
             "launch_ns": BASE_NS + round(start_us * 1e3) - 5_000,
+            "thread": 1,
+            "correlation": None,
             "step": None,
         }
         self._copies.append({**row, **more})
+
+    def blocking_call(
+        self, rank: int, name: str, start_us: float, duration_us: float, **more: Any
+    ) -> None:
+        """One call of CUDA that can block the host."""
+        row = {
+            **_when(start_us, duration_us),
+            "rank": rank,
+            "thread": 1,
+            "name": name,
+            "device": None,
+            "stream": None,
+            "correlation": None,
+            "step": None,
+        }
+        self._blocking_calls.append({**row, **more})
+
+    def synchronisation(self, rank: int, kind: str, start_us: float, **more: Any) -> None:
+        """One wait for a GPU's work, or one event recorded, as in the table."""
+        row = {
+            **dict.fromkeys(column.name for column in SYNCHRONISATIONS.columns),
+            **_when(start_us, 1),
+            "rank": rank,
+            "kind": kind,
+            "thread": 1,
+            "device": "cuda:0",
+        }
+        self._synchronisations.append({**row, **more})
 
     def op(self, rank: int, start_us: float, duration_us: float, **more: Any) -> None:
         """One operator on the CPU."""
@@ -198,12 +243,21 @@ class Tiny:
 
     def trace(self) -> Measures:
         """The trace, its events in steps by when they start."""
-        for rows in (self._collectives, self._kernels, self._copies, self._ops):
+        for rows in (
+            self._collectives,
+            self._kernels,
+            self._copies,
+            self._blocking_calls,
+            self._synchronisations,
+            self._ops,
+        ):
             for row in rows:
                 row["step"] = row["step"] or self._step_of(row)
         return Measures(
             kernels=KERNELS.from_rows(self._kernels),
             copies=COPIES.from_rows(self._copies),
+            blocking_calls=BLOCKING_CALLS.from_rows(self._blocking_calls),
+            synchronisations=SYNCHRONISATIONS.from_rows(self._synchronisations),
             collectives=COLLECTIVES.from_rows(self._collectives),
             ops=OPS.from_rows(self._ops),
             host_gaps=HOST_GAPS.from_rows(self._host_gaps),

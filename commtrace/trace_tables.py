@@ -9,6 +9,7 @@ from __future__ import annotations
 from commtrace.table import Column, Table
 
 __all__ = [
+    "BLOCKING_CALLS",
     "COLLECTIVES",
     "COPIES",
     "CUT_BEFORE_GPU",
@@ -20,6 +21,7 @@ __all__ = [
     "PROBES",
     "RANKS",
     "STEPS",
+    "SYNCHRONISATIONS",
     "TABLES",
 ]
 
@@ -47,6 +49,11 @@ _STREAM = _int("stream", "The CUDA or HIP stream; on the CPU the thread.")
 _START = _int("start_ns", "When it started, in Unix time on the rank's own clock.", "ns")
 _DURATION = _int("duration_ns", "How long it ran.", "ns")
 _LAUNCH = _maybe("launch_ns", "When the host launched it; null if untold.", "ns")
+_LAUNCHED_BY = _maybe("thread", "The host thread that launched it.")
+_CORRELATION = _maybe(
+    "correlation", "The number of the launch; the kernels and copies of one CUDA graph share it."
+)
+_CALL = _maybe("correlation", "The number that the trace gives the call.")
 _STEP = _maybe("step", "n of the `ProfilerStep#n` that launched it; null outside any.")
 
 KERNELS = Table(
@@ -61,7 +68,8 @@ KERNELS = Table(
         _START,
         _DURATION,
         _LAUNCH,
-        _maybe("thread", "The host thread that launched it."),
+        _LAUNCHED_BY,
+        _CORRELATION,
         _STEP,
     ),
 )
@@ -81,6 +89,64 @@ COPIES = Table(
         _START,
         _DURATION,
         _LAUNCH,
+        _LAUNCHED_BY,
+        _CORRELATION,
+        _STEP,
+    ),
+)
+
+BLOCKING_CALLS = Table(
+    "blocking_calls",
+    "one call of CUDA or HIP that can block its host thread: it synchronises, copies, "
+    "or allocates or frees memory",
+    (
+        _RANK,
+        _int("thread", "The host thread that called it."),
+        _text("name", "The call's name as the trace has it."),
+        _text("device", "The device that it copies on or waits for; null where unknown."),
+        _maybe(
+            "stream",
+            "The stream that it copies on or waits for; null where it is none, or unknown: of "
+            "what waits, it is known where the profiler recorded synchronisations.",
+        ),
+        _START,
+        _DURATION,
+        _CALL,
+        _STEP,
+    ),
+)
+
+SYNCHRONISATIONS = Table(
+    "synchronisations",
+    "one wait for the work of a GPU, or one event recorded for such a wait",
+    (
+        _RANK,
+        _text(
+            "kind",
+            "`Context Sync`, `Stream Sync`, `Event Sync`: the host waits, or asks without "
+            "waiting; `Stream Wait Event`: a stream waits; `Event Record`.",
+        ),
+        _text("call", "The call's name as the trace has it; null where the trace lacks the call."),
+        _maybe("thread", "The host thread that called it; null where the trace lacks the call."),
+        _text(
+            "device", "The device that is synchronised; null where the profiler did not record it."
+        ),
+        _maybe(
+            "stream",
+            "The stream that waits for an event, or that the host waits for; null where it is "
+            "none, or where the profiler did not record synchronisations.",
+        ),
+        _maybe(
+            "awaited_stream", "The stream on which the awaited event was recorded; null if unknown."
+        ),
+        _maybe("event", "The awaited event's number; null if it is none or unknown."),
+        _maybe(
+            "record_correlation", "Of the call that recorded the awaited event; null if unknown."
+        ),
+        _maybe("recorded_ns", "When the host called for that; null if unknown.", "ns"),
+        _START,
+        _DURATION,
+        _CALL,
         _STEP,
     ),
 )
@@ -208,4 +274,16 @@ PROBES = Table(
     ),
 )
 
-TABLES = (KERNELS, COPIES, COLLECTIVES, OPS, HOST_GAPS, STEPS, GROUPS, RANKS, PROBES)
+TABLES = (
+    KERNELS,
+    COPIES,
+    BLOCKING_CALLS,
+    SYNCHRONISATIONS,
+    COLLECTIVES,
+    OPS,
+    HOST_GAPS,
+    STEPS,
+    GROUPS,
+    RANKS,
+    PROBES,
+)

@@ -10,7 +10,7 @@ import numpy as np
 from commtrace.arrays import NULL, Int64
 from commtrace.comms import canonical_dtype
 from commtrace.diagnosis import Note
-from commtrace.reader import gpu, host
+from commtrace.reader import gpu, host, synchronisations
 from commtrace.reader.host import Steps
 from commtrace.reader.host_gaps import host_gaps
 from commtrace.reader.job import Job
@@ -88,6 +88,8 @@ def tables(scan: Scan, identity: Identity) -> Tables:
     columns: dict[str, Columns] = {
         "kernels": gpu.kernels(scan, join, rank),
         "copies": copies,
+        "blocking_calls": synchronisations.blocking_calls(scan, steps, rank),
+        "synchronisations": synchronisations.synchronisations(scan, steps, rank),
         "collectives": _collectives(rows, steps, launches=scan.launches.start_ns.size > 0),
         "ops": host.operators(scan, steps, rank),
         "host_gaps": host_gaps(scan, gloo.rows, rank),

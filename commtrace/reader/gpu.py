@@ -12,8 +12,9 @@ import numpy as np
 
 from commtrace import kernels as communication
 from commtrace.arrays import NULL, Bool, Int64
+from commtrace.reader.correlation import rows_with, values_at
 from commtrace.reader.host import Steps
-from commtrace.reader.json.events import Gpu, Launches, Scan
+from commtrace.reader.json.events import Gpu, Scan
 from commtrace.table import Coded, Columns
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "is_rocm",
     "kernels",
     "launched",
+    "named",
     "of_category",
+    "selected",
     "unknown",
 ]
 
@@ -78,9 +81,9 @@ class Launched:
 def launched(scan: Scan, steps: Steps) -> Launched:
     """Join GPU events to their launches by correlation."""
     gpu, launches = scan.gpu, scan.launches
-    found, at = _joined(gpu, launches)
-    launch_ns = np.where(found, _taken(launches.start_ns, at), NULL)
-    thread = np.where(found, _taken(launches.thread, at), NULL)
+    at = rows_with(gpu.correlation, launches.correlation, launches.start_ns)
+    found = at >= 0
+    launch_ns, thread = values_at(launches.start_ns, at), values_at(launches.thread, at)
     lost = ~found & (gpu.correlation > 0) & of_category(gpu, "kernel")
     return Launched(
         launch_ns,
@@ -95,19 +98,20 @@ def kernels(scan: Scan, join: Launched, rank: int) -> Columns:
     """The table of kernels."""
     gpu = scan.gpu
     rows = np.flatnonzero(of_category(gpu, "kernel"))
-    communicates = _has(gpu.name, communication.is_communication)
+    communicates = named(gpu.name, communication.is_communication)
     told = [call.gpu_row for call in scan.calls if call.gpu_row >= 0]
     communicates[np.asarray(told, dtype=np.int64)] = True
     return {
         "rank": np.full(rows.size, rank),
         "device": device_names(gpu.device[rows]),
         "stream": gpu.stream[rows],
-        "name": _selected(gpu.name, rows),
+        "name": selected(gpu.name, rows),
         "kind": Coded(communicates[rows].astype(np.int32), ("compute", "communication")),
         "start_ns": gpu.start_ns[rows],
         "duration_ns": gpu.duration_ns[rows],
         "launch_ns": join.launch_ns[rows],
         "thread": join.thread[rows],
+        "correlation": gpu.correlation[rows],
         "step": join.step[rows],
     }
 
@@ -117,7 +121,7 @@ def copies(scan: Scan, join: Launched, rank: int) -> Columns:
     gpu = scan.gpu
     filled = of_category(gpu, "gpu_memset")
     rows = np.flatnonzero(filled | of_category(gpu, "gpu_memcpy"))
-    names = _selected(gpu.name, rows)
+    names = selected(gpu.name, rows)
     routes = [*(_route(name, is_rocm(scan)) for name in names.names), _FILL, _NO_ROUTE]
     at = np.where(filled[rows], len(names.names), names.codes)  # -1, null, is the last
     device = gpu.device[rows]
@@ -136,6 +140,8 @@ def copies(scan: Scan, join: Launched, rank: int) -> Columns:
         "start_ns": gpu.start_ns[rows],
         "duration_ns": gpu.duration_ns[rows],
         "launch_ns": join.launch_ns[rows],
+        "thread": join.thread[rows],
+        "correlation": gpu.correlation[rows],
         "step": join.step[rows],
     }
 
@@ -154,21 +160,6 @@ def device_names(devices: Int64) -> Coded:
     if numbers.size and numbers[0] == NULL:
         return Coded(found - np.int32(1), tuple(names[1:]))
     return Coded(found, tuple(names))
-
-
-def _joined(gpu: Gpu, launches: Launches) -> tuple[Bool, Int64]:
-    """Whether each GPU event has a launch, and the launch's row; the first of several."""
-    order = np.lexsort((launches.start_ns, launches.correlation))
-    keys = launches.correlation[order]
-    at = np.searchsorted(keys, gpu.correlation)
-    at = np.minimum(at, max(keys.size - 1, 0))
-    found = (gpu.correlation > 0) & (_taken(keys, at) == gpu.correlation)
-    return found, _taken(order, at)
-
-
-def _taken(values: Int64, at: Int64) -> Int64:
-    """``values[at]``, or NULLs where there are no values at all."""
-    return values[at] if values.size else np.full(at.shape, NULL)
 
 
 def _picked(values: list[str | None], at: Int64) -> Coded:
@@ -210,17 +201,17 @@ def is_rocm(scan: Scan) -> bool:
 
 def of_category(gpu: Gpu, name: str) -> Bool:
     """Which GPU events are of a category: ``kernel``, ``gpu_memcpy`` or ``gpu_memset``."""
-    return _has(gpu.category, lambda other: other == name)
+    return named(gpu.category, lambda other: other == name)
 
 
-def _has(names: Coded, test: Callable[[str], bool]) -> Bool:
+def named(names: Coded, test: Callable[[str], bool]) -> Bool:
     """Which rows' name passes a test, run once for each distinct name; null passes none."""
     passes = np.asarray([*map(test, names.names), False], dtype=np.bool_)
     selected: Bool = passes[names.codes]
     return selected
 
 
-def _selected(names: Coded, rows: Int64) -> Coded:
+def selected(names: Coded, rows: Int64) -> Coded:
     """Some rows of a column of names, without the names that none of them has."""
     used, codes = np.unique(names.codes[rows], return_inverse=True)
     kept = tuple(names.names[code] for code in used.tolist() if code >= 0)

@@ -162,6 +162,8 @@ def _generate(
         Measures(
             kernels=schema.KERNELS.frame(),
             copies=schema.COPIES.frame(),
+            blocking_calls=schema.BLOCKING_CALLS.frame(),
+            synchronisations=schema.SYNCHRONISATIONS.frame(),
             collectives=_collectives(truth, clocks, identifiers, own_names),
             ops=schema.OPS.frame(),
             steps=schema.STEPS.frame(),

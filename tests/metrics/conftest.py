@@ -368,7 +368,8 @@ def _measures(job: _Job) -> Measures:
         return {**times, **{name: row[name] for name in ("rank", "step", "thread")}}
 
     def kernel(row: dict[str, Any], kind: str, stream: int) -> dict[str, Any]:
-        return {**times(row), "device": "cuda:0", "stream": stream, "name": kind, "kind": kind}
+        at = {"device": "cuda:0", "stream": stream, "correlation": None}
+        return {**times(row), **at, "name": kind, "kind": kind}
 
     collectives = [
         {
@@ -421,6 +422,8 @@ def _measures(job: _Job) -> Measures:
     return Measures(
         kernels=schema.KERNELS.from_rows(kernels),
         copies=schema.COPIES.frame(),
+        blocking_calls=schema.BLOCKING_CALLS.frame(),
+        synchronisations=schema.SYNCHRONISATIONS.frame(),
         collectives=schema.COLLECTIVES.from_rows(collectives),
         ops=schema.OPS.frame(),
         steps=schema.STEPS.from_rows(

@@ -18,7 +18,15 @@ from commtrace import comms, kernels
 from commtrace import trace_tables as schema
 from commtrace.arrays import NULL
 from commtrace.reader import build_tables as kineto
-from commtrace.reader.json.events import Arguments, Call, Gpu, Hosted, Launches, Scan
+from commtrace.reader.json.events import (
+    Arguments,
+    Call,
+    Gpu,
+    Hosted,
+    Launches,
+    Scan,
+    Synchronisations,
+)
 from commtrace.reader.names import ranks_in_names
 from commtrace.table import Coded
 
@@ -63,10 +71,14 @@ def _scan(path: Path) -> Scan:
         metadata=metadata,
         gpu=_gpu(gpu, base),
         launches=Launches(
+            name=Coded.of([event["name"] for event in launches]),
             correlation=_argument(launches, "correlation"),
             thread=_ints([e["tid"] for e in launches]),
             start_ns=_starts(launches, base),
             duration_ns=_durations(launches),
+        ),
+        synchronisations=_synchronisations(
+            [event for event in events if event.get("cat") == "cuda_sync"], base
         ),
         operators=_hosted([] if gpu else operators, base),
         annotations=_hosted(annotations, base),
@@ -117,6 +129,24 @@ def _gpu(events: list[Event], base: int) -> Gpu:
         size_bytes=_argument(events, "bytes"),
         from_device=_argument(events, "fromDevice"),
         to_device=_argument(events, "toDevice"),
+    )
+
+
+def _synchronisations(events: list[Event], base: int) -> Synchronisations:
+    def told(name: str) -> Any:
+        values = _argument(events, name)
+        return np.where(values < 0, NULL, values)
+
+    return Synchronisations(
+        name=Coded.of([event["name"] for event in events]),
+        device=told("device"),
+        stream=told("stream"),
+        correlation=told("correlation"),
+        event=told("wait_on_cuda_event_id"),
+        awaited_stream=told("wait_on_stream"),
+        record_correlation=told("wait_on_cuda_event_record_corr_id"),
+        start_ns=_starts(events, base),
+        duration_ns=_durations(events),
     )
 
 

@@ -185,7 +185,7 @@ def test_the_content_tells_gzip_not_the_name(tmp_path: Path) -> None:
 
 
 def same(a: Scan, b: Scan) -> None:
-    for part in ("gpu", "launches", "operators", "annotations"):
+    for part in ("gpu", "launches", "synchronisations", "operators", "annotations"):
         one, other = getattr(a, part), getattr(b, part)
         for column in one.__dataclass_fields__:
             x, y = getattr(one, column), getattr(other, column)
@@ -235,7 +235,10 @@ times = st.one_of(
     st.builds(lambda a, b: Decimal(f"{a}.{b:03}"), st.integers(0, 2**51), st.integers(0, 999)),
 )
 durations = st.builds(lambda a, b: Decimal(f"{a}.{b:03}"), st.integers(0, 9999), small)
-numbers = ("device", "stream", "correlation", "bytes", "fromDevice", "toDevice", "Seq")
+numbers = (
+    *("device", "stream", "correlation", "bytes", "fromDevice", "toDevice", "Seq"),
+    *("wait_on_stream", "wait_on_cuda_event_id", "wait_on_cuda_event_record_corr_id"),
+)
 args = st.fixed_dictionaries(
     {},
     optional={
@@ -256,6 +259,7 @@ categories = st.sampled_from(
         "cuda_runtime",
         "cuda_driver",
         "Runtime",
+        "cuda_sync",
         "cpu_op",
         "user_annotation",
         "python_function",

@@ -11,7 +11,7 @@ from commtrace.arrays import NULL
 from commtrace.reader.json.events import Arguments
 from commtrace.reader.json.salvage import BROKEN
 
-__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "possible"]
+__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "SYNCHRONISATION", "Decoder", "possible"]
 
 T = TypeVar("T")
 
@@ -41,7 +41,26 @@ class _LaunchArguments(msgspec.Struct, gc=False):
     correlation: int | None = NULL
 
 
-class _Decoder(Generic[T]):
+class _SynchronisationArguments(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "event": "wait_on_cuda_event_id",
+        "awaited_stream": "wait_on_stream",
+        "record_correlation": "wait_on_cuda_event_record_corr_id",
+    },
+):
+    device: int | None = NULL
+    stream: int | None = NULL
+    correlation: int | None = NULL
+    event: int | None = NULL
+    awaited_stream: int | None = NULL
+    record_correlation: int | None = NULL
+
+
+class Decoder(Generic[T]):
+    """Arguments of one kind, from their text."""
+
     def __init__(self, kind: type[T]) -> None:
         self._one = msgspec.json.Decoder(kind)
         self._list: Any = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
@@ -55,15 +74,17 @@ class _Decoder(Generic[T]):
         return found
 
     def one(self, text: msgspec.Raw) -> T | None:
+        """Decode one; None stands for arguments of the wrong types."""
         try:
             return self._one.decode(text)
         except BROKEN:
             return None
 
 
-GPU = _Decoder(GpuArguments)
-LAUNCH = _Decoder(_LaunchArguments)
-COMMUNICATION = _Decoder(Arguments)
+GPU = Decoder(GpuArguments)
+LAUNCH = Decoder(_LaunchArguments)
+SYNCHRONISATION = Decoder(_SynchronisationArguments)
+COMMUNICATION = Decoder(Arguments)
 
 
 def possible(args: Arguments) -> Arguments:

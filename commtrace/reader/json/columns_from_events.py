@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,14 @@ from commtrace.arrays import NULL, Int64
 from commtrace.reader.json import arguments
 from commtrace.reader.json.columns import Names, Numbers, integers
 from commtrace.reader.json.document import Event
-from commtrace.reader.json.events import Arguments, Call, Gpu, Hosted, Launches
+from commtrace.reader.json.events import (
+    Arguments,
+    Call,
+    Gpu,
+    Hosted,
+    Launches,
+    Synchronisations,
+)
 from commtrace.reader.json.times import nanoseconds
 from commtrace.reader.json.unread import Unread
 
@@ -41,17 +48,21 @@ _KINDS: dict[str | None, str] = {
     "privateuse1_runtime": "launch",
     "privateuse1_driver": "launch",
     "mtia_runtime": "launch",
+    "cuda_sync": "synchronisation",
     "cpu_op": "cpu_op",
     "Operator": "cpu_op",
     "user_annotation": "user_annotation",
 }
 _TIMES = ("start_ns", "duration_ns")
 _ON_GPU = ("device", "stream", "correlation", "size_bytes", "from_device", "to_device")
+_CALLED = ("correlation", "thread")
+_AWAITED = ("device", "stream", "correlation", "event", "awaited_stream", "record_correlation")
 _YEAR_NS = 366 * 86_400 * 10**9
 _BATCH = 1024  # fewer would waste numpy's time, more the cache's
 _WRONG_ARGUMENTS = "whose arguments have the wrong types"
 _IMPOSSIBLE = "with a negative size or device, or a group of no ranks"
 
+_T = TypeVar("_T")
 Mask = npt.NDArray[np.bool_]
 
 
@@ -64,6 +75,8 @@ class _Batch(NamedTuple):
     thread: Int64
 
     def only(self, rows: Mask) -> _Batch:
+        if rows.all():
+            return self
         events = [event for event, keep in zip(self.events, rows.tolist(), strict=True) if keep]
         return _Batch(events, self.start_ns[rows], self.duration_ns[rows], self.thread[rows])
 
@@ -137,8 +150,10 @@ class Collector:
         self._pending: list[Event] = []
         self._keep_operators = True
         self._operators, self._annotations = _Hosts(), _Hosts()
-        self._gpu, self._launches = Numbers((*_ON_GPU, *_TIMES)), Numbers(Launches.__annotations__)
+        self._gpu = Numbers((*_ON_GPU, *_TIMES))
         self._gpu_categories, self._gpu_names = Names(), Names()
+        self._launches, self._launch_names = Numbers((*_CALLED, *_TIMES)), Names()
+        self._syncs, self._sync_names = Numbers((*_AWAITED, *_TIMES)), Names()
         self._calls: list[_Found] = []
 
     @property
@@ -173,6 +188,7 @@ class Collector:
         self.unread.add([e for e in events if e.ph == "X" and e.cat not in _KINDS])
         place = {id(event): row for row, event in enumerate(events)}
         self._take_launches(kinds["launch"])
+        self._take_synchronisations(kinds["synchronisation"])
         self._calls += sorted(
             [
                 *self._take_gpu(kinds["gpu"], place),
@@ -191,7 +207,11 @@ class Collector:
 
     def launches(self, base_ns: int) -> Launches:
         """The runtime and driver calls that carry a correlation."""
-        return Launches(**self._launches.joined(base_ns))
+        return Launches(name=self._launch_names.coded(), **self._launches.joined(base_ns))
+
+    def synchronisations(self, base_ns: int) -> Synchronisations:
+        """What waited for the GPU, where the profiler was asked to record it."""
+        return Synchronisations(name=self._sync_names.coded(), **self._syncs.joined(base_ns))
 
     def operators(self, base_ns: int) -> Hosted:
         """The CPU operators, unless they were dropped."""
@@ -224,26 +244,40 @@ class Collector:
         self.left_out.add(int((~fits).sum()), _lack(batch, int(fits.argmin())))
         return batch.only(fits)
 
+    def _decoded(self, batch: _Batch, decoder: arguments.Decoder[_T]) -> tuple[_Batch, list[_T]]:
+        """The events whose arguments have the right types, and these."""
+        decoded = decoder.many([event.args for event in batch.events])
+        told = [args for args in decoded if args is not None]
+        if len(told) == len(decoded):
+            return batch, told
+        self.left_out.add(len(decoded) - len(told), _WRONG_ARGUMENTS)
+        return batch.only(np.array([args is not None for args in decoded], dtype=np.bool_)), told
+
     def _take_launches(self, events: list[Event]) -> None:
-        batch = self._sound(events, on_host=True)
-        told = arguments.LAUNCH.many([event.args for event in batch.events])
-        self.left_out.add(told.count(None), _WRONG_ARGUMENTS)
-        correlation = integers([None if args is None else args.correlation for args in told])
+        batch, told = self._decoded(self._sound(events, on_host=True), arguments.LAUNCH)
+        correlation = integers([args.correlation for args in told])
         joined = correlation != NULL
+        batch = batch.only(joined)
+        self._launch_names.extend([event.name for event in batch.events])
         self._launches.extend(
-            batch.start_ns[joined],
-            duration_ns=batch.duration_ns[joined],
-            thread=batch.thread[joined],
+            batch.start_ns,
+            duration_ns=batch.duration_ns,
+            thread=batch.thread,
             correlation=correlation[joined],
         )
 
+    def _take_synchronisations(self, events: list[Event]) -> None:
+        batch, told = self._decoded(self._sound(events, on_host=False), arguments.SYNCHRONISATION)
+        self._sync_names.extend([event.name for event in batch.events])
+        columns = {name: integers([getattr(args, name) for args in told]) for name in _AWAITED}
+        self._syncs.extend(
+            batch.start_ns,
+            duration_ns=batch.duration_ns,
+            **{name: np.where(its < 0, NULL, its) for name, its in columns.items()},
+        )
+
     def _take_gpu(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
-        batch = self._sound(events, on_host=False)
-        decoded = arguments.GPU.many([event.args for event in batch.events])
-        told = [args for args in decoded if args is not None]
-        if len(told) < len(decoded):
-            self.left_out.add(len(decoded) - len(told), _WRONG_ARGUMENTS)
-            batch = batch.only(np.array([args is not None for args in decoded], dtype=np.bool_))
+        batch, told = self._decoded(self._sound(events, on_host=False), arguments.GPU)
         first = self._gpu.rows
         from_device, to_device, size = self._believed(
             integers([args.from_device for args in told]),

@@ -15,7 +15,7 @@ from commtrace.arrays import Int64
 from commtrace.diagnosis import Note
 from commtrace.table import Coded
 
-__all__ = ["Arguments", "Call", "Gpu", "Hosted", "Launches", "Scan"]
+__all__ = ["Arguments", "Call", "Gpu", "Hosted", "Launches", "Scan", "Synchronisations"]
 
 
 class Arguments(
@@ -109,8 +109,30 @@ class Gpu:
 class Launches:
     """Runtime and driver calls that carry a correlation."""
 
+    name: Coded
     correlation: Int64
     thread: Int64
+    start_ns: Int64
+    duration_ns: Int64
+
+
+@dataclass(frozen=True)
+class Synchronisations:
+    """What waited for the GPU: events of category ``cuda_sync``.
+
+    ``name`` is ``Context Sync``, ``Stream Sync``, ``Event Sync`` or ``Stream Wait Event``;
+    ``stream`` waits, or is waited for in a ``Stream Sync``. Of an event that is waited for:
+    ``event`` is its id, ``awaited_stream`` where it was recorded, ``record_correlation`` the
+    call that did. Integers are ``schema.NULL`` where absent or -1.
+    """
+
+    name: Coded
+    device: Int64
+    stream: Int64
+    correlation: Int64
+    event: Int64
+    awaited_stream: Int64
+    record_correlation: Int64
     start_ns: Int64
     duration_ns: Int64
 
@@ -140,6 +162,7 @@ class Scan:
     metadata: dict[str, Any]
     gpu: Gpu
     launches: Launches
+    synchronisations: Synchronisations
     operators: Hosted
     annotations: Hosted
     calls: tuple[Call, ...]

@@ -20,7 +20,7 @@ _HEAD = re.compile(rb'\{(\s*"ph"\s*:\s*")X("\s*,\s*"cat"\s*:\s*")[^"\\]*("\s*,\s
 _FOLLOW = re.compile(rb"\s*,\s*\{")
 _LINE = re.compile(rb"\r?\n[ \t]*\Z")
 _GUESS = re.compile(rb'((?:\r?\n[ \t]*)?)\}(\s*,\s*\{)\s*"ph"')
-_UNWANTED = rb'(?:python_function|Python function|gpu_user_annotation|overhead|cuda_sync)"'
+_UNWANTED = rb'(?:python_function|Python function|gpu_user_annotation|overhead)"'
 _ARGUMENTS = rb'(?<="args": \{)|(?<="args":\{)'
 _FLOWS_AND_INSTANTS = rb'[sfti]"'
 

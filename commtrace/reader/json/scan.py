@@ -102,6 +102,7 @@ class _Reading:
             metadata=metadata,
             gpu=gpu,
             launches=launches,
+            synchronisations=collector.synchronisations(base),
             operators=operators,
             annotations=annotations,
             calls=collector.calls(base),

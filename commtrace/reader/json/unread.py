@@ -20,7 +20,6 @@ _NEEDLESS = frozenset(
         "Python function",
         "gpu_user_annotation",
         "overhead",
-        "cuda_sync",
         "xpu_sync",
         "cuda_event",
         "cuda_profiler_range",
