@@ -1,7 +1,7 @@
 """``python -m benchmarks.programs``: the diagnosis against programs as people write them.
 
 Each program is recorded without a fault and with it, in turn in every round, by
-``commtrace record`` with its defaults, and analysed by ``commtrace analyze``. Half of the
+``commtrace record`` with its defaults; then all recordings are analysed. Half of the
 programs are set aside: no rule is tuned on those.
 """
 
@@ -10,17 +10,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
-from benchmarks.programs.report import HEADER, row, totals
-from benchmarks.programs.trial import Trial, tried
+from benchmarks.programs.recordings import is_complete, recorded
+from benchmarks.programs.report import kinds, table, totals
+from benchmarks.programs.trial import Ask, Trial, each, whole
 from benchmarks.programs.truth import PROGRAMS, Program
 from benchmarks.programs.verdict import Judged
+from benchmarks.programs.windows import STEPS, windows
 from benchmarks.recorded.measure import progress
 
 SETS = ("tune", "aside")
+
+Folders = Mapping[tuple[str, str], list[Path]]
+"""Where the recordings of a program are: by its name, and what it is started with."""
 
 
 def set_of(program: Program) -> str:
@@ -28,31 +33,44 @@ def set_of(program: Program) -> str:
     return SETS[sorted(each.name for each in PROGRAMS).index(program.name) % 2]
 
 
-def judge(programs: list[Program], rounds: int, folder: Path, timeout_s: float) -> list[Judged]:
-    """Record all in every round, each program's faults right behind it: they met one machine."""
-    all_judged = []
-    for program in programs:
-        clean: list[Trial] = []
-        all_judged += [Judged(program, fault, clean) for fault in program.faults]
+def record(programs: list[Program], where: Folders, timeout_s: float) -> dict[Path, str]:
+    """Record what is lacking, each program's faults right behind it; why some failed."""
+    failed = {}
+    rounds = max(map(len, where.values()))
     for number in range(rounds):
         for program in programs:
-            mine = [judged for judged in all_judged if judged.program is program]
-            trials = {"none": mine[0].clean, **{one.fault.name: one.faulty for one in mine}}
-            for fault, kept_trials in trials.items():
-                progress(f"round {number + 1} of {rounds}: {program.name}, {fault}")
-                out = folder / f"{program.name}-{fault}-{number + 1}"
-                kept_trials.append(tried(program, fault, out, timeout_s))
-            progress("\n".join(map(row, mine)))
-    return all_judged
+            for fault in program.runs:
+                out = where[program.name, fault][number]
+                if not is_complete(out):
+                    progress(f"round {number + 1} of {rounds}: {program.name}, {fault}")
+                    if why := recorded(program, fault, out, timeout_s):
+                        failed[out] = why
+    return failed
 
 
-def show(all_judged: list[Judged]) -> None:
+def judge(
+    programs: list[Program], where: Folders, failed: Mapping[Path, str], ask: Ask
+) -> list[Judged]:
+    """Each program with each of its faults; all faults of one share what is clean."""
+    there = [out for folders in where.values() for out in folders if out not in failed]
+    trials = {out: [Trial(failed=why)] for out, why in failed.items()} | each(ask, there)
+    mine = {
+        run: [trial for out in folders for trial in trials[out]] for run, folders in where.items()
+    }
+    return [
+        Judged(program, fault, mine[program.name, "none"], mine[program.name, fault.name])
+        for program in programs
+        for fault in program.faults
+    ]
+
+
+def show(all_judged: list[Judged], what: str) -> None:
     """A table and the totals of each set, and those of all."""
     for name in SETS:
         mine = [judged for judged in all_judged if set_of(judged.program) == name]
         if mine:
-            print(f"### {name}\n\n{HEADER}", *map(row, mine), "", totals(name, mine), "", sep="\n")
-    print(totals("all", all_judged))
+            print(f"### {name}\n\n{table(mine)}\n\n{totals(name, mine, what)}\n")
+    print(f"{kinds(all_judged)}\n\n{totals('all', all_judged, what)}")
 
 
 @contextlib.contextmanager
@@ -73,7 +91,15 @@ def main() -> None:
     parser.add_argument("--set", choices=SETS, help="this half of them only")
     parser.add_argument("--rounds", type=int, default=3, help="recordings of each, in turn")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one recording")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the recordings there")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="keep the recordings; those it has are judged again",
+    )
+    parser.add_argument(
+        "--windows", action="store_true", help=f"judge every {STEPS} consecutive steps, too"
+    )
     options = parser.parse_args()
     chosen = [
         program
@@ -81,7 +107,19 @@ def main() -> None:
         if fnmatch(program.name, options.programs) and options.set in (None, set_of(program))
     ]
     with kept(options.keep) as folder:
-        show(judge(chosen, options.rounds, folder, options.timeout))
+        where = {
+            (program.name, fault): [
+                folder / f"{program.name}-{fault}-{number}"
+                for number in range(1, options.rounds + 1)
+            ]
+            for program in chosen
+            for fault in program.runs
+        }
+        failed = record(chosen, where, options.timeout)
+        show(judge(chosen, where, failed, whole), "recordings")
+        if options.windows:
+            print(f"\n## Every {STEPS} consecutive steps\n")
+            show(judge(chosen, where, failed, windows), "windows")
 
 
 if __name__ == "__main__":

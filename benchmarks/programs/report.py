@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 
 from benchmarks.programs.trial import Trial
 from benchmarks.programs.verdict import Judged, false_alarms, short
+from commtrace.units import counted
 
-__all__ = ["HEADER", "row", "totals"]
+__all__ = ["kinds", "table", "totals"]
 
 COLUMNS = (
     "program",
@@ -20,18 +21,32 @@ COLUMNS = (
     "rule",
     "ranks",
     "place",
+    "cause",
     "predicted, ms",
     "against injected",
     "against measured",
     "clean: findings",
     "false alarms",
 )
-HEADER = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+KINDS = (
+    "kind of fault",
+    "faults",
+    "first finding right",
+    "cause right",
+    "saving against injected: median error",
+    "against measured",
+)
 
 
-def row(judged: Judged) -> str:
-    """One program with one fault."""
-    return f"| {' | '.join(_cells(judged))} |"
+def table(all_judged: Iterable[Judged]) -> str:
+    """One row for each program with one of its faults."""
+    return _table(COLUMNS, map(_cells, all_judged))
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(columns)
+    lines = [names, ["---"] * len(names), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _cells(judged: Judged) -> Iterator[str]:
@@ -40,22 +55,42 @@ def _cells(judged: Judged) -> Iterator[str]:
     yield f"{program.name}, {program.world_size} ranks"
     yield fault.name
     yield f"{_median_ms(clean)} → {_median_ms(done)}"
-    yield "" if fault.delay_ms is None else f"{fault.delay_ms:.0f}"
+    yield "" if judged.injected_ms is None else f"{judged.injected_ms:.0f}"
     yield _counted([*(short(trial.first) for trial in done), *_failures(judged.faulty)])
     yield _share(map(judged.rule, done))
     yield _share(map(judged.ranks, done))
-    yield _share(place for place in map(judged.place, done) if place is not None)
+    yield _share(map(judged.place, done))
+    yield _share(map(judged.cause, done))
     yield "" if judged.predicted_ms is None else f"{judged.predicted_ms:.1f}"
-    yield _percent(judged.error(fault.delay_ms))
+    yield _percent(judged.error(judged.injected_ms))
     yield _percent(judged.error(judged.gained_ms))
     found = [short(finding) for trial in clean for finding in trial.findings]
     yield _counted([*found, *_failures(judged.clean)])
     yield _counted(short(finding) for trial in clean for finding in false_alarms(trial, program))
 
 
-def totals(title: str, all_judged: list[Judged]) -> str:
+def kinds(all_judged: Iterable[Judged]) -> str:
+    """One row for each kind of fault: the rule that names it, and what causes it."""
+    by_kind: dict[str, list[Judged]] = defaultdict(list)
+    for judged in all_judged:
+        rules, causes = judged.fault.rules, judged.fault.causes
+        by_kind[", ".join([*(rules[:1] or ["nobody to blame"]), *map(str, causes[:1])])].append(
+            judged
+        )
+    return _table(KINDS, (_kind(name, by_kind[name]) for name in sorted(by_kind)))
+
+
+def _kind(name: str, all_judged: list[Judged]) -> Iterator[str]:
+    yield name
+    yield str(len(all_judged))
+    yield _share_of(all_judged, Judged.right)
+    yield _share_of(all_judged, Judged.cause)
+    yield _errors(all_judged, lambda judged: judged.injected_ms)
+    yield _errors(all_judged, lambda judged: judged.gained_ms)
+
+
+def totals(title: str, all_judged: list[Judged], what: str = "recordings") -> str:
     """What it comes to, over these."""
-    pairs = [(judged, trial) for judged in all_judged for trial in judged.done]
     # Faults of one program share its clean recordings.
     shared = {judged.program.name: judged for judged in all_judged}.values()
     clean = [(judged, trial) for judged in shared for trial in judged.clean if not trial.failed]
@@ -69,22 +104,30 @@ def totals(title: str, all_judged: list[Judged]) -> str:
         for trial in trials
         if trial.failed
     ]
-    placed = [place for judged, trial in pairs if (place := judged.place(trial)) is not None]
-    both, rule, ranks = (
-        _share(answer(judged, trial) for judged, trial in pairs)
-        for answer in (Judged.right, Judged.rule, Judged.ranks)
+    right, rule, ranks, place, cause, misled = (
+        _share_of(all_judged, answer)
+        for answer in (
+            Judged.right,
+            Judged.rule,
+            Judged.ranks,
+            Judged.place,
+            Judged.cause,
+            Judged.misled,
+        )
     )
-    injected = _errors(all_judged, lambda judged: judged.fault.delay_ms)
-    measured = _errors(all_judged, lambda judged: judged.gained_ms)
     named = _counted(short(finding) for each in alarms for finding in each)
-    counts = f"{len(shared)} programs, {len(pairs)} recordings with a fault, {len(clean)} without"
+    done = sum(len(judged.done) for judged in all_judged)
+    counts = f"{len(shared)} programs, {done} {what} with a fault, {len(clean)} without"
     return f"""**{title}**: {counts}.
 
-- first finding right, rule and ranks: {both}; rule: {rule}; ranks: {ranks}; place: {_share(placed)}
-- saving against the injected delay: {injected}
-- saving against the recordings without the fault: {measured}
-- false alarms: in {_share(map(bool, alarms))} recordings without a fault {named and f"({named})"}
-- failed recordings: {len(failed)} {"; ".join(failed)}"""
+- first finding right, rule and ranks: {right}; rule: {rule}; ranks: {ranks}; place: {place}; \
+cause: {cause or "none named"}
+- first finding blames the wrong ranks, with medium or high confidence: {misled}
+- saving against the injected delay: {_errors(all_judged, lambda judged: judged.injected_ms)}
+- saving against the {what} without the fault: \
+{_errors(all_judged, lambda judged: judged.gained_ms)}
+- false alarms: in {_share(map(bool, alarms))} {what} without a fault {named and f"({named})"}
+- failed: {len(failed)} {"; ".join(failed)}"""
 
 
 def _errors(all_judged: list[Judged], true_ms: Callable[[Judged], float | None]) -> str:
@@ -93,7 +136,7 @@ def _errors(all_judged: list[Judged], true_ms: Callable[[Judged], float | None])
     if not known:
         return "none to compare"
     worst = known[min(int(0.9 * len(known)), len(known) - 1)]
-    return f"median error {median(known):.0%}, p90 {worst:.0%} ({len(known)} faults)"
+    return f"median error {median(known):.0%}, p90 {worst:.0%} ({counted(len(known), 'fault')})"
 
 
 def _median_ms(trials: list[Trial]) -> str:
@@ -106,8 +149,12 @@ def _failures(trials: list[Trial]) -> Iterator[str]:
             yield f"failed: {trial.failed}"
 
 
-def _share(answers: Iterable[bool]) -> str:
-    known = list(answers)
+def _share_of(all_judged: list[Judged], answer: Callable[[Judged, Trial], bool | None]) -> str:
+    return _share(answer(judged, trial) for judged in all_judged for trial in judged.done)
+
+
+def _share(answers: Iterable[bool | None]) -> str:
+    known = [answer for answer in answers if answer is not None]
     return f"{sum(known)}/{len(known)}" if known else ""
 
 

@@ -1,31 +1,28 @@
-"""One recording of a program, and what its analysis says."""
+"""What the diagnosis says of a recording, or of some steps of one."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.programs.truth import Program
+from benchmarks.recorded.measure import progress
 from commtrace import load
 from commtrace.rules import RULES
 
-__all__ = ["Trial", "tried"]
-
-ROOT = Path(__file__).parent.parent.parent
+__all__ = ["Ask", "Finding", "Trial", "analysed", "each", "whole"]
 
 Finding = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How long a step took, and the findings as JSON has them; or why there are none."""
+    """How long each of the ``steps`` took, and the findings; or why there are none."""
 
-    steps: int = 0
+    steps: range = range(0)
     step_ms: float = 0.0
     findings: tuple[Finding, ...] = ()
     failed: str = ""
@@ -43,48 +40,41 @@ class Trial:
     @property
     def predicted_ms(self) -> float | None:
         """What the first finding promises for each step."""
-        return self.first["cost_ns"] / 1e6 / self.steps if self.first else None
+        return self.first["cost_ns"] / 1e6 / len(self.steps) if self.first else None
 
 
-def tried(program: Program, fault: str, out: Path, timeout_s: float) -> Trial:
-    """Record and analyse it as a user does, with no option but the number of ranks."""
-    command = ["record", "-n", str(program.world_size), "-o", str(out)]
-    try:
-        _commtrace(*command, "--", str(program.path), "--fault", fault, timeout_s=timeout_s)
-        said = json.loads(_commtrace("analyze", "--format", "json", str(out), timeout_s=timeout_s))
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        return Trial(failed=_reason(error))
-    steps = load(out, workers=1).steps
-    steps = steps[steps["label"].isna()]
-    count = steps["step"].nunique()
-    if not count:
+Ask = Callable[[Path], list[Trial]]
+"""What to make of a recording: a module's function, since another process calls it."""
+
+
+def analysed(folder: Path) -> Trial:
+    """The diagnosis of what is there, all rules with their defaults."""
+    run = load(folder, workers=1)
+    steps = run.steps[run.steps["label"].isna()]
+    if steps.empty:
         return Trial(failed="no steps were recorded")
+    numbers = range(int(steps["step"].min()), int(steps["step"].max()) + 1)
     whole_ns = (steps["start_ns"] + steps["duration_ns"]).max() - steps["start_ns"].min()
-    return Trial(count, float(whole_ns) / 1e6 / count, tuple(said["findings"]))
+    findings = tuple(
+        {name: value for name, value in vars(finding).items() if name != "when"}
+        for finding in run.diagnose().findings
+    )
+    return Trial(numbers, float(whole_ns) / 1e6 / len(numbers), findings)
 
 
-def _commtrace(*arguments: str, timeout_s: float) -> str:
-    """Its standard output. Out of time, it is asked to end, which ends its ranks, too."""
-    command = [sys.executable, "-m", "commtrace", *arguments]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as child:
-        try:
-            out, err = child.communicate(timeout=timeout_s)
-        except BaseException:
-            child.terminate()
-            raise
-    if child.returncode:
-        raise subprocess.CalledProcessError(child.returncode, command, out, err)
-    return out
+def whole(recording: Path) -> list[Trial]:
+    """All of it at once."""
+    return [analysed(recording)]
 
 
-def _reason(error: subprocess.CalledProcessError | subprocess.TimeoutExpired) -> str:
-    if isinstance(error, subprocess.TimeoutExpired):
-        return f"more than {error.timeout:.0f} s"
-    lines = [line for line in (error.stderr or "").splitlines() if line.startswith("commtrace:")]
-    return (lines or [f"exit status {error.returncode}"])[-1][:160]
+def each(ask: Ask, recordings: list[Path]) -> dict[Path, list[Trial]]:
+    """What is asked of each, in processes of their own, so that none ends the others."""
+    trials = {}
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        asked = {recording: pool.submit(ask, recording) for recording in recordings}
+        for number, (recording, future) in enumerate(asked.items(), start=1):
+            error = future.exception()
+            why = f"{type(error).__name__}: {error}"
+            trials[recording] = [Trial(failed=why)] if error else future.result()
+            progress(f"analysed {number} of {len(asked)}: {recording.name}")
+    return trials

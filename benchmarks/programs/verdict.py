@@ -24,8 +24,10 @@ class Judged:
 
     @property
     def done(self) -> list[Trial]:
-        """The recordings with the fault that can be judged."""
-        return [trial for trial in self.faulty if not trial.failed]
+        """The recordings in which the fault happened, and that can be judged."""
+        return [
+            trial for trial in self.faulty if not trial.failed and self.fault.happens(trial.steps)
+        ]
 
     def rule(self, trial: Trial) -> bool:
         """Whether the first finding is of the right rule."""
@@ -46,13 +48,32 @@ class Judged:
         """Both."""
         return self.rule(trial) and self.ranks(trial)
 
+    def misled(self, trial: Trial) -> bool:
+        """Whether the first finding blames the wrong ranks, and is sure of it."""
+        first = trial.first
+        return first is not None and _accuses(first, self.program) and not self.ranks(trial)
+
     def place(self, trial: Trial) -> bool | None:
-        """Whether the first finding names the place; None where there is none to name."""
-        if not (self.fault.place and trial.first):
+        """Whether the right finding names the place; None where there is none to name."""
+        if not (self.fault.place and trial.first and self.right(trial)):
             return None
         told = [trial.first.get(key) for key in ("place", "label", "summary", "advice")]
         text = " ".join(str(part) for part in told if part)
         return re.search(rf"\b{self.fault.place}\b", text) is not None
+
+    def cause(self, trial: Trial) -> bool | None:
+        """Whether the right finding has a right cause; None where there is none to judge."""
+        first = trial.first
+        if not (self.fault.causes and first and "cause" in first and self.right(trial)):
+            return None
+        return first["cause"] in self.fault.causes
+
+    @property
+    def injected_ms(self) -> float | None:
+        """What the fault delays each of the recorded steps by, if that is known: the median."""
+        delays = [self.fault.mean_delay_ms(trial.steps) for trial in self.done]
+        known = [each for each in delays if each is not None]
+        return median(known) if known else None
 
     @property
     def gained_ms(self) -> float | None:
@@ -69,17 +90,22 @@ class Judged:
         return median(known) if known else None
 
     def error(self, true_ms: float | None) -> float | None:
-        """What is promised against what is true, less 1."""
+        """What is promised against what is true, less 1; None where nothing was to be had."""
         predicted = self.predicted_ms
-        return predicted / true_ms - 1 if predicted is not None and true_ms else None
+        if predicted is None or true_ms is None or true_ms <= 0:
+            return None
+        return predicted / true_ms - 1
 
 
 def false_alarms(trial: Trial, program: Program) -> Iterator[Finding]:
     """Findings of a clean recording that blame some of the ranks, and are sure of it."""
     for finding in trial.findings:
-        sure = finding["confidence"] in ("medium", "high")
-        if sure and _blames(finding, program) and finding["rule"] not in program.always:
+        if _accuses(finding, program) and finding["rule"] not in program.always:
             yield finding
+
+
+def _accuses(finding: Finding, program: Program) -> bool:
+    return finding["confidence"] in ("medium", "high") and _blames(finding, program)
 
 
 def _blames(finding: Finding, program: Program) -> bool:
