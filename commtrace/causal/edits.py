@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.graph import replay
 from commtrace.causal.host_graph import HOST, run_graph
 from commtrace.causal.segments import own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["as_measured", "even", "typical"]
+__all__ = ["as_measured", "even", "step_times", "typical"]
 
 
 def as_measured(run: Measures) -> Int64:
-    """No edit."""
-    return run_graph(run).graph.lag_ns.copy()
+    """The lags of no edit."""
+    return run_graph(run).graph.lag_ns
 
 
-def typical(run: Measures, ranks: tuple[int, ...], lag_ns: Int64 | None = None) -> Int64:
-    """The ranks do each segment in the time that is typical of the others."""
-    its = run_graph(run)
-    return _scaled(run, own_work(run).typical_ns, np.isin(its.calls.rank, ranks), lag_ns)
+def typical(run: Measures, ranks: Collection[int], lag_ns: Int64 | None = None) -> Int64:
+    """The ranks do each segment in the time that is typical of those that are not among them.
+
+    ``lag_ns`` are the lags of edits made before; so in the others.
+    """
+    its, work = run_graph(run), own_work(run)
+    mine = np.isin(its.calls.rank, list(ranks))
+    wanted = work.typical_ns
+    if len(ranks) > 1:
+        wanted = _of_the_rest(work.own_ns, work.place, mine)
+        wanted = np.where(np.isnan(wanted), work.typical_ns, wanted)
+    return _scaled(run, wanted, mine, lag_ns)
 
 
-def even(run: Measures) -> Int64:
+def even(run: Measures, lag_ns: Int64 | None = None) -> Int64:
     """All ranks do each segment in their mean time."""
+    every = np.ones(run_graph(run).calls.rank.size, np.bool_)
+    return _scaled(run, own_work(run).mean_ns, every, lag_ns)
+
+
+def step_times(run: Measures, lags: Int64) -> Int64:
+    """When each step of the run ends, by step and edit: ``lags`` is edges × edits.
+
+    A step ends with its last rank's; the last one with its last joint operation, since what is
+    behind that delays nobody. A run without steps ends ten times: with every tenth of its
+    operations.
+    """
     its = run_graph(run)
-    return _scaled(run, own_work(run).mean_ns, np.ones(its.calls.rank.size, np.bool_), None)
+    time = replay(its.graph, lags)
+    return np.stack([time[nodes].max(axis=0) for nodes in its.ends])
+
+
+def _of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
+    """The median at each place of those that are not among them; NaN where there is none."""
+    answer = np.full(own_ns.size, np.nan)
+    rest = np.flatnonzero(~mine)
+    rest = rest[np.lexsort((own_ns[rest], place[rest]))]
+    places, begins = np.unique(place[rest], return_index=True)
+    sizes = np.diff(np.append(begins, rest.size))
+    low, high = (own_ns[rest[begins + half]] for half in ((sizes - 1) // 2, sizes // 2))
+    if places.size:
+        at = np.minimum(np.searchsorted(places, place), places.size - 1)
+        answer = np.where(places[at] == place, ((low + high) / 2)[at], np.nan)
+    return answer
 
 
 def _scaled(run: Measures, wanted_ns: Float64, which: Bool, lag_ns: Int64 | None) -> Int64:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int64, integers
+from commtrace.arrays import NULL, Int64, integers
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.graph import Graph
 from commtrace.causal.joins import Gaps, joins
@@ -26,14 +26,16 @@ HOST, WAIT, START, QUEUE, MEET, TRANSFER, JOIN = range(7)
 from the operation before on gloo's thread; from a start to where all are there; from there to
 the end; from the end to the host that waited."""
 
+_PARTS = 10  # of a run without steps
+
 
 @dataclass(frozen=True, eq=False)
 class RunGraph:
     """The graph, and which of its nodes and edges are what.
 
     ``calls`` are those in it; ``called``, ``started``, ``met`` and ``ended`` their nodes, one each.
-    ``boundary`` has the nodes where each rank's steps end, with ``boundary_rank`` and
-    ``boundary_step``. ``segment`` is, of edges of the kind HOST, the call whose segment it is
+    ``ends`` has for each step the nodes that it ends with, the last of them; ``begin_ns`` is when
+    the first step began on its last rank. ``segment`` is, of edges of the kind HOST, the call whose segment it is
     part of: the next of its thread; -1 behind the last, and before the first.
     """
 
@@ -44,10 +46,15 @@ class RunGraph:
     met: Int64
     ended: Int64
     rank: Int64
-    boundary: Int64
-    boundary_rank: Int64
-    boundary_step: Int64
+    ends: tuple[Int64, ...]
+    begin_ns: int
     segment: Int64
+
+    @property
+    def step_ns(self) -> Int64:
+        """How long each step was: from the end of the one before to its own."""
+        ends = [self.graph.time_ns[nodes].max() for nodes in self.ends]
+        return np.diff(np.asarray(ends, dtype=np.int64), prepend=self.begin_ns)
 
 
 @measure
@@ -154,8 +161,30 @@ def _built(run: Measures, mine: Calls, place: Int64, gaps: Gaps, gap: Int64) -> 
     source, target, lags, kind, of = edges.all()
     time = np.concatenate(nodes.times)
     graph = Graph(time, source, target, _binding(time, source, target, lags, kind), kind.astype(np.int8))
-    return RunGraph(graph, mine, called, started, met, ended, np.concatenate(nodes.ranks),
-                    boundary, end_rank, end_step, of)
+    ends = _ends(mine, ended, boundary, end_step, time)
+    return RunGraph(
+        graph, mine, called, started, met, ended, np.concatenate(nodes.ranks), ends,
+        _begin(run, mine), of,
+    )
+
+
+def _ends(mine: Calls, ended: Int64, boundary: Int64, step: Int64, time: Int64) -> tuple[Int64, ...]:
+    """The nodes that each step ends with; of the last one, or without steps, joint operations."""
+    numbers = np.unique(step)
+    if numbers.size:
+        inside = ended[mine.step <= numbers[-1]] if (mine.step != NULL).any() else ended
+        return (*(boundary[step == number] for number in numbers[:-1]), inside)
+    order = np.argsort(time[ended], kind="stable")
+    return tuple(ended[part] for part in np.array_split(order, min(_PARTS, order.size)))
+
+
+def _begin(run: Measures, mine: Calls) -> int:
+    steps = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    if not len(steps):
+        return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
+    first = steps[steps["step"] == steps["step"].min()]
+    start, _ = on_run_clock(integers(first["start_ns"]), integers(first["rank"]), matched(run).clock)
+    return int(start.max())
 
 
 def _add_operations(mine: Calls, edges: _Edges, called: Int64, started: Int64, met: Int64, ended: Int64, ended_ns: Int64) -> None:

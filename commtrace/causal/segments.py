@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Float64, Int64, integers
 from commtrace.causal.host_graph import HOST, RunGraph, run_graph
+from commtrace.intervals import Intervals, covered, subtract, union
+from commtrace.matching import on_run_clock
 from commtrace.measures import measure
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["OwnWork", "own_work"]
+__all__ = ["CAUSES", "OwnWork", "others", "own_parts", "own_work"]
+
+_LABELLED = {
+    "garbage-collection": re.compile(r"commtrace::garbage-collection"),
+    "checkpoint": re.compile(r"commtrace::checkpoint"),
+    "loader": re.compile(r"enumerate\(DataLoader\)#"),
+}
+CAUSES = (*_LABELLED, "compute", "host")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,12 +37,13 @@ class OwnWork:
     ``typical_ns`` is the median of the other ranks' at the same place of the same step; where
     ranks call differently, its own times what the step's own work of a rank is to its own in the
     median; NaN where nobody is to compare with. ``mean_ns`` is the mean of all ranks there, its
-    own included.
+    own included. ``place`` numbers step and place.
     """
 
     own_ns: Int64
     typical_ns: Float64
     mean_ns: Float64
+    place: Int64
 
 
 @measure
@@ -41,16 +55,63 @@ def own_work(run: Measures) -> OwnWork:
     own = np.zeros(calls.rank.size, dtype=np.int64)
     np.add.at(own, its.segment[host], its.graph.lag_ns[host])
     place = _codes(calls.step, calls.place)
-    typical, mean = _others(place, own.astype(np.float64))
+    typical, mean = others(place, own.astype(np.float64))
     in_step = _codes(calls.step, calls.rank)
     sums = np.bincount(in_step, weights=own)
     first = np.unique(in_step, return_index=True)[1]
-    others, average = _others(calls.step[first], sums)
+    median, average = others(calls.step[first], sums)
     alone = np.isnan(typical)
     with np.errstate(divide="ignore", invalid="ignore"):
-        typical = np.where(alone, own * (others / sums)[in_step], typical)
+        typical = np.where(alone, own * (median / sums)[in_step], typical)
         mean = np.where(alone, own * (average / sums)[in_step], mean)
-    return OwnWork(own, typical, mean)
+    return OwnWork(own, typical, mean, place)
+
+
+@measure
+def own_parts(run: Measures) -> Mapping[str, Int64]:
+    """Each call's own work by CAUSES: under a label, in operators, and in none (``host``)."""
+    its = run_graph(run)
+    host = np.flatnonzero((its.graph.kind == HOST) & (its.segment >= 0))
+    start, end = its.graph.time_ns[its.graph.source[host]], its.graph.time_ns[its.graph.target[host]]
+    rank = its.rank[its.graph.target[host]]
+    parts = {cause: np.zeros(its.calls.rank.size, dtype=np.int64) for cause in CAUSES}
+    for one in np.unique(rank).tolist():
+        mine = rank == one
+        window = start[mine], end[mine]
+        left = window[1] - window[0]
+        for cause, when in _work(run, one).items():
+            time = covered(*window, when)
+            np.add.at(parts[cause], its.segment[host[mine]], time)
+            left = left - time
+        np.add.at(parts["host"], its.segment[host[mine]], left)
+    return parts
+
+
+def _work(run: Measures, rank: int) -> dict[str, Intervals]:
+    """When a rank did what, on the run's clock: no two at once."""
+    found: dict[str, Intervals] = {}
+    steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].notna()]
+    labels = steps["label"].astype(str)
+    taken: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
+    for cause, pattern in _LABELLED.items():
+        rows = steps[labels.str.match(pattern)]
+        begin = integers(rows["start_ns"])
+        its = subtract(_on_run(run, rank, union(begin, begin + integers(rows["duration_ns"]))), taken)
+        found[cause], taken = its, _both(taken, its)
+    for device, did in device_work(run).items():
+        if device.rank == rank and device.device == "cpu" and did.compute is not None:
+            found["compute"] = subtract(_on_run(run, rank, did.compute), taken)
+    return found
+
+
+def _on_run(run: Measures, rank: int, when: Intervals) -> Intervals:
+    clock = matched(run).clock
+    ranks = np.full(when[0].size, rank)
+    return on_run_clock(when[0], ranks, clock)[0], on_run_clock(when[1], ranks, clock)[0]
+
+
+def _both(a: Intervals, b: Intervals) -> Intervals:
+    return union(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))
 
 
 def _codes(first: Int64, second: Int64) -> Int64:
@@ -58,8 +119,8 @@ def _codes(first: Int64, second: Int64) -> Int64:
     return np.unique(both, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _others(group: Int64, value: Float64) -> tuple[Float64, Float64]:
-    """For each value, the median of the others of its group, NaN if there are none; the mean of all."""
+def others(group: Int64, value: Float64) -> tuple[Float64, Float64]:
+    """For each value the median of the others of its group, NaN if none; and the mean of all."""
     order = np.lexsort((value, group))
     ordered = value[order]
     begins = np.flatnonzero(np.concatenate(([True], group[order][1:] != group[order][:-1])))
