@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import as_measured, even, step_times, typical
+from commtrace.causal.edits import as_measured, even, saved, step_times, typical
 from commtrace.causal.host_graph import run_graph
 from commtrace.causal.segments import CAUSES, others, own_parts, own_work
 from commtrace.measures import measure
@@ -85,7 +84,7 @@ def culprits(run: Measures, min_share: float) -> tuple[Culprit, ...]:
 @measure
 def evened(run: Measures) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time."""
-    return _saved(run, as_measured(run), [even(run)])[:, 0]
+    return saved(run, as_measured(run), [even(run)])[:, 0]
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class _Who:
 
 def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | None:
     """The fewest ranks whose typical work saves most, if it saves enough, and others do not."""
-    singles = _saved(run, lag, (typical(run, [rank], lag) for rank in left))
+    singles = saved(run, lag, (typical(run, [rank], lag) for rank in left))
     totals = singles.sum(axis=0)
     best = int(totals.argmax())
     rest = int(np.delete(totals, best).max(initial=0))
@@ -107,8 +106,8 @@ def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | No
     sets = [ranks for ranks in _sets(run, left) if 1 < len(ranks) <= len(left) / 2]
     if not sets:
         return None
-    saved = _saved(run, lag, (typical(run, ranks, lag) for ranks in sets))
-    together = saved.sum(axis=0)
+    shorter = saved(run, lag, (typical(run, ranks, lag) for ranks in sets))
+    together = shorter.sum(axis=0)
     fits = [
         at
         for at, ranks in enumerate(sets)
@@ -119,7 +118,7 @@ def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | No
         return None
     most = max(together[at] for at in fits)
     at = next(at for at in sorted(fits, key=lambda at: len(sets[at])) if together[at] >= 0.9 * most)
-    return _Who(sets[at], saved[:, at], max(_rest(left, sets[at], totals), 0), saved[:, at])
+    return _Who(sets[at], shorter[:, at], max(_rest(left, sets[at], totals), 0), shorter[:, at])
 
 
 def _rest(left: list[int], ranks: tuple[int, ...], totals: Int64) -> int:
@@ -142,16 +141,9 @@ def _sets(run: Measures, left: list[int]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([*nested, *known]))
 
 
-def _saved(run: Measures, lag: Int64, edits: Iterable[Int64]) -> Int64:
-    """What each step is shorter with each edit than with these lags: steps × edits."""
-    ends = step_times(run, np.stack([lag, *edits], axis=1))
-    steps = np.diff(ends, axis=0, prepend=run_graph(run).begin_ns)
-    return steps[:, :1] - steps[:, 1:]
-
-
 def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     its = run_graph(run)
-    alone = _saved(run, as_measured(run), [typical(run, who.ranks)])[:, 0]
+    alone = saved(run, as_measured(run), [typical(run, who.ranks)])[:, 0]
     steps = who.steps_ns
     noise = _noise(run, who.ranks)
     big = steps > _SPIKE * noise

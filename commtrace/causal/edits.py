@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
-from commtrace.causal.graph import replay
-from commtrace.causal.host_graph import HOST, run_graph
+from commtrace.causal.graph import DROPPED, replay
+from commtrace.causal.host_graph import HOST, JOIN, MEET, QUEUE, START, TRANSFER, run_graph
 from commtrace.causal.segments import own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["as_measured", "even", "step_times", "typical"]
+__all__ = [
+    "as_measured",
+    "even",
+    "needing_nobody",
+    "saved",
+    "step_times",
+    "transferring",
+    "typical",
+    "without_waits",
+]
 
 
 def as_measured(run: Measures) -> Int64:
@@ -43,6 +52,47 @@ def even(run: Measures, lag_ns: Int64 | None = None) -> Int64:
     return _scaled(run, own_work(run).mean_ns, every, lag_ns)
 
 
+def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
+    """Nobody waits for these calls (a flag for each) but the end of their step."""
+    its = run_graph(run)
+    lag = lag_ns.copy()
+    joins = np.flatnonzero(its.graph.kind == JOIN)
+    call = its.call_of[its.graph.source[joins]]
+    lag[joins[which[call] & (call >= 0)]] = DROPPED
+    return lag
+
+
+def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
+    """These calls (a flag for each) are over at once: they wait for nobody and move nothing."""
+    its = run_graph(run)
+    lag = lag_ns.copy()
+    call = its.call_of[its.graph.target]
+    mine = (call >= 0) & which[call]
+    kind = its.graph.kind
+    lag[mine & ((kind == START) | (kind == TRANSFER))] = 0
+    other = its.rank[its.graph.source] != its.rank[its.graph.target]
+    lag[mine & ((kind == QUEUE) | ((kind == MEET) & other))] = DROPPED
+    return lag
+
+
+def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Int64) -> Int64:
+    """The transfers of these calls (a flag and a time for each) take that long."""
+    its = run_graph(run)
+    lag = lag_ns.copy()
+    edges = np.flatnonzero(its.graph.kind == TRANSFER)
+    call = its.call_of[its.graph.target[edges]]
+    mine = which[call] & (call >= 0)
+    lag[edges[mine]] = np.rint(time_ns[call[mine]]).astype(np.int64)
+    return lag
+
+
+def saved(run: Measures, lag_ns: Int64, edits: Iterable[Int64]) -> Int64:
+    """What each step is shorter with each edit than with these lags: steps × edits."""
+    ends = step_times(run, np.stack([lag_ns, *edits], axis=1))
+    steps = np.diff(ends, axis=0, prepend=run_graph(run).begin_ns)
+    return steps[:, :1] - steps[:, 1:]
+
+
 def step_times(run: Measures, lags: Int64) -> Int64:
     """When each step of the run ends, by step and edit: ``lags`` is edges × edits.
 
@@ -52,7 +102,19 @@ def step_times(run: Measures, lags: Int64) -> Int64:
     """
     its = run_graph(run)
     time = replay(its.graph, lags)
-    return np.stack([time[nodes].max(axis=0) for nodes in its.ends])
+    ends = np.stack([time[nodes].max(axis=0) for nodes in its.ends])
+    return np.asarray(np.maximum(ends, _joint_ends(run, time)))
+
+
+def _joint_ends(run: Measures, time: Int64) -> Int64:
+    """When the operations of each step are all done, as far as that was within it as measured."""
+    its = run_graph(run)
+    measured = its.graph.time_ns[its.ended]
+    ends = np.full((len(its.ends), time.shape[1]), np.iinfo(np.int64).min)
+    step = np.searchsorted(its.end_ns, measured)  # the first that ends behind it
+    inside = step < len(its.ends)
+    np.maximum.at(ends, step[inside], time[its.ended[inside]])
+    return ends
 
 
 def _of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,9 +35,10 @@ class RunGraph:
     """The graph, and which of its nodes and edges are what.
 
     ``calls`` are those in it; ``called``, ``started``, ``met`` and ``ended`` their nodes, one each.
-    ``ends`` has for each step the nodes that it ends with, the last of them; ``begin_ns`` is when
+    ``steps`` are their numbers, ``ends`` has for each the nodes that it ends with, the last of them; ``begin_ns`` is when
     the first step began on its last rank. ``segment`` is, of edges of the kind HOST, the call whose segment it is
-    part of: the next of its thread; -1 behind the last, and before the first.
+    part of: the next of its thread; -1 behind the last. ``operation`` is the code of the column
+    ``op`` that an edge is of, -1 for the host's own.
     """
 
     graph: Graph
@@ -46,15 +48,34 @@ class RunGraph:
     met: Int64
     ended: Int64
     rank: Int64
+    steps: tuple[int, ...]
     ends: tuple[Int64, ...]
     begin_ns: int
     segment: Int64
+    operation: Int64
+
+    @cached_property
+    def end_ns(self) -> Int64:
+        """When each step ended."""
+        return np.asarray([self.graph.time_ns[nodes].max() for nodes in self.ends], dtype=np.int64)
+
+    @cached_property
+    def call_of(self) -> Int64:
+        """The call that a node is of, its start or end; -1 for other moments."""
+        found = np.full(self.graph.time_ns.size, -1)
+        for nodes in (self.started, self.met, self.ended):
+            found[nodes] = np.arange(nodes.size)
+        return found
+
+    @cached_property
+    def transfer_ns(self) -> Int64:
+        """How long each call took once all were there."""
+        return self.graph.time_ns[self.ended] - self.graph.time_ns[self.met]
 
     @property
     def step_ns(self) -> Int64:
         """How long each step was: from the end of the one before to its own."""
-        ends = [self.graph.time_ns[nodes].max() for nodes in self.ends]
-        return np.diff(np.asarray(ends, dtype=np.int64), prepend=self.begin_ns)
+        return np.diff(self.end_ns, prepend=self.begin_ns)
 
 
 @measure
@@ -161,21 +182,32 @@ def _built(run: Measures, mine: Calls, place: Int64, gaps: Gaps, gap: Int64) -> 
     source, target, lags, kind, of = edges.all()
     time = np.concatenate(nodes.times)
     graph = Graph(time, source, target, _binding(time, source, target, lags, kind), kind.astype(np.int8))
-    ends = _ends(mine, ended, boundary, end_step, time)
+    numbers, ends = _ends(mine, ended, boundary, end_step, time)
     return RunGraph(
-        graph, mine, called, started, met, ended, np.concatenate(nodes.ranks), ends,
-        _begin(run, mine), of,
+        graph, mine, called, started, met, ended, np.concatenate(nodes.ranks), numbers, ends,
+        _begin(run, mine), of, _operation(run, mine, graph, (started, met, ended)),
     )
 
 
-def _ends(mine: Calls, ended: Int64, boundary: Int64, step: Int64, time: Int64) -> tuple[Int64, ...]:
+def _operation(run: Measures, mine: Calls, graph: Graph, ends: tuple[Int64, ...]) -> Int64:
+    """The code of the operation whose start, meeting or end an edge leads to."""
+    code = np.full(graph.time_ns.size, -1)
+    for nodes in ends:
+        code[nodes] = run.collectives["op"].cat.codes.to_numpy()[mine.row]
+    return np.where(graph.kind == JOIN, code[graph.source], code[graph.target])
+
+
+def _ends(mine: Calls, ended: Int64, boundary: Int64, step: Int64, time: Int64
+) -> tuple[tuple[int, ...], tuple[Int64, ...]]:
     """The nodes that each step ends with; of the last one, or without steps, joint operations."""
     numbers = np.unique(step)
     if numbers.size:
         inside = ended[mine.step <= numbers[-1]] if (mine.step != NULL).any() else ended
-        return (*(boundary[step == number] for number in numbers[:-1]), inside)
+        ends = *(boundary[step == number] for number in numbers[:-1]), inside
+        return tuple(numbers.tolist()), ends
     order = np.argsort(time[ended], kind="stable")
-    return tuple(ended[part] for part in np.array_split(order, min(_PARTS, order.size)))
+    parts = np.array_split(order, max(min(_PARTS, order.size), 1))
+    return tuple(range(len(parts))), tuple(ended[part] for part in parts)
 
 
 def _begin(run: Measures, mine: Calls) -> int:

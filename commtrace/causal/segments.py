@@ -20,7 +20,7 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["CAUSES", "OwnWork", "others", "own_parts", "own_work"]
+__all__ = ["CAUSES", "OwnWork", "busy", "others", "own_parts", "own_work"]
 
 _LABELLED = {
     "garbage-collection": re.compile(r"commtrace::garbage-collection"),
@@ -98,10 +98,15 @@ def _work(run: Measures, rank: int) -> dict[str, Intervals]:
         begin = integers(rows["start_ns"])
         its = subtract(_on_run(run, rank, union(begin, begin + integers(rows["duration_ns"]))), taken)
         found[cause], taken = its, _both(taken, its)
+    return found | {"compute": subtract(busy(run, rank), taken)}
+
+
+def busy(run: Measures, rank: int) -> Intervals:
+    """When a rank's host ran operators, on the run's clock."""
     for device, did in device_work(run).items():
         if device.rank == rank and device.device == "cpu" and did.compute is not None:
-            found["compute"] = subtract(_on_run(run, rank, did.compute), taken)
-    return found
+            return _on_run(run, rank, did.compute)
+    return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def _on_run(run: Measures, rank: int, when: Intervals) -> Intervals:
