@@ -124,7 +124,7 @@ def test_a_diagnosis_can_be_narrowed(recorded: Path) -> None:
     run = ct.load(recorded / "straggler" / "gloo-4")
     (finding,) = run.diagnose(select=["straggler"]).findings
     assert finding.ranks == (1,)
-    never = {"straggler": {"min_share": 2.0}}
+    never = {"straggler": {"min_step_share": 2.0}}
     assert run.diagnose(select=["straggler"], thresholds=never) == ct.Diagnosis()
     assert "straggler" not in {f.rule for f in run.diagnose(ignore=["straggler"]).findings}
 

@@ -16,7 +16,7 @@ from commtrace.diagnosis import CannotLook, too_few
 from commtrace.measures import measure
 from commtrace.metrics.rank.segments import segments
 from commtrace.metrics.run.joined_rows import joined_rows
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -117,13 +117,13 @@ def late_ranks(run: Measures, min_operations: int) -> tuple[Late, ...]:
 
 
 def stragglers_doing(
-    run: Measures, min_operations: int, min_share: float
+    run: Measures, min_operations: int, min_step_share: float
 ) -> list[tuple[Late, Doing]]:
     """The late ranks that cost that share of the steps, and what they did; else CannotLook."""
     costly = [
         late
         for late in late_ranks(run, min_operations)
-        if worth_saying(late.cost_ns, run, min_share)
+        if worth_reporting(late.cost_ns, run, min_step_share)
     ]
     told = [(late, late.doing) for late in costly if late.doing is not None]
     if len(told) < len(costly):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -116,9 +117,42 @@ def broken(name: str, error: Exception) -> str:
     return f"error in {name}: {' '.join(told.split())}; please report it with the trace"
 
 
+_OLD_NAMES = {
+    "min_share": ("min_step_share", 1.0),
+    "min_share_pct": ("min_step_share", 0.01),
+    "large_share_pct": ("large_step_share", 0.01),
+    "held_up_share": ("min_step_share", 1.0),
+}
+"""Names that thresholds had before 1.0: today's, and the factor to its unit."""
+
+
+def _renamed(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule's thresholds by the names of today. Warns of the old ones."""
+    known = {field.name for field in fields(rule_named(name))}
+    today = dict(values)
+    for old in values:
+        new, factor = _OLD_NAMES.get(old, (old, 1.0))
+        if old in known or new not in known:
+            continue
+        value = _value(rule_named(name), old, float, today.pop(old)) * factor
+        today.setdefault(new, value)
+        unit = ", a fraction" if factor != 1 else ""
+        warnings.warn(
+            f"{name}.{old} is now {name}.{new}{unit}: set {new} = {value:g}; "
+            "the old name goes with 1.0",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return today
+
+
 def configured(name: str, values: Mapping[str, Any]) -> Rule:
-    """The rule of a name with these thresholds. UsageError for an unknown or a bad one."""
+    """The rule of a name with these thresholds. UsageError for an unknown or a bad one.
+
+    Old names of thresholds are taken, with a FutureWarning.
+    """
     rule = rule_named(name)
+    values = _renamed(name, values)
     known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(rule)}
     for field in values:
         if field not in known:
@@ -149,20 +183,26 @@ def thresholds(given: Thresholds) -> Thresholds:
 
     Raises UsageError, which names the configuration's file, for what is unknown in it.
     """
-    file, known = config.rule_thresholds()
-    for name, values in known.items():
+    file, configuration = config.rule_thresholds()
+    known: dict[str, dict[str, Any]] = {}
+    for name, values in configuration.items():
         try:
-            configured(name, values)
+            known[name] = _renamed(name, values)
+            configured(name, known[name])
         except UsageError as error:
             raise UsageError(f"{file}: tool.commtrace.rules: {error}") from None
-    return known | {name: {**known.get(name, {}), **values} for name, values in given.items()}
+    over = {name: _renamed(name, values) for name, values in given.items()}
+    return known | {name: {**known.get(name, {}), **values} for name, values in over.items()}
 
 
 def check(select: Collection[str], ignore: Collection[str], given: Thresholds) -> None:
     """Raise UsageError for a rule or a threshold that there is not."""
     for name in (*select, *ignore):
         rule_named(name)
-    for name, values in thresholds(given).items():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # `diagnose` warns, too
+        asked = thresholds(given)
+    for name, values in asked.items():
         configured(name, values)
 
 

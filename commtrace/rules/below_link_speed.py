@@ -10,7 +10,7 @@ from commtrace.causal.delays import felt_ns
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import hidden, served, streams
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
 from commtrace.topology import uniform_link
@@ -69,7 +69,7 @@ class BelowLinkSpeed(Rule):
             if float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s:
                 expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
                 cost = felt_ns(some, (some["transfer_ns"] - expected).clip(lower=0), run)
-                if worth_saying(cost, run, self.min_step_share):
+                if worth_reporting(cost, run, self.min_step_share):
                     found.append((len(some), (some, expected, cost)))
         which = "of one kind in one group"
         for slow, expected, cost in enough(found, self.min_count, "operation", which):

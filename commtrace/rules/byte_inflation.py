@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
-from commtrace.metrics.run.whole import share_pct
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms
@@ -26,7 +26,7 @@ class ByteInflation(Rule):
         In one group, a reduce_scatter whose output on every rank is as large as the whole
         tensor that an all_reduce (or reduce + broadcast) beside it reduces, then an
         all_gather to n times that: at least ``inflation`` times the bytes that summing the
-        tensor takes, and at least ``min_share_pct`` of the steps' time.
+        tensor takes, and at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         Each rank's part of a reduce_scatter is an n-th of its input. Who makes the output
@@ -46,7 +46,7 @@ class ByteInflation(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     inflation: float = 1.5
-    min_share_pct: float = 1.0
+    min_step_share: float = 0.01
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group and size."""
@@ -60,8 +60,7 @@ class ByteInflation(Rule):
             )
         for pair in found:
             cost = _cost_ns(pair)
-            share = share_pct(cost, run)
-            if pair.inflation >= self.inflation and share >= self.min_share_pct:
+            if pair.inflation >= self.inflation and worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(pair, cost)
 
     def _finding(self, pair: Pair, cost_ns: int) -> Finding:

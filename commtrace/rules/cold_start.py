@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import wall_ns, worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -31,7 +31,7 @@ class ColdStart(Rule):
     What it detects
         The operation that a group's own counter calls its first, at least ``slower`` times
         the median of ``others`` or more later ones of the same kind and size, slower than
-        any of them, and by at least ``min_share_pct`` of the steps. A time here is the
+        any of them, and by at least ``min_step_share`` of the steps. A time here is the
         host's call on the rank where it was shortest, and the transfer behind it.
 
     Why it costs time
@@ -55,7 +55,7 @@ class ColdStart(Rule):
 
     slower: float = 2.0
     others: int = 3
-    min_share_pct: float = 1.0
+    min_step_share: float = 0.01
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of operation."""
@@ -74,7 +74,7 @@ class ColdStart(Rule):
             longest = float(later["time_ns"].max()) if len(later) else 0.0
             cold = first[first["time_ns"] > max(self.slower * usual, longest)]
             cost = wall_ns(cold["last_end_ns"], cold["time_ns"] - usual)
-            if len(cold) and worth_saying(cost, run, self.min_share_pct / 100):
+            if len(cold) and worth_reporting(cost, run, self.min_step_share):
                 found.append((len(later), (cold, later, usual, cost)))
         for one in enough(found, self.others, "later operation", "of the same kind"):
             yield self._finding(*one)

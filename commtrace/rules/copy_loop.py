@@ -12,7 +12,7 @@ from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import mb, ms
@@ -67,7 +67,8 @@ class CopyLoop(Rule):
         worth = [
             one
             for one in found
-            if one.count >= self.min_copies and worth_saying(one.cost_ns, run, self.min_step_share)
+            if one.count >= self.min_copies
+            and worth_reporting(one.cost_ns, run, self.min_step_share)
         ]
         if worth:
             worst = max(worth, key=lambda one: one.cost_ns)

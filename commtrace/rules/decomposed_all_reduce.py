@@ -12,7 +12,7 @@ from commtrace.causal.excess import counts, factors, in_words, ruled_out, source
 from commtrace.causal.lateness import chance
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
-from commtrace.metrics.run.whole import share_pct
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms
@@ -34,9 +34,9 @@ class DecomposedAllReduce(Rule):
         time, from the last arrival at the first to the end of the second, is at least
         ``slower`` times that of an all_reduce of the tensor in the same group: as measured
         in the trace, else by the model fitted to its all_reduces, else as a ring relates
-        them. All that is beyond it is at least ``min_share_pct`` of the steps. Or it is less
+        them. All that is beyond it is at least ``min_step_share`` of the steps. Or it is less
         slower, as on many ranks, but clearly (three quarters of the pairs are slower than
-        three quarters of the all_reduces), and that is ``large_share_pct`` of the steps. Of
+        three quarters of the all_reduces), and that is ``large_step_share`` of the steps. Of
         ``few`` pairs or more, over half have to be longer than the all_reduce of the same
         step; only if that is no chance (a sign test) is the claim called certain.
 
@@ -65,8 +65,8 @@ class DecomposedAllReduce(Rule):
     same: ClassVar[tuple[str, ...]] = ("byte-inflation",)
 
     slower: float = 1.25
-    min_share_pct: float = 1.0
-    large_share_pct: float = 5.0
+    min_step_share: float = 0.01
+    large_step_share: float = 0.05
     few: int = 10
 
     def check(self, run: Measures) -> Iterator[Finding]:
@@ -78,12 +78,13 @@ class DecomposedAllReduce(Rule):
             if once.time_ns <= 0:
                 continue  # the trace tells no time of the all_reduce
             time = float(pair.times["time"].median())
-            share = share_pct((time - once.time_ns) * len(pair.times), run)
+            cost = (time - once.time_ns) * len(pair.times)
             longer = _longer(pair, once)
             if len(pair.times) >= self.few and 2 * longer <= len(pair.times):
                 continue
-            slower = time >= self.slower * once.time_ns > 0 and share >= self.min_share_pct
-            if slower or (share >= self.large_share_pct and _clear(pair, once)):
+            slower = time >= self.slower * once.time_ns
+            clear = worth_reporting(cost, run, self.large_step_share) and _clear(pair, once)
+            if clear or (slower and worth_reporting(cost, run, self.min_step_share)):
                 yield self._finding(run, pair, once)
 
     def _finding(self, run: Measures, pair: Pair, once: Reference) -> Finding:

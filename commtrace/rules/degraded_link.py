@@ -14,7 +14,7 @@ from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -95,7 +95,7 @@ class DegradedLink(Rule):
         slower = (after["transfer_ns"] - base[after.index]).clip(lower=0)
         cost = felt_ns(after, slower, run)
         more_compute = float(after["hidden"].median() - before["hidden"].median())
-        if more_compute > 0.2 or not worth_saying(cost, run, self.min_step_share):
+        if more_compute > 0.2 or not worth_reporting(cost, run, self.min_step_share):
             return
         since = int(after["first_arrival_ns"].iloc[0])
         yield self.finding(

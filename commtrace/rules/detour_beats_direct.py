@@ -10,7 +10,7 @@ from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.run.detours import Detour, Hops, detours
 from commtrace.metrics.run.peer_copies import Pair, pairs, too_few_copies
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.topology import named
@@ -26,7 +26,7 @@ class DetourBeatsDirect(Rule):
 
     What it detects
         A pair of GPUs, with ``min_copies`` copies of at least ``min_bytes``, whose bandwidth
-        a way around exceeds by ``min_ratio``, where that is worth ``min_share`` of the step.
+        a way around exceeds by ``min_ratio``, where that is worth ``min_step_share`` of the step.
         The way around leads over a third GPU, its hops measured in this trace or told by the
         recorded topology, or through pinned host memory, as fast as pinned copies in the
         trace, else as the GPU's PCIe usually is, else as PCIe 3, which is then an assumption.
@@ -49,7 +49,7 @@ class DetourBeatsDirect(Rule):
     min_bytes: int = 16_000_000
     min_copies: int = 3
     min_ratio: float = 1.25
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per pair, with its fastest detour."""
@@ -62,7 +62,7 @@ class DetourBeatsDirect(Rule):
                 best = max(detours(pair, hops), key=lambda way: way.gb_s)
                 cost = round(total(pair.busy) - pair.size_bytes / max(best.gb_s, 1e-9))
                 faster = best.gb_s >= self.min_ratio * pair.at_most_gb_s
-                if faster and worth_saying(cost, run, self.min_share):
+                if faster and worth_reporting(cost, run, self.min_step_share):
                     yield self._finding(pair, best, cost, hops)
 
     def _finding(self, pair: Pair, best: Detour, cost: int, hops: Hops) -> Finding:

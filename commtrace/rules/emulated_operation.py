@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import wall_ns, worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -26,7 +26,7 @@ class EmulatedOperation(Rule):
 
     What it detects
         Operations that the backend carries out by another one whose every rank has to move
-        more bytes, where the difference is at least ``min_share_pct`` of the steps. gloo
+        more bytes, where the difference is at least ``min_step_share`` of the steps. gloo
         runs a reduce_scatter as a full all_reduce and throws away all but one part.
 
     Why it costs time
@@ -44,7 +44,7 @@ class EmulatedOperation(Rule):
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    min_share_pct: float = 1.0
+    min_step_share: float = 0.01
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per call and what ran for it."""
@@ -61,7 +61,7 @@ class EmulatedOperation(Rule):
                 ran = _operations(run, rows, emulated)
                 times = ran["transfer_ns"].astype("float64")
                 cost = wall_ns(ran["last_end_ns"], times * (1 - native / moved))
-                if worth_saying(cost, run, self.min_share_pct / 100):
+                if worth_reporting(cost, run, self.min_step_share):
                     yield self._finding(emulated, times, moved / native, cost)
 
     def _finding(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import ahead, most_exposed, unlaunched_ns
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -27,7 +27,7 @@ class ExposedCommunication(Rule):
     What it detects
         Per device and step, communication during which no compute runs, as far as there is
         compute in that step which runs without communication: the smaller of the two could
-        hide behind the other. It speaks where this is at least ``min_share`` of the steps'
+        hide behind the other. It speaks where this is at least ``min_step_share`` of the steps'
         time on the median device, and less than ``hidden_pct`` of communication is hidden
         already: some end of it always sticks out. Where compute could hide less than
         ``min_hideable_pct`` of what is exposed, the run is communication, and no overlap
@@ -51,7 +51,7 @@ class ExposedCommunication(Rule):
         beside them.
     """
 
-    min_share: float = 0.05
+    min_step_share: float = 0.05
     hidden_pct: float = 80.0
     min_hideable_pct: float = 10.0
 
@@ -64,7 +64,7 @@ class ExposedCommunication(Rule):
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
-        if helps and worth_saying(gain, run, self.min_share):
+        if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, round(gain), hidden, run)
 
     def _finding(self, found: pd.DataFrame, gain: int, hidden: float, run: Measures) -> Finding:
@@ -89,7 +89,7 @@ class ExposedCommunication(Rule):
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence("compute without communication", float(found["free_ns"].median()), "ns"),
-                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
                 Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
                 Evidence(f"share of {op} in what is exposed", part, "%"),
                 Evidence("of it before the next compute was launched", late, "ns"),

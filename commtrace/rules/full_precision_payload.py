@@ -10,7 +10,7 @@ import numpy as np
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
-from commtrace.metrics.run.whole import wall_ns, worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms
@@ -65,7 +65,7 @@ class FullPrecisionPayload(Rule):
         gain = _gain_ns(known) * exposed
         full = (known["dtype"] == "float32") & (known["size_bytes"] >= self.min_bytes)
         some, cost = known[full], wall_ns(known.loc[full, "last_end_ns"], gain[full])
-        if share < self.min_half_share or not worth_saying(cost, run, self.min_step_share):
+        if share < self.min_half_share or not worth_reporting(cost, run, self.min_step_share):
             return
         taken = float(some["transfer_ns"].sum())
         yield self.finding(

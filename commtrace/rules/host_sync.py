@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commtrace.arrays import Int64
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.timelines import Timeline, timelines
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import ms
@@ -36,7 +36,7 @@ class HostSync(Rule):
         interval between launches, until the collective, or a copy of its result to the host,
         is done, and resumes within ``resume_us`` µs of that (behind such a copy, within two
         of its usual intervals). At least ``min_operations`` of them; the device's idle time
-        until launches are ahead of it again, or the host reads more, is at least ``min_share``
+        until launches are ahead of it again, or the host reads more, is at least ``min_step_share``
         of the steps' time.
 
     Why it costs time
@@ -57,7 +57,7 @@ class HostSync(Rule):
 
     min_operations: int = 10
     resume_us: float = 100.0
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
@@ -71,7 +71,7 @@ class HostSync(Rule):
             to_host = run.copies[(run.copies["rank"] == line.rank) & (run.copies["kind"] == "DtoH")]
             blocked, by_copy, idle = _blocked(line, mine, to_host, round(1e3 * self.resume_us))
             enough = len(blocked) >= self.min_operations
-            if enough and worth_saying(idle, run, self.min_share):
+            if enough and worth_reporting(idle, run, self.min_step_share):
                 found.append((idle, by_copy, blocked, line))
         if found:
             worst = max(found, key=lambda one: one[0])
@@ -104,7 +104,9 @@ class HostSync(Rule):
                     self.min_operations,
                 ),
                 Evidence("of these with a copy to the host", by_copy, "operations"),
-                Evidence(f"idle behind them, {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(
+                    f"idle behind them, {of_time(run)}", share, "%", 100 * self.min_step_share
+                ),
             ),
             ruled_out=("a slow host: it resumes when the collective is done, each time",),
             advice=(

@@ -13,7 +13,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.expect import Model, fit, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms
@@ -92,7 +92,7 @@ class LatencyBound(Rule):
         saved = of_row["took_ns"] - left * latency - of_row["moving_ns"]
         cost = round(float(saved[left < of_row["count"]].clip(lower=0).sum()))
         in_rows = small[of_row["count"].to_numpy()[row] > 1]
-        if not worth_saying(cost, run, self.min_step_share):
+        if not worth_reporting(cost, run, self.min_step_share):
             return
         share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
         finding = self.finding(

@@ -13,7 +13,7 @@ from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, cut, ms
@@ -32,7 +32,7 @@ class LaunchGap(Rule):
 
     What it detects
         Time in which a device ran nothing, and the event behind it was launched only when the
-        device had already run dry, of at least ``min_share`` of the steps' time, in one of two
+        device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long, half of
         them longer than half of what the device runs. Stalls: any that are longer, while
         the rank's other devices neither compute nor copy, either.
@@ -55,7 +55,7 @@ class LaunchGap(Rule):
 
     min_gaps: int = 100
     max_gap_us: float = 1000.0
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding of each form, with the worst of the devices that have it."""
@@ -73,7 +73,7 @@ class LaunchGap(Rule):
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
 
     def _worth(self, found: list[_Idle], run: Measures) -> list[_Idle]:
-        return [one for one in found if worth_saying(one.total_ns, run, self.min_share)]
+        return [one for one in found if worth_reporting(one.total_ns, run, self.min_step_share)]
 
     def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""
@@ -182,7 +182,7 @@ class LaunchGap(Rule):
             cost_ns=found.total_ns,
             evidence=(
                 *evidence,
-                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=ruled_out,
             advice=advice,

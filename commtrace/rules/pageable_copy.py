@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
 from commtrace.intervals import total, union
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.topology import gpu_name
@@ -30,7 +30,7 @@ class PageableCopy(Rule):
 
     What it detects
         Copies marked Pageable of at least ``min_bytes``, where pinned memory would be more
-        than ``min_ratio`` times as fast, and that is worth ``min_share`` of the step. How
+        than ``min_ratio`` times as fast, and that is worth ``min_step_share`` of the step. How
         fast pinned copies are is taken, best first, from those in the trace, the same way or
         the other way, from the GPU's PCIe, or from PCIe 3, which is then an assumption.
 
@@ -52,7 +52,7 @@ class PageableCopy(Rule):
 
     min_bytes: int = 1_000_000
     min_ratio: float = 1.25
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per rank and direction."""
@@ -75,7 +75,7 @@ class PageableCopy(Rule):
         end = start + slow["duration_ns"].to_numpy()
         moved, taken = int(slow["size_bytes"].sum()), total(union(start, end))
         cost = max(round(taken - moved / gb_s), 0)
-        if not worth_saying(cost, run, self.min_share):
+        if not worth_reporting(cost, run, self.min_step_share):
             return
         measured, kind = float(slow["gb_s"].median()), str(slow["kind"].iloc[0])
         yield self.finding(

@@ -15,7 +15,7 @@ from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.calls import ahead_ns, called
 from commtrace.metrics.run.decompositions import sequences
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -31,7 +31,7 @@ class Redundant(Rule):
     """Communication that nobody needs.
 
     What it detects
-        Three kinds, each if it takes ``min_share_pct`` of the steps. All_reduces of
+        Three kinds, each if it takes ``min_step_share`` of the steps. All_reduces of
         gradients after every micro-batch, though the last of the accumulation reduces the
         same sizes again. Barriers right before or after a collective of their group that
         holds the ranks together anyway. An all_reduce of the same bytes over a group whose
@@ -56,7 +56,7 @@ class Redundant(Rule):
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    min_share_pct: float = 5.0
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind and group."""
@@ -70,7 +70,7 @@ class Redundant(Rule):
         ):
             for _, needless in found.groupby("communicator"):
                 cost = _exposed_ns(run, needless)
-                if worth_saying(cost, run, self.min_share_pct / 100):
+                if worth_reporting(cost, run, self.min_step_share):
                     yield self._finding(run, say(needless), needless, cost)
 
     def _finding(self, run: Measures, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
@@ -87,7 +87,7 @@ class Redundant(Rule):
                     f"exposed, median of the ranks, {of_time(run)}",
                     share,
                     "%",
-                    self.min_share_pct,
+                    100 * self.min_step_share,
                 ),
             ),
             ruled_out=said.ruled_out,

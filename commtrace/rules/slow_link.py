@@ -11,7 +11,7 @@ from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import wall_ns, worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted
@@ -78,7 +78,7 @@ class SlowLink(Rule):
         apart = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
         if ratio < self.min_ratio or not apart or others.max() > 1 + (ratio - 1) / 2:
             return
-        if worth_saying(cost, run, self.min_step_share):
+        if worth_reporting(cost, run, self.min_step_share):
             touching = [bool((rest[ENDS] == end).any(axis=None)) for end in (sender, receiver)]
             yield self._finding(slow, rest, ratio, cost, all(touching), run)
 

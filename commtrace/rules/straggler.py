@@ -10,7 +10,7 @@ from commtrace.causal.doing import Doing
 from commtrace.causal.lateness import Late, late_ranks
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.group_dimensions import spoken
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -28,7 +28,7 @@ class Straggler(Rule):
         often than one in as many as there are ranks: a binomial test over at least
         ``min_operations``, corrected for the number of ranks and communicators, in the whole
         run or else in one communicator; and the rank that most steps waited for longest. What
-        it costs is at least ``min_share`` of the steps' time: how long the others compute
+        it costs is at least ``min_step_share`` of the steps' time: how long the others compute
         nothing since it came later than the second-latest, directly or because the next
         operations queued behind.
 
@@ -51,12 +51,12 @@ class Straggler(Rule):
     explains: ClassVar[tuple[str, ...]] = ("host-late", "device-late", "exposed-communication")
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per rank that is late."""
         for late in late_ranks(run, self.min_operations):
-            if worth_saying(late.cost_ns, run, self.min_share):
+            if worth_reporting(late.cost_ns, run, self.min_step_share):
                 yield self._finding(late, run)
 
     def _finding(self, late: Late, run: Measures) -> Finding:
@@ -76,7 +76,7 @@ class Straggler(Rule):
                 Evidence("chance of that, corrected", late.p_value, "probability", 0.05),
                 Evidence("steps it held up most", late.steps_led, "steps", late.steps / 2),
                 Evidence("median lateness behind the second-latest", late.median_ns, "ns"),
-                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
                 *_more(late.doing),
             ),
             ruled_out=(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms
@@ -26,7 +26,7 @@ class UnevenAllToAll(Rule):
     What it detects
         all_to_all operations in which the rank that sends or receives the most bytes has
         over ``imbalance`` times what each would have if all had the same, and whose
-        transfer would be shorter by ``min_share_pct`` of the steps if they had.
+        transfer would be shorter by ``min_step_share`` of the steps if they had.
 
     Why it costs time
         The operation is over when its busiest rank has sent and received all it has to: its
@@ -50,7 +50,7 @@ class UnevenAllToAll(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     imbalance: float = 1.2
-    min_share_pct: float = 1.0
+    min_step_share: float = 0.01
     steady_pct: float = 80.0
 
     def check(self, run: Measures) -> Iterator[Finding]:
@@ -68,7 +68,7 @@ class UnevenAllToAll(Rule):
         for _, of_group in loads.groupby("communicator", observed=True):
             uneven = of_group[of_group["imbalance"] > self.imbalance]
             cost = float((uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])).sum())
-            if len(uneven) and worth_saying(cost, run, self.min_share_pct / 100):
+            if len(uneven) and worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(uneven, len(of_group), round(cost))
 
     def _finding(self, uneven: pd.DataFrame, count: int, cost_ns: int) -> Finding:

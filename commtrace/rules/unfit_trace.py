@@ -13,7 +13,7 @@ from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
 from commtrace.metrics.rank.timelines import timelines
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import share_pct, worth_saying
+from commtrace.metrics.run.whole import share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -48,7 +48,7 @@ class UnfitTrace(Rule):
         what large collectives take that are below any link in a machine (5 GB/s): either they wait
         for these ranks, or the link is broken; over ``orphaned_pct`` of the kernels without their
         launch; over ``early_pct`` of the GPU's events more than 10 us before their launch, which
-        clocks that agree do not show; a GPU that runs nothing for ``held_up_share`` of the steps'
+        clocks that agree do not show; a GPU that runs nothing for ``min_step_share`` of the steps'
         time, over 1 ms each time, though the next event was launched before it ran dry; and ranks'
         clocks that are known less well than a typical operation takes, that is ``clock_errors``
         times the error is above it.
@@ -71,7 +71,7 @@ class UnfitTrace(Rule):
     orphaned_pct: float = 5.0
     early_pct: float = 1.0
     clock_errors: float = 3.0
-    held_up_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding for each way in which the trace is unfit."""
@@ -98,7 +98,7 @@ class UnfitTrace(Rule):
         world, present = run.ranks["world_size"].max(), run.ranks["rank"].nunique()
         if pd.notna(world) and present < world:
             slow, clause = _crawling(run)
-            said = clause if worth_saying(slow, run, self.held_up_share) else ""
+            said = clause if worth_reporting(slow, run, self.min_step_share) else ""
             yield self._finding(
                 run,
                 f"{world - present} of {world} ranks left no trace: waiting for them cannot be "
@@ -141,7 +141,7 @@ class UnfitTrace(Rule):
             # beside another device of its process what it waits for may be in the trace
             only = sum(other.rank == line.rank for other in lines) == 1
             idle = int(line.idle_ns[held].sum())
-            if only and worth_saying(idle, run, self.held_up_share):
+            if only and worth_reporting(idle, run, self.min_step_share):
                 share = share_pct(idle, run)
                 often = "once" if held.sum() == 1 else f"{held.sum()} times"
                 finding = self._finding(
@@ -149,7 +149,7 @@ class UnfitTrace(Rule):
                     f"rank {line.rank}'s {line.device} runs nothing for {ms(idle)} "
                     f"({often}, over 1 ms) though work is launched: events are missing, or it "
                     "waits for something that is not in the trace",
-                    Evidence("idle with work launched", share, "%", 100 * self.held_up_share),
+                    Evidence("idle with work launched", share, "%", 100 * self.min_step_share),
                     "look at what comes behind these gaps (the launch of a graph, a host callback, "
                     "a first use, a copy from pageable memory); record again with all activities",
                     (line.rank,),

@@ -11,7 +11,7 @@ from commtrace.causal.delays import felt_ns
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import PROTOCOL_BANDWIDTH, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import KIND, served, streams
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny, one_machine
 from commtrace.topology import uniform_link
@@ -79,7 +79,7 @@ class WrongAlgorithm(Rule):
         suffering = self._suffering(known, allowed, run)
         saved = suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])
         cost = felt_ns(suffering, saved, run) if len(suffering) else 0
-        if worth_saying(cost, run, self.min_step_share):
+        if worth_reporting(cost, run, self.min_step_share):
             yield self._finding(suffering, saved, cost, pinned, run)
 
     def _suffering(self, known: pd.DataFrame, allowed: list[Choice], run: Measures) -> pd.DataFrame:

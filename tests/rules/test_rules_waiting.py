@@ -115,7 +115,7 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
         assert found(replace(trace, **tables), rule) == found(trace, rule), rule
 
 
-def test_lateness_below_five_percent_of_the_step_is_not_worth_saying() -> None:
+def test_lateness_below_five_percent_of_the_step_is_not_worth_reporting() -> None:
     assert found(late_run([1000, 1510]), "straggler")
     assert not found(late_run([1000, 1490]), "straggler")
 
@@ -292,7 +292,7 @@ def test_contention_is_a_slowdown_and_no_other_shape(beside_us: float, speaks: b
         run.kernel(0, step * 1000, 100)
         run.kernel(0, step * 1000 + 310, beside_us)
     loose = diagnose(
-        run.trace(), select=["contention"], thresholds={"contention": {"min_share": 0.0}}
+        run.trace(), select=["contention"], thresholds={"contention": {"min_step_share": 0.0}}
     )
     assert bool(loose.findings) == speaks
 
