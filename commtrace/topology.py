@@ -13,7 +13,7 @@ __all__ = ["code", "device_of", "gpu_name", "inferred", "link", "named", "names"
 
 
 def gpu_name(run: Measures) -> str:
-    """The model of the machine's GPUs; empty where untold or not one model."""
+    """The model of the machine's GPUs; empty if unknown or not one model."""
     models = {str(gpu.get("name", "")) for gpu in (run.manifest or {}).get("devices") or []}
     return models.pop() if len(models) == 1 else ""
 
@@ -30,7 +30,7 @@ def device_of(name: str, run: Measures) -> str | None:
 
 
 def code(source: str, destination: str, run: Measures) -> str | None:
-    """The recorded topology's code for the way between two devices; None where untold.
+    """The recorded topology's code for the way between two devices; None if unknown.
 
     The trace counts the devices that the process sees, nvidia-smi those of the machine:
     CUDA_VISIBLE_DEVICES, as recorded, tells one from the other.
@@ -49,13 +49,13 @@ def names(run: Measures) -> list[str]:
 
 
 def link(source: str, destination: str, run: Measures) -> Link | None:
-    """The figures of the recorded link between two devices; None where untold."""
+    """The figures of the recorded link between two devices; None if unknown."""
     told = code(source, destination, run)
     return link_between(told, gpu_name(run)) if told else None
 
 
 def named(source: str, destination: str, run: Measures) -> str | None:
-    """The recorded link between two devices in words; None where untold."""
+    """The recorded link between two devices in words; None if unknown."""
     told = code(source, destination, run)
     return link_name(told, gpu_name(run)) if told else None
 

@@ -113,9 +113,11 @@ def test_unknown_sizes_are_noted(make_trace: Make) -> None:
         {**its, "op": "all_reduce"},
         {**its, "op": "barrier"},
     )
-    untold = Run(make_trace(collectives=[sized, unsized, unsized, barrier]), "run").analysis().notes
-    assert [(note.code, note.message[:36]) for note in untold] == [
-        ("sizes-unknown", "2 of 3 communication events tell no ")
+    unknown = (
+        Run(make_trace(collectives=[sized, unsized, unsized, barrier]), "run").analysis().notes
+    )
+    assert [(note.code, note.message[:36]) for note in unknown] == [
+        ("sizes-unknown", "2 of 3 communication events have no ")
     ]
     assert Run(make_trace(collectives=[sized, barrier]), "run").analysis().notes == ()
 

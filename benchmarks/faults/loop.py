@@ -148,7 +148,7 @@ class Loop:
         self.free[rank, COMPUTE] = start + us
 
     def copy(self, rank: int, us: float, *, blocks: bool = False, **more: Any) -> None:
-        """One copy on ``stream``, the compute stream unless told."""
+        """One copy on ``stream``, the compute stream unless given."""
         us *= self.noise("copy", rank, more.get("destination"))
         stream = more.setdefault("stream", COMPUTE)
         self.host[rank] += LAUNCH_US

@@ -38,7 +38,7 @@ _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def delay_ns(rows: pd.DataFrame, lateness: pd.Series[Any], run: Measures) -> int:
-    """Wall time that ranks stand still since operations were late, the ranks' median.
+    """Wall time that ranks are idle since operations were late, the ranks' median.
 
     ``lateness`` is by operation, in ns; else as ``stands_ns``.
     """
@@ -48,7 +48,7 @@ def delay_ns(rows: pd.DataFrame, lateness: pd.Series[Any], run: Measures) -> int
 
 
 def stands_ns(rows: pd.DataFrame, run: Measures) -> list[int]:
-    """For how long each device stands still since operations were ``late_ns`` late.
+    """For how long each device is idle since operations were ``late_ns`` late.
 
     ``rows`` are those of ``joined_rows``. Without the lateness an operation were done that
     much earlier, and so were the next, if it only queued behind; what a device computed in
@@ -85,7 +85,7 @@ def _compute(run: Measures, rows: pd.DataFrame) -> dict[tuple[int, str], Interva
 
 
 def _stands(rows: pd.DataFrame, compute: Intervals) -> Intervals:
-    """When one device stood still for the lateness."""
+    """When one device was idle for the lateness."""
     arrival, end, late = (
         rows[name].to_numpy(np.int64) for name in ("arrival_ns", "end_ns", "late_ns")
     )

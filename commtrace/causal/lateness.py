@@ -107,7 +107,7 @@ def late_ranks(run: Measures, min_operations: int) -> tuple[Late, ...]:
 
     A binomial test of being last in the operations against one in as many as there are
     ranks, corrected for the number of ranks and communicators. Lateness that a rank itself
-    caught by waiting elsewhere is not its own, and not counted.
+    inherited by waiting elsewhere is not its own, and not counted.
     """
     rows = arrivals(run, min_operations)
     most = int(rows.groupby("rank")["operation"].nunique().max())
@@ -127,7 +127,7 @@ def stragglers_doing(
     ]
     told = [(late, late.doing) for late in costly if late.doing is not None]
     if len(told) < len(costly):
-        raise CannotLook("the trace does not tell what the late rank's device did")
+        raise CannotLook("needs what the late rank's device did: the trace lacks it")
     return told
 
 

@@ -1,6 +1,6 @@
 """Two sequences of operations, aligned without any identifier.
 
-Operations that look alike are told apart by when they end: a synchronising collective
+Operations that look alike are distinguished by when they end: a synchronising collective
 ends on all its ranks at once, so the true alignment is the one whose end times differ by
 one line, the difference of the two clocks.
 """

@@ -100,7 +100,7 @@ CLOCK = Table(
 
 @dataclass(frozen=True)
 class Reading:
-    """How far a rank's clock is ahead of the lowest rank's; ``line`` is None where untold."""
+    """How far a rank's clock is ahead of the lowest rank's; ``line`` is None if unknown."""
 
     clock: int
     line: Line | None = None
@@ -142,7 +142,7 @@ def _row(rank: int, one: Reading, start: int, end: int) -> dict[str, Any]:
 
 
 def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64, Bool]:
-    """Times of given ranks on the run's clock, and whether each could be told.
+    """Times of given ranks on the run's clock, and whether each is known.
 
     What could not is on its own clock still.
     """
@@ -155,7 +155,7 @@ def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64
 
 
 def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
-    """Each rank's clock, given each row's operation (-1 where untold), by ascending rank."""
+    """Each rank's clock, given each row's operation (-1 if unknown), by ascending rank."""
     ends = _ends(rows, number)
     clock_of = _one_clock_each(rows, ends)
     lowest = _reference(rows, clock_of)

@@ -30,7 +30,7 @@ class Rows:
     ``called`` is when an operation was enqueued where it runs on a CPU, else its start.
     ``like`` is equal where operation, type, size and root are, as far as all ranks tell them;
     ``seq_key`` is equal for what one communicator gave one number; ``expected`` ranks are
-    NULL where untold. ``clock_of`` has, for each rank, the lowest rank of its host; an
+    NULL if unknown. ``clock_of`` has, for each rank, the lowest rank of its host; an
     unnamed host has one rank. ``probes`` are the recorder's readings of ranks' clocks.
     """
 

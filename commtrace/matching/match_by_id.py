@@ -41,7 +41,7 @@ def keyed(rows: Rows) -> Found:
 
 
 def _numbered(rows: Rows, key: Int64) -> Int64:
-    """Coalesced operations share a key: alike ones are told apart by their order."""
+    """Coalesced operations share a key: alike ones are distinguished by their order."""
     number = np.full(key.size, -1, dtype=np.int64)
     chosen = np.flatnonzero(key >= 0)
     kind = codes(key[chosen], rows.like[chosen])

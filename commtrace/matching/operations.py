@@ -39,16 +39,16 @@ MATCHES = Table(
             "communicator",
             "category",
             "The process group's identity across ranks: its global ranks, and its name where "
-            "several have these; null if untold.",
+            "several have these; null if unknown.",
         ),
         Column(
             "matched_by",
             "category",
             "`comms-id`, `sequence`, `flight-recorder`, `alignment` (by kind and time) or "
-            "`order` (of sends and recvs); null where no other rank's row was found.",
+            "`order` (of sends and recvs); null where no other rank's row was matched.",
         ),
-        Column("present", "int64", "Ranks whose rows were found for this operation.", "ranks"),
-        Column("expected", "Int64", "Ranks that took part in it; null if untold.", "ranks"),
+        Column("present", "int64", "Ranks whose rows were matched for this operation.", "ranks"),
+        Column("expected", "Int64", "Ranks that took part in it; null if unknown.", "ranks"),
     ),
 )
 

@@ -31,14 +31,14 @@ _TELLING = ("op", "executed", "call")
 
 _COUNTED = {
     "orphaned-kernels": "{} kernels have no launch in the trace: their step and, unless the "
-    "kernel tells, their operation are unknown",
+    "kernel has it, their operation are unknown",
     "negative-launch-latency": "{} GPU events start over 10 us before their launch: the clocks "
     "of host and GPU disagree",
     "unfinished-operations": "{} communication calls have no work in the trace: it ended first, "
     "or they failed",
-    "untold-operations": "{} communication kernels tell no operation",
+    "untold-operations": "{} communication kernels have no known operation",
     "unknown-dtype": "{} communication events have an element type unknown here: no sizes",
-    "unknown-copies": "{} copies have a name that tells no direction",
+    "unknown-copies": "{} copies have a name without a known direction",
     "unreadable-groups": "{} entries of the list of process groups cannot be read",
     "unlisted-groups": "{} process groups are so large that their ranks are not listed",
     "unreadable-flight-recorder": "{} entries of the flight recorder cannot be read",
@@ -190,13 +190,13 @@ def _notes(job: Job, identity: Identity, counts: dict[str, int], cut: Cut) -> tu
             "to end where the next begins"
         )
         found.append(("overrunning-kernels", message))
-    found += [("bad-metadata", f"{what}: taken as untold") for what in job.unusable]
+    found += [("bad-metadata", f"{what}: taken as unknown") for what in job.unusable]
     if job.partial:
         found.append((FAILED, f"the recording failed, and holds what there was: {job.partial}"))
     if provenance == "file-name":
-        found.append(("rank-from-filename", f"the trace tells no rank: {rank} is from its name"))
+        found.append(("rank-from-filename", f"the trace has no rank: {rank} is from its name"))
     elif provenance == "assumed":
-        found.append(("rank-assumed", f"neither the trace nor its name tells a rank: took {rank}"))
+        found.append(("rank-assumed", f"neither the trace nor its name has a rank: took {rank}"))
     if job.rank is not None and job.world_size is not None and job.rank >= job.world_size:
         found.append(
             ("inconsistent-metadata", f"rank {job.rank} in a world of {job.world_size} ranks")

@@ -16,7 +16,7 @@ __all__ = ["Job"]
 
 @dataclass(frozen=True)
 class Job:
-    """The job as one file knows it; None where untold.
+    """The job as one file knows it; None if unknown.
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
     rank's clock, the ``last_step`` that it recorded, and, in ``partial``, why there is no more.

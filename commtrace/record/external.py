@@ -93,7 +93,7 @@ def _incomplete(folder: Path, first: int, expected: int) -> str | None:
     found = dict(manifest.traces(folder))
     missing = [rank for rank in range(first, first + expected) if rank not in found]
     short = expected - len(found)  # where ranks are dealt out over nodes others than those may be
-    problems = [f"rank {rank}: left no trace" for rank in missing[: max(short, 0)]]
+    problems = [f"rank {rank}: no trace file" for rank in missing[: max(short, 0)]]
     for rank, file in found.items():
         if why := manifest.partial(file):
             problems.append(f"rank {rank}: {why}")

@@ -47,7 +47,7 @@ def dump(since_ns: int = 0) -> dict[str, Any] | None:
 
 
 def current() -> Operation | None:
-    """The operation that this rank waits for, else the last it called; None where untold."""
+    """The operation that this rank waits for, else the last it called; None if unknown."""
     operations = _operations(_dump())
     pending = [operation for operation in operations if not operation.done]
     return pending[0] if pending else operations[-1] if operations else None

@@ -76,7 +76,7 @@ class Window:
 
     @property
     def waits(self) -> bool:
-        """Whether no step has been seen yet."""
+        """Whether there was no step yet."""
         return self._stage is _Stage.WAITING and not self._ended
 
     def begin(self) -> None:
@@ -295,11 +295,11 @@ class Window:
             if self.steps_in_backward:
                 what = "the optimizers step within backward, and commtrace.step() was never called"
             else:
-                what = "no optimizer's step and no commtrace.step() was seen"
+                what = "no optimizer's step and no commtrace.step() was recorded"
             notes.append(f"{what}: recorded whole, {length}")
         if self._recounted_at:
             before = f"{counted(self._recounted_at, 'step')} of its optimizer"
-            notes.append(f"the program counts its own steps; the first ended behind {before}")
+            notes.append(f"the program counts its own steps; the first ended after {before}")
         if self._chooses and self._last is not None:
             notes += self._on_amount(self._last)
         if told["backend"] is None:

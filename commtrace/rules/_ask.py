@@ -77,7 +77,7 @@ def diagnose(
 ) -> Diagnosis:
     """Ask every rule, or the selected ones. ``thresholds`` is {rule: {field: value}}.
 
-    Findings come costliest first, symptoms behind their cause; one that has no cost of its
+    Findings come costliest first, symptoms after their cause; one that has no cost of its
     own where its symptoms' would stand. None costs more than the time it is a share of. A rule
     that breaks is skipped, with a note. UsageError for an unknown rule or threshold.
     """
@@ -252,7 +252,7 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
         enough = other.cost_ns >= _EXPLAINED * symptom.cost_ns
-        if not other.cost_ns:  # untold: of the same operations, as far as streams tell
+        if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
         known = symptom.explained_by == other.rule or (symptom.rule in rule.explains and enough)
         if known and overlap and not elsewhere:

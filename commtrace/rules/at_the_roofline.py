@@ -38,7 +38,7 @@ class AtTheRoofline(Rule):
         compress, shard) or hide the operations behind compute.
 
     Blind spots
-        Says nothing without a recorded topology, where the GPUs of the machine are not all
+        Skipped without a recorded topology, where the GPUs of the machine are not all
         linked alike, or across machines.
     """
 
@@ -53,7 +53,7 @@ class AtTheRoofline(Rule):
         """One finding per operation and group."""
         link = uniform_link(run)
         if link is None:
-            raise CannotLook("no recorded topology tells one link between all GPUs")
+            raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         known = served(run)
         large = known[(known["size_bytes"] >= self.min_bytes) & known["factor"].notna()]
         found = []

@@ -43,7 +43,7 @@ class BelowLinkSpeed(Rule):
         and for access control (ACS) or a container that forbids peer access.
 
     Blind spots
-        Says nothing without a recorded topology, where the GPUs of the machine are not all
+        Skipped without a recorded topology, where the GPUs of the machine are not all
         linked alike, or across machines. What other jobs send is not in the trace.
     """
 
@@ -59,7 +59,7 @@ class BelowLinkSpeed(Rule):
         several_ranks(run)
         link = uniform_link(run)
         if link is None:
-            raise CannotLook("no recorded topology tells one link between all GPUs")
+            raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         known = served(run)
         known = known.assign(hidden=known["operation"].map(hidden(run)))
         known = known[known["exact"] & known["factor"].notna()]

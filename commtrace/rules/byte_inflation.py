@@ -35,11 +35,11 @@ class ByteInflation(Rule):
 
     What to do
         Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
-        At most the share of the time that the needless bytes have of all bytes is gained.
+        The potential saving is the needless bytes' share of the time.
 
     Blind spots
         The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
-        the pair. Without one the rule says that it could not look: any size is plausible.
+        the pair. Without one the rule is skipped: any size is plausible.
         That the two sum the same tensor follows from sizes and order, not from addresses.
     """
 
@@ -51,12 +51,12 @@ class ByteInflation(Rule):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group and size."""
         if len(run.collectives) and run.collectives["size_bytes"].isna().all():
-            raise CannotLook("the trace tells no sizes: record with record_shapes=True")
+            raise CannotLook("needs sizes: record with record_shapes=True")
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
             raise CannotLook(
-                "nothing beside reduce_scatter + all_gather tells the tensor's size: that they "
-                "move too many bytes could only be suspected"
+                "needs the tensor's size: nothing beside reduce_scatter + all_gather shows it, so "
+                "whether they move too many bytes is unknown"
             )
         for pair in found:
             cost = _cost_ns(pair)

@@ -45,10 +45,10 @@ class ColdStart(Rule):
         instead of making new ones. The statistics of one run are better without the first.
 
     Blind spots
-        Without sequence numbers a window's first operation may be any, and the rule does not
-        look; gloo numbers no sends and recvs. What new_group and init_process_group take
-        themselves is no operation. The first step may compile or allocate as well: that
-        delays arrivals, which are not counted here, but also the host's call.
+        Without sequence numbers a window's first operation may be any, and the rule is skipped;
+        gloo numbers no sends and recvs. What new_group and init_process_group take themselves is
+        no operation. The first step may compile or allocate as well: that delays arrivals, which
+        are not counted here, but also the host's call.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -64,8 +64,8 @@ class ColdStart(Rule):
         times = _times(run)
         if times.empty or not times["first"].any():
             raise CannotLook(
-                "no group's first operation is known to be in the trace: sequence numbers tell "
-                "(NCCL's Seq, or TORCH_FR_BUFFER_SIZE for gloo)"
+                "needs a group's first operation, as sequence numbers show it (NCCL's Seq, or "
+                "TORCH_FR_BUFFER_SIZE for gloo)"
             )
         found = []
         for _, kind in times.groupby(_KIND, observed=True, dropna=False):
@@ -99,7 +99,7 @@ class ColdStart(Rule):
                 Evidence("later ones compared with", len(later), "operations", self.others),
             ),
             ruled_out=(
-                "late ranks: of the ranks' calls the shortest, of transfer that after all came",
+                "late ranks: the shortest of the ranks' calls counts, and transfer after the last",
                 "an outlier: none of the later ones took as long",
             ),
             advice=(

@@ -59,8 +59,8 @@ class Contention(Rule):
         ]
         if not any(len(one) for one in compared):
             raise CannotLook(
-                "no kernel ran often enough both beside communication and alone, "
-                f"needs {self.min_kernels} of each"
+                f"needs a kernel that ran {self.min_kernels} times beside communication and as "
+                "often alone"
             )
         slow = [one[one["slowdown"] > self.min_slowdown] for one in compared]
         lost = [float(one["lost_ns"].sum()) for one in slow]
@@ -159,7 +159,7 @@ def _compute_kernels(run: Measures) -> pd.DataFrame:
     """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``."""
     kernels = run.kernels[run.kernels["kind"] == "compute"]
     if kernels.empty or not (run.collectives["device"] != "cpu").any():
-        raise CannotLook("no compute kernels and communication on one GPU")
+        raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
     for where, done in device_work(run).items():
         at = ((kernels["rank"] == where.rank) & (kernels["device"] == where.device)).to_numpy()

@@ -29,7 +29,7 @@ class CopyLoop(Rule):
 
     What it detects
         At least ``min_copies`` copies from or to the host, of less than ``max_bytes`` each,
-        next to which a device runs nothing because the host launches the next work only when
+        next to which a device is idle because the host launches the next work only when
         the copy is done. Idle time behind a copy counts, and before one if the host launched
         nothing ahead since the last; each up to ``max_stall_us`` µs. What all but one of the
         copies cost is at least ``min_step_share`` of the steps' time.
@@ -41,7 +41,7 @@ class CopyLoop(Rule):
 
     What to do
         Collect what is read on the device (``torch.stack``) and fetch it at once: one
-        ``.tolist()`` or ``.cpu()`` behind the loop; log less often than every step. To the
+        ``.tolist()`` or ``.cpu()`` after the loop; log less often than every step. To the
         device: one ``torch.tensor`` of the whole list, ``non_blocking=True`` from pinned
         memory, or make the values there (``torch.full``, ``torch.arange``).
 
@@ -128,7 +128,7 @@ class CopyLoop(Rule):
 
     @staticmethod
     def bad() -> Measures:
-        """200 results of 4 bytes are read one by one: 2 µs of copying, 38 µs of nothing."""
+        """200 results of 4 bytes are read one by one: 2 µs of copying, 38 µs idle."""
         return _run(reads=200, every_us=40)
 
     @staticmethod
@@ -140,7 +140,7 @@ class CopyLoop(Rule):
 _WAY = {"DtoH": "to", "HtoD": "from"}
 _ADVICE = {
     "DtoH": "collect the values on the device (torch.stack) and fetch them at once, with one "
-    ".tolist() or .cpu() behind the loop instead of .item() or .cpu() in it; log less often",
+    ".tolist() or .cpu() after the loop instead of .item() or .cpu() in it; log less often",
     "HtoD": "send the values at once, with one torch.tensor of them all, from pinned memory with "
     "non_blocking=True, or make them on the device (torch.full, torch.arange)",
 }

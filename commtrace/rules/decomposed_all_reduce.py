@@ -51,14 +51,14 @@ class DecomposedAllReduce(Rule):
 
     What to do
         Call all_reduce. Where every rank needs only its shard, keep the reduce_scatter and
-        leave out the all_gather. The difference to the all_reduce is gained at most.
+        leave out the all_gather. The potential saving is the difference to the all_reduce.
 
     Blind spots
-        A trace shows no addresses: that both work on one tensor follows from size, order and
-        from nothing running in between. Work of others between the two, even a division by
-        the number of ranks, makes it look like sharding, and the rule is silent. So it is
-        where the same all_gather also runs without its reduce_scatter, as in FSDP. Without
-        an all_reduce of the tensor beside it, bytes in excess cannot be seen.
+        A trace shows no addresses: that both work on one tensor follows from size, order and from
+        nothing running in between. Work of others between the two, even a division by the number
+        of ranks, makes it look like sharding, and the rule does not fire. Nor does it where the
+        same all_gather also runs without its reduce_scatter, as in FSDP. Without an all_reduce of
+        the tensor beside it, bytes in excess are not detected.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("emulated-operation", "exposed-communication")
@@ -72,11 +72,11 @@ class DecomposedAllReduce(Rule):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group, size and kind of pair."""
         if len(run.collectives) and run.collectives["size_bytes"].isna().all():
-            raise CannotLook("the trace tells no sizes: record with record_shapes=True")
+            raise CannotLook("needs sizes: record with record_shapes=True")
         for pair in pairs(run):
             once = reference(run, pair)
             if once.time_ns <= 0:
-                continue  # the trace tells no time of the all_reduce
+                continue  # the trace has no time of the all_reduce
             time = float(pair.times["time"].median())
             cost = (time - once.time_ns) * len(pair.times)
             longer = _longer(pair, once)
@@ -127,10 +127,10 @@ class DecomposedAllReduce(Rule):
                 f"{mb(pair.size_bytes // pair.group_size**2)}"
             )
         if pair.tensor_bytes is None:
-            advice += "; nothing beside it tells the tensor's size, so bytes were not compared"
+            advice += "; the tensor's size is unknown, so bytes were not compared"
         if len(pair.times) == 1:
             advice += (
-                ". One observation cannot tell a cold start or noise from the rest: "
+                ". One observation cannot separate a cold start or noise from the rest: "
                 "repeat it, after a warm-up"
             )
         return advice

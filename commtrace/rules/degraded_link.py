@@ -48,7 +48,7 @@ class DegradedLink(Rule):
         the kernel's log (Xid, link speed), temperatures; take the host out and compare.
 
     Blind spots
-        One step is found, not several; a link that recovers is found if the slow part is
+        One step is detected, not several; a link that recovers is detected if the slow part is
         long. A neighbour's job on the same switch looks the same.
     """
 
@@ -77,7 +77,7 @@ class DegradedLink(Rule):
         if not groups:
             most = known.groupby("communicator", observed=True, dropna=False).size().max()
             had = 0 if known.empty else int(most)
-            raise too_few(had, "operation", self.min_count, "of one group seen on every rank")
+            raise too_few(had, "operation", self.min_count, "of one group recorded on every rank")
         for some in groups:
             yield from self._in_group(some, run)
 

@@ -35,14 +35,14 @@ class EarlyRoot(Rule):
         steps' time.
 
     Why it costs time
-        The root stands still, while the others go on: only it waits.
+        The root is idle, while the others go on: only it waits.
 
     What to do
         Give the root other work first: reorder its calls, or call asynchronously. Where the
         root is early because it has less to do, give it more.
 
     Blind spots
-        NCCL's metadata does not name the root: there the rule cannot look. Waiting for the
+        NCCL's metadata does not name the root: there the rule is skipped. Waiting for the
         later ones, after the first came, is not counted.
     """
 

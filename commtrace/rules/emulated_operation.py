@@ -35,10 +35,11 @@ class EmulatedOperation(Rule):
 
     What to do
         Use a backend that has the operation (NCCL on GPUs), or call what runs anyway if its
-        result can be used. At most the share of the bytes that a native operation saves.
+        result can be used. The potential saving is the bytes' share that a native operation does
+        not move.
 
     Blind spots
-        Only what the trace names both ways can be seen: the call, and what ran. What a
+        Needs both names in the trace: of the call, and of what ran. What a
         native operation would take is by its bytes at the same bandwidth, not measured.
     """
 
@@ -50,7 +51,7 @@ class EmulatedOperation(Rule):
         """One finding per call and what ran for it."""
         rows = run.collectives
         if len(rows) and (rows["op"].isna() | rows["executed"].isna()).all():
-            raise CannotLook("the trace does not tell both what was called and what ran")
+            raise CannotLook("needs both what was called and what ran")
         called, done = rows["op"].astype(object), rows["executed"].astype(object)
         differs = (called != done).to_numpy() & called.notna().to_numpy() & done.notna().to_numpy()
         kinds = rows[differs].groupby(["op", "executed", "group_size"], observed=True)
@@ -81,9 +82,7 @@ class EmulatedOperation(Rule):
                 Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
                 Evidence("a native one, by its bytes", time / excess / 1e6, "ms"),
             ),
-            ruled_out=(
-                f"a slow {op}: it is {executed} that the trace shows running under the call",
-            ),
+            ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
             advice=(
                 f"use a backend that has {op}, or call {executed} where its whole result is of use"
             ),

@@ -27,9 +27,9 @@ class ExposedCommunication(Rule):
     What it detects
         Per device and step, communication during which no compute runs, as far as there is
         compute in that step which runs without communication: the smaller of the two could
-        hide behind the other. It speaks where this is at least ``min_step_share`` of the steps'
+        hide behind the other. It fires where this is at least ``min_step_share`` of the steps'
         time on the median device, and less than ``hidden_pct`` of communication is hidden
-        already: some end of it always sticks out. Where compute could hide less than
+        already: some end of it is always exposed. Where compute could hide less than
         ``min_hideable_pct`` of what is exposed, the run is communication, and no overlap
         helps it.
 
@@ -38,14 +38,14 @@ class ExposedCommunication(Rule):
         take the longer of the two times, in turn the sum.
 
     What to do
-        Call with ``async_op=True`` and wait where the result is used; start the reduction of
-        each bucket as its gradients are ready; prefetch the next layer's parameters. At most
-        the smaller of exposed communication and independent compute is gained. Where calls
-        run asynchronously already, what is left comes behind the last compute (buckets of
-        other sizes, fewer bytes), or the host launches that compute too late (launch-gap).
+        Call with ``async_op=True`` and wait where the result is used; start the reduction of each
+        bucket as its gradients are ready; prefetch the next layer's parameters. The potential
+        saving is the smaller of exposed communication and independent compute. Where calls run
+        asynchronously already, what is left comes after the last compute (buckets of other sizes,
+        fewer bytes), or the host launches that compute too late (launch-gap).
 
     Blind spots
-        Whether the compute is independent: a trace does not tell which result it needs, and
+        Whether the compute is independent: a trace does not show which result it needs, and
         compute that needs it cannot hide it. Exposed time includes waiting for late ranks.
         Without recorded shapes calls count as asynchronous if compute launched later runs
         beside them.
@@ -59,7 +59,7 @@ class ExposedCommunication(Rule):
         """At most one finding, of all devices together."""
         found = _per_device(run)
         if found.empty:
-            raise CannotLook("no device of which both communication and compute are told")
+            raise CannotLook("needs a device with both communication and compute")
         gain = float(found["gain_ns"].median())
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
@@ -71,11 +71,11 @@ class ExposedCommunication(Rule):
         share = share_pct(gain, run)
         exposed = float(found["exposed_ns"].median())
         most, part = most_exposed(run)
-        op = most or "untold operations"
+        op = most or "unknown operations"
         calls, late = ahead(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["ahead"].all())
         each = f" (median of {len(found)} devices)" if len(found) > 1 else ""
-        # Of kernels of libraries that tell nothing of their operations there are no rows.
+        # Of kernels of libraries that name no operations there are no rows.
         kernels = run.kernels[run.kernels["kind"] == "communication"]
         communication = run.collectives if len(run.collectives) else kernels
         return self.finding(
@@ -144,21 +144,21 @@ def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:
     held = len(calls) - int(calls["ahead"].sum())
     if starved:
         return (
-            f"{op} runs asynchronously already, but the compute behind it was not launched yet: "
+            f"{op} runs asynchronously already, but the compute after it was not launched yet: "
             "see to the host first, which launches too late"
         )
     if held or calls.empty:
         which = f"the {held} of {len(calls)} {op} that hold up their device"
         return (
             f"start {which if 0 < held < len(calls) else op} asynchronously and wait for it only "
-            "where its result is used; the trace does not tell whether the compute needs it at once"
+            "where its result is used; the trace does not show whether compute needs it at once"
         )
     if (calls["phase"] == "backward").all():
         return (
-            f"{op} runs asynchronously already; what is left sticks out behind backward: try "
+            f"{op} runs asynchronously already; what is left is exposed after backward: try "
             "other bucket sizes (bucket_cap_mb), or send fewer bytes (bf16 gradients)"
         )
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
-        "bytes; the trace does not tell whether the compute needs it at once"
+        "bytes; the trace does not show whether compute needs it at once"
     )

@@ -44,7 +44,7 @@ class FalseOverlap(Rule):
         The call is written to overlap and does not: communication and compute run in turn.
 
     What to do
-        Move ``wait()`` behind the work that does not need the result.
+        Move ``wait()`` after the work that does not need the result.
 
     Blind spots
         Whether the compute behind it needs the result: then it is no fault. A wait has no
@@ -61,7 +61,7 @@ class FalseOverlap(Rule):
         """One finding per kind of call and label."""
         if run.collectives["asynchronous"].isna().all():
             raise CannotLook(
-                "the trace does not tell which calls are asynchronous: record it with shapes"
+                "needs to know which calls are asynchronous: record with record_shapes=True"
             )
         calls = _calls(run)
         found = []
@@ -95,7 +95,7 @@ class FalseOverlap(Rule):
                     self.min_operations,
                 ),
                 Evidence("median time blocked", float(blocked["blocked_ns"].median()), "ns"),
-                Evidence("compute right behind them", float(blocked["behind_ns"].median()), "ns"),
+                Evidence("compute right after them", float(blocked["behind_ns"].median()), "ns"),
                 Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=(
@@ -103,7 +103,7 @@ class FalseOverlap(Rule):
                 "the last of several that overlap: most calls of the kind hide nothing",
             ),
             advice=(
-                "move wait() behind the compute that does not need the result; that it was waited "
+                "move wait() after the compute that does not need the result; that it was waited "
                 "for is inferred from the idle time until the operation's end"
             ),
         )

@@ -31,10 +31,10 @@ class FullPrecisionPayload(Rule):
 
     What it detects
         float32 operations of at least ``min_bytes`` in a run whose matrix kernels, as far as
-        their names tell a precision, spend at least ``min_half_share`` of their time in half
-        or lower precision; where sending two bytes for each element would gain
-        ``min_step_share`` of the step. The gain is by a model fitted from the trace, else half
-        the transfer; only what no compute hides counts.
+        their names show a precision, spend at least ``min_half_share`` of their time in half or
+        lower precision; where sending two bytes for each element would save ``min_step_share`` of
+        the step. The saving is by a model fitted from the trace, else half the transfer; only
+        what no compute hides counts.
 
     Why it costs time
         Twice the bytes, for digits that the forward and backward pass never had.
@@ -59,7 +59,7 @@ class FullPrecisionPayload(Rule):
         """One finding, for all float32 operations."""
         share = _half_share(run)
         if share is None:
-            raise CannotLook("no kernel's name tells in which precision the model computes")
+            raise CannotLook("needs kernels whose names show the precision of the model's compute")
         known = served(run)
         exposed = 1 - known["operation"].map(hidden(run))
         gain = _gain_ns(known) * exposed
@@ -104,7 +104,7 @@ class FullPrecisionPayload(Rule):
 
 
 def _half_share(run: Measures) -> float | None:
-    """The share of half precision in the matrix kernels' time, None where no name tells."""
+    """The share of half precision in the matrix kernels' time, None if no name shows it."""
     kernels = run.kernels[run.kernels["kind"] == "compute"]
     time = kernels.groupby("name", observed=True)["duration_ns"].sum()
     names = time.index.astype(str)

@@ -34,7 +34,7 @@ class HeadOfLine(Rule):
         Operations that were launched, and whose inputs were computed, while another
         operation of other bytes, and of another group or kind, ran on the same stream
         (gloo: the same thread), and that started as soon as it was done. At least
-        ``min_operations`` of them; what they would gain in front is at least ``min_step_share`` of
+        ``min_operations`` of them; what they would save in front is at least ``min_step_share`` of
         the steps' time: the time in which they queued and the device computed nothing, at most
         the compute that follows before the host calls the next operation, since only that
         could run beside what was in front.
@@ -157,7 +157,7 @@ def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
 
 
 def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:
-    """What one rank gains if none of them is stuck."""
+    """What one rank saves if none of them is stuck."""
     rank, device = int(stuck["rank"].iloc[0]), str(stuck["device"].iloc[0])
     ready = stuck["ready_ns"].to_numpy(dtype=np.int64)
     start = stuck["start_ns"].to_numpy()
@@ -167,7 +167,7 @@ def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:
         return 0
     waits = start - ready - covered(ready, start, compute)
     behind = covered(end, np.maximum(_next_call_ns(end, rank, run), end), compute)
-    # Threads may be stuck at the same time: that time is gained once.
+    # Threads may be stuck at the same time: that time is saved once.
     at_most = total(subtract(union(ready, start), compute))
     return min(int(np.minimum(waits, behind).sum()), at_most)
 

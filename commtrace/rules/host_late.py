@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostLate(Rule):
-    """A late rank's host enqueues the collective late while its device stands idle.
+    """A late rank's host enqueues the collective late while its device is idle.
 
     What it detects
         A straggler (see that rule: at least ``min_operations``, at least ``min_step_share`` of the
@@ -36,7 +36,7 @@ class HostLate(Rule):
         collection out of the steps, give the process its own cores.
 
     Blind spots
-        What the host did instead: a trace without Python stacks does not say. Operators
+        What the host did instead: a trace without Python stacks does not show it. Operators
         called by no other are all that is kept of a CPU, and only where work runs on it.
     """
 

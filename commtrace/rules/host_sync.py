@@ -64,7 +64,7 @@ class HostSync(Rule):
         calls = run.collectives
         calls = calls[(calls["device"] != "cpu") & calls["launch_ns"].notna()]
         if len(calls) < self.min_operations:
-            raise CannotLook(f"fewer than {self.min_operations} collectives launched on a GPU")
+            raise CannotLook(f"needs {self.min_operations} collectives launched on a GPU")
         found = []
         for line in timelines(run):
             mine = calls[(calls["rank"] == line.rank) & (calls["device"] == line.device)]
@@ -91,7 +91,7 @@ class HostSync(Rule):
             (blocked, blocked),
             summary=(
                 f"rank {line.rank}'s host blocks on {len(blocked)} collectives, and "
-                f"{line.device} then has nothing to run for {ms(idle)}"
+                f"{line.device} is then idle for {ms(idle)}"
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),
@@ -104,9 +104,7 @@ class HostSync(Rule):
                     self.min_operations,
                 ),
                 Evidence("of these with a copy to the host", by_copy, "operations"),
-                Evidence(
-                    f"idle behind them, {of_time(run)}", share, "%", 100 * self.min_step_share
-                ),
+                Evidence(f"idle after them, {of_time(run)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=("a slow host: it resumes when the collective is done, each time",),
             advice=(

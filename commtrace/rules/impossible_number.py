@@ -42,7 +42,7 @@ class ImpossibleNumber(Rule):
         that is not what was sent), and does the event cover all of the transfer?
 
     Blind spots
-        A wrong number within what is possible is not seen. On gloo a send can end when its
+        A wrong number within what is possible is not detected. On gloo a send can end when its
         bytes are in a buffer: sends and receives on the CPU are not looked at. Nor are copies
         within a GPU, whose limit is the memory.
     """
@@ -61,7 +61,7 @@ class ImpossibleNumber(Rule):
             known = self._operations(run)
         except CannotLook:
             if copies.empty:
-                raise CannotLook("neither an operation nor a copy tells its size") from None
+                raise CannotLook("needs sizes: neither an operation nor a copy has one") from None
         else:
             for (op, _), some in self._wrong(known, ["op", "dtype"]):
                 yield self._finding(
@@ -129,11 +129,11 @@ class ImpossibleNumber(Rule):
             cost_ns=0,
             evidence=(
                 Evidence("bandwidth needed at least", gb_s, "GB/s", peak),
-                Evidence("seen in", len(some), "operations"),
+                Evidence("measured in", len(some), "operations"),
             ),
             ruled_out=(ruled_out,),
             advice=(
-                "mend the measurement before explaining it: the size (element type, splits) or "
+                "fix the measurement before explaining it: the size (element type, splits) or "
                 "the time (an event that covers only part of the transfer) is wrong"
             ),
             confidence="high",

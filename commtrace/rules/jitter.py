@@ -28,7 +28,7 @@ class Jitter(Rule):
         Collectives that everybody waits in (at least ``min_operations``) to which the ranks
         come far apart, though none of them is last more often than chance allows. From where
         a rank leaves one collective to where it arrives at the next, the slowest takes at
-        least ``min_ratio`` times the mean, and the ranks stand still, computing nothing,
+        least ``min_ratio`` times the mean, and the ranks are idle
         since the last arrivals are behind the mean ones, for at least ``min_step_share`` of the
         steps' time.
 
@@ -62,7 +62,7 @@ class Jitter(Rule):
         varies = operations["slowest_ns"] - operations["typical_ns"]
         behind = behind.clip(upper=varies)
         behind_ns = rows["operation"].map(behind).fillna(0).astype("int64")
-        # Everybody but the last stands still, so that each operation counts all ranks but one.
+        # Everybody but the last is idle, so that each operation counts all ranks but one.
         rows = rows.assign(late_ns=behind_ns.where(~rows["last"], 0))
         cost = sum(stands_ns(rows, run)) // (rows["rank"].nunique() - 1)
         ratio = float(operations["slowest_ns"].sum() / max(operations["typical_ns"].sum(), 1))
@@ -75,7 +75,7 @@ class Jitter(Rule):
         turns = int(known.nunique())
         who = "one rank, not more often than chance allows, is"
         if turns != 1:
-            who = f"{turns or 'unknown'} ranks take turns in being"
+            who = f"{turns} ranks take turns in being" if turns else "ranks take turns in being"
         return self.finding(
             (operations["mean_ns"], operations["last_ns"]),
             summary=(

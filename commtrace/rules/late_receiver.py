@@ -27,7 +27,7 @@ class LateReceiver(Rule):
         ``min_step_share`` of the steps' time.
 
     Why it costs time
-        A large message is moved only when both sides are there: the sender stands still.
+        A large message is moved only when both sides are there: the sender is stalled.
 
     What to do
         Post the recv before other work (``irecv``), or send asynchronously.
@@ -75,7 +75,7 @@ class LateReceiver(Rule):
             ),
             ruled_out=(
                 "clock error: only waits above three times the clocks' error are counted",
-                "knock-on: lateness that the receiver caught by waiting elsewhere is not counted",
+                "inherited lateness: what the receiver had waited elsewhere is not counted",
             ),
             advice=(
                 f"let rank {receiver} post its recv before other work, or rank {sender} send "

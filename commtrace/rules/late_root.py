@@ -36,7 +36,7 @@ class LateRoot(Rule):
         work that does not need it; choose a root that is ready sooner.
 
     Blind spots
-        NCCL's metadata does not name the root: there the rule cannot look. A root that is
+        NCCL's metadata does not name the root: there the rule is skipped. A root that is
         late because it waited elsewhere, or was let out of the operation before later than
         others, is not blamed.
     """
@@ -72,7 +72,7 @@ class LateRoot(Rule):
             ),
             ruled_out=(
                 "clock error: only lateness above three times the clocks' error is counted",
-                "knock-on: lateness that the root caught by waiting elsewhere is not counted",
+                "inherited lateness: what the root had waited elsewhere is not counted",
             ),
             advice=(
                 f"let rank {root} prepare what it sends earlier, or move the call behind work "

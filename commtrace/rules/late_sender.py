@@ -121,7 +121,7 @@ class LateSender(Rule):
             ),
             ruled_out=(
                 "clock error: only waits above three times the clocks' error are counted",
-                "knock-on: lateness that the sender caught by waiting elsewhere is not counted",
+                "inherited lateness: what the sender had waited elsewhere is not counted",
             ),
             advice=(
                 f"let rank {sender} send as soon as the data is there, and rank {receiver} do "

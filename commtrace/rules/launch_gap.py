@@ -1,4 +1,4 @@
-"""A GPU stands idle because its host launches too slowly, or for a while nothing at all."""
+"""A GPU is idle because its host launches too slowly, or for a while not at all."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NAME = 40  # characters
 
 @dataclass(frozen=True)
 class LaunchGap(Rule):
-    """A GPU stands idle because its host launches too slowly, or for a while nothing at all.
+    """A GPU is idle because its host launches too slowly, or for a while not at all.
 
     What it detects
-        Time in which a device ran nothing, and the event behind it was launched only when the
+        Time in which a device was idle, and the event behind it was launched only when the
         device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long, half of
         them longer than half of what the device runs. Stalls: any that are longer, while
@@ -48,8 +48,8 @@ class LaunchGap(Rule):
         what the host does meanwhile, move it to another thread, or do it less often.
 
     Blind spots
-        The profiler slows the host itself: without it the gaps are smaller. What the host does
-        in a stall is told by labelled ranges only. Kernels of a captured graph share one launch.
+        The profiler slows the host itself: without it the gaps are smaller. What the host does in
+        a stall is known from labelled ranges only. Kernels of a captured graph share one launch.
         Short gaps next to small copies from or to the host are copy-loop's.
     """
 
@@ -213,7 +213,7 @@ def _run(every_us: float) -> Measures:
 
 @dataclass(frozen=True)
 class _Idle:
-    """When a device ran nothing that the host had to launch, each interval apart."""
+    """When a device was idle for want of a launch, each interval by itself."""
 
     line: Timeline
     begin_ns: Int64

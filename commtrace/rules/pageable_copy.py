@@ -13,7 +13,7 @@ from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.topology import gpu_name
-from commtrace.units import ms
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ class PageableCopy(Rule):
 
     Blind spots
         Pinning takes time itself: do it once, not for every batch. Whether the time of the
-        copy was hidden is not looked at; the host's waiting is not counted. Copies that shared
+        copy was hidden is not measured; the host's waiting is not counted. Copies that shared
         the PCIe with others are slower than they would be alone, pinned or not.
     """
 
@@ -58,7 +58,7 @@ class PageableCopy(Rule):
         """One finding per rank and direction."""
         copies = run.copies[run.copies["kind"].isin(list(_OTHER_WAY))]
         if not copies["memory"].notna().any():
-            raise CannotLook("no copy between host and GPU tells its memory")
+            raise CannotLook("needs copies between host and GPU whose kind of memory is known")
         large = copies[(copies["size_bytes"] >= self.min_bytes) & (copies["duration_ns"] > 0)]
         large = large.assign(gb_s=large["size_bytes"].astype("float64") / large["duration_ns"])
         pageable = large[large["memory"] == "pageable"]
@@ -81,7 +81,8 @@ class PageableCopy(Rule):
         yield self.finding(
             (start, end),
             summary=(
-                f"{len(slow)} {kind} copies use pageable memory: {measured:.3g} GB/s, "
+                f"{counted(len(slow), f'{kind} copy')} {'uses' if len(slow) == 1 else 'use'} "
+                f"pageable memory: {measured:.3g} GB/s, "
                 f"where {origin} reach {gb_s:.3g}; pinned they take {ms(moved / gb_s)}, "
                 f"not {ms(taken)}"
             ),

@@ -28,7 +28,7 @@ class PipelineBubble(Rule):
     What it detects
         Ranks whose sends and recvs (at least ``min_operations``) form a chain, several
         messages going over each link of it in a step: a pipeline of p stages with m
-        micro-batches. It speaks where the stages' mean waiting in these sends and recvs is
+        micro-batches. It fires where the stages' mean waiting in these sends and recvs is
         at least ``min_step_share`` of the steps' time.
 
     Why it costs time
@@ -36,11 +36,10 @@ class PipelineBubble(Rule):
         earlier: even with equal stages (p-1)/(m+p-1) of the time is idle.
 
     What to do
-        More micro-batches per step, or a schedule that interleaves several parts of the
-        model per stage. Where the waits are far longer than that, balance the stages. The
-        gain is that of four times as many: a stage waits for p-1 micro-batches, each of
-        which is then so much shorter, less the latency of the messages that are added, as
-        the shortest has it.
+        More micro-batches per step, or a schedule that interleaves several parts of the model per
+        stage. Where the waits are far longer than that, balance the stages. The potential saving
+        is that of four times as many: a stage waits for p-1 micro-batches, each of which is then
+        so much shorter, less the latency of the messages that are added, as the shortest has it.
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
@@ -62,7 +61,7 @@ class PipelineBubble(Rule):
         rows = sent(run, self.min_operations)
         chains = _chains(rows)
         if not chains:
-            raise CannotLook("sends and recvs do not form the chain of a pipeline")
+            raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         for chain in chains:
             mine = rows[rows["rank"].isin(chain)]
             micro_batches = _messages_per_step(mine)

@@ -42,16 +42,16 @@ class Redundant(Rule):
 
     What to do
         Accumulate under ``no_sync()`` (all but the last micro-batch); leave out the barrier;
-        reduce over the larger group once. At most the time is gained that these operations
-        ran with no compute beside them.
+        reduce over the larger group once. The potential saving is their time with no compute
+        beside them.
 
     Blind spots
         Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
-        barrier may order files or prints. That two all_reduces work on one tensor follows
-        from size, type and order, not from addresses; within one group it could as well be
-        two buckets, so that only another group, of some or all of the ranks, counts. What DDP
-        copies into and out of its buckets, unless ``gradient_as_bucket_view``, is gained as
-        well, but not counted.
+        barrier may order files or prints. That two all_reduces work on one tensor follows from
+        size, type and order, not from addresses; within one group it could as well be two
+        buckets, so that only another group, of some or all of the ranks, counts. What DDP copies
+        into and out of its buckets, unless ``gradient_as_bucket_view``, is saved as well, but not
+        counted.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -175,6 +175,6 @@ def _exposed_ns(run: Measures, rows: pd.DataFrame) -> int:
         compute = did.compute if did else None
         alone = busy if compute is None else subtract(busy, compute)
         exposed[rank] = exposed.get(rank, 0) + total(alone)
-    # Waiting for a rank that comes later is not gained: all others would wait elsewhere.
+    # Waiting for a rank that comes later is not saved: all others would wait elsewhere.
     most = int(called(run).loc[rows["operation"].unique(), "transfer_ns"].sum())
     return min(int(np.median([*exposed.values()])), most)

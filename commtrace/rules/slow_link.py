@@ -30,7 +30,7 @@ class SlowLink(Rule):
 
     What it detects
         Transfers between two ranks (sends, or operations of groups of two) are compared with
-        the median of their own kind and size, within machines and across them apart. One pair
+        the median of their own kind and size, within machines and across them separately. One pair
         with ``min_count`` transfers takes more than ``min_ratio`` times as long as the others,
         its fastest quarter longer than theirs at the third quartile, no other pair half as
         slow; and it is worth ``min_step_share`` of the step.
@@ -43,9 +43,9 @@ class SlowLink(Rule):
         order, so that a heavy pair does not use this link.
 
     Blind spots
-        Groups of more than two ranks do not tell their edges, as NCCL chooses the rings. A
+        Groups of more than two ranks do not show their edges, as NCCL chooses the rings. A
         slow rank or host is slow on all its edges and is no slow link; where an end has no
-        other edge in the trace, the two cannot be told apart, and the finding says so.
+        other edge in the trace, the two cannot be separated, and the finding says so.
     """
 
     explains: ClassVar[tuple[str, ...]] = (
@@ -100,8 +100,8 @@ class SlowLink(Rule):
             slow,
             summary=(
                 f"{len(slow)} transfers {ends} take {ratio:.2f} times as long as the same between "
-                f"the other {len(others)} pairs"
-                + ("" if told_apart else "; link or rank, the trace cannot tell")
+                f"{'the other pair' if len(others) == 1 else f'the other {len(others)} pairs'}"
+                + ("" if told_apart else "; link or rank, the trace does not show which")
             ),
             ranks=tuple(sorted((sender, receiver))),
             streams=streams(slow, run),

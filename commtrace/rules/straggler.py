@@ -37,9 +37,9 @@ class Straggler(Rule):
         inside the collective, which then looks slow on every rank but the one to blame.
 
     What to do
-        See what it does in the gap: more compute (rebalance), copies (prefetch), or nothing
-        at all (data loader, garbage collection, a busy host). At most the time in which it
-        alone was awaited is gained, counted once however many waited.
+        See what it does in the gap: more compute (rebalance), copies (prefetch), or nothing at
+        all (data loader, garbage collection, a busy host). The potential saving is the time in
+        which it alone was awaited, counted once however many waited.
 
     Blind spots
         Lateness below the clock's error. A rank outside the trace. Two ranks that are late
@@ -82,7 +82,7 @@ class Straggler(Rule):
             ruled_out=(
                 "clock error: only lateness above three times the clocks' error is counted",
                 "roots: only operations that every rank waits in are counted",
-                "knock-on: lateness that it caught by waiting elsewhere is not counted",
+                "inherited lateness: what it had waited elsewhere is not counted",
             ),
             advice=_advice(late),
             confidence="high" if late.p_value < 1e-3 else "medium",
@@ -134,7 +134,7 @@ def _advice(late: Late) -> str:
         "compute": f"computes {ms(late.doing.compute_ns)} longer: split the work evenly, and "
         "check its clocks",
         "copy": f"copies {ms(late.doing.copy_ns)} longer: prefetch, pin the host's memory",
-        "idle": f"runs nothing for {ms(late.doing.idle_ns)} more: look at its data loader, garbage "
+        "idle": f"is idle for {ms(late.doing.idle_ns)} more: look at its data loader, garbage "
         "collection and host synchronisation",
     }
     return f"before each collective {rank} {amount[cause]}"

@@ -33,14 +33,14 @@ class UnevenAllToAll(Rule):
         bytes set the time, and the others' links idle meanwhile.
 
     What to do
-        Spread the load: in mixture-of-experts a capacity limit or an auxiliary balancing
-        loss, else another placement of experts or of embedding tables. At most the share of
-        the transfer that the largest has above the mean is gained: t(1 - mean / max).
+        Spread the load: in mixture-of-experts a capacity limit or an auxiliary balancing loss,
+        else another placement of experts or of embedding tables. The potential saving is the
+        share of the transfer that the largest has above the mean: t(1 - mean / max).
 
     Blind spots
-        Needs every rank's trace. Bytes between pairs are not seen, only each rank's sums: an
+        Needs every rank's trace. Bytes between pairs are not measured, only each rank's sums: an
         exchange can be even by rank and still crowd one link. Each rank is taken to have its
-        own link; where ranks of one host share theirs, less is gained. Not looked at is gloo
+        own link; where ranks of one host share theirs, less is saved. Not looked at is gloo
         within one host: all bytes cross the same memory, and their sum sets the time. That
         routing is uneven only in a phase of the training shows in other recordings, not in
         one; how often the same rank is the busiest is in the evidence, ``steady_pct`` makes
@@ -59,12 +59,14 @@ class UnevenAllToAll(Rule):
         if not every.any():
             return
         if len(run.ranks) < 2:
-            raise CannotLook("one rank only: what the others exchange is unknown")
+            raise CannotLook("needs several ranks: what the others exchange is unknown")
         if _in_one_memory(run):
-            raise CannotLook("gloo within one host: all bytes cross its memory, whoever has most")
+            raise CannotLook(
+                "needs several hosts, or NCCL: within a host all bytes of gloo cross its memory"
+            )
         loads = _loads(run)
         if loads.empty:
-            raise CannotLook("no all_to_all has its sizes on every rank of its group")
+            raise CannotLook("needs the sizes of an all_to_all on every rank of its group")
         for _, of_group in loads.groupby("communicator", observed=True):
             uneven = of_group[of_group["imbalance"] > self.imbalance]
             cost = float((uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])).sum())
@@ -95,7 +97,7 @@ class UnevenAllToAll(Rule):
             ruled_out=("late ranks: the time is from the last arrival on",),
             advice=(
                 "spread the bytes: capacity limit or balancing loss, or place experts and tables "
-                f"otherwise; {ms(cost_ns / len(uneven))} per operation at most"
+                f"otherwise: up to {ms(cost_ns / len(uneven))} per operation"
             ),
             confidence="high" if len(uneven) >= 10 and steady else "medium",
         )
@@ -126,7 +128,7 @@ def _in_one_memory(run: Measures) -> bool:
 
 
 def _loads(run: Measures) -> pd.DataFrame:
-    """The operations seen on every rank, with what the busiest has against the mean."""
+    """The operations recorded on every rank, with what the busiest has against the mean."""
     found = matched(run)
     rows = run.collectives.reset_index(drop=True).assign(
         operation=found.matches["operation"].to_numpy()

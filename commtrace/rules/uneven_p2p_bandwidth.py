@@ -41,8 +41,8 @@ class UnevenP2PBandwidth(Rule):
         on the slow pairs.
 
     What to do
-        Put the pairs that exchange most on the fast links (CUDA_VISIBLE_DEVICES, rank
-        order). Each slow pair gains at most what its copies took more than on the fastest.
+        Put the pairs that exchange most on the fast links (CUDA_VISIBLE_DEVICES, rank order). The
+        potential saving of a slow pair is what its copies took more than on the fastest.
 
     Blind spots
         A link's name is a fact only with a recorded topology; otherwise it is a guess from
@@ -80,7 +80,7 @@ class UnevenP2PBandwidth(Rule):
         fast = classes[-1][-1]
         worst = slow[0]
         gains = [
-            Evidence(f"gain at most, {pair.ends}", _gain_ns(pair, fast.gb_s) / 1e6, "ms")
+            Evidence(f"potential saving, {pair.ends}", _gain_ns(pair, fast.gb_s) / 1e6, "ms")
             for pair in slow
         ]
         start, end = _times(slow)

@@ -48,7 +48,7 @@ class WrongAlgorithm(Rule):
 
     Blind spots
         Only Ring and Tree are modelled, and LL128 never as the better choice. The name of a
-        kernel does not tell what ran, and is not looked at. On two machines a tree can beat
+        kernel does not show what ran, and is not used. On two machines a tree can beat
         its model. Someone may have had a reason: a bug, or results that repeat.
     """
 
@@ -61,7 +61,7 @@ class WrongAlgorithm(Rule):
         """One finding, for all operations that suffer."""
         environment = (run.manifest or {}).get("environment")
         if not isinstance(environment, Mapping):
-            raise CannotLook("the environment was not recorded")
+            raise CannotLook("needs the recorded environment")
         pinned = {n: str(environment[n]) for n in ("NCCL_ALGO", "NCCL_PROTO") if environment.get(n)}
         if not pinned:
             return
@@ -72,7 +72,7 @@ class WrongAlgorithm(Rule):
             )
         )
         if not allowed:
-            raise CannotLook(f"{_told(pinned)} leaves nothing that is modelled")
+            raise CannotLook(f"needs an algorithm that is modelled: {_pins(pinned)} leaves none")
         known = served(run)
         known = known[known["op"].isin(["all_reduce", "all_gather", "reduce_scatter"])]
         known = known[known["factor"].notna()]
@@ -108,7 +108,7 @@ class WrongAlgorithm(Rule):
         return self.finding(
             suffering,
             summary=(
-                f"{_told(pinned)} holds NCCL to a slower way for "
+                f"{_pins(pinned)} holds NCCL to a slower way for "
                 f"{counted(len(suffering), 'operation')}: {worst['op']} of {mb(size)} "
                 f"takes {ratio:.2f} times as "
                 "long as with its own choice, by its model"
@@ -164,7 +164,7 @@ def _ratio(operation: Any, allowed: list[Choice], gb_s: float, nodes: int) -> fl
     return best(allowed) / min(best(every), best(allowed))
 
 
-def _told(pinned: Mapping[str, str]) -> str:
+def _pins(pinned: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in pinned.items())
 
 

@@ -64,7 +64,7 @@ _Range = tuple[int, int, str]
 
 
 def launching_threads(run: Measures) -> Any:
-    """The thread that launched the kernel of each row of collectives; NA where untold."""
+    """The thread that launched the kernel of each row of collectives; NA if unknown."""
     place = ["rank", "device", "stream", "start_ns"]
     kernels = run.kernels.loc[run.kernels["kind"] == "communication", [*place, "thread"]]
     of_rows = run.collectives[place].merge(kernels.drop_duplicates(place), how="left", on=place)

@@ -104,9 +104,9 @@ def timelines(run: Measures) -> tuple[Timeline, ...]:
     events = pd.concat([part for part in parts if len(part)] or parts[:1])
     events = events.sort_values("start_ns", kind="stable")
     if events.empty:
-        raise CannotLook("nothing ran on a GPU")
+        raise CannotLook("needs work on a GPU")
     if events["launch_ns"].isna().all():
-        raise CannotLook("the trace does not tell when the host launched what")
+        raise CannotLook("needs launches: the trace links none to the device's work")
     places: Any = events.astype({"device": object}).groupby(["rank", "device"])
     return tuple(
         _timeline(int(rank), str(device), mine, run.pauses.get(rank, ()))

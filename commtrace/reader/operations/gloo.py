@@ -25,7 +25,7 @@ from commtrace.reader.operations.rows import Place, Setting, row, with_dtype
 __all__ = ["Worked", "gloo_rows"]
 
 _Work = tuple[str | None, int | None]
-"""An operation that gloo runs, and its elements; None where they are untold."""
+"""An operation that gloo runs, and its elements; None if unknown."""
 
 _LIST_OF_SHARDS = "c10d::reduce_scatter_"
 

@@ -32,7 +32,7 @@ class Group:
     backend: str | None = None
 
     def member(self, index: int) -> int | None:
-        """The global rank of a rank of the group; None if untold."""
+        """The global rank of a rank of the group; None if unknown."""
         ranks = self.ranks or ()
         return ranks[index] if 0 <= index < len(ranks) else None
 

@@ -59,7 +59,7 @@ _MOST_DIMENSIONS = 64  # of a tensor, says torch
 
 
 class Described(NamedTuple):
-    """Facts about one operation; None where untold. ``peer`` and ``root`` are group ranks."""
+    """Facts about one operation; None if unknown. ``peer`` and ``root`` are group ranks."""
 
     op: str | None = None
     call: str | None = None
@@ -167,7 +167,7 @@ def _shapes(dims: Any, types: Any) -> list[list[int]] | None:
 
 
 def argument_sizes(args: Arguments, index: int) -> list[int]:
-    """Elements of each tensor of an operator's argument; empty where they are untold."""
+    """Elements of each tensor of an operator's argument; empty if they are unknown."""
     return [prod(shape) for shape in _argument_shapes(args, index) or ()]
 
 
