@@ -65,21 +65,21 @@ def stands_ns(rows: pd.DataFrame, run: Measures) -> list[int]:
 def _queued(rows: pd.DataFrame, run: Measures) -> Int64:
     """How long before their arrival they were ready; 0 where the trace does not tell."""
     queued = np.zeros(len(rows), np.int64)
-    told = rows["launch_ns"].notna().to_numpy()
-    ahead = rows["arrival_ns"] - rows["start_ns"]
-    calls = rows.assign(launch_ns=rows["launch_ns"] - ahead)[told]
-    queued[told] = calls["start_ns"].to_numpy() - ready_ns(calls, run)
+    launched = rows["launch_ns"].notna().to_numpy()
+    clock_offset_ns = rows["arrival_ns"] - rows["start_ns"]
+    calls = rows.assign(launch_ns=rows["launch_ns"] - clock_offset_ns)[launched]
+    queued[launched] = calls["start_ns"].to_numpy() - ready_ns(calls, run)
     return queued.clip(min=0)
 
 
 def _compute(run: Measures, rows: pd.DataFrame) -> dict[tuple[int, str], Intervals]:
     """Every device's compute on the run's clock."""
     found = {}
-    ahead = (rows["arrival_ns"] - rows["start_ns"]).groupby(rows["rank"]).median()
+    clock_offset_ns = (rows["arrival_ns"] - rows["start_ns"]).groupby(rows["rank"]).median()
     for where, done in device_work(run).items():
         if done.compute is not None:
             begun, ended = done.compute
-            shift = round(float(ahead.get(where.rank, 0)))
+            shift = round(float(clock_offset_ns.get(where.rank, 0)))
             found[where.rank, where.device] = begun + shift, ended + shift
     return found
 

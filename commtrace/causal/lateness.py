@@ -125,10 +125,10 @@ def stragglers_doing(
         for late in late_ranks(run, min_operations)
         if worth_reporting(late.cost_ns, run, min_step_share)
     ]
-    told = [(late, late.doing) for late in costly if late.doing is not None]
-    if len(told) < len(costly):
+    explained = [(late, late.doing) for late in costly if late.doing is not None]
+    if len(explained) < len(costly):
         raise CannotLook("needs what the late rank's device did: the trace lacks it")
-    return told
+    return explained
 
 
 def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -153,7 +153,7 @@ def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
     first = rows.sort_values("arrival_ns").drop_duplicates(between)["operation"]
     usual = last.groupby(between, observed=True, dropna=False)["gap_ns"].transform("median")
     started = last["operation"].isin(first) & (last["gap_ns"] > _OUTLIER * usual)
-    own = last["gap_ns"] - last["caught_ns"] >= last["gap_ns"] / 2
+    own = last["gap_ns"] - last["inherited_ns"] >= last["gap_ns"] / 2
     return last[own & ~started]
 
 
@@ -193,8 +193,8 @@ def _tested(
     fair = float((1 / mine["present"]).mean())
     p_value = min(chance(len(last), len(mine), fair) * tests, 1.0)
     led = _leaders(there)
-    steps, ahead = len(led), int((led == rank).sum())
-    mostly = 2 * ahead > steps or chance(ahead, steps, fair) <= 0.05
+    steps, steps_led = len(led), int((led == rank).sum())
+    mostly = 2 * steps_led > steps or chance(steps_led, steps, fair) <= 0.05
     if p_value > _SIGNIFICANT or not mostly:
         return None
     others = rows[(rows["rank"] != rank) & rows["operation"].isin(mine["operation"])]
@@ -205,7 +205,7 @@ def _tested(
         expected_last=fair * len(mine),
         p_value=p_value,
         steps=steps,
-        steps_led=ahead,
+        steps_led=steps_led,
         cpu=bool((mine["device"] == "cpu").all()),
         streams=tuple(sorted(int(one) for one in last["stream"].unique())),
         gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns"]],

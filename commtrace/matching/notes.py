@@ -52,8 +52,10 @@ def _could_meet(matches: pd.DataFrame, rows: Rows) -> Int64:
     of_group = np.asarray([*counts, len(recorded)])[rows.communicator]
     peer = np.isin(rows.peer, list(recorded))
     could = np.where(rows.p2p, 1 + peer, of_group)
-    told = rows.expected != NULL
-    return np.where(told, np.minimum(could, np.where(told, rows.expected, 0)), could)
+    has_expected = rows.expected != NULL
+    return np.where(
+        has_expected, np.minimum(could, np.where(has_expected, rows.expected, 0)), could
+    )
 
 
 def _alone(rows: Rows, alone: Bool) -> Iterator[Note]:

@@ -27,7 +27,7 @@ __all__ = ["Identity", "Tables", "identify", "tables"]
 Identity = tuple[int, str]
 """A rank, and where it is known from: `metadata`, `file-name` or `assumed`."""
 
-_TELLING = ("op", "executed", "call")
+_NAMES = ("op", "executed", "call")
 
 _COUNTED = {
     "orphaned-kernels": "{} kernels have no launch in the trace: their step and, unless the "
@@ -77,7 +77,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "orphaned-kernels": join.orphans,
         "negative-launch-latency": join.premature,
         "unfinished-operations": gloo.unfinished,
-        "untold-operations": sum(all(row[told] is None for told in _TELLING) for row in rows),
+        "untold-operations": sum(all(row[name] is None for name in _NAMES) for row in rows),
         "unknown-dtype": _unknown_types(scan.calls),
         "unknown-copies": gpu.unknown(copies),
         "unreadable-groups": setting.groups.unreadable,
@@ -176,8 +176,8 @@ def _ranks(scan: Scan, job: Job, identity: Identity) -> Columns:
 
 
 def _unknown_types(calls: tuple[Call, ...]) -> int:
-    told = (call.args.dtype for call in calls)
-    return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in told)
+    dtypes = (call.args.dtype for call in calls)
+    return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in dtypes)
 
 
 def _notes(job: Job, identity: Identity, counts: dict[str, int], cut: Cut) -> tuple[Note, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
-from commtrace.reader.recordings import recordings, same, told, window
+from commtrace.reader.recordings import fact, recordings, same, window
 from commtrace.trace import RankTrace
 from commtrace.trace_tables import FAILED
 from commtrace.units import counted, numbered
@@ -26,7 +26,7 @@ def without_copies(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[No
     kept: dict[tuple[int, object, int | None], list[RankTrace]] = defaultdict(list)
     notes = []
     for part in parts:
-        alike = kept[part.rank, window(part), told(part, "events")]
+        alike = kept[part.rank, window(part), fact(part, "events")]
         first = next((one for one in alike if same(one, part)), None)
         if first is None:
             alike.append(part)
@@ -77,7 +77,7 @@ def run_notes(parts: Sequence[RankTrace]) -> list[Note]:
     """What the parts of a recording miss, and why they may not be of one run."""
     notes = [*_apart(parts), *_cycles(parts)]
     ranks = {part.rank for part in parts}
-    world_size = max((told(part, "world_size") or 0 for part in parts), default=0)
+    world_size = max((fact(part, "world_size") or 0 for part in parts), default=0)
     if missing := set(range(world_size)) - ranks:
         message = f"no trace file for {numbered('rank', missing)} of {world_size}"
         notes.append(Note("missing-rank", message))
@@ -112,8 +112,8 @@ def _why(part: RankTrace, main: Sequence[RankTrace]) -> str:
     """What keeps a file from being of the main recording."""
     if part.provenance == "assumed":
         return "has no rank, and the other files have: name it like rank1.json if it is of their"
-    sizes = {told(one, "world_size") for one in main} - {None}
-    size = told(part, "world_size")
+    sizes = {fact(one, "world_size") for one in main} - {None}
+    size = fact(part, "world_size")
     if size is not None and sizes and size not in sizes:
         return f"is of another run, of {size} ranks and not of {max(s for s in sizes if s)}"
     return f"is of another run, recorded at another time than {main[0].file}"

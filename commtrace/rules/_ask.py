@@ -113,8 +113,8 @@ def _placed(finding: Finding, run: Measures) -> Finding:
 
 def broken(name: str, error: Exception) -> str:
     """Why a rule is skipped that met what nobody thought of."""
-    told = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"error in {name}: {' '.join(told.split())}; please report it with the trace"
+    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"error in {name}: {' '.join(said.split())}; please report it with the trace"
 
 
 _OLD_NAMES = {

@@ -90,13 +90,13 @@ class DecomposedAllReduce(Rule):
     def _finding(self, run: Measures, pair: Pair, once: Reference) -> Finding:
         time = float(pair.times["time"].median())
         split = factors(pair, once)
-        told = [in_words(name, value) for name, value in split.items() if counts(value)]
+        shown = [in_words(name, value) for name, value in split.items() if counts(value)]
         return self.finding(
             (pair.times["start"], pair.times["end"]),
             summary=(
                 f"{pair.first} + {pair.second} of {mb(pair.size_bytes)} take "
                 f"{time / once.time_ns:.3g}x an all_reduce's time"
-                + (f" ({', '.join(told)})" if told else "")
+                + (f" ({', '.join(shown)})" if shown else "")
             ),
             streams=pair.streams,
             cost_ns=round((time - once.time_ns) * len(pair.times)),

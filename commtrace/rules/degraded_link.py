@@ -89,8 +89,8 @@ class DegradedLink(Rule):
         times = some["transfer_ns"] / base
         before, after = some.iloc[:at], some.iloc[at:][base.iloc[at:].notna()]
         ratio = float(times[after.index].median())
-        apart = times[after.index].quantile(0.1) > times[before.index].quantile(0.9)
-        if not (apart and ratio >= self.min_ratio):
+        separate = times[after.index].quantile(0.1) > times[before.index].quantile(0.9)
+        if not (separate and ratio >= self.min_ratio):
             return
         slower = (after["transfer_ns"] - base[after.index]).clip(lower=0)
         cost = felt_ns(after, slower, run)

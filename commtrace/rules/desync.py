@@ -132,7 +132,7 @@ def _numbered(run: Measures) -> pd.DataFrame:
     alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2
     rows = rows[~alone]
     size = rows["size_bytes"].astype("float64").map(mb, na_action="ignore")
-    told = size.astype(object).where(size.notna(), "")
+    sizes = size.astype(object).where(size.notna(), "")
     dtype = rows["dtype"].astype(object).where(rows["dtype"].notna(), "")
-    said = (rows["op"].astype(str) + " " + dtype.astype(str) + " " + told).str.strip()
+    said = (rows["op"].astype(str) + " " + dtype.astype(str) + " " + sizes).str.strip()
     return rows.assign(said=said)

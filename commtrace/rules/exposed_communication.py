@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
-from commtrace.metrics.rank.exposed_calls import ahead, most_exposed, unlaunched_ns
+from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -72,8 +72,8 @@ class ExposedCommunication(Rule):
         exposed = float(found["exposed_ns"].median())
         most, part = most_exposed(run)
         op = most or "unknown operations"
-        calls, late = ahead(run, most), unlaunched_ns(run)
-        starved = late > exposed / 2 and len(calls) > 0 and bool(calls["ahead"].all())
+        calls, late = asynchronous(run, most), unlaunched_ns(run)
+        starved = late > exposed / 2 and len(calls) > 0 and bool(calls["asynchronous"].all())
         each = f" (median of {len(found)} devices)" if len(found) > 1 else ""
         # Of kernels of libraries that name no operations there are no rows.
         kernels = run.kernels[run.kernels["kind"] == "communication"]
@@ -141,7 +141,7 @@ def _per_device(run: Measures) -> pd.DataFrame:
 
 def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:
     """What to do about an operation, by how many of its calls hold up their device."""
-    held = len(calls) - int(calls["ahead"].sum())
+    held = len(calls) - int(calls["asynchronous"].sum())
     if starved:
         return (
             f"{op} runs asynchronously already, but the compute after it was not launched yet: "

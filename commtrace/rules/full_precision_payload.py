@@ -110,8 +110,8 @@ def _half_share(run: Measures) -> float | None:
     names = time.index.astype(str)
     half = names.str.contains(HALF, case=False)
     matrix = names.str.contains(MATRIX, case=False)
-    told = matrix & (half | names.str.contains(SINGLE, case=False))
-    known = int(time[told].sum())
+    named = matrix & (half | names.str.contains(SINGLE, case=False))
+    known = int(time[named].sum())
     return int(time[matrix & half].sum()) / known if known else None
 
 

@@ -146,14 +146,14 @@ def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
         ready_ns=np.maximum(ready_ns(calls, run), before["start_ns"]),
     )
     op, group = (calls[name].astype(object) for name in ("op", "group"))
-    told = calls["op"].notna() & calls["blocker"].notna() & (op != "barrier")
-    told &= calls["blocker"].astype(object) != "barrier"
+    has_op = calls["op"].notna() & calls["blocker"].notna() & (op != "barrier")
+    has_op &= calls["blocker"].astype(object) != "barrier"
     other_group = group.notna() & (group != calls["blocker_group"].astype(object))
     other_bytes = (calls["size_bytes"] != before["size_bytes"]).fillna(value=False)
     other_kind = op != calls["blocker"].astype(object)
     waited = calls["ready_ns"] < before["end_ns"]
     at_once = (calls["start_ns"] - before["end_ns"]).between(0, _AT_ONCE_NS)
-    return calls[told & other_bytes & (other_kind | other_group) & waited & at_once]
+    return calls[has_op & other_bytes & (other_kind | other_group) & waited & at_once]
 
 
 def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:

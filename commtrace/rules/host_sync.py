@@ -156,8 +156,8 @@ def _blocked(
 ) -> tuple[Int64, int, int]:
     """When the host unblocked, how often a copy shows why, and the idle time behind it all."""
     launches = np.sort(line.launch_ns)
-    apart = np.diff(launches)
-    usual = float(np.median(apart[apart > 0])) if (apart > 0).any() else 0.0
+    intervals = np.diff(launches)
+    usual = float(np.median(intervals[intervals > 0])) if (intervals > 0).any() else 0.0
     launch = calls["launch_ns"].to_numpy(dtype=np.int64)
     done = calls["start_ns"].to_numpy() + calls["duration_ns"].to_numpy()
     read, read_launch = _read(launch, done, to_host, resume_ns)
@@ -204,7 +204,7 @@ def _idle_after(line: Timeline, time_ns: int) -> int:
     Or until a second copy from or to the host: that one blocks it, no longer the collective.
     """
     first = int(np.searchsorted(line.start_ns, time_ns))
-    ahead = np.flatnonzero((line.ready_ns > _RECOVERED_NS)[first:])
+    recovered = np.flatnonzero((line.ready_ns > _RECOVERED_NS)[first:])
     copies = np.flatnonzero(line.with_host[first:])[1:]
-    stop = first + min([len(line.start_ns) - first, *ahead[:1].tolist(), *copies[:1].tolist()])
+    stop = first + min([len(line.start_ns) - first, *recovered[:1].tolist(), *copies[:1].tolist()])
     return int(line.idle_ns[first:stop].sum())

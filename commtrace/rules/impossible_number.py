@@ -81,7 +81,7 @@ class ImpossibleNumber(Rule):
 
     def _operations(self, run: Measures) -> pd.DataFrame:
         known = served(run, cold=True)
-        told = uniform_link(run)
+        recorded = uniform_link(run)
         on_cpu = bool((run.collectives["device"] == "cpu").all())
         known = known[known["size_bytes"] >= self.min_bytes]
         if on_cpu:
@@ -89,7 +89,7 @@ class ImpossibleNumber(Rule):
         moved = known["size_bytes"] * known["factor"].clip(upper=1)
         return known.assign(
             gb_s=moved / known["transfer_ns"],
-            peak=told.peak_gb_s if told else self.peak_gb_s,
+            peak=recorded.peak_gb_s if recorded else self.peak_gb_s,
             start_ns=known["first_arrival_ns"],
             end_ns=known["last_end_ns"],
             duration_ns=known["transfer_ns"],
@@ -111,8 +111,8 @@ class ImpossibleNumber(Rule):
         if "host" in (source, destination):
             host = pcie(gpu_name(run))
             return host.peak_gb_s if host else self.host_gb_s
-        told = link(source, destination, run)
-        return told.peak_gb_s if told else self.peak_gb_s
+        recorded = link(source, destination, run)
+        return recorded.peak_gb_s if recorded else self.peak_gb_s
 
     def _finding(
         self, some: pd.DataFrame, what: str, streams: tuple[int, ...], ruled_out: str

@@ -64,11 +64,11 @@ class LaunchGap(Rule):
         gaps = [one for one in gaps if one.outlasts_work]
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
         stalls = self._worth([self._stalls(line, run) for line in lines], run)
-        for found, told in ((many, self._of_gaps), (stalls, self._of_stalls)):
+        for found, report in ((many, self._of_gaps), (stalls, self._of_stalls)):
             if found:
                 worst = max(found, key=lambda one: one.total_ns)
                 ranks = tuple(sorted({one.line.rank for one in found}))
-                yield replace(told(worst, run), ranks=ranks)
+                yield replace(report(worst, run), ranks=ranks)
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
 

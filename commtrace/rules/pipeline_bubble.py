@@ -66,10 +66,10 @@ class PipelineBubble(Rule):
             mine = rows[rows["rank"].isin(chain)]
             micro_batches = _messages_per_step(mine)
             waiting = float(mine.groupby("rank")["wait_ns"].sum().reindex(chain).mean())
-            told = (
+            matters = (
                 worth_reporting(waiting, run, self.min_step_share) and _gain_ns(mine, waiting) > 0
             )
-            if micro_batches > 1 and told:
+            if micro_batches > 1 and matters:
                 yield self._finding(mine, len(chain), micro_batches, waiting, run)
 
     def _finding(

@@ -12,7 +12,7 @@ from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
-from commtrace.metrics.run.calls import ahead_ns, called
+from commtrace.metrics.run.calls import blocked_ns, called
 from commtrace.metrics.run.decompositions import sequences
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
@@ -169,7 +169,7 @@ def _exposed_ns(run: Measures, rows: pd.DataFrame) -> int:
     exposed: dict[int, int] = {}
     for place, mine in rows.groupby(["rank", "device"], observed=True):
         rank, device = cast("tuple[int, str]", place)
-        begun = mine["start_ns"] - ahead_ns(mine)
+        begun = mine["start_ns"] - blocked_ns(mine)
         busy = union(begun.to_numpy(), mine["end_ns"].to_numpy())
         did = device_work(run).get(Device(rank, device))
         compute = did.compute if did else None

@@ -75,8 +75,8 @@ class SlowLink(Rule):
         ratio = float(slow["relative"].median() / rest["relative"].median())
         others = rest.groupby(ENDS)["relative"].median() / rest["relative"].median()
         cost = wall_ns(slow["last_end_ns"], slow["transfer_ns"] * (1 - 1 / ratio))
-        apart = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
-        if ratio < self.min_ratio or not apart or others.max() > 1 + (ratio - 1) / 2:
+        separate = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
+        if ratio < self.min_ratio or not separate or others.max() > 1 + (ratio - 1) / 2:
             return
         if worth_reporting(cost, run, self.min_step_share):
             touching = [bool((rest[ENDS] == end).any(axis=None)) for end in (sender, receiver)]
@@ -88,7 +88,7 @@ class SlowLink(Rule):
         rest: pd.DataFrame,
         ratio: float,
         cost: int,
-        told_apart: bool,
+        separable: bool,
         run: Measures,
     ) -> Finding:
         sender, receiver = (int(slow[end].iloc[0]) for end in ENDS)
@@ -101,7 +101,7 @@ class SlowLink(Rule):
             summary=(
                 f"{len(slow)} transfers {ends} take {ratio:.2f} times as long as the same between "
                 f"{'the other pair' if len(others) == 1 else f'the other {len(others)} pairs'}"
-                + ("" if told_apart else "; link or rank, the trace does not show which")
+                + ("" if separable else "; link or rank, the trace does not show which")
             ),
             ranks=tuple(sorted((sender, receiver))),
             streams=streams(slow, run),
@@ -113,13 +113,13 @@ class SlowLink(Rule):
             ),
             ruled_out=(
                 "sizes and late ranks: transfers of one kind are compared, without waiting",
-                *(("a slow rank: both are as fast as others elsewhere",) if told_apart else ()),
+                *(("a slow rank: both are as fast as others elsewhere",) if separable else ()),
             ),
             advice=(
                 f"check cable, port and slot between the ranks {sender} and {receiver}, or "
                 "order the ranks so that another pair uses this link"
             ),
-            confidence="medium" if told_apart else "low",
+            confidence="medium" if separable else "low",
         )
 
     @staticmethod

@@ -115,14 +115,14 @@ def _run(compute_us: tuple[float, float], *, in_turn: bool = False) -> Measures:
 def _more(doing: Doing | None) -> list[Evidence]:
     if doing is None:
         return []
-    told = [
+    evidence = [
         Evidence("more compute than the others' median", doing.compute_ns, "ns"),
         Evidence("more copying than the others' median", doing.copy_ns, "ns"),
         Evidence("more idle time than the others' median", doing.idle_ns, "ns"),
     ]
     if doing.launch_ns is not None:
-        told.append(Evidence("enqueued later than the others' median", doing.launch_ns, "ns"))
-    return told
+        evidence.append(Evidence("enqueued later than the others' median", doing.launch_ns, "ns"))
+    return evidence
 
 
 def _advice(late: Late) -> str:

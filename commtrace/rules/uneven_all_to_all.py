@@ -142,12 +142,12 @@ def _loads(run: Measures) -> pd.DataFrame:
     loads = by.agg(
         most=("load", "max"),
         mean=("sent", "mean"),
-        told=("sent", "count"),
+        sized=("sent", "count"),
         busiest=("rank", "first"),
         stream=("stream", "first"),
         start_ns=("start_ns", "min"),
     )
     loads = found.operations.set_index("operation").join(loads, how="inner")
-    whole = loads["exact"] & (loads["told"] == loads["present"]) & (loads["mean"] > 0)
+    whole = loads["exact"] & (loads["sized"] == loads["present"]) & (loads["mean"] > 0)
     loads = loads[whole]
     return loads.assign(imbalance=loads["most"] / loads["mean"])

@@ -70,8 +70,8 @@ class UnevenP2PBandwidth(Rule):
         gap = 1 + self.class_gap_pct / 100
         classes = _classes(steady, gap)
         fastest = classes[-1]
-        told = [pair for one in classes[:-1] for pair in one]
-        slow = [pair for pair in told if pair.at_most_gb_s * gap < fastest[-1].gb_s]
+        slower = [pair for one in classes[:-1] for pair in one]
+        slow = [pair for pair in slower if pair.at_most_gb_s * gap < fastest[-1].gb_s]
         if slow:
             shown = [one for one in classes if one is fastest or any(p in slow for p in one)]
             yield self._finding(shown, slow, run)
@@ -170,10 +170,10 @@ def _advice(slow: list[Pair], fast: Pair) -> str:
 
 
 def _link(one: list[Pair], run: Measures) -> str:
-    told = {named(*_ends(pair), run) for pair in one}
-    if None in told:
+    names = {named(*_ends(pair), run) for pair in one}
+    if None in names:
         return inferred(one[0].gb_s)
-    return " or ".join(sorted(str(name) for name in told))
+    return " or ".join(sorted(str(name) for name in names))
 
 
 def _ends(pair: Pair) -> tuple[str, str]:

@@ -137,12 +137,12 @@ class WrongAlgorithm(Rule):
         return _pinned("Simple", 1220)
 
 
-def _left(told: str | None, every: tuple[str, ...], unasked: tuple[str, ...]) -> list[str]:
+def _left(value: str | None, every: tuple[str, ...], unasked: tuple[str, ...]) -> list[str]:
     """What a list as NCCL reads it (``Ring,Tree``, ``^LL``) leaves of those modelled."""
-    if told is None:
+    if value is None:
         return list(unasked)
-    listed = {one.strip().lower() for one in told.lstrip("^").split(",")}
-    return [one for one in every if (one.lower() in listed) != told.startswith("^")]
+    listed = {one.strip().lower() for one in value.lstrip("^").split(",")}
+    return [one for one in every if (one.lower() in listed) != value.startswith("^")]
 
 
 def _ratio(operation: Any, allowed: list[Choice], gb_s: float, nodes: int) -> float:

@@ -96,7 +96,7 @@ COLLECTIVES = Table(
     ),
 )
 INTERVAL = ["rank", "device", "stream", "start_ns", "duration_ns"]
-"""What tells the kernels apart: coalesced operations share one."""
+"""What distinguishes the kernels: coalesced operations share one."""
 _NOWHERE = np.empty(0, np.intp)
 COLLECTIVES_BY_DIMENSION = Table(
     "collectives_by_dimension",
@@ -189,8 +189,16 @@ def events_of_kinds(run: Measures, kind: list[str], *, by_dimension: bool = Fals
         events[column] = sizes[column].array
     events["size_bytes"] = together["size_bytes"].transform("max")
     events["shared"] = events.duplicated(INTERVAL, keep=False)
-    told = ["operation", "communicator", "present", "expected", "skew_ns", "transfer_ns", "exact"]
-    events = events.merge(found.operations[told].join(_clock_error_ns(found), on="operation"))
+    columns = [
+        "operation",
+        "communicator",
+        "present",
+        "expected",
+        "skew_ns",
+        "transfer_ns",
+        "exact",
+    ]
+    events = events.merge(found.operations[columns].join(_clock_error_ns(found), on="operation"))
     of_group = group_dimensions(run).set_index("communicator")
     for column in _DIMENSION:
         events[column] = events["communicator"].astype(object).map(of_group[column])
@@ -213,9 +221,9 @@ def _compared(events: pd.DataFrame) -> pd.DataFrame:
     shared = events.groupby(["kind", "operation"])["shared"].transform("any")
     each = events.assign(shared=shared).drop_duplicates(["kind", "operation"])
     kind = each["kind"]
-    told = (each["transfer_ns"] > TRUST * each["error_ns"]).fillna(value=False) & each["exact"]
-    whole = told & ~each["shared"]
-    at_most = (each["present"] > 1) & (told | each["op"].isin(SYNCHRONISING))
+    measured = (each["transfer_ns"] > TRUST * each["error_ns"]).fillna(value=False) & each["exact"]
+    whole = measured & ~each["shared"]
+    at_most = (each["present"] > 1) & (measured | each["op"].isin(SYNCHRONISING))
     exact = whole.groupby(kind).any()
     transfer = each["transfer_ns"].where(whole | (at_most & ~kind.map(exact)))
     complete = (each["present"] == each["expected"]).astype("Int64")

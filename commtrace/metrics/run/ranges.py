@@ -181,8 +181,8 @@ def _operations(run: Measures, its: Labels) -> pd.DataFrame:
     each = called[["op", "size_bytes", "group_size"]].assign(
         operation=found.waits["operation"].to_numpy(), shared=shared.to_numpy()
     )
-    told = found.operations[["operation", "expected", "transfer_ns", "exact"]]
-    return each.iloc[at].assign(range=ranges).merge(told, on="operation")
+    measured = found.operations[["operation", "expected", "transfer_ns", "exact"]]
+    return each.iloc[at].assign(range=ranges).merge(measured, on="operation")
 
 
 def _busbw(operations: pd.DataFrame) -> pd.Series[Any]:

@@ -85,7 +85,7 @@ def arrivals(run: Measures) -> pd.DataFrame:
 
 
 def _compared(run: Measures) -> pd.DataFrame:
-    """One row per operation and rank whose wait can be told, and whose fault it was."""
+    """One row per operation and rank whose wait is known, and whose fault it was."""
     found = matched(run)
     each = found.waits.assign(
         communicator=found.matches["communicator"], **run.collectives[INTERVAL[1:]]

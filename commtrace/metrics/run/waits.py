@@ -165,18 +165,18 @@ def _waits(rows: _Rows) -> pd.DataFrame:
 
 def _operations(rows: _Rows, run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
     table = run.collectives
-    told, found = table.iloc[rows.lowest], matches.iloc[rows.lowest]
+    of_lowest, found = table.iloc[rows.lowest], matches.iloc[rows.lowest]
     timed = rows.all(rows.timed)
     several = rows.size > 1
     transfer, exact = rows.transfer()
     return OPERATIONS.frame(
         {
             "operation": rows.number,
-            **{name: _coded(told[name]) for name in ("group", "op")},
+            **{name: _coded(of_lowest[name]) for name in ("group", "op")},
             **{name: _coded(found[name]) for name in ("communicator",)},
             "dtype": rows.coded(table["dtype"]),
             "matched_by": rows.coded(matches["matched_by"]),
-            "seq": integers(told["seq"]),
+            "seq": integers(of_lowest["seq"]),
             "size_bytes": rows.max(integers(table["size_bytes"])[rows.order]),
             "present": rows.size,
             "expected": integers(found["expected"]),
@@ -184,7 +184,9 @@ def _operations(rows: _Rows, run: Measures, matches: pd.DataFrame) -> pd.DataFra
             "last_arrival_ns": np.where(timed, rows.tau, NULL),
             "last_end_ns": np.where(timed, rows.max(rows.end), NULL),
             "last_rank": rows.last_rank,
-            "skew_ns": np.where(rows.comparable & several, rows.told(rows.tau - rows.first), NULL),
+            "skew_ns": np.where(
+                rows.comparable & several, rows.beyond_error(rows.tau - rows.first), NULL
+            ),
             "transfer_ns": transfer,
             "exact": exact,
         }
@@ -235,8 +237,8 @@ class _Rows:
         ends_at = self.starts + self.size - 1
         self.first, self.tau = self.arrival[self.starts], self.arrival[ends_at]
         second = self.arrival[np.maximum(ends_at - 1, self.starts)]
-        told = self.comparable & (self.tau - second > self.gate)
-        self.last_rank = np.where(told, self.rank[ends_at], NULL)
+        sure = self.comparable & (self.tau - second > self.gate)
+        self.last_rank = np.where(sure, self.rank[ends_at], NULL)
         self.root_arrival = self.max(np.where(self.is_root, self.arrival, NULL))
         self.rooted = self.from_root | self.to_root
         self.has_root = ~self.rooted | (self.root_arrival != NULL)
@@ -269,7 +271,7 @@ class _Rows:
         exact = self.complete & self.comparable & self.has_root
         return np.where(exact & (time > self.gate), time, self.min(self.duration)), exact
 
-    def told(self, difference: Int64) -> Int64:
+    def beyond_error(self, difference: Int64) -> Int64:
         """Differences of operations' times, 0 where the clocks cannot tell them from it."""
         return np.where(difference > self.gate, difference, 0)
 

@@ -158,7 +158,7 @@ def _configured(item: Any) -> _Config | None:
 
 
 def _backends(config: str | None) -> str | None:
-    """``cpu:gloo,cuda:gloo`` is gloo; two backends are told with their devices."""
+    """``cpu:gloo,cuda:gloo`` is gloo; two backends are named with their devices."""
     if not config:
         return None
     backends = {part.rpartition(":")[2] for part in config.split(",")}
