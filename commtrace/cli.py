@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -85,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _status_of(arguments: Sequence[str]) -> int:
     try:
-        return app(arguments or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            return app(arguments or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
     except CommtraceError as error:
         return _fail(str(error))
     except _TyperError as error:
@@ -353,6 +356,10 @@ def _same_kind(
     if given:
         kind = "a program behind --" if program is None else "a workload"
         raise UsageError(f"{given[0]} is for {kind}")
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    _tell(f"commtrace: {message}")
 
 
 def _tell(line: str) -> None:

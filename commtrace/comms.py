@@ -171,7 +171,7 @@ def full_size_bytes(
     """S, the size by which nccl-tests measures an operation, from one rank's in and out.
 
     The larger of input and output (all_gather: output; reduce_scatter: input); for gather
-    and scatter the group's size times the per-rank part. None where it cannot be told.
+    and scatter the group's size times the per-rank part. None if unknown.
     barrier has no size.
     """
     if op == "barrier":

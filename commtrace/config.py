@@ -7,7 +7,7 @@ variable ``COMMTRACE_CONFIG`` names::
     kernels = { "my_fast_allreduce" = "all_reduce", "my_put_kernel" = "" }
 
     [tool.commtrace.rules.straggler]
-    min_share = 0.1
+    min_step_share = 0.1
 
 A kernel communicates if its name holds what the regular expression on the left finds; on
 the right is the operation that it runs, empty where it is none of the known ones. Kernels

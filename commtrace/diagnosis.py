@@ -1,4 +1,4 @@
-"""What a diagnosis says: notes, evidence, findings, and what could not be checked."""
+"""What a diagnosis holds: notes, evidence, findings, and what could not be checked."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Finding:
     streams: Annotated[tuple[_Stream, ...], about("The streams concerned, where that matters.")]
     start_ns: Annotated[int, about("Where it starts, in Unix time.", "ns")]
     end_ns: Annotated[int, about("Where it ends, in Unix time.", "ns")]
-    cost_ns: Annotated[int, about("Time recoverable at most.", "ns")]
+    cost_ns: Annotated[int, about("Potential saving.", "ns")]
     evidence: Annotated[tuple[Evidence, ...], about("The measured numbers behind it.")]
     ruled_out: Annotated[
         tuple[_Confounder, ...], about("What else it could have been, and is not.")
@@ -87,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings, costliest first, and the rules that could not look, with the reason.
+    """Findings, costliest first, and the rules that were skipped, with the reason.
 
     ``notes`` are about rules that broke; ``all_broke`` if no other was asked.
     """
@@ -119,7 +119,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A rule: its documentation, its thresholds' defaults, and what it says of its example."""
+    """A rule: its documentation, its thresholds' defaults, and what it reports of its example."""
 
     rule: str
     documentation: str
@@ -134,13 +134,13 @@ class CannotLook(Exception):  # noqa: N818 - an answer, not an error
 
 def too_few(count: int, noun: str, needed: int, which: str = "") -> CannotLook:
     """What a claim about many lacks; ``which`` says which of them count."""
-    return CannotLook(f"{counted(count, noun)}{which and ' '}{which}, needs {needed:,}")
+    return CannotLook(f"needs {counted(needed, noun)}{which and ' '}{which}, has {count:,}")
 
 
 def enough(
     found: Collection[tuple[int, Any]], needed: int, noun: str, which: str = ""
 ) -> Iterator[Any]:
-    """What was found in at least so many; CannotLook if all was found in fewer."""
+    """What there is in at least so many; CannotLook if all was in fewer."""
     many = [one for count, one in found if count >= needed]
     yield from many
     if found and not many:

@@ -43,14 +43,14 @@ _COLOURS = {
     "barrier": "#EE7733",
     "communication": "#000000",  # of an operation that the trace does not tell
 }
-_UNTOLD = "communication, the rest untold"
+_UNKNOWN = "communication, the rest unknown"
 _SHARES = {
     "compute": "#BBBBBB",
     "compute and communication": "#88CCEE",
     "exposed communication": "#882255",
     "copy": "#555555",
     "idle": "#EEEEEE",
-    _UNTOLD: "#CC6677",
+    _UNKNOWN: "#CC6677",
 }
 _MARKERS = "osDPXvp*h<>"
 _DASHES = ("-", "--", ":", "-.")
@@ -74,7 +74,7 @@ def breakdown(devices: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     left = np.zeros(len(devices))
     for name, length_ms in shares.items():
         ax.barh(bars, length_ms, left=left, height=0.8, color=_SHARES[name], label=name)
-        if len(devices) <= _MAX_TICKS and name != _UNTOLD:
+        if len(devices) <= _MAX_TICKS and name != _UNKNOWN:
             _percentages(ax, left, length_ms, span_ms, light=name.startswith(("exposed", "copy")))
         left += length_ms
     names = zip(devices["rank"], devices["device"], strict=True)
@@ -184,12 +184,14 @@ def _nothing(ax: Axes | None, why: str) -> Axes:
 def _shares_ms(devices: pd.DataFrame) -> dict[str, Float64]:
     """The disjoint parts of the span, in the order of ``_SHARES``."""
     names = ("span", "compute", "overlapped_communication", "exposed_communication", "idle")
-    told = devices["compute_ns"].notna().to_numpy()
-    span, compute, overlapped, exposed, idle = (_ms(devices[f"{n}_ns"]) * told for n in names)
+    known = devices["compute_ns"].notna().to_numpy()
+    span, compute, overlapped, exposed, idle = (_ms(devices[f"{n}_ns"]) * known for n in names)
     copy = span - idle - compute - exposed
     lengths = (compute - overlapped, overlapped, exposed, copy, idle)
     shares = dict(zip(_SHARES, lengths, strict=False))
-    return shares if told.all() else {**shares, _UNTOLD: _ms(devices["communication_ns"]) * ~told}
+    return (
+        shares if known.all() else {**shares, _UNKNOWN: _ms(devices["communication_ns"]) * ~known}
+    )
 
 
 def _ms(time_ns: pd.Series[Any]) -> Float64:

@@ -230,7 +230,7 @@ class Run:
         ignore: Collection[str] = (),
         thresholds: Thresholds | None = None,
     ) -> Diagnosis:
-        """What is wrong: findings, costliest first, symptoms behind their cause.
+        """What is wrong: findings, costliest first, symptoms after their cause.
 
         By all rules or the selected ones. ``thresholds`` are {rule: {field: value}}, over
         those of the configuration (see ``config``). Raises UsageError for what is unknown.

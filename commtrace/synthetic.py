@@ -60,7 +60,7 @@ COMPUTE, COMMUNICATION = 7, 20
 
 
 class Tiny:
-    """A trace in the making: ``ranks`` of one group ``"0"``, on one host unless told."""
+    """A trace in the making: ``ranks`` of one group ``"0"``, on one host unless given."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Tiny:
 
     @property
     def device(self) -> str:
-        """Where operations run unless told."""
+        """Where operations run unless given."""
         return "cpu" if self.backend == "gloo" else "cuda:0"
 
     def collective(

@@ -13,7 +13,7 @@ __all__ = ["code", "device_of", "gpu_name", "inferred", "link", "named", "names"
 
 
 def gpu_name(run: Measures) -> str:
-    """The model of the machine's GPUs; empty where untold or not one model."""
+    """The model of the machine's GPUs; empty if unknown or not one model."""
     models = {str(gpu.get("name", "")) for gpu in (run.manifest or {}).get("devices") or []}
     return models.pop() if len(models) == 1 else ""
 
@@ -30,7 +30,7 @@ def device_of(name: str, run: Measures) -> str | None:
 
 
 def code(source: str, destination: str, run: Measures) -> str | None:
-    """The recorded topology's code for the way between two devices; None where untold.
+    """The recorded topology's code for the way between two devices; None if unknown.
 
     The trace counts the devices that the process sees, nvidia-smi those of the machine:
     CUDA_VISIBLE_DEVICES, as recorded, tells one from the other.
@@ -39,8 +39,8 @@ def code(source: str, destination: str, run: Measures) -> str | None:
     links = _topology(run).get("links")
     if links is None or source not in at or destination not in at:
         return None
-    told = links[at[source]][at[destination]]
-    return told if isinstance(told, str) else None
+    name = links[at[source]][at[destination]]
+    return name if isinstance(name, str) else None
 
 
 def names(run: Measures) -> list[str]:
@@ -49,21 +49,21 @@ def names(run: Measures) -> list[str]:
 
 
 def link(source: str, destination: str, run: Measures) -> Link | None:
-    """The figures of the recorded link between two devices; None where untold."""
-    told = code(source, destination, run)
-    return link_between(told, gpu_name(run)) if told else None
+    """The figures of the recorded link between two devices; None if unknown."""
+    link_code = code(source, destination, run)
+    return link_between(link_code, gpu_name(run)) if link_code else None
 
 
 def named(source: str, destination: str, run: Measures) -> str | None:
-    """The recorded link between two devices in words; None where untold."""
-    told = code(source, destination, run)
-    return link_name(told, gpu_name(run)) if told else None
+    """The recorded link between two devices in words; None if unknown."""
+    link_code = code(source, destination, run)
+    return link_name(link_code, gpu_name(run)) if link_code else None
 
 
 def inferred(gb_s: float) -> str:
     """What a bandwidth alone lets one think of a link."""
-    like = " or ".join(found.name for found in links_like(gb_s)[:2])
-    return f"link not recorded; as fast as {like}" if like else "link not recorded"
+    links = " or ".join(found.name for found in links_like(gb_s)[:2])
+    return f"link not recorded; as fast as {links}" if links else "link not recorded"
 
 
 def uniform_link(run: Measures) -> Link | None:
@@ -85,6 +85,6 @@ def _topology(run: Measures) -> dict[str, Any]:
 def _visible(run: Measures) -> list[str] | None:
     """The GPUs' numbers in the process's order; empty for all of them, None if unreadable."""
     environment = (run.manifest or {}).get("environment") or {}
-    told = str(environment.get("CUDA_VISIBLE_DEVICES", ""))
-    numbers = [one.strip() for one in told.split(",") if one.strip()]
+    visible = str(environment.get("CUDA_VISIBLE_DEVICES", ""))
+    numbers = [one.strip() for one in visible.split(",") if one.strip()]
     return numbers if all(one.isdigit() for one in numbers) else None

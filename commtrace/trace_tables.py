@@ -48,7 +48,7 @@ _DEVICE = _text("device", "torch's name, with the trace's own number: `cuda:0`, 
 _STREAM = _int("stream", "The CUDA or HIP stream; on the CPU the thread.")
 _START = _int("start_ns", "When it started, in Unix time on the rank's own clock.", "ns")
 _DURATION = _int("duration_ns", "How long it ran.", "ns")
-_LAUNCH = _maybe("launch_ns", "When the host launched it; null if untold.", "ns")
+_LAUNCH = _maybe("launch_ns", "When the host launched it; null if unknown.", "ns")
 _LAUNCHED_BY = _maybe("thread", "The host thread that launched it.")
 _CORRELATION = _maybe(
     "correlation", "The number of the launch; the kernels and copies of one CUDA graph share it."
@@ -83,9 +83,9 @@ COPIES = Table(
         _STREAM,
         _text("kind", "`HtoD`, `DtoH`, `DtoD`, `PtoP` (between GPUs), `HtoH`, or `Memset`."),
         _text("source", "`host` or a device; null for fills and where the trace does not tell."),
-        _text("destination", "`host` or a device; null where the trace does not tell."),
+        _text("destination", "`host` or a device; null if unknown."),
         _text("memory", "Of the host's side: `pageable` or `pinned`; null for copies without one."),
-        _maybe("size_bytes", "Bytes moved; null where the trace does not tell.", "bytes"),
+        _maybe("size_bytes", "Bytes moved; null if unknown.", "bytes"),
         _START,
         _DURATION,
         _LAUNCH,
@@ -156,8 +156,8 @@ COLLECTIVES = Table(
     "one communication operation on one rank, point-to-point included",
     (
         _STEP,
-        _text("group", "The process group's name; null where the trace does not tell."),
-        _maybe("seq", "Its number in its group, the same on every rank; null if untold."),
+        _text("group", "The process group's name; null if unknown."),
+        _maybe("seq", "Its number in its group, the same on every rank; null if unknown."),
         _RANK,
         _text("op", "The operation that was called, canonical; null where only a kernel shows it."),
         _text("executed", "The operation that ran: gloo runs reduce_scatter as `all_reduce`."),
@@ -173,7 +173,7 @@ COLLECTIVES = Table(
         _maybe("root", "The global rank of a rooted operation's root."),
         _maybe(
             "asynchronous",
-            "1 if the call was asked to return at once (`async_op`), 0 if not; null if untold.",
+            "1 if the call was asked to return at once (`async_op`), 0 if not; null if unknown.",
         ),
         _LAUNCH,
         _maybe("thread", "The host thread that called it; null if unknown."),
@@ -243,7 +243,7 @@ GROUPS = Table(
         _text("description", "What the program calls it."),
         _text("backend", "gloo, nccl, …"),
         _int("size", "Ranks in the group.", "ranks"),
-        _text("ranks", "Its global ranks, ascending, separated by commas; null if untold."),
+        _text("ranks", "Its global ranks, ascending, separated by commas; null if unknown."),
     ),
 )
 
@@ -253,7 +253,7 @@ RANKS = Table(
     (
         _RANK,
         _text("file", "The path of its file as it was given or found; of several the first."),
-        _text("host", "The host's name; null where the trace does not tell."),
+        _text("host", "The host's name; null if unknown."),
         _maybe("world_size", "Ranks in the job, as this trace says.", "ranks"),
         _text("backend", "The default group's backend, as this trace says."),
         _text("rank_provenance", "`metadata`, `file-name`, or `assumed`."),

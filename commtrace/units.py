@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import groupby
+
 __all__ = [
     "NOTHING",
     "clean",
@@ -10,6 +13,7 @@ __all__ = [
     "duration",
     "mb",
     "ms",
+    "numbered",
     "percent",
     "rate",
     "size",
@@ -31,6 +35,18 @@ def counted(count: int, noun: str) -> str:
     if noun.endswith("y") and noun[-2] not in "aeiou":
         return f"{count:,} {noun[:-1]}ies"
     return f"{count:,} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
+
+
+def numbered(noun: str, numbers: Collection[int]) -> str:
+    """A noun and its numbers, of which neighbours are joined; at least one.
+
+    >>> numbered("rank", {4}), numbered("rank", {0, 5, 4, 6})
+    ('rank 4', 'ranks 0, 4–6')
+    """
+    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    ends = [[number for _, number in run] for _, run in runs]
+    each = (f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(each)}"
 
 
 def cut(name: str, limit: int) -> str:

@@ -338,9 +338,34 @@ def test_thresholds_from_the_configuration_and_over_it(
     arguments = ["analyze", "x", "--format", "json", "--select", "straggler"]
     assert main(arguments) == 0
     assert found(capsys) == ["straggler"]
-    (tmp_path / "pyproject.toml").write_text("[tool.commtrace.rules.straggler]\nmin_share = 0.9")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.commtrace.rules.straggler]\nmin_step_share = 0.9"
+    )
     assert main(arguments) == 0
     assert found(capsys) == []
+    assert main([*arguments, "--threshold", "straggler.min_step_share=0.1"]) == 0
+    assert found(capsys) == ["straggler"]
+
+
+@pytest.mark.filterwarnings("default::FutureWarning")
+def test_an_old_name_of_a_threshold_is_taken_with_one_line(
+    tmp_path: Path, capsys: Captured, monkeypatch: Any
+) -> None:
+    from commtrace.rules import RULES
+    from commtrace.run import Run
+
+    run = Run(RULES["straggler"].bad(), "run")
+    monkeypatch.setattr("commtrace.run.load", lambda paths, **_: run)
+    config = write(tmp_path / "mine.toml", "[tool.commtrace.rules.straggler]\nmin_share = 0.9")
+    monkeypatch.setenv("COMMTRACE_CONFIG", str(config))
+    arguments = ["analyze", "x", "--format", "json", "--select", "straggler"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["findings"] == []
+    assert err == (
+        "commtrace: straggler.min_share is now straggler.min_step_share: "
+        "set min_step_share = 0.9; the old name goes with 1.0\n"
+    )
     assert main([*arguments, "--threshold", "straggler.min_share=0.1"]) == 0
     assert found(capsys) == ["straggler"]
 
@@ -348,9 +373,9 @@ def test_thresholds_from_the_configuration_and_over_it(
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("stragler]\nmin_share = 1", "straggler"),
+        ("stragler]\nmin_step_share = 1", "straggler"),
         ("straggler]\nmin_sare = 1", "min_sare"),
-        ("straggler]\nmin_share = true", "float, not True"),
+        ("straggler]\nmin_step_share = true", "float, not True"),
         ("straggler]\nmin_operations = 2.5", "int, not 2.5"),
     ],
 )
@@ -373,10 +398,10 @@ def test_a_wrong_configuration_is_one_line_that_names_it(
         (["--ignore", "nothing"], "'nothing'"),
         (["--threshold", "straggler"], "RULE.FIELD=VALUE"),
         (["--threshold", "straggler=3"], "RULE.FIELD=VALUE"),
-        (["--threshold", "stragler.min_share=3"], "did you mean straggler"),
-        (["--threshold", "straggler.share=3"], "it has: min_operations, min_share"),
-        (["--threshold", "straggler.min_share=much"], "must be a float"),
-        (["--threshold", "straggler.min_share=nan"], "must be a float"),
+        (["--threshold", "stragler.min_step_share=3"], "did you mean straggler"),
+        (["--threshold", "straggler.share=3"], "it has: min_operations, min_step_share"),
+        (["--threshold", "straggler.min_step_share=much"], "must be a float"),
+        (["--threshold", "straggler.min_step_share=nan"], "must be a float"),
         (["--threshold", "straggler.min_operations=2.5"], "must be an int"),
         (["--select", "jitter", "--threshold", "straggler.share=3"], "it has: min_operations"),
     ],

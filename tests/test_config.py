@@ -98,10 +98,10 @@ def test_a_named_file_must_be_there(
 
 
 def test_thresholds_of_rules(configured: Callable[..., Path]) -> None:
-    configured("[tool.commtrace.rules.straggler]\nmin_share = 0.1\n")
+    configured("[tool.commtrace.rules.straggler]\nmin_step_share = 0.1\n")
     assert config.rule_thresholds() == (
         Path("pyproject.toml"),
-        {"straggler": {"min_share": 0.1}},
+        {"straggler": {"min_step_share": 0.1}},
     )
 
 

@@ -62,7 +62,7 @@ CALLS = {
     "c10d::nvshmem_extension::exchangeSplitAndOffset(long*)": ("exchangeSplitAndOffset", None),
 }
 
-UNTOLD = [
+UNKNOWN = [
     "void nvshmemi_transfer_kernel<int>(x)",
     "nvshmem_put_kernel",
     "userbuffers_fp16_sum_inplace_gpu_rw_ag(int)",
@@ -122,7 +122,7 @@ def test_kernels_of_a_protocol_are_named_by_their_call(
     assert kernels.known(name) == Kernel(call=told[0], op=told[1])
 
 
-@pytest.mark.parametrize("name", UNTOLD)
+@pytest.mark.parametrize("name", UNKNOWN)
 def test_kernels_that_communicate_but_do_not_say_what(name: str) -> None:
     assert kernels.known(name) == Kernel()
 

@@ -113,9 +113,11 @@ def test_unknown_sizes_are_noted(make_trace: Make) -> None:
         {**its, "op": "all_reduce"},
         {**its, "op": "barrier"},
     )
-    untold = Run(make_trace(collectives=[sized, unsized, unsized, barrier]), "run").analysis().notes
-    assert [(note.code, note.message[:36]) for note in untold] == [
-        ("sizes-unknown", "2 of 3 communication events tell no ")
+    unknown = (
+        Run(make_trace(collectives=[sized, unsized, unsized, barrier]), "run").analysis().notes
+    )
+    assert [(note.code, note.message[:36]) for note in unknown] == [
+        ("sizes-unknown", "2 of 3 communication events have no ")
     ]
     assert Run(make_trace(collectives=[sized, barrier]), "run").analysis().notes == ()
 
@@ -124,7 +126,7 @@ def test_a_diagnosis_can_be_narrowed(recorded: Path) -> None:
     run = ct.load(recorded / "straggler" / "gloo-4")
     (finding,) = run.diagnose(select=["straggler"]).findings
     assert finding.ranks == (1,)
-    never = {"straggler": {"min_share": 2.0}}
+    never = {"straggler": {"min_step_share": 2.0}}
     assert run.diagnose(select=["straggler"], thresholds=never) == ct.Diagnosis()
     assert "straggler" not in {f.rule for f in run.diagnose(ignore=["straggler"]).findings}
 

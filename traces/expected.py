@@ -67,14 +67,14 @@ class Rank:
             yield "subgroup", self.ends
 
     def in_place(self, op: str, label: str | None, size: int, **other: Any) -> Call:
-        """A call on one buffer, among all ranks unless told."""
+        """A call on one buffer, among all ranks unless given."""
         facts = {"dtype": self.dtype, "group": self.everyone, **other}
         return Call(label, op, size_bytes=size, in_bytes=size, out_bytes=size, **facts)
 
     def moved(
         self, op: str, label: str | None, given: int, got: int, group: tuple[int, ...], **other: Any
     ) -> Call:
-        """A call on two buffers, the larger of which is the full array unless told."""
+        """A call on two buffers, the larger of which is the full array unless given."""
         facts = {"dtype": self.dtype, "size_bytes": max(given, got), **other}
         return Call(label, op, in_bytes=given, out_bytes=got, group=group, **facts)
 

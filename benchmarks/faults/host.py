@@ -13,8 +13,8 @@ def host_sync(loop: Loop, share: float, present: bool) -> Truth:
 
     Without the reading it is a step ahead, and its time does not show.
     """
-    loop.ahead = True
-    apart = share * loop.step_us / 50
+    loop.host_leads = True
+    delay = share * loop.step_us / 50
 
     def reads() -> None:
         loop.together("all_reduce", 4096, wait=True)
@@ -23,7 +23,7 @@ def host_sync(loop: Loop, share: float, present: bool) -> Truth:
                 to_host = {"kind": "DtoH", "memory": "pageable", "size": 4}
                 loop.copy(rank, 2, blocks=True, **to_host)
             for _ in range(50):
-                loop.compute(rank, 10, name="elementwise", launch_us=10 + apart)
+                loop.compute(rank, 10, name="elementwise", launch_us=10 + delay)
 
     loop.hooks["end"].append(reads)
     return Truth("host-sync", also=("launch-gap", "exposed-communication"))
@@ -31,7 +31,7 @@ def host_sync(loop: Loop, share: float, present: bool) -> Truth:
 
 def launch_gap(loop: Loop, share: float, present: bool) -> Truth:
     """Small kernels at the start of each step, one launch each. Without: one for all."""
-    loop.ahead = False
+    loop.host_leads = False
     lasts, gap = loop.dice.uniform(3, 6), loop.dice.uniform(10, 25)
     count = max(1, round(share * loop.step_us / gap))
 

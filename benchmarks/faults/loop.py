@@ -44,7 +44,7 @@ class Loop:
         backend: str = "nccl",
         hosts: tuple[str, ...] = ("host",),
         manifest: dict[str, Any] | None = None,
-        ahead: bool | None = None,
+        host_leads: bool | None = None,
     ) -> None:
         self.seed, self.steps = seed, steps
         self.dice = random.Random(f"{seed}")
@@ -56,7 +56,7 @@ class Loop:
         self.latency_us = self.dice.uniform(8, 20)
         self.step_us = self.dice.uniform(8_000, 14_000)
         self.spread = self.dice.uniform(0.005, 0.02)
-        self.ahead = self.dice.random() < 0.3 if ahead is None else ahead
+        self.host_leads = self.dice.random() < 0.3 if host_leads is None else host_leads
         self.kernel_name = "sgemm"
         self.host = [0.0] * self.ranks
         self.clock_us = [0.0] * self.ranks
@@ -92,7 +92,7 @@ class Loop:
         before = [self._device(rank) for rank in self.everyone]
         yield
         for rank in self.everyone:
-            done = before[rank] if self.ahead else self._device(rank)
+            done = before[rank] if self.host_leads else self._device(rank)
             self.host[rank] = max(self.host[rank] + 5, done)
             at = begun[rank] + self.clock_us[rank]
             self.run.step(rank, self.number, at, self.host[rank] - begun[rank])
@@ -148,7 +148,7 @@ class Loop:
         self.free[rank, COMPUTE] = start + us
 
     def copy(self, rank: int, us: float, *, blocks: bool = False, **more: Any) -> None:
-        """One copy on ``stream``, the compute stream unless told."""
+        """One copy on ``stream``, the compute stream unless given."""
         us *= self.noise("copy", rank, more.get("destination"))
         stream = more.setdefault("stream", COMPUTE)
         self.host[rank] += LAUNCH_US

@@ -28,7 +28,7 @@ def device_late(loop: Loop, share: float, present: bool) -> Truth:
 def host_late(loop: Loop, share: float, present: bool) -> Truth:
     """One rank's host waits for its data before each step, and its device with it."""
     slow = loop.dice.randrange(loop.ranks)
-    loop.ahead = False
+    loop.host_leads = False
     stall = share * loop.step_us * present
     loop.hooks["input"].append(lambda: loop.stall(slow, stall))
     return Truth("host-late", (slow,), also=("straggler", "launch-gap", "exposed-communication"))

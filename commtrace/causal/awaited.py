@@ -10,7 +10,7 @@ from commtrace.causal.lateness import chance, own_gaps
 from commtrace.diagnosis import enough, too_few
 from commtrace.intervals import total, union
 from commtrace.metrics.run.joined_rows import joined_rows
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +105,6 @@ def systematic(
             waits=its[["operation", "start_ns", "end_ns"]],
         )
         few = count < limits[0] and len(its) > fair * count
-        if (few or p_value <= _SIGNIFICANT) and worth_saying(found.cost_ns, run, limits[1]):
+        if (few or p_value <= _SIGNIFICANT) and worth_reporting(found.cost_ns, run, limits[1]):
             some.append((count, found))
     yield from enough(some, limits[0], "operation", f"with one {' and '.join(key)}")

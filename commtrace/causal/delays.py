@@ -38,7 +38,7 @@ _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def delay_ns(rows: pd.DataFrame, lateness: pd.Series[Any], run: Measures) -> int:
-    """Wall time that ranks stand still since operations were late, the ranks' median.
+    """Wall time that ranks are idle since operations were late, the ranks' median.
 
     ``lateness`` is by operation, in ns; else as ``stands_ns``.
     """
@@ -48,7 +48,7 @@ def delay_ns(rows: pd.DataFrame, lateness: pd.Series[Any], run: Measures) -> int
 
 
 def stands_ns(rows: pd.DataFrame, run: Measures) -> list[int]:
-    """For how long each device stands still since operations were ``late_ns`` late.
+    """For how long each device is idle since operations were ``late_ns`` late.
 
     ``rows`` are those of ``joined_rows``. Without the lateness an operation were done that
     much earlier, and so were the next, if it only queued behind; what a device computed in
@@ -65,27 +65,27 @@ def stands_ns(rows: pd.DataFrame, run: Measures) -> list[int]:
 def _queued(rows: pd.DataFrame, run: Measures) -> Int64:
     """How long before their arrival they were ready; 0 where the trace does not tell."""
     queued = np.zeros(len(rows), np.int64)
-    told = rows["launch_ns"].notna().to_numpy()
-    ahead = rows["arrival_ns"] - rows["start_ns"]
-    calls = rows.assign(launch_ns=rows["launch_ns"] - ahead)[told]
-    queued[told] = calls["start_ns"].to_numpy() - ready_ns(calls, run)
+    launched = rows["launch_ns"].notna().to_numpy()
+    clock_offset_ns = rows["arrival_ns"] - rows["start_ns"]
+    calls = rows.assign(launch_ns=rows["launch_ns"] - clock_offset_ns)[launched]
+    queued[launched] = calls["start_ns"].to_numpy() - ready_ns(calls, run)
     return queued.clip(min=0)
 
 
 def _compute(run: Measures, rows: pd.DataFrame) -> dict[tuple[int, str], Intervals]:
     """Every device's compute on the run's clock."""
     found = {}
-    ahead = (rows["arrival_ns"] - rows["start_ns"]).groupby(rows["rank"]).median()
+    clock_offset_ns = (rows["arrival_ns"] - rows["start_ns"]).groupby(rows["rank"]).median()
     for where, done in device_work(run).items():
         if done.compute is not None:
             begun, ended = done.compute
-            shift = round(float(ahead.get(where.rank, 0)))
+            shift = round(float(clock_offset_ns.get(where.rank, 0)))
             found[where.rank, where.device] = begun + shift, ended + shift
     return found
 
 
 def _stands(rows: pd.DataFrame, compute: Intervals) -> Intervals:
-    """When one device stood still for the lateness."""
+    """When one device was idle for the lateness."""
     arrival, end, late = (
         rows[name].to_numpy(np.int64) for name in ("arrival_ns", "end_ns", "late_ns")
     )

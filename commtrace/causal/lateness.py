@@ -16,7 +16,7 @@ from commtrace.diagnosis import CannotLook, too_few
 from commtrace.measures import measure
 from commtrace.metrics.rank.segments import segments
 from commtrace.metrics.run.joined_rows import joined_rows
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -107,7 +107,7 @@ def late_ranks(run: Measures, min_operations: int) -> tuple[Late, ...]:
 
     A binomial test of being last in the operations against one in as many as there are
     ranks, corrected for the number of ranks and communicators. Lateness that a rank itself
-    caught by waiting elsewhere is not its own, and not counted.
+    inherited by waiting elsewhere is not its own, and not counted.
     """
     rows = arrivals(run, min_operations)
     most = int(rows.groupby("rank")["operation"].nunique().max())
@@ -117,18 +117,18 @@ def late_ranks(run: Measures, min_operations: int) -> tuple[Late, ...]:
 
 
 def stragglers_doing(
-    run: Measures, min_operations: int, min_share: float
+    run: Measures, min_operations: int, min_step_share: float
 ) -> list[tuple[Late, Doing]]:
     """The late ranks that cost that share of the steps, and what they did; else CannotLook."""
     costly = [
         late
         for late in late_ranks(run, min_operations)
-        if worth_saying(late.cost_ns, run, min_share)
+        if worth_reporting(late.cost_ns, run, min_step_share)
     ]
-    told = [(late, late.doing) for late in costly if late.doing is not None]
-    if len(told) < len(costly):
-        raise CannotLook("the trace does not tell what the late rank's device did")
-    return told
+    explained = [(late, late.doing) for late in costly if late.doing is not None]
+    if len(explained) < len(costly):
+        raise CannotLook("needs what the late rank's device did: the trace lacks it")
+    return explained
 
 
 def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -153,7 +153,7 @@ def own_gaps(rows: pd.DataFrame) -> pd.DataFrame:
     first = rows.sort_values("arrival_ns").drop_duplicates(between)["operation"]
     usual = last.groupby(between, observed=True, dropna=False)["gap_ns"].transform("median")
     started = last["operation"].isin(first) & (last["gap_ns"] > _OUTLIER * usual)
-    own = last["gap_ns"] - last["caught_ns"] >= last["gap_ns"] / 2
+    own = last["gap_ns"] - last["inherited_ns"] >= last["gap_ns"] / 2
     return last[own & ~started]
 
 
@@ -193,8 +193,8 @@ def _tested(
     fair = float((1 / mine["present"]).mean())
     p_value = min(chance(len(last), len(mine), fair) * tests, 1.0)
     led = _leaders(there)
-    steps, ahead = len(led), int((led == rank).sum())
-    mostly = 2 * ahead > steps or chance(ahead, steps, fair) <= 0.05
+    steps, steps_led = len(led), int((led == rank).sum())
+    mostly = 2 * steps_led > steps or chance(steps_led, steps, fair) <= 0.05
     if p_value > _SIGNIFICANT or not mostly:
         return None
     others = rows[(rows["rank"] != rank) & rows["operation"].isin(mine["operation"])]
@@ -205,7 +205,7 @@ def _tested(
         expected_last=fair * len(mine),
         p_value=p_value,
         steps=steps,
-        steps_led=ahead,
+        steps_led=steps_led,
         cpu=bool((mine["device"] == "cpu").all()),
         streams=tuple(sorted(int(one) for one in last["stream"].unique())),
         gaps=last[["operation", "communicator", "start_ns", "end_ns", "gap_ns"]],

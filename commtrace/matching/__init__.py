@@ -31,7 +31,7 @@ class Matched:
     notes: tuple[Note, ...]
 
     def on_run_clock(self, times: Int64, rank: Int64) -> tuple[Int64, Bool]:
-        """Times of given ranks on the run's clock, and whether each could be told."""
+        """Times of given ranks on the run's clock, and whether each is known."""
         return on_run_clock(times, rank, self.clock)
 
 

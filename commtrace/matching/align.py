@@ -1,6 +1,6 @@
 """Two sequences of operations, aligned without any identifier.
 
-Operations that look alike are told apart by when they end: a synchronising collective
+Operations that look alike are distinguished by when they end: a synchronising collective
 ends on all its ranks at once, so the true alignment is the one whose end times differ by
 one line, the difference of the two clocks.
 """
@@ -36,7 +36,7 @@ HOUR_NS = 3_600_000_000_000
 class Marks(NamedTuple):
     """A sequence: what each operation is like, and when it ended, in this order."""
 
-    like: Int64
+    signature: Int64
     time: Int64
 
 
@@ -49,7 +49,7 @@ def partners(a: Marks, b: Marks, line: Line) -> Int64:
     """
     if a.time.size == 0 or b.time.size == 0:
         return np.full(b.time.size, -1, dtype=np.int64)
-    moved = Marks(b.like, b.time - line(b.time))
+    moved = Marks(b.signature, b.time - line(b.time))
     return _filled(a, b, _without_crossings(_mutual(a, moved)))
 
 
@@ -70,9 +70,9 @@ def clock_line(a: Marks, b: Marks) -> Line | None:
 
 def _gap(marks: Marks) -> float:
     """The usual time between operations that look alike, or else between any two."""
-    order = np.lexsort((marks.time, marks.like))
+    order = np.lexsort((marks.time, marks.signature))
     between = np.diff(marks.time[order])
-    alike = between[np.diff(marks.like[order]) == 0]
+    alike = between[np.diff(marks.signature[order]) == 0]
     return float(np.median(alike if alike.size else np.abs(between))) if between.size else 1.0
 
 
@@ -83,7 +83,7 @@ def _vote(a: Marks, b: Marks, middle: int, gap: float) -> int | None:
     search = _Search(a)
     finalists = []
     for seed in range(0, few.time.size, step):
-        offsets = few.time[seed] - a.time[a.like == few.like[seed]]
+        offsets = few.time[seed] - a.time[a.signature == few.signature[seed]]
         closeness = np.abs(search.distances(few, offsets)).clip(max=gap / 2).mean(axis=1)
         finalists.append(offsets[np.argsort(closeness, kind="stable")[:FINALISTS]])
     best = np.unique(np.concatenate(finalists))
@@ -100,7 +100,7 @@ def _vote(a: Marks, b: Marks, middle: int, gap: float) -> int | None:
 def _chunk(marks: Marks, middle: int, size: int) -> Marks:
     first = max(0, min(middle - size // 2, marks.time.size - size))
     part = slice(first, first + size)
-    return Marks(marks.like[part], marks.time[part])
+    return Marks(marks.signature[part], marks.time[part])
 
 
 def _widened(a: Marks, b: Marks, offset_ns: int, centre_ns: int) -> Line:
@@ -113,8 +113,8 @@ def _widened(a: Marks, b: Marks, offset_ns: int, centre_ns: int) -> Line:
     reach = max(1, int(np.ptp(first.time)))
     while True:
         near = np.abs(b.time - centre_ns) <= reach
-        part = Marks(b.like[near], b.time[near])
-        partner = _mutual(a, Marks(part.like, part.time - line(part.time)))
+        part = Marks(b.signature[near], b.time[near])
+        partner = _mutual(a, Marks(part.signature, part.time - line(part.time)))
         found = partner >= 0
         if found.any():
             line = fit(part.time[found], part.time[found] - a.time[partner[found]])
@@ -131,7 +131,7 @@ def _beyond_chance(a: Marks, b: Marks, line: Line, gap: float) -> bool:
     """
     moved = b.time - line(b.time)
     inside = (moved >= a.time[0] - gap) & (moved <= a.time[-1] + gap)
-    partner = _mutual(a, Marks(b.like, moved))
+    partner = _mutual(a, Marks(b.signature, moved))
     found = partner >= 0
     if found.sum() < max(3, inside.sum() / 3):
         return False
@@ -151,8 +151,8 @@ def _mutual(a: Marks, b: Marks) -> Int64:
 
 def _nearest(marks: Marks, wanted: Marks) -> Int64:
     """The mark nearest in time to each wanted one, of those alike; -1 where none is."""
-    at, _ = _Search(marks).nearest(wanted.like, wanted.time)
-    return np.where(marks.like[at] == wanted.like, at, -1)
+    at, _ = _Search(marks).nearest(wanted.signature, wanted.time)
+    return np.where(marks.signature[at] == wanted.signature, at, -1)
 
 
 class _Search:
@@ -162,13 +162,13 @@ class _Search:
         self.low = int(marks.time.min()) - HOUR_NS
         self.high = int(marks.time.max()) + HOUR_NS
         self.stride = 2 * (self.high - self.low)
-        keys = self._keys(marks.like, marks.time)
+        keys = self._keys(marks.signature, marks.time)
         self.order = np.argsort(keys, kind="stable")
         self.keys = keys[self.order]
 
-    def nearest(self, like: Int64, time: Int64) -> tuple[Int64, Int64]:
+    def nearest(self, signature: Int64, time: Int64) -> tuple[Int64, Int64]:
         """The nearest mark, and how far before the time it is; far off if none is alike."""
-        wanted = self._keys(like, time)
+        wanted = self._keys(signature, time)
         right = np.searchsorted(self.keys, wanted).clip(max=self.keys.size - 1)
         left = (right - 1).clip(min=0)
         before, after = wanted - self.keys[left], self.keys[right] - wanted
@@ -177,11 +177,11 @@ class _Search:
 
     def distances(self, marks: Marks, offsets: Int64) -> Int64:
         """The same for each mark (columns), once each offset (rows) is taken off."""
-        return self.nearest(marks.like, marks.time - offsets[:, None])[1]
+        return self.nearest(marks.signature, marks.time - offsets[:, None])[1]
 
-    def _keys(self, like: Int64, time: Int64) -> Int64:
+    def _keys(self, signature: Int64, time: Int64) -> Int64:
         # An hour out of reach is as far as any time, and keeps the numbers small.
-        keys: Int64 = like * self.stride + time.clip(self.low, self.high) - self.low
+        keys: Int64 = signature * self.stride + time.clip(self.low, self.high) - self.low
         return keys
 
 
@@ -223,7 +223,7 @@ def _filled(a: Marks, b: Marks, partner: Int64) -> Int64:
     if free_a.size == 0 or free_b.size == 0:
         return partner
     between = np.concatenate((np.searchsorted(taken, free_a), np.searchsorted(rows, free_b)))
-    place = codes(between, np.concatenate((a.like[free_a], b.like[free_b])))
+    place = codes(between, np.concatenate((a.signature[free_a], b.signature[free_b])))
     in_a, in_b = place[: free_a.size], place[free_a.size :]
     count_a, count_b = (np.bincount(side, minlength=place.max() + 1) for side in (in_a, in_b))
     even = count_a == count_b

@@ -100,7 +100,7 @@ CLOCK = Table(
 
 @dataclass(frozen=True)
 class Reading:
-    """How far a rank's clock is ahead of the lowest rank's; ``line`` is None where untold."""
+    """How far a rank's clock is ahead of the lowest rank's; ``line`` is None if unknown."""
 
     clock: int
     line: Line | None = None
@@ -118,23 +118,23 @@ def clock(run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
     are believed unless causality contradicts it: every arrival <= every end.
     """
     rows = rows_of(run)
-    told = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
-    seen_by = told[int(rows.rank.min())].line if rows.rank.size else None
-    start, end = _span(rows, Line(-seen_by.level_ns) if seen_by else SAME)
-    return CLOCK.from_rows([_row(rank, one, start, end) for rank, one in told.items()])
+    of_rank = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
+    reference = of_rank[int(rows.rank.min())].line if rows.rank.size else None
+    start, end = _span(rows, Line(-reference.level_ns) if reference else SAME)
+    return CLOCK.from_rows([_row(rank, one, start, end) for rank, one in of_rank.items()])
 
 
 def _row(rank: int, one: Reading, start: int, end: int) -> dict[str, Any]:
     at_ns = start // 2 + end // 2 + (int(one.line.level_ns) if one.line else 0)
     line = one.line and one.line.at(at_ns)
-    # A drift that is not sure enough to be told leaves this much to either side.
-    untold = abs(line.slope) * (end - start) / 2 if line and not one.drifts else 0.0
+    # A drift that is not sure enough to be stated leaves this much to either side.
+    drift_ns = abs(line.slope) * (end - start) / 2 if line and not one.drifts else 0.0
     return {
         "rank": rank,
         "clock": one.clock,
         "offset_ns": None if line is None else round(line.level_ns),
         "drift_ppm": line.slope * 1e6 if line and one.drifts else None,
-        "error_ns": None if line is None else round(one.error_ns + untold),
+        "error_ns": None if line is None else round(one.error_ns + drift_ns),
         "at_ns": at_ns,
         "operations": one.operations,
         "provenance": one.provenance,
@@ -142,7 +142,7 @@ def _row(rank: int, one: Reading, start: int, end: int) -> dict[str, Any]:
 
 
 def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64, Bool]:
-    """Times of given ranks on the run's clock, and whether each could be told.
+    """Times of given ranks on the run's clock, and whether each is known.
 
     What could not is on its own clock still.
     """
@@ -155,7 +155,7 @@ def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64
 
 
 def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
-    """Each rank's clock, given each row's operation (-1 where untold), by ascending rank."""
+    """Each rank's clock, given each row's operation (-1 if unknown), by ascending rank."""
     ends = _ends(rows, number)
     clock_of = _one_clock_each(rows, ends)
     lowest = _reference(rows, clock_of)
@@ -250,14 +250,14 @@ def _middling(seen: list[_End]) -> _End:
     return _End(number[first], starts, ends, on_cpu[first])
 
 
-def _span(rows: Rows, ahead: Line = SAME) -> tuple[int, int]:
+def _span(rows: Rows, offset: Line = SAME) -> tuple[int, int]:
     """First start and last end of any operation of the lowest rank that has some.
 
-    On a clock that is ``ahead`` of its.
+    On a clock that is ``offset`` ahead of its.
     """
     if rows.rank.size == 0:
         return 0, 0
-    lowest, level_ns = rows.rank == rows.rank.min(), int(ahead.level_ns)
+    lowest, level_ns = rows.rank == rows.rank.min(), int(offset.level_ns)
     return int(rows.start[lowest].min()) + level_ns, int(rows.end[lowest].max()) + level_ns
 
 
@@ -270,12 +270,12 @@ def _link(rows: Rows, near: Reading, a: _End | None, b: _End | None, fewest: int
     if in_a.size < fewest:
         return None
     times = b.end[in_b]
-    apart = times - a.end[in_a]
+    offsets = times - a.end[in_a]
     drifts = bool(times.size >= LINE_OPERATIONS and np.ptp(times) >= LINE_SPAN_NS)
-    line = fit(times, apart) if drifts else level(times, apart)
-    error = _error(a.end[in_a], apart - line(times), _span(rows, near.line), drifts)
+    line = fit(times, offsets) if drifts else level(times, offsets)
+    error = _error(a.end[in_a], offsets - line(times), _span(rows, near.line), drifts)
     if times.size < FEW:
-        error += 3 * float(np.abs(apart - line(times)).max())
+        error += 3 * float(np.abs(offsets - line(times)).max())
     if times.size < 3:  # which agree by chance; what both took part in at once bounds it
         error += float((times - b.start[in_b]).max())
     if (by_cpu := a.on_cpu[in_a]).any():
@@ -286,12 +286,12 @@ def _link(rows: Rows, near: Reading, a: _End | None, b: _End | None, fewest: int
 def _causal(a: _End, b: _End, in_a: Int64, in_b: Int64, line: Line) -> float:
     """How far off an offset can be before an operation ends on one clock and begins on another.
 
-    All that can be said of work by CPUs: over a link that is slower in one direction their
+    All that is known of work by CPUs: over a link that is slower in one direction their
     operations end apart, every time.
     """
-    ahead = line(b.end[in_b])
-    most = (b.end[in_b] - a.start[in_a] - ahead).min()
-    least = (b.start[in_b] - a.end[in_a] - ahead).max()
+    offset = line(b.end[in_b])
+    most = (b.end[in_b] - a.start[in_a] - offset).min()
+    least = (b.start[in_b] - a.end[in_a] - offset).max()
     return float(max(most, -least))
 
 
@@ -339,8 +339,8 @@ def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> Readin
     if near not in best or far not in best:
         return None
     ours, theirs = best[near], best[far]
-    seen_by = best.get(clock_of[int(rows.rank.min())], ours) if rows.rank.size else ours
-    span = _span(rows, Line(-seen_by.line.level_ns))  # on rank 0's clock
+    reference = best.get(clock_of[int(rows.rank.min())], ours) if rows.rank.size else ours
+    span = _span(rows, Line(-reference.line.level_ns))  # on rank 0's clock
     return Reading(
         far,
         theirs.line.less(ours.line),
@@ -356,8 +356,8 @@ def _believed(ends: Reading, bound: Reading | None) -> Reading:
         return ends
     if ends.line is None or bound.line is None:
         return bound
-    apart = abs(ends.line.level_ns - bound.line.at(ends.line.at_ns).level_ns)
-    agree = apart <= ends.error_ns + bound.error_ns
+    offset = abs(ends.line.level_ns - bound.line.at(ends.line.at_ns).level_ns)
+    agree = offset <= ends.error_ns + bound.error_ns
     return ends if agree and ends.error_ns <= bound.error_ns else bound
 
 

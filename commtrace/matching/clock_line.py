@@ -16,7 +16,7 @@ Float = npt.NDArray[np.float64]
 
 LINE_OPERATIONS = 40  # fewer show no drift
 LINE_SPAN_NS = 1_000_000_000  # a drift needs a second to show
-DRIFT = 50e-6  # what computers' clocks drift apart at most, where it cannot be fitted
+DRIFT = 50e-6  # what computers' clocks drift at most against each other, where it cannot be fitted
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Line:
         """What to subtract from times of the first clock to reach the other."""
         whole = int(self.level_ns)  # a float cannot hold the nanoseconds of Unix time
         rest = (times - self.at_ns) * self.slope + (self.level_ns - whole)
-        ahead: Int64 = whole + np.rint(rest).astype(np.int64)
-        return ahead
+        offset: Int64 = whole + np.rint(rest).astype(np.int64)
+        return offset
 
     def at(self, at_ns: int) -> Line:
         """The same line, stated elsewhere."""
@@ -53,19 +53,19 @@ class Line:
 SAME = Line(0.0)
 
 
-def level(times: Int64, apart: Int64) -> Line:
-    """The median of the differences ``apart`` of clocks at some times; at least one."""
-    return _through(times, apart, slope=False)
+def level(times: Int64, offsets: Int64) -> Line:
+    """The median of the ``offsets`` of clocks at some times; at least one."""
+    return _through(times, offsets, slope=False)
 
 
-def fit(times: Int64, apart: Int64) -> Line:
-    """The line through the differences: Theil-Sen; the median of fewer than 40."""
-    return _through(times, apart, slope=times.size >= LINE_OPERATIONS)
+def fit(times: Int64, offsets: Int64) -> Line:
+    """The line through the offsets: Theil-Sen; the median of fewer than 40."""
+    return _through(times, offsets, slope=times.size >= LINE_OPERATIONS)
 
 
-def _through(times: Int64, apart: Int64, *, slope: bool) -> Line:
-    at, base = int(np.median(times)), int(np.median(apart))
-    when, rest = (times - at).astype(np.float64), (apart - base).astype(np.float64)
+def _through(times: Int64, offsets: Int64, *, slope: bool) -> Line:
+    at, base = int(np.median(times)), int(np.median(offsets))
+    when, rest = (times - at).astype(np.float64), (offsets - base).astype(np.float64)
     steepness = _slope(when, rest) if slope else 0.0
     return Line(base + float(np.median(rest - steepness * when)), steepness, at)
 

@@ -28,9 +28,9 @@ class Rows:
     """One entry per row of ``collectives``; codes are -1 where the trace does not tell.
 
     ``called`` is when an operation was enqueued where it runs on a CPU, else its start.
-    ``like`` is equal where operation, type, size and root are, as far as all ranks tell them;
+    ``signature`` is equal where operation, type, size and root are, as far as all ranks tell them;
     ``seq_key`` is equal for what one communicator gave one number; ``expected`` ranks are
-    NULL where untold. ``clock_of`` has, for each rank, the lowest rank of its host; an
+    NULL if unknown. ``clock_of`` has, for each rank, the lowest rank of its host; an
     unnamed host has one rank. ``probes`` are the recorder's readings of ranks' clocks.
     """
 
@@ -40,7 +40,7 @@ class Rows:
     end: Int64
     communicator: Int64
     communicators: tuple[str, ...]
-    like: Int64
+    signature: Int64
     known: Bool
     synchronises: Bool
     p2p: Bool
@@ -66,7 +66,7 @@ def rows_of(run: Measures) -> Rows:
     on_cpu = table["device"].eq("cpu").to_numpy()
     seq, launch = integers(table["seq"]), integers(table["launch_ns"])
     numbered = (seq != NULL) & (communicator >= 0) & ~p2p
-    # The backends of one group count apart: gloo on the CPU, NCCL on the GPU.
+    # The backends of one group count by themselves: gloo on the CPU, NCCL on the GPU.
     seq_key = np.where(numbered, codes(communicator, on_cpu, seq), -1)
     return Rows(
         rank=rank,
@@ -75,7 +75,7 @@ def rows_of(run: Measures) -> Rows:
         end=start + integers(table["duration_ns"]),
         communicator=communicator,
         communicators=names,
-        like=_alike(table, communicator, p2p),
+        signature=_signatures(table, communicator, p2p),
         known=op.notna().to_numpy(),
         synchronises=op.isin(SYNCHRONISING).to_numpy(),
         p2p=p2p,
@@ -148,11 +148,11 @@ def _communicators(table: pd.DataFrame, groups: pd.DataFrame) -> tuple[Int64, tu
 def _group_ranks(table: pd.DataFrame, communicator: Int64, names: tuple[str, ...]) -> Int64:
     listed = [name.partition("#")[0] for name in names]
     sizes = np.asarray([len(text.split(",")) if text else NULL for text in listed] + [NULL])
-    told = integers(table["group_size"])
-    return np.where(told == NULL, sizes[communicator], told)
+    given = integers(table["group_size"])
+    return np.where(given == NULL, sizes[communicator], given)
 
 
-def _alike(table: pd.DataFrame, communicator: Int64, p2p: Bool) -> Int64:
+def _signatures(table: pd.DataFrame, communicator: Int64, p2p: Bool) -> Int64:
     """A property that some rank of a group does not know of an operation tells nothing there.
 
     The sizes of an uneven all_to_all differ by rank.
@@ -165,9 +165,9 @@ def _alike(table: pd.DataFrame, communicator: Int64, p2p: Bool) -> Int64:
         np.where(uneven, 0, integers(table["size_bytes"])),
         integers(table["root"]),
     )
-    told = []
+    shared = []
     for values in properties:
         unknown = np.zeros(int(kind.max(initial=-1)) + 1, dtype=np.bool_)
         unknown[kind[(values == -1) | (values == NULL)]] = True
-        told.append(np.where(unknown[kind], -1, values))
-    return codes(op, *told)
+        shared.append(np.where(unknown[kind], -1, values))
+    return codes(op, *shared)

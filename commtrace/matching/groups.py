@@ -2,7 +2,7 @@
 
 A group's identity is its global ranks: one communicator can carry different names on
 different ranks, and one name different rank sets. Where a rank belongs to several groups
-of the same ranks, the name tells them apart if all ranks use it, else the order in which
+of the same ranks, the name distinguishes them if all ranks use it, else the order in which
 each rank created them.
 """
 
@@ -21,7 +21,7 @@ def communicators(groups: pd.DataFrame) -> dict[tuple[int, str], str]:
     """(rank, group name) -> the communicator's identity, for every group that has one.
 
     The identity reads ``0,1,2,3`` or, where several groups share those ranks,
-    ``0,1,2,3#name``. A group whose ranks are untold is ``#name``, unless more ranks use
+    ``0,1,2,3#name``. A group whose ranks are unknown is ``#name``, unless more ranks use
     the name than it has members: then the name stands for several groups, and for none.
     """
     named: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))

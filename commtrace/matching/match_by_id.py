@@ -41,10 +41,10 @@ def keyed(rows: Rows) -> Found:
 
 
 def _numbered(rows: Rows, key: Int64) -> Int64:
-    """Coalesced operations share a key: alike ones are told apart by their order."""
+    """Coalesced operations share a key: alike ones are distinguished by their order."""
     number = np.full(key.size, -1, dtype=np.int64)
     chosen = np.flatnonzero(key >= 0)
-    kind = codes(key[chosen], rows.like[chosen])
+    kind = codes(key[chosen], rows.signature[chosen])
     number[chosen] = codes(kind, nth(codes(kind, rows.rank[chosen])))
     return number
 
@@ -101,9 +101,9 @@ def _counts_differently(rows: Rows, number: Int64, a: Int64, b: Int64) -> bool:
     a, b = a[in_a], b[in_b]
     together = rows.synchronises[a]
     a, b = a[together], b[together]
-    apart = rows.end[b] - rows.end[a]
-    line = SAME if a.size == 0 or _one_clock(rows, a[0], b[0]) else fit(rows.end[b], apart)
-    rest = apart - line(rows.end[b])
+    offset = rows.end[b] - rows.end[a]
+    line = SAME if a.size == 0 or _one_clock(rows, a[0], b[0]) else fit(rows.end[b], offset)
+    rest = offset - line(rows.end[b])
     # One was done before the other had come: on no clock is that one operation.
     impossible = (rows.end[b] - rows.start[b] - rest < -CLOSE_NS) | (
         rows.end[a] - rows.start[a] + rest < -CLOSE_NS

@@ -22,8 +22,8 @@ __all__ = ["unmatched"]
 def unmatched(run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Note, ...]:
     """What matching the ranks of a trace left open.
 
-    ``unmatched-operations``: found on one rank only, though others of the group were
-    recorded; one note per rank. ``partial-operations``: found on some of the group's ranks.
+    ``unmatched-operations``: matched on one rank only, though others of the group were
+    recorded; one note per rank. ``partial-operations``: matched on some of the group's ranks.
     ``sequence-disagrees``: a number that a group gave to different operations.
     ``clock-disagrees``: ranks of one host that cannot have one clock.
     """
@@ -52,8 +52,10 @@ def _could_meet(matches: pd.DataFrame, rows: Rows) -> Int64:
     of_group = np.asarray([*counts, len(recorded)])[rows.communicator]
     peer = np.isin(rows.peer, list(recorded))
     could = np.where(rows.p2p, 1 + peer, of_group)
-    told = rows.expected != NULL
-    return np.where(told, np.minimum(could, np.where(told, rows.expected, 0)), could)
+    has_expected = rows.expected != NULL
+    return np.where(
+        has_expected, np.minimum(could, np.where(has_expected, rows.expected, 0)), could
+    )
 
 
 def _alone(rows: Rows, alone: Bool) -> Iterator[Note]:
@@ -61,7 +63,7 @@ def _alone(rows: Rows, alone: Bool) -> Iterator[Note]:
         mine = rows.rank == rank
         yield Note(
             "unmatched-operations",
-            f"{(alone & mine).sum()} of rank {rank}'s {mine.sum()} operations were found on no "
+            f"{(alone & mine).sum()} of rank {rank}'s {mine.sum()} operations were matched on no "
             "other rank of their group: the others never called them, began or ended their "
             "recording elsewhere, or lost events",
             rank=rank,
@@ -73,7 +75,7 @@ def _partial(matches: pd.DataFrame, partial: Bool) -> Iterator[Note]:
     if count:
         yield Note(
             "partial-operations",
-            f"{count} of {matches['operation'].nunique()} operations were found on some of their "
+            f"{count} of {matches['operation'].nunique()} operations were matched on some of their "
             "ranks only: their waits are lower bounds, their transfer times upper bounds",
         )
 

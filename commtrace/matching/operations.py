@@ -39,16 +39,16 @@ MATCHES = Table(
             "communicator",
             "category",
             "The process group's identity across ranks: its global ranks, and its name where "
-            "several have these; null if untold.",
+            "several have these; null if unknown.",
         ),
         Column(
             "matched_by",
             "category",
             "`comms-id`, `sequence`, `flight-recorder`, `alignment` (by kind and time) or "
-            "`order` (of sends and recvs); null where no other rank's row was found.",
+            "`order` (of sends and recvs); null where no other rank's row was matched.",
         ),
-        Column("present", "int64", "Ranks whose rows were found for this operation.", "ranks"),
-        Column("expected", "Int64", "Ranks that took part in it; null if untold.", "ranks"),
+        Column("present", "int64", "Ranks whose rows were matched for this operation.", "ranks"),
+        Column("expected", "Int64", "Ranks that took part in it; null if unknown.", "ranks"),
     ),
 )
 
@@ -80,17 +80,17 @@ def _align(rows: Rows, found: Found) -> None:
     loose = (found.number < 0) & ~rows.p2p & rows.known & _possible(rows)
     if not loose.any():
         return
-    together = codes(rows.rank, rows.start, rows.end, rows.communicator, rows.like)
-    distinct = codes(rows.like, nth(together))
-    told = readings(rows, found.number)
-    lines = {rank: reading.line for rank, reading in told.items() if reading.line is not None}
+    together = codes(rows.rank, rows.start, rows.end, rows.communicator, rows.signature)
+    distinct = codes(rows.signature, nth(together))
+    clocks = readings(rows, found.number)
+    lines = {rank: reading.line for rank, reading in clocks.items() if reading.line is not None}
     lines = lines if len(lines) > 1 else {}
     for at in _by_size(rows, np.flatnonzero(~rows.p2p & (loose | (found.number >= 0)))):
         if not loose[at].any():
             continue
-        like = np.full(loose.size, -1, dtype=np.int64)
-        like[at] = codes(distinct[at])
-        parts = [Part(rows, mine, like) for mine in _by_rank(rows, at)]
+        signature = np.full(loose.size, -1, dtype=np.int64)
+        signature[at] = codes(distinct[at])
+        parts = [Part(rows, mine, signature) for mine in _by_rank(rows, at)]
         known = any(_rank(rows, part) in lines for part in parts)
         _Aligned(rows, found, lines if known or not lines else {}).take(parts)
 
@@ -138,13 +138,13 @@ class _Aligned:
 
 
 def _possible(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Rows whose group is told, or so large that all ranks of untold groups can be in one."""
-    untold = rows.communicator < 0
-    ranks = np.unique(rows.rank[untold & ~rows.p2p]).size
+    """Rows whose group is known, or so large that all ranks of unknown groups can be in one."""
+    unknown = rows.communicator < 0
+    ranks = np.unique(rows.rank[unknown & ~rows.p2p]).size
     fits: np.ndarray[tuple[int], np.dtype[np.bool_]] = (rows.expected == NULL) | (
         rows.expected >= ranks
     )
-    return ~untold | fits
+    return ~unknown | fits
 
 
 def _by_size(rows: Rows, chosen: Int64) -> list[Int64]:

@@ -33,27 +33,27 @@ _Pairs = tuple[Int64, Int64]
 """Rows of sends, and of the recv of each."""
 
 
-def pair(rows: Rows, found: Found, told: Mapping[int, Reading]) -> None:
-    """Match sends with recvs; those whose peer is untold stay alone."""
+def pair(rows: Rows, found: Found, clocks: Mapping[int, Reading]) -> None:
+    """Match sends with recvs; those whose peer is unknown stay alone."""
     chosen = np.flatnonzero(rows.p2p & (rows.peer != NULL))
-    together = codes(rows.rank, rows.start, rows.end, rows.peer, rows.sends, rows.like)
-    like = codes(rows.like, nth(together))
+    together = codes(rows.rank, rows.start, rows.end, rows.peer, rows.sends, rows.signature)
+    signature = codes(rows.signature, nth(together))
     for sends, recvs in _ends(rows, chosen):
-        line = _apart(rows, told, sends[0], recvs[0])
-        how, (a, b) = _matched(rows, like, sends, recvs, line)
+        line = _offset(rows, clocks, sends[0], recvs[0])
+        how, (a, b) = _matched(rows, signature, sends, recvs, line)
         found.new(a)
         found.evidence[a] = how
         found.join(b, found.number[a], how)
 
 
 def _matched(
-    rows: Rows, like: Int64, sends: Int64, recvs: Int64, line: Line | None
+    rows: Rows, signature: Int64, sends: Int64, recvs: Int64, line: Line | None
 ) -> tuple[int, _Pairs]:
     counted = {} if line is None else _counted(rows, sends, recvs)
     for how, pairs in counted.items():
         if line is not None and _possible(rows, pairs, line, both=True):
             return how, pairs
-    aligned = _aligned(rows, like, sends, recvs, line)
+    aligned = _aligned(rows, signature, sends, recvs, line)
     for how, pairs in counted.items():
         if line is None or _agree(rows, aligned, pairs, line):
             break
@@ -74,9 +74,9 @@ def _ends(rows: Rows, chosen: Int64) -> Iterator[tuple[Int64, Int64]]:
             yield at[out], at[~out]
 
 
-def _apart(rows: Rows, told: Mapping[int, Reading], send: int, recv: int) -> Line | None:
+def _offset(rows: Rows, clocks: Mapping[int, Reading], send: int, recv: int) -> Line | None:
     """How far the receiver's clock is ahead of the sender's."""
-    a, b = told[int(rows.rank[send])], told[int(rows.rank[recv])]
+    a, b = clocks[int(rows.rank[send])], clocks[int(rows.rank[recv])]
     if a.clock == b.clock:
         return Line(0.0)
     return b.line.less(a.line) if a.line is not None and b.line is not None else None
@@ -108,25 +108,25 @@ def _possible(rows: Rows, pairs: _Pairs, line: Line, *, both: bool) -> bool:
     With ``both``, nor was anything sent before somebody was there to receive it.
     """
     sends, recvs = pairs
-    if (rows.like[sends] != rows.like[recvs]).any():
+    if (rows.signature[sends] != rows.signature[recvs]).any():
         return False
-    ahead = line(rows.end[recvs])
-    late = rows.called[sends] > rows.end[recvs] - ahead + MARGIN_NS
+    offset = line(rows.end[recvs])
+    late = rows.called[sends] > rows.end[recvs] - offset + MARGIN_NS
     if both:
-        late |= rows.called[recvs] - ahead > rows.end[sends] + MARGIN_NS
+        late |= rows.called[recvs] - offset > rows.end[sends] + MARGIN_NS
     return not late.any()
 
 
 def _agree(rows: Rows, aligned: _Pairs, counted: _Pairs, line: Line) -> bool:
     """Whether most pairs ended together."""
     sends, recvs = aligned
-    apart = rows.end[recvs] - line(rows.end[recvs]) - rows.end[sends]
-    return int((np.abs(apart) <= MARGIN_NS).sum()) > MOST * counted[0].size
+    offset = rows.end[recvs] - line(rows.end[recvs]) - rows.end[sends]
+    return int((np.abs(offset) <= MARGIN_NS).sum()) > MOST * counted[0].size
 
 
-def _aligned(rows: Rows, like: Int64, sends: Int64, recvs: Int64, line: Line | None) -> _Pairs:
+def _aligned(rows: Rows, signature: Int64, sends: Int64, recvs: Int64, line: Line | None) -> _Pairs:
     """The pairs that ended together."""
-    sequence, a, b = Sequence(), Part(rows, sends, like), Part(rows, recvs, like)
+    sequence, a, b = Sequence(), Part(rows, sends, signature), Part(rows, recvs, signature)
     sequence.add(a, np.arange(a.place.size), Line(0.0))
     place, _ = sequence.find(b, np.full(b.place.size, -1), line)
     return a.place[place[place >= 0]], b.place[place >= 0]

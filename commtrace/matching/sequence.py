@@ -18,15 +18,15 @@ ENOUGH = 0.5  # of a rank's operations; with fewer a clock that was trusted is p
 class Part:
     """One rank's rows, in the order of their ends.
 
-    ``like`` tells apart what began and ended together; ``issued`` is the order of calls.
+    ``signature`` distinguishes what began and ended together; ``issued`` is the order of calls.
     """
 
-    def __init__(self, rows: Rows, at: Int64, like: Int64) -> None:
+    def __init__(self, rows: Rows, at: Int64, signature: Int64) -> None:
         order = np.argsort(rows.end[at], kind="stable")
         self.place = at[order]
         self.start, self.end = rows.start[self.place], rows.end[self.place]
         self.issued = np.argsort(rows.called[self.place], kind="stable")
-        self.like = like[self.place]
+        self.signature = signature[self.place]
 
 
 class Sequence:
@@ -40,7 +40,7 @@ class Sequence:
     def __init__(self) -> None:
         empty = np.empty(0, dtype=np.int64)
         self.issued: Int64 | None = None
-        self.number = self.like = self.time = self.arrived = empty
+        self.number = self.signature = self.time = self.arrived = empty
 
     def find(self, part: Part, number: Int64, known: Line | None) -> tuple[Int64, Line | None]:
         """The operation of each row of a part, of those so far, or -1.
@@ -52,8 +52,8 @@ class Sequence:
             return number, known or SAME
         theirs = self._by_number(number)
         if known is None and (theirs >= 0).any():
-            told = theirs >= 0
-            known = fit(part.end[told], part.end[told] - self.time[theirs[told]])
+            numbered = theirs >= 0
+            known = fit(part.end[numbered], part.end[numbered] - self.time[theirs[numbered]])
         in_order = None if known is None else self._in_order(part, number, known)
         if in_order is not None:
             return in_order, known
@@ -62,7 +62,7 @@ class Sequence:
 
     def add(self, part: Part, number: Int64, line: Line) -> None:
         """Keep what a part tells of its operations, all of which have a number now."""
-        ahead = line(part.end)
+        offset = line(part.end)
         found = self._by_number(number) if self.number.size else np.full(number.size, -1)
         met, new = found >= 0, found < 0
         if self.number.size == 0:
@@ -70,16 +70,16 @@ class Sequence:
         elif new.any():
             self.issued = None
         at = found[met]
-        came, over = part.start - ahead, part.end - ahead
+        came, over = part.start - offset, part.end - offset
         self.arrived[at] = np.maximum(self.arrived[at], came[met])
         # Noise only delays an end: the first rank's is closest to when it was over.
         self.time[at] = np.minimum(self.time[at], over[met])
         self.number = np.concatenate((self.number, number[new]))
-        self.like = np.concatenate((self.like, part.like[new]))
+        self.signature = np.concatenate((self.signature, part.signature[new]))
         self.time = np.concatenate((self.time, over[new]))
         self.arrived = np.concatenate((self.arrived, came[new]))
         order = np.argsort(self.time, kind="stable")
-        for name in ("number", "like", "time", "arrived"):
+        for name in ("number", "signature", "time", "arrived"):
             setattr(self, name, getattr(self, name)[order])
 
     def renumber(self, became: Int64) -> None:
@@ -104,7 +104,7 @@ class Sequence:
         number = number.copy()
         number[part.issued] = self.issued
         found = self._by_number(number)
-        alike = self.like[found] == part.like
+        alike = self.signature[found] == part.signature
         possible = self._causal(part, found, known, CLOSE_NS)
         return number if alike.all() and possible.all() else None
 
@@ -127,8 +127,8 @@ class Sequence:
         ours = np.flatnonzero(theirs < 0)
         free = np.setdiff1d(np.arange(self.number.size), theirs)
         return (
-            Marks(self.like[free], self.time[free]),
-            Marks(part.like[ours], part.end[ours]),
+            Marks(self.signature[free], self.time[free]),
+            Marks(part.signature[ours], part.end[ours]),
             free,
             ours,
         )
@@ -149,7 +149,7 @@ class Sequence:
 
     def _causal(self, part: Part, found: Int64, line: Line, margin: int = MARGIN_NS) -> Bool:
         """Whether all had arrived before anyone was done."""
-        ahead = line(part.end)
-        came, over = part.start - ahead, part.end - ahead
+        offset = line(part.end)
+        came, over = part.start - offset, part.end - offset
         before: Bool = (came <= self.time[found] + margin) & (self.arrived[found] <= over + margin)
         return before & (found >= 0)

@@ -28,18 +28,18 @@ __all__ = ["Identity", "Tables", "identify", "tables"]
 Identity = tuple[int, str]
 """A rank, and where it is known from: `metadata`, `file-name` or `assumed`."""
 
-_TELLING = ("op", "executed", "call")
+_NAMES = ("op", "executed", "call")
 
 _COUNTED = {
     "orphaned-kernels": "{} kernels have no launch in the trace: their step and, unless the "
-    "kernel tells, their operation are unknown",
+    "kernel has it, their operation are unknown",
     "negative-launch-latency": "{} GPU events start over 10 us before their launch: the clocks "
     "of host and GPU disagree",
     "unfinished-operations": "{} communication calls have no work in the trace: it ended first, "
     "or they failed",
-    "untold-operations": "{} communication kernels tell no operation",
+    "untold-operations": "{} communication kernels have no known operation",
     "unknown-dtype": "{} communication events have an element type unknown here: no sizes",
-    "unknown-copies": "{} copies have a name that tells no direction",
+    "unknown-copies": "{} copies have a name without a known direction",
     "unreadable-groups": "{} entries of the list of process groups cannot be read",
     "unlisted-groups": "{} process groups are so large that their ranks are not listed",
     "unreadable-flight-recorder": "{} entries of the flight recorder cannot be read",
@@ -78,7 +78,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "orphaned-kernels": join.orphans,
         "negative-launch-latency": join.premature,
         "unfinished-operations": gloo.unfinished,
-        "untold-operations": sum(all(row[told] is None for told in _TELLING) for row in rows),
+        "untold-operations": sum(all(row[name] is None for name in _NAMES) for row in rows),
         "unknown-dtype": _unknown_types(scan.calls),
         "unknown-copies": gpu.unknown(copies),
         "unreadable-groups": setting.groups.unreadable,
@@ -180,8 +180,8 @@ def _ranks(scan: Scan, job: Job, identity: Identity) -> Columns:
 
 
 def _unknown_types(calls: tuple[Call, ...]) -> int:
-    told = (call.args.dtype for call in calls)
-    return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in told)
+    dtypes = (call.args.dtype for call in calls)
+    return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in dtypes)
 
 
 def _notes(job: Job, identity: Identity, counts: dict[str, int], cut: Cut) -> tuple[Note, ...]:
@@ -194,13 +194,13 @@ def _notes(job: Job, identity: Identity, counts: dict[str, int], cut: Cut) -> tu
             "to end where the next begins"
         )
         found.append(("overrunning-kernels", message))
-    found += [("bad-metadata", f"{what}: taken as untold") for what in job.unusable]
+    found += [("bad-metadata", f"{what}: taken as unknown") for what in job.unusable]
     if job.partial:
         found.append((FAILED, f"the recording failed, and holds what there was: {job.partial}"))
     if provenance == "file-name":
-        found.append(("rank-from-filename", f"the trace tells no rank: {rank} is from its name"))
+        found.append(("rank-from-filename", f"the trace has no rank: {rank} is from its name"))
     elif provenance == "assumed":
-        found.append(("rank-assumed", f"neither the trace nor its name tells a rank: took {rank}"))
+        found.append(("rank-assumed", f"neither the trace nor its name has a rank: took {rank}"))
     if job.rank is not None and job.world_size is not None and job.rank >= job.world_size:
         found.append(
             ("inconsistent-metadata", f"rank {job.rank} in a world of {job.world_size} ranks")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
-from commtrace.reader.recordings import recordings, same, told, window
+from commtrace.reader.recordings import fact, recordings, same, window
 from commtrace.trace import RankTrace
 from commtrace.trace_tables import FAILED
-from commtrace.units import counted
+from commtrace.units import counted, numbered
 
 __all__ = ["one_recording", "run_notes", "with_failure", "without_copies", "without_empty"]
 
@@ -27,7 +26,7 @@ def without_copies(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[No
     kept: dict[tuple[int, object, int | None], list[RankTrace]] = defaultdict(list)
     notes = []
     for part in parts:
-        alike = kept[part.rank, window(part), told(part, "events")]
+        alike = kept[part.rank, window(part), fact(part, "events")]
         first = next((one for one in alike if same(one, part)), None)
         if first is None:
             alike.append(part)
@@ -78,10 +77,9 @@ def run_notes(parts: Sequence[RankTrace]) -> list[Note]:
     """What the parts of a recording miss, and why they may not be of one run."""
     notes = [*_apart(parts), *_cycles(parts)]
     ranks = {part.rank for part in parts}
-    world_size = max((told(part, "world_size") or 0 for part in parts), default=0)
+    world_size = max((fact(part, "world_size") or 0 for part in parts), default=0)
     if missing := set(range(world_size)) - ranks:
-        which = "rank" if len(missing) == 1 else "ranks"
-        message = f"no trace of {which} {_ranges(missing)}, of {world_size}"
+        message = f"no trace file for {numbered('rank', missing)} of {world_size}"
         notes.append(Note("missing-rank", message))
     return notes
 
@@ -90,7 +88,7 @@ def with_failure(notes: Sequence[Note], manifest: Mapping[str, Any] | None) -> l
     """The notes, and why the recording failed: the manifest's one reason for its ranks' own."""
     if manifest is None or manifest.get("status") != "failed":
         return list(notes)
-    why = manifest.get("error") or "its manifest does not say why"
+    why = manifest.get("error") or "its manifest gives no reason"
     message = f"the recording failed, and holds what there was: {why}"
     return [Note(FAILED, message), *(note for note in notes if note.code != FAILED)]
 
@@ -114,8 +112,8 @@ def _why(part: RankTrace, main: Sequence[RankTrace]) -> str:
     """What keeps a file from being of the main recording."""
     if part.provenance == "assumed":
         return "has no rank, and the other files have: name it like rank1.json if it is of their"
-    sizes = {told(one, "world_size") for one in main} - {None}
-    size = told(part, "world_size")
+    sizes = {fact(one, "world_size") for one in main} - {None}
+    size = fact(part, "world_size")
     if size is not None and sizes and size not in sizes:
         return f"is of another run, of {size} ranks and not of {max(s for s in sizes if s)}"
     return f"is of another run, recorded at another time than {main[0].file}"
@@ -154,10 +152,3 @@ def _apart(parts: Sequence[RankTrace]) -> Iterable[Note]:
 def _listed(files: Sequence[Path]) -> str:
     shown = ", ".join(map(str, files[:3]))
     return shown if len(files) <= 3 else f"{shown} and {len(files) - 3} more"
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """``0, 4–7``."""
-    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    ends = [[number for _, number in run] for _, run in runs]
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)

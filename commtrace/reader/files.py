@@ -86,10 +86,10 @@ def _inside(folder: Path) -> list[Path]:
 def _failure(manifest: Path) -> str | None:
     """Why a recording has no trace, if it says so."""
     try:
-        told = json.loads(manifest.read_bytes())
+        content = json.loads(manifest.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return told.get("error") if isinstance(told, dict) else None
+    return content.get("error") if isinstance(content, dict) else None
 
 
 def _candidates(folder: Path) -> Iterator[Path]:

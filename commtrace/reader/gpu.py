@@ -44,7 +44,7 @@ class _Side(Enum):
     HOST = "host"
     DEVICE = "the device that the event is on"
     PEER = "the device that the event names"
-    UNKNOWN = "untold"
+    UNKNOWN = "unknown"
 
 
 _SIDES = {"H": _Side.HOST, "D": _Side.DEVICE, "P": _Side.PEER}
@@ -99,8 +99,8 @@ def kernels(scan: Scan, join: Launched, rank: int) -> Columns:
     gpu = scan.gpu
     rows = np.flatnonzero(of_category(gpu, "kernel"))
     communicates = named(gpu.name, communication.is_communication)
-    told = [call.gpu_row for call in scan.calls if call.gpu_row >= 0]
-    communicates[np.asarray(told, dtype=np.int64)] = True
+    kernels_of_calls = [call.gpu_row for call in scan.calls if call.gpu_row >= 0]
+    communicates[np.asarray(kernels_of_calls, dtype=np.int64)] = True
     return {
         "rank": np.full(rows.size, rank),
         "device": device_names(gpu.device[rows]),

@@ -16,7 +16,7 @@ __all__ = ["Job"]
 
 @dataclass(frozen=True)
 class Job:
-    """The job as one file knows it; None where untold.
+    """The job as one file knows it; None if unknown.
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
     rank's clock, the ``last_step`` that it recorded, and, in ``partial``, why there is no more.
@@ -64,7 +64,7 @@ class Job:
         )
 
     def identity(self, otherwise: tuple[int, str]) -> tuple[int, str]:
-        """The rank, and where it is known from: `metadata`, or as told ``otherwise``."""
+        """The rank, and where it is known from: `metadata`, or as given by ``otherwise``."""
         return otherwise if self.rank is None else (self.rank, "metadata")
 
     def groups(self, rank: int) -> Groups:
@@ -96,8 +96,8 @@ def _last_step(steps: Any) -> int | None:
 def _is_probe(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
-    told = [value.get(key) for key in ("at_ns", "offset_ns", "error_ns")]
-    return all(type(v) is int and abs(v) < _LATEST_NS for v in told) and value["error_ns"] >= 0
+    numbers = [value.get(key) for key in ("at_ns", "offset_ns", "error_ns")]
+    return all(type(v) is int and abs(v) < _LATEST_NS for v in numbers) and value["error_ns"] >= 0
 
 
 def _text(*values: Any) -> str | None:

@@ -21,10 +21,10 @@ from commtrace.reader.names import natural, worker
 from commtrace.table import Coded
 from commtrace.trace import RankTrace
 
-__all__ = ["ranks_by_order", "recordings", "same", "told", "window"]
+__all__ = ["fact", "ranks_by_order", "recordings", "same", "window"]
 
-_APART_NS = 600 * 10**9  # ranks of one run start within minutes, and their clocks agree better
-_NUMBERED_APART_NS = 10**9  # where only their order makes files ranks, they have to be of one time
+_GAP_NS = 600 * 10**9  # ranks of one run start within minutes, and their clocks agree better
+_NUMBERED_GAP_NS = 10**9  # where only their order makes files ranks, they have to be of one time
 _UNIX_NS = 10**18  # in 2001; what is less counts from somewhere else, on each host from its own
 _THREADS = {"kernels": "thread", "ops": "thread", "steps": "thread"}
 
@@ -64,7 +64,7 @@ def ranks_by_order(parts: Sequence[RankTrace]) -> dict[Path, int]:
     return {part.file: rank for rank, its in enumerate(processes) for part in its}
 
 
-def told(part: RankTrace, column: str) -> int | None:
+def fact(part: RankTrace, column: str) -> int | None:
     """An integer of the file's row of ``ranks``."""
     value = int(part.columns["ranks"][column][0])  # type: ignore[index]
     return None if value == NULL else value
@@ -72,13 +72,13 @@ def told(part: RankTrace, column: str) -> int | None:
 
 def window(part: RankTrace) -> tuple[int, int] | None:
     """When the file's events began and ended; None without any."""
-    start, end = told(part, "start_ns"), told(part, "end_ns")
+    start, end = fact(part, "start_ns"), fact(part, "end_ns")
     return None if start is None or end is None else (start, end)
 
 
 def _by_world(parts: Sequence[RankTrace]) -> list[list[RankTrace]]:
     """By the size of the job; who does not tell it belongs to the most."""
-    sizes = {part.file: told(part, "world_size") for part in parts}
+    sizes = {part.file: fact(part, "world_size") for part in parts}
     known = Counter(size for size in sizes.values() if size is not None)
     usual = known.most_common(1)[0][0] if known else None
     jobs: dict[int | None, list[RankTrace]] = defaultdict(list)
@@ -92,11 +92,11 @@ def _by_time(parts: list[RankTrace]) -> list[list[RankTrace]]:
     timed = sorted((part for part in parts if window(part)), key=_start)
     once = len({part.rank for part in timed}) == len(timed)
     numbered = all(part.provenance == "assumed" for part in parts)
-    apart_ns = _NUMBERED_APART_NS if numbered else _APART_NS
+    gap_ns = _NUMBERED_GAP_NS if numbered else _GAP_NS
     found: list[list[RankTrace]] = []
-    for cluster in _clusters(timed, apart_ns if once else 0):
+    for cluster in _clusters(timed, gap_ns if once else 0):
         _refuse_two_at_once(cluster)
-        home = next((one for one in found[::-1] if _continues(one, cluster, apart_ns)), None)
+        home = next((one for one in found[::-1] if _continues(one, cluster, gap_ns)), None)
         if home is None:
             found.append(cluster)
         else:
@@ -109,13 +109,13 @@ def _by_time(parts: list[RankTrace]) -> list[list[RankTrace]]:
     return found
 
 
-def _clusters(timed: Sequence[RankTrace], apart_ns: int) -> list[list[RankTrace]]:
+def _clusters(timed: Sequence[RankTrace], gap_ns: int) -> list[list[RankTrace]]:
     """Files in the order of time, cut where one begins that much behind the end of all before."""
     clusters: list[list[RankTrace]] = []
     reach = 0
     for part in timed:
         start, end = _window(part)
-        if clusters and (start - reach <= apart_ns or (apart_ns and end < _UNIX_NS)):
+        if clusters and (start - reach <= gap_ns or (gap_ns and end < _UNIX_NS)):
             clusters[-1].append(part)
         else:
             clusters.append([part])
@@ -133,14 +133,14 @@ def _refuse_two_at_once(cluster: Sequence[RankTrace]) -> None:
                 )
 
 
-def _continues(recording: Sequence[RankTrace], cluster: Sequence[RankTrace], apart_ns: int) -> bool:
+def _continues(recording: Sequence[RankTrace], cluster: Sequence[RankTrace], gap_ns: int) -> bool:
     """Whether a later cluster is of the same job."""
     before = _by_rank(recording)
     pairs = [(before[part.rank][-1], part) for part in cluster if part.rank in before]
     if pairs:
         return all(_one_process(a, b) for a, b in pairs)
     end, start = max(_window(part)[1] for part in recording), _window(cluster[0])[0]
-    return start - end <= apart_ns or start < _UNIX_NS
+    return start - end <= gap_ns or start < _UNIX_NS
 
 
 def _by_rank(parts: Iterable[RankTrace]) -> dict[int, list[RankTrace]]:
@@ -152,7 +152,7 @@ def _by_rank(parts: Iterable[RankTrace]) -> dict[int, list[RankTrace]]:
 
 def _one_process(a: RankTrace, b: RankTrace) -> bool:
     """Whether one process may have written two files, one behind the other."""
-    if not _apart(a, b) or (_host(a) and _host(b) and _host(a) != _host(b)):
+    if not _disjoint(a, b) or (_host(a) and _host(b) and _host(a) != _host(b)):
         return False
     folders = {a.file.resolve().parent, b.file.resolve().parent}
     if len(folders) > 1 and all((folder / "manifest.json").exists() for folder in folders):
@@ -167,7 +167,7 @@ def _one_process(a: RankTrace, b: RankTrace) -> bool:
     return process is not None and len(folders) == 1
 
 
-def _apart(a: RankTrace, b: RankTrace) -> bool:
+def _disjoint(a: RankTrace, b: RankTrace) -> bool:
     (start_a, end_a), (start_b, end_b) = _window(a), _window(b)
     return end_a <= start_b or end_b <= start_a
 

@@ -60,10 +60,10 @@ def hang(operation: Mapping[str, Any], waited_s: float, states: Mapping[int, _Op
         r: at for r, at in states.items() if not operation["ranks"] or r in operation["ranks"]
     }
     elsewhere = [r for r, at in others.items() if not _same(at, operation)]
-    told = [whereabouts(rank, others[rank]) for rank in elsewhere[:_MOST]]
+    stuck = [whereabouts(rank, others[rank]) for rank in elsewhere[:_MOST]]
     if len(elsewhere) > _MOST:
-        told.append(f"{len(elsewhere) - _MOST} more never came")
-    return "; ".join([f"has waited {waited_s:.0f} s in {phrase(operation)}", *told])
+        stuck.append(f"{len(elsewhere) - _MOST} more never came")
+    return "; ".join([f"has waited {waited_s:.0f} s in {phrase(operation)}", *stuck])
 
 
 def _same(at: _Operation, operation: Mapping[str, Any]) -> bool:

@@ -38,12 +38,12 @@ def rank(world_size: int | None, *, is_node: bool = False) -> dict[str, str] | N
                 "--nnodes: a launcher has started the ranks (RANK is set); "
                 "leave --nnodes, --node-rank and --rdzv-endpoint out"
             )
-        told = {"LOCAL_RANK": given["RANK"], "LOCAL_WORLD_SIZE": given["WORLD_SIZE"]}
+        known = {"LOCAL_RANK": given["RANK"], "LOCAL_WORLD_SIZE": given["WORLD_SIZE"]}
     elif world_size is None and not is_node and _is_task(given):
-        told = _slurm(given)
+        known = _slurm(given)
     else:
         return None
-    return {**FLIGHT_RECORDER, **told, **given}
+    return {**FLIGHT_RECORDER, **known, **given}
 
 
 def folder(environment: Mapping[str, str], out: Path | None) -> Path:
@@ -64,7 +64,7 @@ def folder(environment: Mapping[str, str], out: Path | None) -> Path:
 
 
 def finish(
-    program: Program, told: Mapping[str, Any], readings: list[Reading], error: str | None
+    program: Program, known: Mapping[str, Any], readings: list[Reading], error: str | None
 ) -> None:
     """Write the manifest, if this is the node's first rank: failed, unless all traces are whole."""
     environment = os.environ
@@ -78,7 +78,7 @@ def finish(
     facts = manifest.describe(
         {"program": program.described(), "window": str(program.plan)},
         environment,
-        backend=told.get("backend"),
+        backend=known.get("backend"),
         world_size=int(environment["WORLD_SIZE"]),
     )
     facts["clock_probe"] = manifest.clock_probe({number: readings})
@@ -93,7 +93,7 @@ def _incomplete(folder: Path, first: int, expected: int) -> str | None:
     found = dict(manifest.traces(folder))
     missing = [rank for rank in range(first, first + expected) if rank not in found]
     short = expected - len(found)  # where ranks are dealt out over nodes others than those may be
-    problems = [f"rank {rank}: left no trace" for rank in missing[: max(short, 0)]]
+    problems = [f"rank {rank}: no trace file" for rank in missing[: max(short, 0)]]
     for rank, file in found.items():
         if why := manifest.partial(file):
             problems.append(f"rank {rank}: {why}")

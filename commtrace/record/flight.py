@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-__all__ = ["Operation", "current", "dump", "left", "told", "waiting"]
+__all__ = ["Operation", "current", "dump", "left", "state", "waiting"]
 
 _RETIRED_S = 0.2
 
@@ -47,14 +47,14 @@ def dump(since_ns: int = 0) -> dict[str, Any] | None:
 
 
 def current() -> Operation | None:
-    """The operation that this rank waits for, else the last it called; None where untold."""
+    """The operation that this rank waits for, else the last it called; None if unknown."""
     operations = _operations(_dump())
     pending = [operation for operation in operations if not operation.done]
     return pending[0] if pending else operations[-1] if operations else None
 
 
-def told() -> dict[str, Any] | None:
-    """The same as the launcher is told."""
+def state() -> dict[str, Any] | None:
+    """The same as the launcher gets it."""
     operation = current()
     return operation.to_dict() if operation else None
 

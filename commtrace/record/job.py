@@ -91,5 +91,5 @@ class Program:
     @classmethod
     def from_json(cls, text: str) -> Program:
         """From what :meth:`to_json` made."""
-        told = json.loads(text)
-        return cls(**{**told, "plan": Plan(**told["plan"])})
+        fields = json.loads(text)
+        return cls(**{**fields, "plan": Plan(**fields["plan"])})

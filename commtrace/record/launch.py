@@ -80,7 +80,7 @@ def record(
 
 
 def _where(backend: str | None, world_size: int | None) -> tuple[Backend, int]:
-    """The backend and the number of ranks, where not told as the machine suggests."""
+    """The backend and the number of ranks, where not given as the machine suggests."""
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size: at least 1, not {world_size}")
     if backend not in (None, "gloo", "nccl"):

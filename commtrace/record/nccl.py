@@ -35,8 +35,8 @@ def facts(logs: Iterable[Path]) -> dict[str, Any] | None:
     if not version and not choices:
         return None
     columns = ("operation", "bytes", "algorithm", "protocol")
-    told = [{**dict(zip(columns, key, strict=True)), "count": n} for key, n in choices.items()]
-    return {"version": version, "choices": told}
+    counted = [{**dict(zip(columns, key, strict=True)), "count": n} for key, n in choices.items()]
+    return {"version": version, "choices": counted}
 
 
 def _choice(match: re.Match[str]) -> tuple[str | None, int, str, str]:

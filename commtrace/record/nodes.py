@@ -146,8 +146,8 @@ class Nodes:
     def _first_failure(self) -> Failure | None:
         time.sleep(_SETTLE_S)
         keys = [self._key(node, "failure") for node in range(self.place.nodes)]
-        told = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
-        return min((Failure(**one) for one in told), key=lambda one: one.order, default=None)
+        failures = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
+        return min((Failure(**one) for one in failures), key=lambda one: one.order, default=None)
 
     def _key(self, node: int, what: str) -> str:
         return f"commtrace/node{node}/{what}"
@@ -184,7 +184,7 @@ def meet(place: Place, ranks: int, timeout_s: float) -> Iterator[Nodes]:
 def _store(place: Place, timeout_s: float) -> tuple[int, Any]:
     """The port of the store and a connection to it; on the first node the store itself.
 
-    Its socket is bound before anyone is told its number: no other program can take it; and
+    Its socket is bound before anyone gets its number: no other program can take it; and
     to one address, so that only who reaches that can reach the store.
     """
     from torch.distributed import TCPStore

@@ -119,8 +119,8 @@ class Ranks:
     @property
     def readings(self) -> dict[int, list[Reading]]:
         """What the ranks read of their clocks."""
-        told = {r.number: r.words.get("recorded") or r.words.get("done") for r in self._ranks}
-        return {number: word.readings for number, word in told.items() if word}
+        words = {r.number: r.words.get("recorded") or r.words.get("done") for r in self._ranks}
+        return {number: word.readings for number, word in words.items() if word}
 
     @property
     def facts(self) -> dict[int, dict[str, Any]]:

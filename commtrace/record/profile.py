@@ -100,7 +100,7 @@ def record_steps(
 
 
 def barrier() -> None:
-    """Wait for all ranks; NCCL is told on which device, or it would guess and warn."""
+    """Wait for all ranks; NCCL is given the device, or it would guess and warn."""
     nccl = dist.get_backend() == "nccl"
     dist.barrier(device_ids=[torch.cuda.current_device()] if nccl else None)
 

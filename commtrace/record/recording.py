@@ -46,7 +46,7 @@ def step() -> None:
     commtrace it does nothing.
     """
     if _steps is not None:
-        _steps.told()
+        _steps.marked()
 
 
 class recording:  # noqa: N801 - a function to its users

@@ -55,14 +55,14 @@ class Word:
     @classmethod
     def from_bytes(cls, data: bytes) -> Word:
         """From what :meth:`to_bytes` made."""
-        told = json.loads(data)
-        return cls(**{**told, "readings": [Reading(**one) for one in told["readings"]]})
+        fields = json.loads(data)
+        return cls(**{**fields, "readings": [Reading(**one) for one in fields["readings"]]})
 
 
 class Report:
     """A context that reports the first exception that passes through it, and lets it pass.
 
-    It can be entered again inside itself, so that an error is told before a long clean-up.
+    It can be entered again inside itself, so that an error is reported before a long clean-up.
     ``operation`` finds what the rank communicates. Without a descriptor nobody listens.
     ``hung`` says what it waited for, if it has ended itself for that.
     """
@@ -72,7 +72,7 @@ class Report:
     ) -> None:
         self._pipe = None if descriptor is None else Connection(descriptor)
         self._operation = operation or (lambda: None)
-        self._told = False
+        self._ended = False
         self.has_recorded = False
         self.hung: str | None = None
         self._one_at_a_time = threading.Lock()
@@ -98,7 +98,7 @@ class Report:
 
     def failed(self, message: str, outcome: Literal["error", "usage"] = "error") -> None:
         """The rank ends, for this reason."""
-        if not self._told:
+        if not self._ended:
             self._tell(outcome, message, operation=self._operation())
 
     def fell_short(self, message: str) -> None:
@@ -139,9 +139,9 @@ class Report:
     def _tell(self, outcome: Outcome, message: str = "", **more: Any) -> None:
         with self._one_at_a_time:
             word = Word(outcome, message, time.time_ns(), **more)
-            if self._pipe is None or (self._told and word.is_last):
+            if self._pipe is None or (self._ended and word.is_last):
                 return
-            self._told |= word.is_last
+            self._ended |= word.is_last
             with contextlib.suppress(BrokenPipeError):  # the launcher has stopped listening
                 self._pipe.send_bytes(word.to_bytes())
 

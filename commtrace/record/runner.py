@@ -45,11 +45,11 @@ def main() -> None:
     """Run the program, record its window, report how it went, and end as it would have."""
     program = Program.from_json(sys.argv[1])
     report = bound_to_launcher() if program.launched else Report(None)
-    told: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     meetings: list[Meeting] = []
 
     def written(meeting: Meeting, facts: dict[str, Any]) -> None:
-        told.update(facts)
+        known.update(facts)
         meetings.append(meeting)
         report.recorded(meeting.readings, facts)
 
@@ -73,7 +73,7 @@ def main() -> None:
             print(f"commtrace: {short}", file=sys.stderr)  # noqa: T201
     readings = [reading for meeting in meetings for reading in meeting.readings]
     if not program.launched:
-        external.finish(program, told, readings, error)
+        external.finish(program, known, readings, error)
     if not error:
         report.done(readings)
     sys.exit(status)

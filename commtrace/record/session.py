@@ -122,24 +122,24 @@ class Session:
                     return ranks.wait(self._meanwhile(ranks, nodes))
             finally:
                 self.facts["clock_probe"] = manifest.clock_probe(ranks.readings)
-                if told := ranks.facts:
-                    self.facts["backend"] = next(iter(told.values()))["backend"]
+                if facts := ranks.facts:
+                    self.facts["backend"] = next(iter(facts.values()))["backend"]
                     self.facts["ranks"] = [
                         {"rank": rank, **{k: v for k, v in more.items() if k not in _OF_ALL}}
-                        for rank, more in told.items()
+                        for rank, more in facts.items()
                     ]
 
     def _meanwhile(self, ranks: Ranks, nodes: Nodes) -> Callable[[], Failure | None]:
         follow = Follower(self.folder.path / f"rank{nodes.first_rank}.log")
-        untold = [self.tell] if self.tell else []
+        tell = [self.tell] if self.tell else []
 
         def meanwhile() -> Failure | None:
             if self.tell:
                 follow()
-            if untold and len(ranks.facts) == self.ranks:
+            if tell and len(ranks.facts) == self.ranks:
                 for line in _recorded(ranks.facts[nodes.first_rank]):
-                    untold[0](line)
-                untold.clear()
+                    tell[0](line)
+                tell.clear()
             return nodes.failure()
 
         return meanwhile
@@ -166,15 +166,15 @@ class Session:
         manifest.write(path, self.facts, error)
 
 
-def _recorded(told: Mapping[str, Any]) -> Iterator[str]:
+def _recorded(facts: Mapping[str, Any]) -> Iterator[str]:
     """What a rank has recorded, in lines for the user."""
-    first, last = told["steps"] or (None, None)
+    first, last = facts["steps"] or (None, None)
     what = "all" if first is None else f"step {first}"
     if first != last:
         what = f"steps {first} to {last}"
-    then = "" if told["over"] else "; the program runs on, Ctrl-C ends it"
-    yield f"recorded {what}, {told['seconds']:.3g} s{then}"
-    yield from told["notes"]
+    then = "" if facts["over"] else "; the program runs on, Ctrl-C ends it"
+    yield f"recorded {what}, {facts['seconds']:.3g} s{then}"
+    yield from facts["notes"]
 
 
 def _kept(folder: Path) -> str:

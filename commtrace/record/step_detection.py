@@ -27,15 +27,15 @@ class Steps:
         self._window = window
         self._optimizer: Callable[[], object] = lambda: None  # a weak reference, once one stepped
         self._idle = 0
-        self._told = False
+        self._marked = False
         self._within = threading.local()
 
-    def told(self) -> None:
+    def marked(self) -> None:
         """The program says that a step ends, so that no optimizer need be asked any more."""
-        if self._told:
+        if self._marked:
             self._window.step()
         else:
-            self._told = True
+            self._marked = True
             self._window.recount()
 
     def watch_optimizers(self) -> None:
@@ -78,7 +78,7 @@ class Steps:
             self._counted(optimizer)
 
     def _counted(self, optimizer: Any) -> None:
-        if self._told:
+        if self._marked:
             return
         if torch._C._current_graph_task_id() != -1:  # no step ends within backward
             self._window.steps_in_backward = True

@@ -43,20 +43,20 @@ def watch(report: Report, timeout_s: float, *, request: Callable[[], object] | N
 
 def _watch(report: Report, timeout_s: float, request: Callable[[], object] | None) -> None:
     patience_s = min(_LOOK_S, timeout_s / 4)
-    told = False
+    reported = False
     with contextlib.suppress(EOFError):
         while True:
             order = report.order(patience_s)
             if order == "state":
-                report.at("state", flight.told())
+                report.at("state", flight.state())
             elif order == "leave":
                 _cut_connections()
             elif order == "window" and request:
                 request()
-            elif told or report.has_recorded:
+            elif reported or report.has_recorded:
                 continue
             elif (stuck := flight.waiting()) and stuck.waited_s() > timeout_s:
-                told = True
+                reported = True
                 if report.is_heard:
                     report.at("stuck", stuck.to_dict())
                 else:

@@ -76,7 +76,7 @@ class Window:
 
     @property
     def waits(self) -> bool:
-        """Whether no step has been seen yet."""
+        """Whether there was no step yet."""
         return self._stage is _Stage.WAITING and not self._ended
 
     def begin(self) -> None:
@@ -258,16 +258,16 @@ class Window:
             self._meeting.read()
         self._meeting.close()
         self._stage = _Stage.OVER
-        told = self._tell()
-        if told["backend"] is None and self._known:
-            told = self._known
+        known = self._tell()
+        if known["backend"] is None and self._known:
+            known = self._known
         facts = {
-            **told,
+            **known,
             **self._facts,
             "steps": None if whole else [self._first, self._ended],
             "seconds": round(self._profiler.recorded_s, 3),
             **self._profiler.extras.facts(),
-            "notes": [*self._notes(whole, told), *self._meeting.notes],
+            "notes": [*self._notes(whole, known), *self._meeting.notes],
         }
         probed = [reading.to_dict() for reading in self._meeting.readings]
         with profile.unstoppable():
@@ -288,20 +288,20 @@ class Window:
     def _tell(self) -> dict[str, Any]:
         return {**profile.whereabouts(), **profile.communication(self._profiler.began_ns)}
 
-    def _notes(self, whole: bool, told: Mapping[str, Any]) -> list[str]:
+    def _notes(self, whole: bool, known: Mapping[str, Any]) -> list[str]:
         notes = []
         if whole and not self._ended:
             length = f"its first {self._profiler.recorded_s:.1f} s"
             if self.steps_in_backward:
                 what = "the optimizers step within backward, and commtrace.step() was never called"
             else:
-                what = "no optimizer's step and no commtrace.step() was seen"
+                what = "no optimizer's step and no commtrace.step() was recorded"
             notes.append(f"{what}: recorded whole, {length}")
         if self._recounted_at:
             before = f"{counted(self._recounted_at, 'step')} of its optimizer"
-            notes.append(f"the program counts its own steps; the first ended behind {before}")
+            notes.append(f"the program counts its own steps; the first ended after {before}")
         if self._chooses and self._last is not None:
             notes += self._on_amount(self._last)
-        if told["backend"] is None:
+        if known["backend"] is None:
             notes.append("the program has no process group: rank and world size as it was started")
         return notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -76,7 +77,7 @@ def diagnose(
 ) -> Diagnosis:
     """Ask every rule, or the selected ones. ``thresholds`` is {rule: {field: value}}.
 
-    Findings come costliest first, symptoms behind their cause; one that has no cost of its
+    Findings come costliest first, symptoms after their cause; one that has no cost of its
     own where its symptoms' would stand. None costs more than the time it is a share of. A rule
     that breaks is skipped, with a note. UsageError for an unknown rule or threshold.
     """
@@ -112,13 +113,46 @@ def _placed(finding: Finding, run: Measures) -> Finding:
 
 def broken(name: str, error: Exception) -> str:
     """Why a rule is skipped that met what nobody thought of."""
-    told = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"error in {name}: {' '.join(told.split())}; please report it with the trace"
+    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"error in {name}: {' '.join(said.split())}; please report it with the trace"
+
+
+_OLD_NAMES = {
+    "min_share": ("min_step_share", 1.0),
+    "min_share_pct": ("min_step_share", 0.01),
+    "large_share_pct": ("large_step_share", 0.01),
+    "held_up_share": ("min_step_share", 1.0),
+}
+"""Names that thresholds had before 1.0: today's, and the factor to its unit."""
+
+
+def _renamed(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule's thresholds by the names of today. Warns of the old ones."""
+    known = {field.name for field in fields(rule_named(name))}
+    today = dict(values)
+    for old in values:
+        new, factor = _OLD_NAMES.get(old, (old, 1.0))
+        if old in known or new not in known:
+            continue
+        value = _value(rule_named(name), old, float, today.pop(old)) * factor
+        today.setdefault(new, value)
+        unit = ", a fraction" if factor != 1 else ""
+        warnings.warn(
+            f"{name}.{old} is now {name}.{new}{unit}: set {new} = {value:g}; "
+            "the old name goes with 1.0",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return today
 
 
 def configured(name: str, values: Mapping[str, Any]) -> Rule:
-    """The rule of a name with these thresholds. UsageError for an unknown or a bad one."""
+    """The rule of a name with these thresholds. UsageError for an unknown or a bad one.
+
+    Old names of thresholds are taken, with a FutureWarning.
+    """
     rule = rule_named(name)
+    values = _renamed(name, values)
     known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(rule)}
     for field in values:
         if field not in known:
@@ -149,20 +183,26 @@ def thresholds(given: Thresholds) -> Thresholds:
 
     Raises UsageError, which names the configuration's file, for what is unknown in it.
     """
-    file, known = config.rule_thresholds()
-    for name, values in known.items():
+    file, configuration = config.rule_thresholds()
+    known: dict[str, dict[str, Any]] = {}
+    for name, values in configuration.items():
         try:
-            configured(name, values)
+            known[name] = _renamed(name, values)
+            configured(name, known[name])
         except UsageError as error:
             raise UsageError(f"{file}: tool.commtrace.rules: {error}") from None
-    return known | {name: {**known.get(name, {}), **values} for name, values in given.items()}
+    over = {name: _renamed(name, values) for name, values in given.items()}
+    return known | {name: {**known.get(name, {}), **values} for name, values in over.items()}
 
 
 def check(select: Collection[str], ignore: Collection[str], given: Thresholds) -> None:
     """Raise UsageError for a rule or a threshold that there is not."""
     for name in (*select, *ignore):
         rule_named(name)
-    for name, values in thresholds(given).items():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # `diagnose` warns, too
+        asked = thresholds(given)
+    for name, values in asked.items():
         configured(name, values)
 
 
@@ -212,7 +252,7 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
         enough = other.cost_ns >= _EXPLAINED * symptom.cost_ns
-        if not other.cost_ns:  # untold: of the same operations, as far as streams tell
+        if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
         known = symptom.explained_by == other.rule or (symptom.rule in rule.explains and enough)
         if known and overlap and not elsewhere:

@@ -26,7 +26,7 @@ class Rule(ABC):
     """One diagnosis. Fields are thresholds, each with a default and its unit in its name.
 
     ``explains`` names the rules whose findings are, at the same time and place, symptoms
-    of this one, and ``same`` those that are only where they speak of the very same events;
+    of this one, and ``same`` those that are only where they report the very same events;
     ``good_news`` marks a rule that reports no fault.
     """
 
@@ -82,7 +82,7 @@ class Rule(ABC):
 
     @abstractmethod
     def check(self, run: Measures) -> Iterator[Finding]:
-        """Yield what is wrong. Raises CannotLook where the trace does not tell."""
+        """Yield what is wrong. Raises CannotLook where the trace lacks what it needs."""
 
     @staticmethod
     @abstractmethod

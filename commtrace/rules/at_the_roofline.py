@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import served, streams
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
 from commtrace.topology import uniform_link
@@ -38,7 +38,7 @@ class AtTheRoofline(Rule):
         compress, shard) or hide the operations behind compute.
 
     Blind spots
-        Says nothing without a recorded topology, where the GPUs of the machine are not all
+        Skipped without a recorded topology, where the GPUs of the machine are not all
         linked alike, or across machines.
     """
 
@@ -53,7 +53,7 @@ class AtTheRoofline(Rule):
         """One finding per operation and group."""
         link = uniform_link(run)
         if link is None:
-            raise CannotLook("no recorded topology tells one link between all GPUs")
+            raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         known = served(run)
         large = known[(known["size_bytes"] >= self.min_bytes) & known["factor"].notna()]
         found = []
@@ -62,7 +62,7 @@ class AtTheRoofline(Rule):
             possible = busbw <= link.peak_gb_s * float(some["factor"].clip(lower=1).median())
             if not possible or busbw < self.min_share * link.usual_gb_s:
                 continue
-            if worth_saying(some["transfer_ns"].sum(), run, self.min_step_share):
+            if worth_reporting(some["transfer_ns"].sum(), run, self.min_step_share):
                 found.append((len(some), some))
         for some in enough(found, self.min_count, "operation", "of one kind in one group"):
             yield self._finding(some, link, run)

@@ -10,7 +10,7 @@ from commtrace.causal.delays import felt_ns
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import hidden, served, streams
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
 from commtrace.topology import uniform_link
@@ -43,7 +43,7 @@ class BelowLinkSpeed(Rule):
         and for access control (ACS) or a container that forbids peer access.
 
     Blind spots
-        Says nothing without a recorded topology, where the GPUs of the machine are not all
+        Skipped without a recorded topology, where the GPUs of the machine are not all
         linked alike, or across machines. What other jobs send is not in the trace.
     """
 
@@ -59,7 +59,7 @@ class BelowLinkSpeed(Rule):
         several_ranks(run)
         link = uniform_link(run)
         if link is None:
-            raise CannotLook("no recorded topology tells one link between all GPUs")
+            raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         known = served(run)
         known = known.assign(hidden=known["operation"].map(hidden(run)))
         known = known[known["exact"] & known["factor"].notna()]
@@ -69,7 +69,7 @@ class BelowLinkSpeed(Rule):
             if float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s:
                 expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
                 cost = felt_ns(some, (some["transfer_ns"] - expected).clip(lower=0), run)
-                if worth_saying(cost, run, self.min_step_share):
+                if worth_reporting(cost, run, self.min_step_share):
                     found.append((len(some), (some, expected, cost)))
         which = "of one kind in one group"
         for slow, expected, cost in enough(found, self.min_count, "operation", which):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
-from commtrace.metrics.run.whole import share_pct
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms
@@ -26,7 +26,7 @@ class ByteInflation(Rule):
         In one group, a reduce_scatter whose output on every rank is as large as the whole
         tensor that an all_reduce (or reduce + broadcast) beside it reduces, then an
         all_gather to n times that: at least ``inflation`` times the bytes that summing the
-        tensor takes, and at least ``min_share_pct`` of the steps' time.
+        tensor takes, and at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         Each rank's part of a reduce_scatter is an n-th of its input. Who makes the output
@@ -35,33 +35,32 @@ class ByteInflation(Rule):
 
     What to do
         Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
-        At most the share of the time that the needless bytes have of all bytes is gained.
+        The potential saving is the needless bytes' share of the time.
 
     Blind spots
         The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
-        the pair. Without one the rule says that it could not look: any size is plausible.
+        the pair. Without one the rule is skipped: any size is plausible.
         That the two sum the same tensor follows from sizes and order, not from addresses.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     inflation: float = 1.5
-    min_share_pct: float = 1.0
+    min_step_share: float = 0.01
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group and size."""
         if len(run.collectives) and run.collectives["size_bytes"].isna().all():
-            raise CannotLook("the trace tells no sizes: record with record_shapes=True")
+            raise CannotLook("needs sizes: record with record_shapes=True")
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
             raise CannotLook(
-                "nothing beside reduce_scatter + all_gather tells the tensor's size: that they "
-                "move too many bytes could only be suspected"
+                "needs the tensor's size: nothing beside reduce_scatter + all_gather shows it, so "
+                "whether they move too many bytes is unknown"
             )
         for pair in found:
             cost = _cost_ns(pair)
-            share = share_pct(cost, run)
-            if pair.inflation >= self.inflation and share >= self.min_share_pct:
+            if pair.inflation >= self.inflation and worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(pair, cost)
 
     def _finding(self, pair: Pair, cost_ns: int) -> Finding:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import wall_ns, worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -31,7 +31,7 @@ class ColdStart(Rule):
     What it detects
         The operation that a group's own counter calls its first, at least ``slower`` times
         the median of ``others`` or more later ones of the same kind and size, slower than
-        any of them, and by at least ``min_share_pct`` of the steps. A time here is the
+        any of them, and by at least ``min_step_share`` of the steps. A time here is the
         host's call on the rank where it was shortest, and the transfer behind it.
 
     Why it costs time
@@ -45,17 +45,17 @@ class ColdStart(Rule):
         instead of making new ones. The statistics of one run are better without the first.
 
     Blind spots
-        Without sequence numbers a window's first operation may be any, and the rule does not
-        look; gloo numbers no sends and recvs. What new_group and init_process_group take
-        themselves is no operation. The first step may compile or allocate as well: that
-        delays arrivals, which are not counted here, but also the host's call.
+        Without sequence numbers a window's first operation may be any, and the rule is skipped;
+        gloo numbers no sends and recvs. What new_group and init_process_group take themselves is
+        no operation. The first step may compile or allocate as well: that delays arrivals, which
+        are not counted here, but also the host's call.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     slower: float = 2.0
     others: int = 3
-    min_share_pct: float = 1.0
+    min_step_share: float = 0.01
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of operation."""
@@ -64,8 +64,8 @@ class ColdStart(Rule):
         times = _times(run)
         if times.empty or not times["first"].any():
             raise CannotLook(
-                "no group's first operation is known to be in the trace: sequence numbers tell "
-                "(NCCL's Seq, or TORCH_FR_BUFFER_SIZE for gloo)"
+                "needs a group's first operation, as sequence numbers show it (NCCL's Seq, or "
+                "TORCH_FR_BUFFER_SIZE for gloo)"
             )
         found = []
         for _, kind in times.groupby(_KIND, observed=True, dropna=False):
@@ -74,7 +74,7 @@ class ColdStart(Rule):
             longest = float(later["time_ns"].max()) if len(later) else 0.0
             cold = first[first["time_ns"] > max(self.slower * usual, longest)]
             cost = wall_ns(cold["last_end_ns"], cold["time_ns"] - usual)
-            if len(cold) and worth_saying(cost, run, self.min_share_pct / 100):
+            if len(cold) and worth_reporting(cost, run, self.min_step_share):
                 found.append((len(later), (cold, later, usual, cost)))
         for one in enough(found, self.others, "later operation", "of the same kind"):
             yield self._finding(*one)
@@ -99,7 +99,7 @@ class ColdStart(Rule):
                 Evidence("later ones compared with", len(later), "operations", self.others),
             ),
             ruled_out=(
-                "late ranks: of the ranks' calls the shortest, of transfer that after all came",
+                "late ranks: the shortest of the ranks' calls counts, and transfer after the last",
                 "an outlier: none of the later ones took as long",
             ),
             advice=(

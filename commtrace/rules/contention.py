@@ -12,7 +12,7 @@ import pandas as pd
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -29,7 +29,7 @@ class Contention(Rule):
         Kernels of one name of which at least ``min_kernels`` ran beside communication and as
         many alone, the middle half of each within ``spread_pct``, and those beside took
         longer by more than a factor of ``min_slowdown`` (and not of ``max_slowdown``: that
-        is another shape of the same kernel). At least ``min_share`` of the steps' time was
+        is another shape of the same kernel). At least ``min_step_share`` of the steps' time was
         lost so, by these and by kernels of the same name that were partly beside.
 
     Why it costs time
@@ -49,7 +49,7 @@ class Contention(Rule):
     min_slowdown: float = 1.1
     max_slowdown: float = 3.0
     spread_pct: float = 15.0
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
@@ -59,12 +59,14 @@ class Contention(Rule):
         ]
         if not any(len(one) for one in compared):
             raise CannotLook(
-                "no kernel ran often enough both beside communication and alone, "
-                f"needs {self.min_kernels} of each"
+                f"needs a kernel that ran {self.min_kernels} times beside communication and as "
+                "often alone"
             )
         slow = [one[one["slowdown"] > self.min_slowdown] for one in compared]
         lost = [float(one["lost_ns"].sum()) for one in slow]
-        worth = [at for at, time in enumerate(lost) if worth_saying(time, run, self.min_share)]
+        worth = [
+            at for at, time in enumerate(lost) if worth_reporting(time, run, self.min_step_share)
+        ]
         if worth:
             worst = max(worth, key=lambda at: lost[at])
             ranks = tuple(sorted({int(slow[at]["rank"].iloc[0]) for at in worth}))
@@ -157,7 +159,7 @@ def _compute_kernels(run: Measures) -> pd.DataFrame:
     """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``."""
     kernels = run.kernels[run.kernels["kind"] == "compute"]
     if kernels.empty or not (run.collectives["device"] != "cpu").any():
-        raise CannotLook("no compute kernels and communication on one GPU")
+        raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
     for where, done in device_work(run).items():
         at = ((kernels["rank"] == where.rank) & (kernels["device"] == where.device)).to_numpy()

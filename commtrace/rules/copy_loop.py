@@ -12,7 +12,7 @@ from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import mb, ms
@@ -29,7 +29,7 @@ class CopyLoop(Rule):
 
     What it detects
         At least ``min_copies`` copies from or to the host, of less than ``max_bytes`` each,
-        next to which a device runs nothing because the host launches the next work only when
+        next to which a device is idle because the host launches the next work only when
         the copy is done. Idle time behind a copy counts, and before one if the host launched
         nothing ahead since the last; each up to ``max_stall_us`` µs. What all but one of the
         copies cost is at least ``min_step_share`` of the steps' time.
@@ -41,7 +41,7 @@ class CopyLoop(Rule):
 
     What to do
         Collect what is read on the device (``torch.stack``) and fetch it at once: one
-        ``.tolist()`` or ``.cpu()`` behind the loop; log less often than every step. To the
+        ``.tolist()`` or ``.cpu()`` after the loop; log less often than every step. To the
         device: one ``torch.tensor`` of the whole list, ``non_blocking=True`` from pinned
         memory, or make the values there (``torch.full``, ``torch.arange``).
 
@@ -67,7 +67,8 @@ class CopyLoop(Rule):
         worth = [
             one
             for one in found
-            if one.count >= self.min_copies and worth_saying(one.cost_ns, run, self.min_step_share)
+            if one.count >= self.min_copies
+            and worth_reporting(one.cost_ns, run, self.min_step_share)
         ]
         if worth:
             worst = max(worth, key=lambda one: one.cost_ns)
@@ -127,7 +128,7 @@ class CopyLoop(Rule):
 
     @staticmethod
     def bad() -> Measures:
-        """200 results of 4 bytes are read one by one: 2 µs of copying, 38 µs of nothing."""
+        """200 results of 4 bytes are read one by one: 2 µs of copying, 38 µs idle."""
         return _run(reads=200, every_us=40)
 
     @staticmethod
@@ -139,7 +140,7 @@ class CopyLoop(Rule):
 _WAY = {"DtoH": "to", "HtoD": "from"}
 _ADVICE = {
     "DtoH": "collect the values on the device (torch.stack) and fetch them at once, with one "
-    ".tolist() or .cpu() behind the loop instead of .item() or .cpu() in it; log less often",
+    ".tolist() or .cpu() after the loop instead of .item() or .cpu() in it; log less often",
     "HtoD": "send the values at once, with one torch.tensor of them all, from pinned memory with "
     "non_blocking=True, or make them on the device (torch.full, torch.arange)",
 }

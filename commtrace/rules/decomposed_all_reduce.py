@@ -12,7 +12,7 @@ from commtrace.causal.excess import counts, factors, in_words, ruled_out, source
 from commtrace.causal.lateness import chance
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
-from commtrace.metrics.run.whole import share_pct
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms
@@ -34,9 +34,9 @@ class DecomposedAllReduce(Rule):
         time, from the last arrival at the first to the end of the second, is at least
         ``slower`` times that of an all_reduce of the tensor in the same group: as measured
         in the trace, else by the model fitted to its all_reduces, else as a ring relates
-        them. All that is beyond it is at least ``min_share_pct`` of the steps. Or it is less
+        them. All that is beyond it is at least ``min_step_share`` of the steps. Or it is less
         slower, as on many ranks, but clearly (three quarters of the pairs are slower than
-        three quarters of the all_reduces), and that is ``large_share_pct`` of the steps. Of
+        three quarters of the all_reduces), and that is ``large_step_share`` of the steps. Of
         ``few`` pairs or more, over half have to be longer than the all_reduce of the same
         step; only if that is no chance (a sign test) is the claim called certain.
 
@@ -51,51 +51,52 @@ class DecomposedAllReduce(Rule):
 
     What to do
         Call all_reduce. Where every rank needs only its shard, keep the reduce_scatter and
-        leave out the all_gather. The difference to the all_reduce is gained at most.
+        leave out the all_gather. The potential saving is the difference to the all_reduce.
 
     Blind spots
-        A trace shows no addresses: that both work on one tensor follows from size, order and
-        from nothing running in between. Work of others between the two, even a division by
-        the number of ranks, makes it look like sharding, and the rule is silent. So it is
-        where the same all_gather also runs without its reduce_scatter, as in FSDP. Without
-        an all_reduce of the tensor beside it, bytes in excess cannot be seen.
+        A trace shows no addresses: that both work on one tensor follows from size, order and from
+        nothing running in between. Work of others between the two, even a division by the number
+        of ranks, makes it look like sharding, and the rule does not fire. Nor does it where the
+        same all_gather also runs without its reduce_scatter, as in FSDP. Without an all_reduce of
+        the tensor beside it, bytes in excess are not detected.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("emulated-operation", "exposed-communication")
     same: ClassVar[tuple[str, ...]] = ("byte-inflation",)
 
     slower: float = 1.25
-    min_share_pct: float = 1.0
-    large_share_pct: float = 5.0
+    min_step_share: float = 0.01
+    large_step_share: float = 0.05
     few: int = 10
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group, size and kind of pair."""
         if len(run.collectives) and run.collectives["size_bytes"].isna().all():
-            raise CannotLook("the trace tells no sizes: record with record_shapes=True")
+            raise CannotLook("needs sizes: record with record_shapes=True")
         for pair in pairs(run):
             once = reference(run, pair)
             if once.time_ns <= 0:
-                continue  # the trace tells no time of the all_reduce
+                continue  # the trace has no time of the all_reduce
             time = float(pair.times["time"].median())
-            share = share_pct((time - once.time_ns) * len(pair.times), run)
+            cost = (time - once.time_ns) * len(pair.times)
             longer = _longer(pair, once)
             if len(pair.times) >= self.few and 2 * longer <= len(pair.times):
                 continue
-            slower = time >= self.slower * once.time_ns > 0 and share >= self.min_share_pct
-            if slower or (share >= self.large_share_pct and _clear(pair, once)):
+            slower = time >= self.slower * once.time_ns
+            clear = worth_reporting(cost, run, self.large_step_share) and _clear(pair, once)
+            if clear or (slower and worth_reporting(cost, run, self.min_step_share)):
                 yield self._finding(run, pair, once)
 
     def _finding(self, run: Measures, pair: Pair, once: Reference) -> Finding:
         time = float(pair.times["time"].median())
         split = factors(pair, once)
-        told = [in_words(name, value) for name, value in split.items() if counts(value)]
+        shown = [in_words(name, value) for name, value in split.items() if counts(value)]
         return self.finding(
             (pair.times["start"], pair.times["end"]),
             summary=(
                 f"{pair.first} + {pair.second} of {mb(pair.size_bytes)} take "
                 f"{time / once.time_ns:.3g}x an all_reduce's time"
-                + (f" ({', '.join(told)})" if told else "")
+                + (f" ({', '.join(shown)})" if shown else "")
             ),
             streams=pair.streams,
             cost_ns=round((time - once.time_ns) * len(pair.times)),
@@ -126,10 +127,10 @@ class DecomposedAllReduce(Rule):
                 f"{mb(pair.size_bytes // pair.group_size**2)}"
             )
         if pair.tensor_bytes is None:
-            advice += "; nothing beside it tells the tensor's size, so bytes were not compared"
+            advice += "; the tensor's size is unknown, so bytes were not compared"
         if len(pair.times) == 1:
             advice += (
-                ". One observation cannot tell a cold start or noise from the rest: "
+                ". One observation cannot separate a cold start or noise from the rest: "
                 "repeat it, after a warm-up"
             )
         return advice

@@ -14,7 +14,7 @@ from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -48,7 +48,7 @@ class DegradedLink(Rule):
         the kernel's log (Xid, link speed), temperatures; take the host out and compare.
 
     Blind spots
-        One step is found, not several; a link that recovers is found if the slow part is
+        One step is detected, not several; a link that recovers is detected if the slow part is
         long. A neighbour's job on the same switch looks the same.
     """
 
@@ -77,7 +77,7 @@ class DegradedLink(Rule):
         if not groups:
             most = known.groupby("communicator", observed=True, dropna=False).size().max()
             had = 0 if known.empty else int(most)
-            raise too_few(had, "operation", self.min_count, "of one group seen on every rank")
+            raise too_few(had, "operation", self.min_count, "of one group recorded on every rank")
         for some in groups:
             yield from self._in_group(some, run)
 
@@ -89,13 +89,13 @@ class DegradedLink(Rule):
         times = some["transfer_ns"] / base
         before, after = some.iloc[:at], some.iloc[at:][base.iloc[at:].notna()]
         ratio = float(times[after.index].median())
-        apart = times[after.index].quantile(0.1) > times[before.index].quantile(0.9)
-        if not (apart and ratio >= self.min_ratio):
+        separate = times[after.index].quantile(0.1) > times[before.index].quantile(0.9)
+        if not (separate and ratio >= self.min_ratio):
             return
         slower = (after["transfer_ns"] - base[after.index]).clip(lower=0)
         cost = felt_ns(after, slower, run)
         more_compute = float(after["hidden"].median() - before["hidden"].median())
-        if more_compute > 0.2 or not worth_saying(cost, run, self.min_step_share):
+        if more_compute > 0.2 or not worth_reporting(cost, run, self.min_step_share):
             return
         since = int(after["first_arrival_ns"].iloc[0])
         yield self.finding(

@@ -55,12 +55,10 @@ class Desync(Rule):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group: its first divergence."""
         if len(run.ranks) < 2:
-            raise CannotLook("one rank only: nobody to disagree with")
+            raise CannotLook("needs several ranks")
         rows = _numbered(run)
         if rows.empty:
-            raise CannotLook(
-                "no sequence numbers: they come with NCCL's Seq, or with TORCH_FR_BUFFER_SIZE"
-            )
+            raise CannotLook("needs sequence numbers: NCCL's Seq, or TORCH_FR_BUFFER_SIZE")
         places = rows.groupby(_PLACE, sort=False)
         kinds = places[["op", "dtype", "size"]].nunique().max(axis=1)
         wrong = kinds[kinds > 1].reset_index()
@@ -134,7 +132,7 @@ def _numbered(run: Measures) -> pd.DataFrame:
     alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2
     rows = rows[~alone]
     size = rows["size_bytes"].astype("float64").map(mb, na_action="ignore")
-    told = size.astype(object).where(size.notna(), "")
+    sizes = size.astype(object).where(size.notna(), "")
     dtype = rows["dtype"].astype(object).where(rows["dtype"].notna(), "")
-    said = (rows["op"].astype(str) + " " + dtype.astype(str) + " " + told).str.strip()
+    said = (rows["op"].astype(str) + " " + dtype.astype(str) + " " + sizes).str.strip()
     return rows.assign(said=said)

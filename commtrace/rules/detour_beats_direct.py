@@ -10,11 +10,11 @@ from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.run.detours import Detour, Hops, detours
 from commtrace.metrics.run.peer_copies import Pair, pairs, too_few_copies
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.topology import named
-from commtrace.units import ms
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -25,17 +25,17 @@ class DetourBeatsDirect(Rule):
     """Copies between two GPUs take a slower way than one around would be.
 
     What it detects
-        A pair of GPUs, with ``min_copies`` copies of at least ``min_bytes``, whose bandwidth
-        a way around exceeds by ``min_ratio``, where that is worth ``min_share`` of the step.
-        The way around leads over a third GPU, its hops measured in this trace or told by the
-        recorded topology, or through pinned host memory, as fast as pinned copies in the
-        trace, else as the GPU's PCIe usually is, else as PCIe 3, which is then an assumption.
-        The time in which other copies used it is taken off.
+        A pair of GPUs, with ``min_copies`` copies of at least ``min_bytes``, whose bandwidth a
+        way around exceeds by ``min_ratio``, where that is worth ``min_step_share`` of the step.
+        The way around leads over a third GPU, its hops measured in this trace or known from the
+        recorded topology, or through pinned host memory, as fast as pinned copies in the trace,
+        else as the GPU's PCIe usually is, else as PCIe 3, which is then an assumption. The time
+        in which other copies used it is taken off.
 
     Why it costs time
         Peer access across CPU sockets often reaches less than a PCIe link can carry, and a
         fraction of what NVLinks do, even twice in a row. The driver does not look for the
-        way around: it copies as it was told.
+        way around: it copies the way it was asked to.
 
     What to do
         Relay over the named GPU in chunks, so that both hops work at the same time; or stage
@@ -43,13 +43,13 @@ class DetourBeatsDirect(Rule):
 
     Blind spots
         A way through the host is judged by usual figures unless the trace has pinned copies.
-        Collectives may use the detour's links unseen. A relay needs memory on the GPU between.
+        Collectives may use the detour's links unnoticed. A relay needs memory on the GPU between.
     """
 
     min_bytes: int = 16_000_000
     min_copies: int = 3
     min_ratio: float = 1.25
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per pair, with its fastest detour."""
@@ -62,7 +62,7 @@ class DetourBeatsDirect(Rule):
                 best = max(detours(pair, hops), key=lambda way: way.gb_s)
                 cost = round(total(pair.busy) - pair.size_bytes / max(best.gb_s, 1e-9))
                 faster = best.gb_s >= self.min_ratio * pair.at_most_gb_s
-                if faster and worth_saying(cost, run, self.min_share):
+                if faster and worth_reporting(cost, run, self.min_step_share):
                     yield self._finding(pair, best, cost, hops)
 
     def _finding(self, pair: Pair, best: Detour, cost: int, hops: Hops) -> Finding:
@@ -102,7 +102,7 @@ class DetourBeatsDirect(Rule):
 
 
 def _ruled_out(pair: Pair, best: Detour) -> tuple[str, ...]:
-    alone = f"{pair.alone} copies ran while no other peer copy did"
+    alone = f"{counted(pair.alone, 'copy')} ran while no other peer copy did"
     beside = f"all that ran beside it makes only {pair.at_most_gb_s:.3g} GB/s"
     taken = f"other copies used it in {best.busy_pct:.0f} % of the time, and that is taken off"
     return (
@@ -140,7 +140,7 @@ def _possible_relay(pair: Pair, best: Detour, hops: Hops) -> tuple[tuple[Evidenc
     evidence = Evidence(f"over {some}, with a second hop of {second:.3g} GB/s", whole, "GB/s")
     advice = (
         f"; better, if {some} has NVLinks to {pair.destination} (neither copied nor recorded "
-        f"here; nvidia-smi topo -m tells): a relay whose second hop makes {second:.3g} GB/s "
+        f"here; nvidia-smi topo -m shows it): a relay whose second hop makes {second:.3g} GB/s "
         f"reaches {whole:.3g} one tensor at a time, up to {second:.3g} in chunks, "
         f"{whole / pair.gb_s:.2g} to {second / pair.gb_s:.2g} times the direct copy"
     )

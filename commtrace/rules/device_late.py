@@ -22,7 +22,7 @@ class DeviceLate(Rule):
     """A late rank's device computes longer than the others' before the collective.
 
     What it detects
-        A straggler (see that rule: at least ``min_operations``, at least ``min_share`` of the
+        A straggler (see that rule: at least ``min_operations``, at least ``min_step_share`` of the
         steps' time) whose device, between one arrival and the next, is busy with compute or
         copies longer than the others' median by at least half of what that costs. On a CPU the
         device is the operators of the calling thread.
@@ -40,11 +40,11 @@ class DeviceLate(Rule):
     """
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per straggler whose device was busy."""
-        for late, doing in stragglers_doing(run, self.min_operations, self.min_share):
+        for late, doing in stragglers_doing(run, self.min_operations, self.min_step_share):
             cause = doing.cause(late.each_ns)
             if cause in ("compute", "copy"):
                 yield self._finding(late, doing, cause)

@@ -10,7 +10,7 @@ from commtrace.causal.awaited import rooted
 from commtrace.causal.lateness import chance
 from commtrace.diagnosis import Evidence, Finding, enough
 from commtrace.intervals import total, union
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -31,25 +31,25 @@ class EarlyRoot(Rule):
     What it detects
         A root that is the first at its reduces or gathers more often than one in as many as
         there are ranks (a binomial test over at least ``min_operations`` of one communicator
-        and root), and waits for the first of the others for at least ``min_share`` of the
+        and root), and waits for the first of the others for at least ``min_step_share`` of the
         steps' time.
 
     Why it costs time
-        The root stands still, while the others go on: only it waits.
+        The root is idle, while the others go on: only it waits.
 
     What to do
         Give the root other work first: reorder its calls, or call asynchronously. Where the
         root is early because it has less to do, give it more.
 
     Blind spots
-        NCCL's metadata does not name the root: there the rule cannot look. Waiting for the
+        NCCL's metadata does not name the root: there the rule is skipped. Waiting for the
         later ones, after the first came, is not counted.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("straggler", "exposed-communication")
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per communicator and root."""
@@ -63,7 +63,7 @@ class EarlyRoot(Rule):
             p_value = min(chance(len(early), len(mine), fair) * keys.ngroups, 1.0)
             few = len(mine) < self.min_operations and len(early) > fair * len(mine)
             sure = few or p_value <= _SIGNIFICANT
-            if sure and worth_saying(_cost_ns(early), run, self.min_share):
+            if sure and worth_reporting(_cost_ns(early), run, self.min_step_share):
                 found.append((len(mine), (early, len(mine), p_value)))
         for one in enough(found, self.min_operations, "operation", "with one root"):
             yield self._finding(*one)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import wall_ns, worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -26,7 +26,7 @@ class EmulatedOperation(Rule):
 
     What it detects
         Operations that the backend carries out by another one whose every rank has to move
-        more bytes, where the difference is at least ``min_share_pct`` of the steps. gloo
+        more bytes, where the difference is at least ``min_step_share`` of the steps. gloo
         runs a reduce_scatter as a full all_reduce and throws away all but one part.
 
     Why it costs time
@@ -35,22 +35,23 @@ class EmulatedOperation(Rule):
 
     What to do
         Use a backend that has the operation (NCCL on GPUs), or call what runs anyway if its
-        result can be used. At most the share of the bytes that a native operation saves.
+        result can be used. The potential saving is the bytes' share that a native operation does
+        not move.
 
     Blind spots
-        Only what the trace names both ways can be seen: the call, and what ran. What a
+        Needs both names in the trace: of the call, and of what ran. What a
         native operation would take is by its bytes at the same bandwidth, not measured.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    min_share_pct: float = 1.0
+    min_step_share: float = 0.01
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per call and what ran for it."""
         rows = run.collectives
         if len(rows) and (rows["op"].isna() | rows["executed"].isna()).all():
-            raise CannotLook("the trace does not tell both what was called and what ran")
+            raise CannotLook("needs both what was called and what ran")
         called, done = rows["op"].astype(object), rows["executed"].astype(object)
         differs = (called != done).to_numpy() & called.notna().to_numpy() & done.notna().to_numpy()
         kinds = rows[differs].groupby(["op", "executed", "group_size"], observed=True)
@@ -61,7 +62,7 @@ class EmulatedOperation(Rule):
                 ran = _operations(run, rows, emulated)
                 times = ran["transfer_ns"].astype("float64")
                 cost = wall_ns(ran["last_end_ns"], times * (1 - native / moved))
-                if worth_saying(cost, run, self.min_share_pct / 100):
+                if worth_reporting(cost, run, self.min_step_share):
                     yield self._finding(emulated, times, moved / native, cost)
 
     def _finding(
@@ -81,9 +82,7 @@ class EmulatedOperation(Rule):
                 Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
                 Evidence("a native one, by its bytes", time / excess / 1e6, "ms"),
             ),
-            ruled_out=(
-                f"a slow {op}: it is {executed} that the trace shows running under the call",
-            ),
+            ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
             advice=(
                 f"use a backend that has {op}, or call {executed} where its whole result is of use"
             ),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
-from commtrace.metrics.rank.exposed_calls import ahead, most_exposed, unlaunched_ns
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -27,9 +27,9 @@ class ExposedCommunication(Rule):
     What it detects
         Per device and step, communication during which no compute runs, as far as there is
         compute in that step which runs without communication: the smaller of the two could
-        hide behind the other. It speaks where this is at least ``min_share`` of the steps'
+        hide behind the other. It fires where this is at least ``min_step_share`` of the steps'
         time on the median device, and less than ``hidden_pct`` of communication is hidden
-        already: some end of it always sticks out. Where compute could hide less than
+        already: some end of it is always exposed. Where compute could hide less than
         ``min_hideable_pct`` of what is exposed, the run is communication, and no overlap
         helps it.
 
@@ -38,20 +38,20 @@ class ExposedCommunication(Rule):
         take the longer of the two times, in turn the sum.
 
     What to do
-        Call with ``async_op=True`` and wait where the result is used; start the reduction of
-        each bucket as its gradients are ready; prefetch the next layer's parameters. At most
-        the smaller of exposed communication and independent compute is gained. Where calls
-        run asynchronously already, what is left comes behind the last compute (buckets of
-        other sizes, fewer bytes), or the host launches that compute too late (launch-gap).
+        Call with ``async_op=True`` and wait where the result is used; start the reduction of each
+        bucket as its gradients are ready; prefetch the next layer's parameters. The potential
+        saving is the smaller of exposed communication and independent compute. Where calls run
+        asynchronously already, what is left comes after the last compute (buckets of other sizes,
+        fewer bytes), or the host launches that compute too late (launch-gap).
 
     Blind spots
-        Whether the compute is independent: a trace does not tell which result it needs, and
+        Whether the compute is independent: a trace does not show which result it needs, and
         compute that needs it cannot hide it. Exposed time includes waiting for late ranks.
         Without recorded shapes calls count as asynchronous if compute launched later runs
         beside them.
     """
 
-    min_share: float = 0.05
+    min_step_share: float = 0.05
     hidden_pct: float = 80.0
     min_hideable_pct: float = 10.0
 
@@ -59,23 +59,23 @@ class ExposedCommunication(Rule):
         """At most one finding, of all devices together."""
         found = _per_device(run)
         if found.empty:
-            raise CannotLook("no device of which both communication and compute are told")
+            raise CannotLook("needs a device with both communication and compute")
         gain = float(found["gain_ns"].median())
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
-        if helps and worth_saying(gain, run, self.min_share):
+        if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, round(gain), hidden, run)
 
     def _finding(self, found: pd.DataFrame, gain: int, hidden: float, run: Measures) -> Finding:
         share = share_pct(gain, run)
         exposed = float(found["exposed_ns"].median())
         most, part = most_exposed(run)
-        op = most or "untold operations"
-        calls, late = ahead(run, most), unlaunched_ns(run)
-        starved = late > exposed / 2 and len(calls) > 0 and bool(calls["ahead"].all())
+        op = most or "unknown operations"
+        calls, late = asynchronous(run, most), unlaunched_ns(run)
+        starved = late > exposed / 2 and len(calls) > 0 and bool(calls["asynchronous"].all())
         each = f" (median of {len(found)} devices)" if len(found) > 1 else ""
-        # Of kernels of libraries that tell nothing of their operations there are no rows.
+        # Of kernels of libraries that name no operations there are no rows.
         kernels = run.kernels[run.kernels["kind"] == "communication"]
         communication = run.collectives if len(run.collectives) else kernels
         return self.finding(
@@ -89,7 +89,7 @@ class ExposedCommunication(Rule):
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence("compute without communication", float(found["free_ns"].median()), "ns"),
-                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
                 Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
                 Evidence(f"share of {op} in what is exposed", part, "%"),
                 Evidence("of it before the next compute was launched", late, "ns"),
@@ -141,24 +141,24 @@ def _per_device(run: Measures) -> pd.DataFrame:
 
 def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:
     """What to do about an operation, by how many of its calls hold up their device."""
-    held = len(calls) - int(calls["ahead"].sum())
+    held = len(calls) - int(calls["asynchronous"].sum())
     if starved:
         return (
-            f"{op} runs asynchronously already, but the compute behind it was not launched yet: "
+            f"{op} runs asynchronously already, but the compute after it was not launched yet: "
             "see to the host first, which launches too late"
         )
     if held or calls.empty:
         which = f"the {held} of {len(calls)} {op} that hold up their device"
         return (
             f"start {which if 0 < held < len(calls) else op} asynchronously and wait for it only "
-            "where its result is used; the trace does not tell whether the compute needs it at once"
+            "where its result is used; the trace does not show whether compute needs it at once"
         )
     if (calls["phase"] == "backward").all():
         return (
-            f"{op} runs asynchronously already; what is left sticks out behind backward: try "
+            f"{op} runs asynchronously already; what is left is exposed after backward: try "
             "other bucket sizes (bucket_cap_mb), or send fewer bytes (bf16 gradients)"
         )
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
-        "bytes; the trace does not tell whether the compute needs it at once"
+        "bytes; the trace does not show whether compute needs it at once"
     )

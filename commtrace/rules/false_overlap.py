@@ -14,7 +14,7 @@ from commtrace.arrays import Int64
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import cut, ms
@@ -38,13 +38,13 @@ class FalseOverlap(Rule):
         Calls with ``async_op=True``, at least ``min_operations`` of one kind under one label,
         of which at least four fifths hide nothing: the device (gloo: the calling thread) does
         next to nothing until they are done, then computes at once. What that compute could
-        have hidden is at least ``min_share`` of the steps' time.
+        have hidden is at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         The call is written to overlap and does not: communication and compute run in turn.
 
     What to do
-        Move ``wait()`` behind the work that does not need the result.
+        Move ``wait()`` after the work that does not need the result.
 
     Blind spots
         Whether the compute behind it needs the result: then it is no fault. A wait has no
@@ -55,13 +55,13 @@ class FalseOverlap(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of call and label."""
         if run.collectives["asynchronous"].isna().all():
             raise CannotLook(
-                "the trace does not tell which calls are asynchronous: record it with shapes"
+                "needs to know which calls are asynchronous: record with record_shapes=True"
             )
         calls = _calls(run)
         found = []
@@ -69,7 +69,7 @@ class FalseOverlap(Rule):
             blocked = mine[mine["blocked"]]
             cost = float(blocked.groupby("rank")["regained_ns"].sum().median())
             mostly = len(blocked) >= _MOSTLY * len(mine)
-            if mostly and worth_saying(cost, run, self.min_share):
+            if mostly and worth_reporting(cost, run, self.min_step_share):
                 found.append((len(blocked), (blocked, len(mine), round(cost))))
         which = "of one kind that hide nothing"
         for blocked, many, saved in enough(found, self.min_operations, "call", which):
@@ -95,15 +95,15 @@ class FalseOverlap(Rule):
                     self.min_operations,
                 ),
                 Evidence("median time blocked", float(blocked["blocked_ns"].median()), "ns"),
-                Evidence("compute right behind them", float(blocked["behind_ns"].median()), "ns"),
-                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence("compute right after them", float(blocked["behind_ns"].median()), "ns"),
+                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=(
                 "synchronous calls: only those made with async_op=True are counted",
                 "the last of several that overlap: most calls of the kind hide nothing",
             ),
             advice=(
-                "move wait() behind the compute that does not need the result; that it was waited "
+                "move wait() after the compute that does not need the result; that it was waited "
                 "for is inferred from the idle time until the operation's end"
             ),
         )

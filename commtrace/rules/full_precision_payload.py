@@ -10,7 +10,7 @@ import numpy as np
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
-from commtrace.metrics.run.whole import wall_ns, worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms
@@ -31,10 +31,10 @@ class FullPrecisionPayload(Rule):
 
     What it detects
         float32 operations of at least ``min_bytes`` in a run whose matrix kernels, as far as
-        their names tell a precision, spend at least ``min_half_share`` of their time in half
-        or lower precision; where sending two bytes for each element would gain
-        ``min_step_share`` of the step. The gain is by a model fitted from the trace, else half
-        the transfer; only what no compute hides counts.
+        their names show a precision, spend at least ``min_half_share`` of their time in half or
+        lower precision; where sending two bytes for each element would save ``min_step_share`` of
+        the step. The saving is by a model fitted from the trace, else half the transfer; only
+        what no compute hides counts.
 
     Why it costs time
         Twice the bytes, for digits that the forward and backward pass never had.
@@ -59,13 +59,13 @@ class FullPrecisionPayload(Rule):
         """One finding, for all float32 operations."""
         share = _half_share(run)
         if share is None:
-            raise CannotLook("no kernel's name tells in which precision the model computes")
+            raise CannotLook("needs kernels whose names show the precision of the model's compute")
         known = served(run)
         exposed = 1 - known["operation"].map(hidden(run))
         gain = _gain_ns(known) * exposed
         full = (known["dtype"] == "float32") & (known["size_bytes"] >= self.min_bytes)
         some, cost = known[full], wall_ns(known.loc[full, "last_end_ns"], gain[full])
-        if share < self.min_half_share or not worth_saying(cost, run, self.min_step_share):
+        if share < self.min_half_share or not worth_reporting(cost, run, self.min_step_share):
             return
         taken = float(some["transfer_ns"].sum())
         yield self.finding(
@@ -104,14 +104,14 @@ class FullPrecisionPayload(Rule):
 
 
 def _half_share(run: Measures) -> float | None:
-    """The share of half precision in the matrix kernels' time, None where no name tells."""
+    """The share of half precision in the matrix kernels' time, None if no name shows it."""
     kernels = run.kernels[run.kernels["kind"] == "compute"]
     time = kernels.groupby("name", observed=True)["duration_ns"].sum()
     names = time.index.astype(str)
     half = names.str.contains(HALF, case=False)
     matrix = names.str.contains(MATRIX, case=False)
-    told = matrix & (half | names.str.contains(SINGLE, case=False))
-    known = int(time[told].sum())
+    named = matrix & (half | names.str.contains(SINGLE, case=False))
+    known = int(time[named].sum())
     return int(time[matrix & half].sum()) / known if known else None
 
 

@@ -14,7 +14,7 @@ from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import covered, subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.timelines import ready_ns
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, ms
@@ -34,7 +34,7 @@ class HeadOfLine(Rule):
         Operations that were launched, and whose inputs were computed, while another
         operation of other bytes, and of another group or kind, ran on the same stream
         (gloo: the same thread), and that started as soon as it was done. At least
-        ``min_operations`` of them; what they would gain in front is at least ``min_share`` of
+        ``min_operations`` of them; what they would save in front is at least ``min_step_share`` of
         the steps' time: the time in which they queued and the device computed nothing, at most
         the compute that follows before the host calls the next operation, since only that
         could run beside what was in front.
@@ -56,7 +56,7 @@ class HeadOfLine(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of blocked operation and kind of blocker."""
@@ -69,7 +69,7 @@ class HeadOfLine(Rule):
         for _, mine in stuck.groupby(kinds, observed=True, dropna=False):
             per_rank = mine.groupby("rank")
             cost = max(_gain_ns(of_rank, run) for _, of_rank in per_rank)
-            if worth_saying(cost, run, self.min_share):
+            if worth_reporting(cost, run, self.min_step_share):
                 found.append((int(per_rank.size().max()), (mine, cost)))
         for mine, cost in enough(found, self.min_operations, "operation", "stuck behind one kind"):
             yield self._finding(mine, cost, run)
@@ -97,7 +97,7 @@ class HeadOfLine(Rule):
                     f"compute that could run meanwhile, {of_time(run)}",
                     share,
                     "%",
-                    100 * self.min_share,
+                    100 * self.min_step_share,
                 ),
             ),
             ruled_out=(
@@ -146,18 +146,18 @@ def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
         ready_ns=np.maximum(ready_ns(calls, run), before["start_ns"]),
     )
     op, group = (calls[name].astype(object) for name in ("op", "group"))
-    told = calls["op"].notna() & calls["blocker"].notna() & (op != "barrier")
-    told &= calls["blocker"].astype(object) != "barrier"
+    has_op = calls["op"].notna() & calls["blocker"].notna() & (op != "barrier")
+    has_op &= calls["blocker"].astype(object) != "barrier"
     other_group = group.notna() & (group != calls["blocker_group"].astype(object))
     other_bytes = (calls["size_bytes"] != before["size_bytes"]).fillna(value=False)
     other_kind = op != calls["blocker"].astype(object)
     waited = calls["ready_ns"] < before["end_ns"]
     at_once = (calls["start_ns"] - before["end_ns"]).between(0, _AT_ONCE_NS)
-    return calls[told & other_bytes & (other_kind | other_group) & waited & at_once]
+    return calls[has_op & other_bytes & (other_kind | other_group) & waited & at_once]
 
 
 def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:
-    """What one rank gains if none of them is stuck."""
+    """What one rank saves if none of them is stuck."""
     rank, device = int(stuck["rank"].iloc[0]), str(stuck["device"].iloc[0])
     ready = stuck["ready_ns"].to_numpy(dtype=np.int64)
     start = stuck["start_ns"].to_numpy()
@@ -167,7 +167,7 @@ def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:
         return 0
     waits = start - ready - covered(ready, start, compute)
     behind = covered(end, np.maximum(_next_call_ns(end, rank, run), end), compute)
-    # Threads may be stuck at the same time: that time is gained once.
+    # Threads may be stuck at the same time: that time is saved once.
     at_most = total(subtract(union(ready, start), compute))
     return min(int(np.minimum(waits, behind).sum()), at_most)
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostLate(Rule):
-    """A late rank's host enqueues the collective late while its device stands idle.
+    """A late rank's host enqueues the collective late while its device is idle.
 
     What it detects
-        A straggler (see that rule: at least ``min_operations``, at least ``min_share`` of the
+        A straggler (see that rule: at least ``min_operations``, at least ``min_step_share`` of the
         steps' time) whose device, between one arrival and the next, is idle longer than the
         others' median by at least half of what that costs, and whose host enqueues later by at
         least half of it. On a CPU, where enqueueing is the start, the calling thread's idle
@@ -36,18 +36,18 @@ class HostLate(Rule):
         collection out of the steps, give the process its own cores.
 
     Blind spots
-        What the host did instead: a trace without Python stacks does not say. Operators
+        What the host did instead: a trace without Python stacks does not show it. Operators
         called by no other are all that is kept of a CPU, and only where work runs on it.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("copy-loop", "launch-gap")
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per straggler whose device was idle."""
-        for late, doing in stragglers_doing(run, self.min_operations, self.min_share):
+        for late, doing in stragglers_doing(run, self.min_operations, self.min_step_share):
             if doing.cause(late.each_ns) == "idle" and _enqueued_late(late, doing):
                 yield self._finding(late, doing)
 

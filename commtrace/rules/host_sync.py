@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commtrace.arrays import Int64
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.timelines import Timeline, timelines
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import ms
@@ -36,7 +36,7 @@ class HostSync(Rule):
         interval between launches, until the collective, or a copy of its result to the host,
         is done, and resumes within ``resume_us`` µs of that (behind such a copy, within two
         of its usual intervals). At least ``min_operations`` of them; the device's idle time
-        until launches are ahead of it again, or the host reads more, is at least ``min_share``
+        until launches are ahead of it again, or the host reads more, is at least ``min_step_share``
         of the steps' time.
 
     Why it costs time
@@ -57,21 +57,21 @@ class HostSync(Rule):
 
     min_operations: int = 10
     resume_us: float = 100.0
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
         calls = run.collectives
         calls = calls[(calls["device"] != "cpu") & calls["launch_ns"].notna()]
         if len(calls) < self.min_operations:
-            raise CannotLook(f"fewer than {self.min_operations} collectives launched on a GPU")
+            raise CannotLook(f"needs {self.min_operations} collectives launched on a GPU")
         found = []
         for line in timelines(run):
             mine = calls[(calls["rank"] == line.rank) & (calls["device"] == line.device)]
             to_host = run.copies[(run.copies["rank"] == line.rank) & (run.copies["kind"] == "DtoH")]
             blocked, by_copy, idle = _blocked(line, mine, to_host, round(1e3 * self.resume_us))
             enough = len(blocked) >= self.min_operations
-            if enough and worth_saying(idle, run, self.min_share):
+            if enough and worth_reporting(idle, run, self.min_step_share):
                 found.append((idle, by_copy, blocked, line))
         if found:
             worst = max(found, key=lambda one: one[0])
@@ -91,7 +91,7 @@ class HostSync(Rule):
             (blocked, blocked),
             summary=(
                 f"rank {line.rank}'s host blocks on {len(blocked)} collectives, and "
-                f"{line.device} then has nothing to run for {ms(idle)}"
+                f"{line.device} is then idle for {ms(idle)}"
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),
@@ -104,7 +104,7 @@ class HostSync(Rule):
                     self.min_operations,
                 ),
                 Evidence("of these with a copy to the host", by_copy, "operations"),
-                Evidence(f"idle behind them, {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(f"idle after them, {of_time(run)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=("a slow host: it resumes when the collective is done, each time",),
             advice=(
@@ -156,8 +156,8 @@ def _blocked(
 ) -> tuple[Int64, int, int]:
     """When the host unblocked, how often a copy shows why, and the idle time behind it all."""
     launches = np.sort(line.launch_ns)
-    apart = np.diff(launches)
-    usual = float(np.median(apart[apart > 0])) if (apart > 0).any() else 0.0
+    intervals = np.diff(launches)
+    usual = float(np.median(intervals[intervals > 0])) if (intervals > 0).any() else 0.0
     launch = calls["launch_ns"].to_numpy(dtype=np.int64)
     done = calls["start_ns"].to_numpy() + calls["duration_ns"].to_numpy()
     read, read_launch = _read(launch, done, to_host, resume_ns)
@@ -204,7 +204,7 @@ def _idle_after(line: Timeline, time_ns: int) -> int:
     Or until a second copy from or to the host: that one blocks it, no longer the collective.
     """
     first = int(np.searchsorted(line.start_ns, time_ns))
-    ahead = np.flatnonzero((line.ready_ns > _RECOVERED_NS)[first:])
+    recovered = np.flatnonzero((line.ready_ns > _RECOVERED_NS)[first:])
     copies = np.flatnonzero(line.with_host[first:])[1:]
-    stop = first + min([len(line.start_ns) - first, *ahead[:1].tolist(), *copies[:1].tolist()])
+    stop = first + min([len(line.start_ns) - first, *recovered[:1].tolist(), *copies[:1].tolist()])
     return int(line.idle_ns[first:stop].sum())

@@ -42,7 +42,7 @@ class ImpossibleNumber(Rule):
         that is not what was sent), and does the event cover all of the transfer?
 
     Blind spots
-        A wrong number within what is possible is not seen. On gloo a send can end when its
+        A wrong number within what is possible is not detected. On gloo a send can end when its
         bytes are in a buffer: sends and receives on the CPU are not looked at. Nor are copies
         within a GPU, whose limit is the memory.
     """
@@ -61,7 +61,7 @@ class ImpossibleNumber(Rule):
             known = self._operations(run)
         except CannotLook:
             if copies.empty:
-                raise CannotLook("neither an operation nor a copy tells its size") from None
+                raise CannotLook("needs sizes: neither an operation nor a copy has one") from None
         else:
             for (op, _), some in self._wrong(known, ["op", "dtype"]):
                 yield self._finding(
@@ -81,7 +81,7 @@ class ImpossibleNumber(Rule):
 
     def _operations(self, run: Measures) -> pd.DataFrame:
         known = served(run, cold=True)
-        told = uniform_link(run)
+        recorded = uniform_link(run)
         on_cpu = bool((run.collectives["device"] == "cpu").all())
         known = known[known["size_bytes"] >= self.min_bytes]
         if on_cpu:
@@ -89,7 +89,7 @@ class ImpossibleNumber(Rule):
         moved = known["size_bytes"] * known["factor"].clip(upper=1)
         return known.assign(
             gb_s=moved / known["transfer_ns"],
-            peak=told.peak_gb_s if told else self.peak_gb_s,
+            peak=recorded.peak_gb_s if recorded else self.peak_gb_s,
             start_ns=known["first_arrival_ns"],
             end_ns=known["last_end_ns"],
             duration_ns=known["transfer_ns"],
@@ -111,8 +111,8 @@ class ImpossibleNumber(Rule):
         if "host" in (source, destination):
             host = pcie(gpu_name(run))
             return host.peak_gb_s if host else self.host_gb_s
-        told = link(source, destination, run)
-        return told.peak_gb_s if told else self.peak_gb_s
+        recorded = link(source, destination, run)
+        return recorded.peak_gb_s if recorded else self.peak_gb_s
 
     def _finding(
         self, some: pd.DataFrame, what: str, streams: tuple[int, ...], ruled_out: str
@@ -129,11 +129,11 @@ class ImpossibleNumber(Rule):
             cost_ns=0,
             evidence=(
                 Evidence("bandwidth needed at least", gb_s, "GB/s", peak),
-                Evidence("seen in", len(some), "operations"),
+                Evidence("measured in", len(some), "operations"),
             ),
             ruled_out=(ruled_out,),
             advice=(
-                "mend the measurement before explaining it: the size (element type, splits) or "
+                "fix the measurement before explaining it: the size (element type, splits) or "
                 "the time (an event that covers only part of the transfer) is wrong"
             ),
             confidence="high",

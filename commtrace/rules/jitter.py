@@ -11,7 +11,7 @@ import pandas as pd
 from commtrace.causal.delays import stands_ns
 from commtrace.causal.lateness import arrivals, late_ranks
 from commtrace.diagnosis import Evidence, Finding
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -28,8 +28,8 @@ class Jitter(Rule):
         Collectives that everybody waits in (at least ``min_operations``) to which the ranks
         come far apart, though none of them is last more often than chance allows. From where
         a rank leaves one collective to where it arrives at the next, the slowest takes at
-        least ``min_ratio`` times the mean, and the ranks stand still, computing nothing,
-        since the last arrivals are behind the mean ones, for at least ``min_share`` of the
+        least ``min_ratio`` times the mean, and the ranks are idle
+        since the last arrivals are behind the mean ones, for at least ``min_step_share`` of the
         steps' time.
 
     Why it costs time
@@ -49,24 +49,24 @@ class Jitter(Rule):
 
     min_operations: int = 10
     min_ratio: float = 1.05
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding."""
         rows = arrivals(run, self.min_operations)
         operations = _operations(rows)
         late = late_ranks(run, self.min_operations)
-        if any(worth_saying(one.cost_ns, run, self.min_share) for one in late):
+        if any(worth_reporting(one.cost_ns, run, self.min_step_share) for one in late):
             return
         behind = operations["last_ns"] - operations["mean_ns"]
         varies = operations["slowest_ns"] - operations["typical_ns"]
         behind = behind.clip(upper=varies)
         behind_ns = rows["operation"].map(behind).fillna(0).astype("int64")
-        # Everybody but the last stands still, so that each operation counts all ranks but one.
+        # Everybody but the last is idle, so that each operation counts all ranks but one.
         rows = rows.assign(late_ns=behind_ns.where(~rows["last"], 0))
         cost = sum(stands_ns(rows, run)) // (rows["rank"].nunique() - 1)
         ratio = float(operations["slowest_ns"].sum() / max(operations["typical_ns"].sum(), 1))
-        if worth_saying(cost, run, self.min_share) and ratio >= self.min_ratio:
+        if worth_reporting(cost, run, self.min_step_share) and ratio >= self.min_ratio:
             yield self._finding(operations, cost, ratio, run)
 
     def _finding(self, operations: pd.DataFrame, cost: int, ratio: float, run: Measures) -> Finding:
@@ -75,7 +75,7 @@ class Jitter(Rule):
         turns = int(known.nunique())
         who = "one rank, not more often than chance allows, is"
         if turns != 1:
-            who = f"{turns or 'unknown'} ranks take turns in being"
+            who = f"{turns} ranks take turns in being" if turns else "ranks take turns in being"
         return self.finding(
             (operations["mean_ns"], operations["last_ns"]),
             summary=(
@@ -86,7 +86,7 @@ class Jitter(Rule):
             cost_ns=cost,
             evidence=(
                 Evidence("slowest over mean time between collectives", ratio, "x", self.min_ratio),
-                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
                 Evidence("ranks that were last", turns, "ranks"),
             ),
             ruled_out=("a straggler: no rank is last more often than chance allows",),

@@ -24,10 +24,10 @@ class LateReceiver(Rule):
         A sender and a receiver of at least ``min_operations`` messages, where the recv
         starts after the send in more than half of them (a binomial test, corrected for the
         number of pairs), while the send cannot go on without it, and the waits are at least
-        ``min_share`` of the steps' time.
+        ``min_step_share`` of the steps' time.
 
     Why it costs time
-        A large message is moved only when both sides are there: the sender stands still.
+        A large message is moved only when both sides are there: the sender is stalled.
 
     What to do
         Post the recv before other work (``irecv``), or send asynchronously.
@@ -41,14 +41,14 @@ class LateReceiver(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per sender and receiver."""
         rows = sent(run, self.min_operations)
         waiting = rows.loc[(rows["op"] == "send") & (rows["wait_ns"] > 0), "operation"]
         is_late = (rows["op"] == "recv") & rows["operation"].isin(waiting)
-        limits = self.min_operations, self.min_share
+        limits = self.min_operations, self.min_step_share
         for late in systematic(rows, is_late, ["sender", "receiver"], run, limits):
             yield self._finding(late)
 
@@ -75,7 +75,7 @@ class LateReceiver(Rule):
             ),
             ruled_out=(
                 "clock error: only waits above three times the clocks' error are counted",
-                "knock-on: lateness that the receiver caught by waiting elsewhere is not counted",
+                "inherited lateness: what the receiver had waited elsewhere is not counted",
             ),
             advice=(
                 f"let rank {receiver} post its recv before other work, or rank {sender} send "

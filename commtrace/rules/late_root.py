@@ -26,7 +26,7 @@ class LateRoot(Rule):
         A root that is the last to arrive at its broadcasts or scatters more often than one
         in as many as there are ranks (a binomial test over at least ``min_operations`` of
         one communicator and root), and the time between the second-latest arrival and the
-        root's is at least ``min_share`` of the steps' time.
+        root's is at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         Nobody can receive what the root has not sent: all wait for it.
@@ -36,7 +36,7 @@ class LateRoot(Rule):
         work that does not need it; choose a root that is ready sooner.
 
     Blind spots
-        NCCL's metadata does not name the root: there the rule cannot look. A root that is
+        NCCL's metadata does not name the root: there the rule is skipped. A root that is
         late because it waited elsewhere, or was let out of the operation before later than
         others, is not blamed.
     """
@@ -44,13 +44,13 @@ class LateRoot(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per communicator and root."""
         rows = rooted(run, _FROM_ROOT, self.min_operations)
         at_root = rows["root"] == rows["rank"]
-        limits = self.min_operations, self.min_share
+        limits = self.min_operations, self.min_step_share
         for late in systematic(rows, at_root, ["communicator", "root"], run, limits):
             yield self._finding(late)
 
@@ -72,7 +72,7 @@ class LateRoot(Rule):
             ),
             ruled_out=(
                 "clock error: only lateness above three times the clocks' error is counted",
-                "knock-on: lateness that the root caught by waiting elsewhere is not counted",
+                "inherited lateness: what the root had waited elsewhere is not counted",
             ),
             advice=(
                 f"let rank {root} prepare what it sends earlier, or move the call behind work "

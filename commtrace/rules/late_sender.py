@@ -30,7 +30,7 @@ class LateSender(Rule):
     What it detects
         A sender and a receiver of at least ``min_operations`` messages, where the send
         starts after the recv in more than half of them (a binomial test, corrected for the
-        number of pairs), and the waits are at least ``min_share`` of the steps' time. Also,
+        number of pairs), and the waits are at least ``min_step_share`` of the steps' time. Also,
         at once: a recv that takes so long, within what is recorded of a sender that sends it
         fewer messages than it expects.
 
@@ -50,11 +50,11 @@ class LateSender(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per sender and receiver; one of both where each waits for the other."""
-        in_vain = _in_vain(run, self.min_share)
+        in_vain = _in_vain(run, self.min_step_share)
         for _, waits in in_vain.groupby("pair"):
             yield self._of_vain(waits)
         try:
@@ -63,7 +63,7 @@ class LateSender(Rule):
             if len(in_vain):
                 return
             raise
-        limits = self.min_operations, self.min_share
+        limits = self.min_operations, self.min_step_share
         for late in systematic(rows, rows["op"] == "send", ["receiver", "sender"], run, limits):
             yield self._finding(late)
 
@@ -121,7 +121,7 @@ class LateSender(Rule):
             ),
             ruled_out=(
                 "clock error: only waits above three times the clocks' error are counted",
-                "knock-on: lateness that the sender caught by waiting elsewhere is not counted",
+                "inherited lateness: what the sender had waited elsewhere is not counted",
             ),
             advice=(
                 f"let rank {sender} send as soon as the data is there, and rank {receiver} do "
@@ -149,7 +149,7 @@ def _run(send_at: float, recv_at: float) -> Measures:
     return run.trace()
 
 
-def _in_vain(run: Measures, min_share: float) -> pd.DataFrame:
+def _in_vain(run: Measures, min_step_share: float) -> pd.DataFrame:
     """Long recvs without a send from a rank that sent too few; its recording is around them."""
     rows = joined_rows(run)
     rows = rows[rows["op"].isin(("send", "recv")) & rows["peer"].notna()]
@@ -168,5 +168,5 @@ def _in_vain(run: Measures, min_share: float) -> pd.DataFrame:
         & ~recvs["peer"].isin(cut)
         & (window[:, 0] <= recvs["start_ns"])
         & (recvs["end_ns"] <= window[:, 1])
-        & (waited >= min_share * whole(run).time_ns)
+        & (waited >= min_step_share * whole(run).time_ns)
     ]

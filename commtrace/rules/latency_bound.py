@@ -13,7 +13,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.expect import Model, fit, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms
@@ -30,13 +30,13 @@ class LatencyBound(Rule):
 
     What it detects
         ``min_count`` operations or more of one kind whose latency is more than
-        ``min_latency_share`` of what their size takes in the median, in rows without a pause:
-        on every rank the next begins within one latency of the last one's end, so that nothing
-        was computed in between, and they could have been one. Latency is fitted from this
-        trace to the medians of its sizes, where these differ enough and the fit is off by at
-        most ``max_residual`` in the messages' mean, else it is that of NCCL's own tuning
-        constants. The gain, a row's time from first to last less that of the operations it
-        could have been, has to be worth ``min_step_share`` of the step.
+        ``min_latency_share`` of what their size takes in the median, in rows without a pause: on
+        every rank the next begins within one latency of the last one's end, so that nothing was
+        computed in between, and they could have been one. Latency is fitted from this trace to
+        the medians of its sizes, where these differ enough and the fit is off by at most
+        ``max_residual`` in the messages' mean, else it is that of NCCL's own tuning constants.
+        The potential saving, a row's time from first to last less that of the operations it could
+        have been, has to be worth ``min_step_share`` of the step.
 
     Why it costs time
         Every operation pays for its launch and for every hop of its ring or tree, however
@@ -48,7 +48,7 @@ class LatencyBound(Rule):
 
     Blind spots
         An operation that needs the result of the one before cannot join it; with nothing
-        computed in between that is rare, but not seen here. A row becomes one operation for
+        computed in between that is rare, but not measured here. A row becomes one operation for
         every ``bucket_bytes``.
     """
 
@@ -75,8 +75,8 @@ class LatencyBound(Rule):
         yield from enough(found, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
-                "sizes vary too little, or times too little with them, to fit a latency, "
-                "and NCCL did not run"
+                "needs a latency: sizes vary too little, or times too little with them, to fit "
+                "one, and NCCL did not run"
             )
 
     def _among(
@@ -92,7 +92,7 @@ class LatencyBound(Rule):
         saved = of_row["took_ns"] - left * latency - of_row["moving_ns"]
         cost = round(float(saved[left < of_row["count"]].clip(lower=0).sum()))
         in_rows = small[of_row["count"].to_numpy()[row] > 1]
-        if not worth_saying(cost, run, self.min_step_share):
+        if not worth_reporting(cost, run, self.min_step_share):
             return
         share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
         finding = self.finding(
@@ -118,7 +118,7 @@ class LatencyBound(Rule):
         yield len(in_rows), finding
 
     def _latency_ns(self, some: pd.DataFrame, run: Measures) -> tuple[float | None, str]:
-        """One operation's latency, and where it is from; None where nothing tells it."""
+        """One operation's latency, and where it is from; None if unknown."""
         if model := _fitted(some, self.max_residual):
             return model.latency_ns, "fitted from this trace"
         if some["ranks"].isna().any() or not (run.groups["backend"] == "nccl").any():

@@ -1,4 +1,4 @@
-"""A GPU stands idle because its host launches too slowly, or for a while nothing at all."""
+"""A GPU is idle because its host launches too slowly, or for a while not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, cut, ms
@@ -28,11 +28,11 @@ _NAME = 40  # characters
 
 @dataclass(frozen=True)
 class LaunchGap(Rule):
-    """A GPU stands idle because its host launches too slowly, or for a while nothing at all.
+    """A GPU is idle because its host launches too slowly, or for a while not at all.
 
     What it detects
-        Time in which a device ran nothing, and the event behind it was launched only when the
-        device had already run dry, of at least ``min_share`` of the steps' time, in one of two
+        Time in which a device was idle, and the event behind it was launched only when the
+        device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long, half of
         them longer than half of what the device runs. Stalls: any that are longer, while
         the rank's other devices neither compute nor copy, either.
@@ -48,14 +48,14 @@ class LaunchGap(Rule):
         what the host does meanwhile, move it to another thread, or do it less often.
 
     Blind spots
-        The profiler slows the host itself: without it the gaps are smaller. What the host does
-        in a stall is told by labelled ranges only. Kernels of a captured graph share one launch.
+        The profiler slows the host itself: without it the gaps are smaller. What the host does in
+        a stall is known from labelled ranges only. Kernels of a captured graph share one launch.
         Short gaps next to small copies from or to the host are copy-loop's.
     """
 
     min_gaps: int = 100
     max_gap_us: float = 1000.0
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding of each form, with the worst of the devices that have it."""
@@ -64,16 +64,16 @@ class LaunchGap(Rule):
         gaps = [one for one in gaps if one.outlasts_work]
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
         stalls = self._worth([self._stalls(line, run) for line in lines], run)
-        for found, told in ((many, self._of_gaps), (stalls, self._of_stalls)):
+        for found, report in ((many, self._of_gaps), (stalls, self._of_stalls)):
             if found:
                 worst = max(found, key=lambda one: one.total_ns)
                 ranks = tuple(sorted({one.line.rank for one in found}))
-                yield replace(told(worst, run), ranks=ranks)
+                yield replace(report(worst, run), ranks=ranks)
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
 
     def _worth(self, found: list[_Idle], run: Measures) -> list[_Idle]:
-        return [one for one in found if worth_saying(one.total_ns, run, self.min_share)]
+        return [one for one in found if worth_reporting(one.total_ns, run, self.min_step_share)]
 
     def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""
@@ -182,7 +182,7 @@ class LaunchGap(Rule):
             cost_ns=found.total_ns,
             evidence=(
                 *evidence,
-                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=ruled_out,
             advice=advice,
@@ -213,7 +213,7 @@ def _run(every_us: float) -> Measures:
 
 @dataclass(frozen=True)
 class _Idle:
-    """When a device ran nothing that the host had to launch, each interval apart."""
+    """When a device was idle for want of a launch, each interval by itself."""
 
     line: Timeline
     begin_ns: Int64

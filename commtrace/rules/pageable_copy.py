@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
 from commtrace.intervals import total, union
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.topology import gpu_name
-from commtrace.units import ms
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ class PageableCopy(Rule):
 
     What it detects
         Copies marked Pageable of at least ``min_bytes``, where pinned memory would be more
-        than ``min_ratio`` times as fast, and that is worth ``min_share`` of the step. How
+        than ``min_ratio`` times as fast, and that is worth ``min_step_share`` of the step. How
         fast pinned copies are is taken, best first, from those in the trace, the same way or
         the other way, from the GPU's PCIe, or from PCIe 3, which is then an assumption.
 
@@ -46,19 +46,19 @@ class PageableCopy(Rule):
 
     Blind spots
         Pinning takes time itself: do it once, not for every batch. Whether the time of the
-        copy was hidden is not looked at; the host's waiting is not counted. Copies that shared
+        copy was hidden is not measured; the host's waiting is not counted. Copies that shared
         the PCIe with others are slower than they would be alone, pinned or not.
     """
 
     min_bytes: int = 1_000_000
     min_ratio: float = 1.25
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per rank and direction."""
         copies = run.copies[run.copies["kind"].isin(list(_OTHER_WAY))]
         if not copies["memory"].notna().any():
-            raise CannotLook("no copy between host and GPU tells its memory")
+            raise CannotLook("needs copies between host and GPU whose kind of memory is known")
         large = copies[(copies["size_bytes"] >= self.min_bytes) & (copies["duration_ns"] > 0)]
         large = large.assign(gb_s=large["size_bytes"].astype("float64") / large["duration_ns"])
         pageable = large[large["memory"] == "pageable"]
@@ -75,13 +75,14 @@ class PageableCopy(Rule):
         end = start + slow["duration_ns"].to_numpy()
         moved, taken = int(slow["size_bytes"].sum()), total(union(start, end))
         cost = max(round(taken - moved / gb_s), 0)
-        if not worth_saying(cost, run, self.min_share):
+        if not worth_reporting(cost, run, self.min_step_share):
             return
         measured, kind = float(slow["gb_s"].median()), str(slow["kind"].iloc[0])
         yield self.finding(
             (start, end),
             summary=(
-                f"{len(slow)} {kind} copies use pageable memory: {measured:.3g} GB/s, "
+                f"{counted(len(slow), f'{kind} copy')} {'uses' if len(slow) == 1 else 'use'} "
+                f"pageable memory: {measured:.3g} GB/s, "
                 f"where {origin} reach {gb_s:.3g}; pinned they take {ms(moved / gb_s)}, "
                 f"not {ms(taken)}"
             ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.causal.awaited import sent
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 
@@ -28,19 +28,18 @@ class PipelineBubble(Rule):
     What it detects
         Ranks whose sends and recvs (at least ``min_operations``) form a chain, several
         messages going over each link of it in a step: a pipeline of p stages with m
-        micro-batches. It speaks where the stages' mean waiting in these sends and recvs is
-        at least ``min_share`` of the steps' time.
+        micro-batches. It fires where the stages' mean waiting in these sends and recvs is
+        at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
         earlier: even with equal stages (p-1)/(m+p-1) of the time is idle.
 
     What to do
-        More micro-batches per step, or a schedule that interleaves several parts of the
-        model per stage. Where the waits are far longer than that, balance the stages. The
-        gain is that of four times as many: a stage waits for p-1 micro-batches, each of
-        which is then so much shorter, less the latency of the messages that are added, as
-        the shortest has it.
+        More micro-batches per step, or a schedule that interleaves several parts of the model per
+        stage. Where the waits are far longer than that, balance the stages. The potential saving
+        is that of four times as many: a stage waits for p-1 micro-batches, each of which is then
+        so much shorter, less the latency of the messages that are added, as the shortest has it.
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
@@ -55,20 +54,22 @@ class PipelineBubble(Rule):
     )
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per pipeline."""
         rows = sent(run, self.min_operations)
         chains = _chains(rows)
         if not chains:
-            raise CannotLook("sends and recvs do not form the chain of a pipeline")
+            raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         for chain in chains:
             mine = rows[rows["rank"].isin(chain)]
             micro_batches = _messages_per_step(mine)
             waiting = float(mine.groupby("rank")["wait_ns"].sum().reindex(chain).mean())
-            told = worth_saying(waiting, run, self.min_share) and _gain_ns(mine, waiting) > 0
-            if micro_batches > 1 and told:
+            matters = (
+                worth_reporting(waiting, run, self.min_step_share) and _gain_ns(mine, waiting) > 0
+            )
+            if micro_batches > 1 and matters:
                 yield self._finding(mine, len(chain), micro_batches, waiting, run)
 
     def _finding(
@@ -91,7 +92,7 @@ class PipelineBubble(Rule):
             cost_ns=_gain_ns(rows, waiting),
             evidence=(
                 Evidence("mean waiting of a stage", waiting, "ns"),
-                Evidence(f"share {of_time(run)}", measured, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", measured, "%", 100 * self.min_step_share),
                 Evidence("bubble of equal stages", ideal, "%"),
                 Evidence("micro-batches", batches, "messages per link, direction and step"),
             ),

@@ -12,10 +12,10 @@ from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
-from commtrace.metrics.run.calls import ahead_ns, called
+from commtrace.metrics.run.calls import blocked_ns, called
 from commtrace.metrics.run.decompositions import sequences
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -31,7 +31,7 @@ class Redundant(Rule):
     """Communication that nobody needs.
 
     What it detects
-        Three kinds, each if it takes ``min_share_pct`` of the steps. All_reduces of
+        Three kinds, each if it takes ``min_step_share`` of the steps. All_reduces of
         gradients after every micro-batch, though the last of the accumulation reduces the
         same sizes again. Barriers right before or after a collective of their group that
         holds the ranks together anyway. An all_reduce of the same bytes over a group whose
@@ -42,21 +42,21 @@ class Redundant(Rule):
 
     What to do
         Accumulate under ``no_sync()`` (all but the last micro-batch); leave out the barrier;
-        reduce over the larger group once. At most the time is gained that these operations
-        ran with no compute beside them.
+        reduce over the larger group once. The potential saving is their time with no compute
+        beside them.
 
     Blind spots
         Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
-        barrier may order files or prints. That two all_reduces work on one tensor follows
-        from size, type and order, not from addresses; within one group it could as well be
-        two buckets, so that only another group, of some or all of the ranks, counts. What DDP
-        copies into and out of its buckets, unless ``gradient_as_bucket_view``, is gained as
-        well, but not counted.
+        barrier may order files or prints. That two all_reduces work on one tensor follows from
+        size, type and order, not from addresses; within one group it could as well be two
+        buckets, so that only another group, of some or all of the ranks, counts. What DDP copies
+        into and out of its buckets, unless ``gradient_as_bucket_view``, is saved as well, but not
+        counted.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    min_share_pct: float = 5.0
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind and group."""
@@ -70,7 +70,7 @@ class Redundant(Rule):
         ):
             for _, needless in found.groupby("communicator"):
                 cost = _exposed_ns(run, needless)
-                if worth_saying(cost, run, self.min_share_pct / 100):
+                if worth_reporting(cost, run, self.min_step_share):
                     yield self._finding(run, say(needless), needless, cost)
 
     def _finding(self, run: Measures, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
@@ -87,7 +87,7 @@ class Redundant(Rule):
                     f"exposed, median of the ranks, {of_time(run)}",
                     share,
                     "%",
-                    self.min_share_pct,
+                    100 * self.min_step_share,
                 ),
             ),
             ruled_out=said.ruled_out,
@@ -169,12 +169,12 @@ def _exposed_ns(run: Measures, rows: pd.DataFrame) -> int:
     exposed: dict[int, int] = {}
     for place, mine in rows.groupby(["rank", "device"], observed=True):
         rank, device = cast("tuple[int, str]", place)
-        begun = mine["start_ns"] - ahead_ns(mine)
+        begun = mine["start_ns"] - blocked_ns(mine)
         busy = union(begun.to_numpy(), mine["end_ns"].to_numpy())
         did = device_work(run).get(Device(rank, device))
         compute = did.compute if did else None
         alone = busy if compute is None else subtract(busy, compute)
         exposed[rank] = exposed.get(rank, 0) + total(alone)
-    # Waiting for a rank that comes later is not gained: all others would wait elsewhere.
+    # Waiting for a rank that comes later is not saved: all others would wait elsewhere.
     most = int(called(run).loc[rows["operation"].unique(), "transfer_ns"].sum())
     return min(int(np.median([*exposed.values()])), most)

@@ -11,7 +11,7 @@ from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import wall_ns, worth_saying
+from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted
@@ -30,7 +30,7 @@ class SlowLink(Rule):
 
     What it detects
         Transfers between two ranks (sends, or operations of groups of two) are compared with
-        the median of their own kind and size, within machines and across them apart. One pair
+        the median of their own kind and size, within machines and across them separately. One pair
         with ``min_count`` transfers takes more than ``min_ratio`` times as long as the others,
         its fastest quarter longer than theirs at the third quartile, no other pair half as
         slow; and it is worth ``min_step_share`` of the step.
@@ -43,9 +43,9 @@ class SlowLink(Rule):
         order, so that a heavy pair does not use this link.
 
     Blind spots
-        Groups of more than two ranks do not tell their edges, as NCCL chooses the rings. A
+        Groups of more than two ranks do not show their edges, as NCCL chooses the rings. A
         slow rank or host is slow on all its edges and is no slow link; where an end has no
-        other edge in the trace, the two cannot be told apart, and the finding says so.
+        other edge in the trace, the two cannot be separated, and the finding says so.
     """
 
     explains: ClassVar[tuple[str, ...]] = (
@@ -75,10 +75,10 @@ class SlowLink(Rule):
         ratio = float(slow["relative"].median() / rest["relative"].median())
         others = rest.groupby(ENDS)["relative"].median() / rest["relative"].median()
         cost = wall_ns(slow["last_end_ns"], slow["transfer_ns"] * (1 - 1 / ratio))
-        apart = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
-        if ratio < self.min_ratio or not apart or others.max() > 1 + (ratio - 1) / 2:
+        separate = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
+        if ratio < self.min_ratio or not separate or others.max() > 1 + (ratio - 1) / 2:
             return
-        if worth_saying(cost, run, self.min_step_share):
+        if worth_reporting(cost, run, self.min_step_share):
             touching = [bool((rest[ENDS] == end).any(axis=None)) for end in (sender, receiver)]
             yield self._finding(slow, rest, ratio, cost, all(touching), run)
 
@@ -88,7 +88,7 @@ class SlowLink(Rule):
         rest: pd.DataFrame,
         ratio: float,
         cost: int,
-        told_apart: bool,
+        separable: bool,
         run: Measures,
     ) -> Finding:
         sender, receiver = (int(slow[end].iloc[0]) for end in ENDS)
@@ -100,8 +100,8 @@ class SlowLink(Rule):
             slow,
             summary=(
                 f"{len(slow)} transfers {ends} take {ratio:.2f} times as long as the same between "
-                f"the other {len(others)} pairs"
-                + ("" if told_apart else "; link or rank, the trace cannot tell")
+                f"{'the other pair' if len(others) == 1 else f'the other {len(others)} pairs'}"
+                + ("" if separable else "; link or rank, the trace does not show which")
             ),
             ranks=tuple(sorted((sender, receiver))),
             streams=streams(slow, run),
@@ -113,13 +113,13 @@ class SlowLink(Rule):
             ),
             ruled_out=(
                 "sizes and late ranks: transfers of one kind are compared, without waiting",
-                *(("a slow rank: both are as fast as others elsewhere",) if told_apart else ()),
+                *(("a slow rank: both are as fast as others elsewhere",) if separable else ()),
             ),
             advice=(
                 f"check cable, port and slot between the ranks {sender} and {receiver}, or "
                 "order the ranks so that another pair uses this link"
             ),
-            confidence="medium" if told_apart else "low",
+            confidence="medium" if separable else "low",
         )
 
     @staticmethod

@@ -10,7 +10,7 @@ from commtrace.causal.doing import Doing
 from commtrace.causal.lateness import Late, late_ranks
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.group_dimensions import spoken
-from commtrace.metrics.run.whole import of_time, share_pct, worth_saying
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -28,7 +28,7 @@ class Straggler(Rule):
         often than one in as many as there are ranks: a binomial test over at least
         ``min_operations``, corrected for the number of ranks and communicators, in the whole
         run or else in one communicator; and the rank that most steps waited for longest. What
-        it costs is at least ``min_share`` of the steps' time: how long the others compute
+        it costs is at least ``min_step_share`` of the steps' time: how long the others compute
         nothing since it came later than the second-latest, directly or because the next
         operations queued behind.
 
@@ -37,9 +37,9 @@ class Straggler(Rule):
         inside the collective, which then looks slow on every rank but the one to blame.
 
     What to do
-        See what it does in the gap: more compute (rebalance), copies (prefetch), or nothing
-        at all (data loader, garbage collection, a busy host). At most the time in which it
-        alone was awaited is gained, counted once however many waited.
+        See what it does in the gap: more compute (rebalance), copies (prefetch), or nothing at
+        all (data loader, garbage collection, a busy host). The potential saving is the time in
+        which it alone was awaited, counted once however many waited.
 
     Blind spots
         Lateness below the clock's error. A rank outside the trace. Two ranks that are late
@@ -51,12 +51,12 @@ class Straggler(Rule):
     explains: ClassVar[tuple[str, ...]] = ("host-late", "device-late", "exposed-communication")
 
     min_operations: int = 10
-    min_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per rank that is late."""
         for late in late_ranks(run, self.min_operations):
-            if worth_saying(late.cost_ns, run, self.min_share):
+            if worth_reporting(late.cost_ns, run, self.min_step_share):
                 yield self._finding(late, run)
 
     def _finding(self, late: Late, run: Measures) -> Finding:
@@ -76,13 +76,13 @@ class Straggler(Rule):
                 Evidence("chance of that, corrected", late.p_value, "probability", 0.05),
                 Evidence("steps it held up most", late.steps_led, "steps", late.steps / 2),
                 Evidence("median lateness behind the second-latest", late.median_ns, "ns"),
-                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_share),
+                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
                 *_more(late.doing),
             ),
             ruled_out=(
                 "clock error: only lateness above three times the clocks' error is counted",
                 "roots: only operations that every rank waits in are counted",
-                "knock-on: lateness that it caught by waiting elsewhere is not counted",
+                "inherited lateness: what it had waited elsewhere is not counted",
             ),
             advice=_advice(late),
             confidence="high" if late.p_value < 1e-3 else "medium",
@@ -115,14 +115,14 @@ def _run(compute_us: tuple[float, float], *, in_turn: bool = False) -> Measures:
 def _more(doing: Doing | None) -> list[Evidence]:
     if doing is None:
         return []
-    told = [
+    evidence = [
         Evidence("more compute than the others' median", doing.compute_ns, "ns"),
         Evidence("more copying than the others' median", doing.copy_ns, "ns"),
         Evidence("more idle time than the others' median", doing.idle_ns, "ns"),
     ]
     if doing.launch_ns is not None:
-        told.append(Evidence("enqueued later than the others' median", doing.launch_ns, "ns"))
-    return told
+        evidence.append(Evidence("enqueued later than the others' median", doing.launch_ns, "ns"))
+    return evidence
 
 
 def _advice(late: Late) -> str:
@@ -134,7 +134,7 @@ def _advice(late: Late) -> str:
         "compute": f"computes {ms(late.doing.compute_ns)} longer: split the work evenly, and "
         "check its clocks",
         "copy": f"copies {ms(late.doing.copy_ns)} longer: prefetch, pin the host's memory",
-        "idle": f"runs nothing for {ms(late.doing.idle_ns)} more: look at its data loader, garbage "
+        "idle": f"is idle for {ms(late.doing.idle_ns)} more: look at its data loader, garbage "
         "collection and host synchronisation",
     }
     return f"before each collective {rank} {amount[cause]}"

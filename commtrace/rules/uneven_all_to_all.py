@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms
@@ -26,21 +26,21 @@ class UnevenAllToAll(Rule):
     What it detects
         all_to_all operations in which the rank that sends or receives the most bytes has
         over ``imbalance`` times what each would have if all had the same, and whose
-        transfer would be shorter by ``min_share_pct`` of the steps if they had.
+        transfer would be shorter by ``min_step_share`` of the steps if they had.
 
     Why it costs time
         The operation is over when its busiest rank has sent and received all it has to: its
         bytes set the time, and the others' links idle meanwhile.
 
     What to do
-        Spread the load: in mixture-of-experts a capacity limit or an auxiliary balancing
-        loss, else another placement of experts or of embedding tables. At most the share of
-        the transfer that the largest has above the mean is gained: t(1 - mean / max).
+        Spread the load: in mixture-of-experts a capacity limit or an auxiliary balancing loss,
+        else another placement of experts or of embedding tables. The potential saving is the
+        share of the transfer that the largest has above the mean: t(1 - mean / max).
 
     Blind spots
-        Needs every rank's trace. Bytes between pairs are not seen, only each rank's sums: an
+        Needs every rank's trace. Bytes between pairs are not measured, only each rank's sums: an
         exchange can be even by rank and still crowd one link. Each rank is taken to have its
-        own link; where ranks of one host share theirs, less is gained. Not looked at is gloo
+        own link; where ranks of one host share theirs, less is saved. Not looked at is gloo
         within one host: all bytes cross the same memory, and their sum sets the time. That
         routing is uneven only in a phase of the training shows in other recordings, not in
         one; how often the same rank is the busiest is in the evidence, ``steady_pct`` makes
@@ -50,7 +50,7 @@ class UnevenAllToAll(Rule):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     imbalance: float = 1.2
-    min_share_pct: float = 1.0
+    min_step_share: float = 0.01
     steady_pct: float = 80.0
 
     def check(self, run: Measures) -> Iterator[Finding]:
@@ -59,16 +59,18 @@ class UnevenAllToAll(Rule):
         if not every.any():
             return
         if len(run.ranks) < 2:
-            raise CannotLook("one rank only: what the others exchange is unknown")
+            raise CannotLook("needs several ranks: what the others exchange is unknown")
         if _in_one_memory(run):
-            raise CannotLook("gloo within one host: all bytes cross its memory, whoever has most")
+            raise CannotLook(
+                "needs several hosts, or NCCL: within a host all bytes of gloo cross its memory"
+            )
         loads = _loads(run)
         if loads.empty:
-            raise CannotLook("no all_to_all has its sizes on every rank of its group")
+            raise CannotLook("needs the sizes of an all_to_all on every rank of its group")
         for _, of_group in loads.groupby("communicator", observed=True):
             uneven = of_group[of_group["imbalance"] > self.imbalance]
             cost = float((uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])).sum())
-            if len(uneven) and worth_saying(cost, run, self.min_share_pct / 100):
+            if len(uneven) and worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(uneven, len(of_group), round(cost))
 
     def _finding(self, uneven: pd.DataFrame, count: int, cost_ns: int) -> Finding:
@@ -95,7 +97,7 @@ class UnevenAllToAll(Rule):
             ruled_out=("late ranks: the time is from the last arrival on",),
             advice=(
                 "spread the bytes: capacity limit or balancing loss, or place experts and tables "
-                f"otherwise; {ms(cost_ns / len(uneven))} per operation at most"
+                f"otherwise: up to {ms(cost_ns / len(uneven))} per operation"
             ),
             confidence="high" if len(uneven) >= 10 and steady else "medium",
         )
@@ -126,7 +128,7 @@ def _in_one_memory(run: Measures) -> bool:
 
 
 def _loads(run: Measures) -> pd.DataFrame:
-    """The operations seen on every rank, with what the busiest has against the mean."""
+    """The operations recorded on every rank, with what the busiest has against the mean."""
     found = matched(run)
     rows = run.collectives.reset_index(drop=True).assign(
         operation=found.matches["operation"].to_numpy()
@@ -140,12 +142,12 @@ def _loads(run: Measures) -> pd.DataFrame:
     loads = by.agg(
         most=("load", "max"),
         mean=("sent", "mean"),
-        told=("sent", "count"),
+        sized=("sent", "count"),
         busiest=("rank", "first"),
         stream=("stream", "first"),
         start_ns=("start_ns", "min"),
     )
     loads = found.operations.set_index("operation").join(loads, how="inner")
-    whole = loads["exact"] & (loads["told"] == loads["present"]) & (loads["mean"] > 0)
+    whole = loads["exact"] & (loads["sized"] == loads["present"]) & (loads["mean"] > 0)
     loads = loads[whole]
     return loads.assign(imbalance=loads["most"] / loads["mean"])

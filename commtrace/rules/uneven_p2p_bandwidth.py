@@ -41,8 +41,8 @@ class UnevenP2PBandwidth(Rule):
         on the slow pairs.
 
     What to do
-        Put the pairs that exchange most on the fast links (CUDA_VISIBLE_DEVICES, rank
-        order). Each slow pair gains at most what its copies took more than on the fastest.
+        Put the pairs that exchange most on the fast links (CUDA_VISIBLE_DEVICES, rank order). The
+        potential saving of a slow pair is what its copies took more than on the fastest.
 
     Blind spots
         A link's name is a fact only with a recorded topology; otherwise it is a guess from
@@ -70,8 +70,8 @@ class UnevenP2PBandwidth(Rule):
         gap = 1 + self.class_gap_pct / 100
         classes = _classes(steady, gap)
         fastest = classes[-1]
-        told = [pair for one in classes[:-1] for pair in one]
-        slow = [pair for pair in told if pair.at_most_gb_s * gap < fastest[-1].gb_s]
+        slower = [pair for one in classes[:-1] for pair in one]
+        slow = [pair for pair in slower if pair.at_most_gb_s * gap < fastest[-1].gb_s]
         if slow:
             shown = [one for one in classes if one is fastest or any(p in slow for p in one)]
             yield self._finding(shown, slow, run)
@@ -80,7 +80,7 @@ class UnevenP2PBandwidth(Rule):
         fast = classes[-1][-1]
         worst = slow[0]
         gains = [
-            Evidence(f"gain at most, {pair.ends}", _gain_ns(pair, fast.gb_s) / 1e6, "ms")
+            Evidence(f"potential saving, {pair.ends}", _gain_ns(pair, fast.gb_s) / 1e6, "ms")
             for pair in slow
         ]
         start, end = _times(slow)
@@ -170,10 +170,10 @@ def _advice(slow: list[Pair], fast: Pair) -> str:
 
 
 def _link(one: list[Pair], run: Measures) -> str:
-    told = {named(*_ends(pair), run) for pair in one}
-    if None in told:
+    names = {named(*_ends(pair), run) for pair in one}
+    if None in names:
         return inferred(one[0].gb_s)
-    return " or ".join(sorted(str(name) for name in told))
+    return " or ".join(sorted(str(name) for name in names))
 
 
 def _ends(pair: Pair) -> tuple[str, str]:

@@ -13,10 +13,10 @@ from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
 from commtrace.metrics.rank.timelines import timelines
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import share_pct, worth_saying
+from commtrace.metrics.run.whole import share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import counted, ms
+from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _BROKEN = {
     "truncated": ("broke off", "record again, and stop the profiler before the process ends"),
     "unreadable": ("cannot be read", "copy it, or record it, again"),
-    "bad-events": ("told events that cannot be", "record again: what is left is analysed"),
+    "bad-events": ("held events that cannot be", "record again: what is left is analysed"),
     "damaged": (
         "came damaged",
         "what could be read is analysed; if the rest is missed, copy the file, or record, again",
     ),
 }
-"""What a note's code says of a file, and the remedy; the worst first."""
+"""What a note's code means for a file, and the remedy; the worst first."""
 
 _SAID = 120
 _LATE_NS = 10_000
@@ -44,14 +44,14 @@ class UnfitTrace(Rule):
     """What was recorded cannot carry all conclusions.
 
     What it detects
-        Files that break off, are damaged or cannot be read; ranks of the job without a trace, with
-        what large collectives take that are below any link in a machine (5 GB/s): either they wait
-        for these ranks, or the link is broken; over ``orphaned_pct`` of the kernels without their
-        launch; over ``early_pct`` of the GPU's events more than 10 us before their launch, which
-        clocks that agree do not show; a GPU that runs nothing for ``held_up_share`` of the steps'
-        time, over 1 ms each time, though the next event was launched before it ran dry; and ranks'
-        clocks that are known less well than a typical operation takes, that is ``clock_errors``
-        times the error is above it.
+        Files that break off, are damaged or cannot be read; ranks of the job without a trace
+        file, with what large collectives take that are below any link in a machine (5 GB/s):
+        either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of the
+        kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us
+        before their launch, which clocks that agree do not show; a GPU that is idle for
+        ``min_step_share`` of the steps' time, over 1 ms each time, though the next event was
+        launched before it ran dry; and ranks' clocks that are known less well than a typical
+        operation takes, that is ``clock_errors`` times the error is above it.
 
     Why it costs time
         Yours: waits across ranks, steps and overlap are then lower bounds or guesses, and
@@ -59,19 +59,19 @@ class UnfitTrace(Rule):
 
     What to do
         Record again: every rank, the same steps, with a profiler that is stopped before the
-        process ends; start it a step before the window that matters, so that kernels keep
-        their launches. Nothing is gained in the run itself, unless launched work waits for
-        something that can be mended.
+        process ends; start it a step before the window that matters, so that kernels keep their
+        launches. Nothing is saved in the run itself, unless launched work waits for something
+        that can be changed.
 
     Blind spots
         Events that were dropped without a trace are missed, unless they leave half of a pair
-        behind. One rank of many may be all you have: what it shows of itself still stands.
+        behind. One rank of many may be all you have: what it shows of itself still holds.
     """
 
     orphaned_pct: float = 5.0
     early_pct: float = 1.0
     clock_errors: float = 3.0
-    held_up_share: float = 0.05
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding for each way in which the trace is unfit."""
@@ -95,15 +95,16 @@ class UnfitTrace(Rule):
                 )
 
     def _missing_ranks(self, run: Measures) -> Iterator[Finding]:
-        world, present = run.ranks["world_size"].max(), run.ranks["rank"].nunique()
-        if pd.notna(world) and present < world:
+        world = run.ranks["world_size"].max()
+        missing = set(range(0 if pd.isna(world) else int(world))) - {*run.ranks["rank"]}
+        if missing:
             slow, clause = _crawling(run)
-            said = clause if worth_saying(slow, run, self.held_up_share) else ""
+            said = clause if worth_reporting(slow, run, self.min_step_share) else ""
             yield self._finding(
                 run,
-                f"{world - present} of {world} ranks left no trace: waiting for them cannot be "
-                f"told from transfer{said}",
-                Evidence("ranks without a trace", int(world - present), "ranks", 0),
+                f"no trace file for {numbered('rank', missing)} of {world}: waiting for them "
+                f"cannot be separated from transfer{said}",
+                Evidence("ranks without a trace file", len(missing), "ranks", 0),
                 "record every rank in the same steps and give all files together",
             )
 
@@ -141,15 +142,15 @@ class UnfitTrace(Rule):
             # beside another device of its process what it waits for may be in the trace
             only = sum(other.rank == line.rank for other in lines) == 1
             idle = int(line.idle_ns[held].sum())
-            if only and worth_saying(idle, run, self.held_up_share):
+            if only and worth_reporting(idle, run, self.min_step_share):
                 share = share_pct(idle, run)
                 often = "once" if held.sum() == 1 else f"{held.sum()} times"
                 finding = self._finding(
                     run,
-                    f"rank {line.rank}'s {line.device} runs nothing for {ms(idle)} "
+                    f"rank {line.rank}'s {line.device} is idle for {ms(idle)} "
                     f"({often}, over 1 ms) though work is launched: events are missing, or it "
                     "waits for something that is not in the trace",
-                    Evidence("idle with work launched", share, "%", 100 * self.held_up_share),
+                    Evidence("idle with work launched", share, "%", 100 * self.min_step_share),
                     "look at what comes behind these gaps (the launch of a graph, a host callback, "
                     "a first use, a copy from pageable memory); record again with all activities",
                     (line.rank,),
@@ -167,7 +168,7 @@ class UnfitTrace(Rule):
             yield self._finding(
                 run,
                 f"the ranks' clocks are known to {ms(int(error))}, a typical operation takes "
-                f"{ms(typical)}: small waits cannot be seen",
+                f"{ms(typical)}: small waits cannot be measured",
                 Evidence("clock error", int(error) / 1e3, "us", typical / self.clock_errors / 1e3),
                 "record more steps, so that more operations compare the clocks",
             )

@@ -11,7 +11,7 @@ from commtrace.causal.delays import felt_ns
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import PROTOCOL_BANDWIDTH, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import KIND, served, streams
-from commtrace.metrics.run.whole import worth_saying
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny, one_machine
 from commtrace.topology import uniform_link
@@ -48,7 +48,7 @@ class WrongAlgorithm(Rule):
 
     Blind spots
         Only Ring and Tree are modelled, and LL128 never as the better choice. The name of a
-        kernel does not tell what ran, and is not looked at. On two machines a tree can beat
+        kernel does not show what ran, and is not used. On two machines a tree can beat
         its model. Someone may have had a reason: a bug, or results that repeat.
     """
 
@@ -61,7 +61,7 @@ class WrongAlgorithm(Rule):
         """One finding, for all operations that suffer."""
         environment = (run.manifest or {}).get("environment")
         if not isinstance(environment, Mapping):
-            raise CannotLook("the environment was not recorded")
+            raise CannotLook("needs the recorded environment")
         pinned = {n: str(environment[n]) for n in ("NCCL_ALGO", "NCCL_PROTO") if environment.get(n)}
         if not pinned:
             return
@@ -72,14 +72,14 @@ class WrongAlgorithm(Rule):
             )
         )
         if not allowed:
-            raise CannotLook(f"{_told(pinned)} leaves nothing that is modelled")
+            raise CannotLook(f"needs an algorithm that is modelled: {_pins(pinned)} leaves none")
         known = served(run)
         known = known[known["op"].isin(["all_reduce", "all_gather", "reduce_scatter"])]
         known = known[known["factor"].notna()]
         suffering = self._suffering(known, allowed, run)
         saved = suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])
         cost = felt_ns(suffering, saved, run) if len(suffering) else 0
-        if worth_saying(cost, run, self.min_step_share):
+        if worth_reporting(cost, run, self.min_step_share):
             yield self._finding(suffering, saved, cost, pinned, run)
 
     def _suffering(self, known: pd.DataFrame, allowed: list[Choice], run: Measures) -> pd.DataFrame:
@@ -108,7 +108,7 @@ class WrongAlgorithm(Rule):
         return self.finding(
             suffering,
             summary=(
-                f"{_told(pinned)} holds NCCL to a slower way for "
+                f"{_pins(pinned)} holds NCCL to a slower way for "
                 f"{counted(len(suffering), 'operation')}: {worst['op']} of {mb(size)} "
                 f"takes {ratio:.2f} times as "
                 "long as with its own choice, by its model"
@@ -137,12 +137,12 @@ class WrongAlgorithm(Rule):
         return _pinned("Simple", 1220)
 
 
-def _left(told: str | None, every: tuple[str, ...], unasked: tuple[str, ...]) -> list[str]:
+def _left(value: str | None, every: tuple[str, ...], unasked: tuple[str, ...]) -> list[str]:
     """What a list as NCCL reads it (``Ring,Tree``, ``^LL``) leaves of those modelled."""
-    if told is None:
+    if value is None:
         return list(unasked)
-    listed = {one.strip().lower() for one in told.lstrip("^").split(",")}
-    return [one for one in every if (one.lower() in listed) != told.startswith("^")]
+    listed = {one.strip().lower() for one in value.lstrip("^").split(",")}
+    return [one for one in every if (one.lower() in listed) != value.startswith("^")]
 
 
 def _ratio(operation: Any, allowed: list[Choice], gb_s: float, nodes: int) -> float:
@@ -164,7 +164,7 @@ def _ratio(operation: Any, allowed: list[Choice], gb_s: float, nodes: int) -> fl
     return best(allowed) / min(best(every), best(allowed))
 
 
-def _told(pinned: Mapping[str, str]) -> str:
+def _pins(pinned: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in pinned.items())
 
 

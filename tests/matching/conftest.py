@@ -31,8 +31,8 @@ class Clocks:
 
     def true_offset(self, shown_ns: int, rank: int, reference: int) -> float:
         """How far a rank's clock is ahead of another's when it shows a time."""
-        ahead = shown_ns - BASE_NS - self.offset_ns[rank]
-        time = ahead / (1 + self.drift[rank])
+        offset = shown_ns - BASE_NS - self.offset_ns[rank]
+        time = offset / (1 + self.drift[rank])
         return (
             self.offset_ns[rank]
             - self.offset_ns[reference]

@@ -90,7 +90,7 @@ def by_group(run: Any) -> Any:
 def test_a_deduced_size_is_right(
     generate: Generate, kind: dict[str, object], share: set[float], seed: int
 ) -> None:
-    """Whether a group's operations are told apart by their size, or not."""
+    """Whether a group's operations are distinguished by their size, or not."""
     run = generate(**{"world_size": 4, "steps": 40, "seed": seed, "alike": True, **kind})
     for some in (run, by_group(run)):
         right, wrong, unknown = right_wrong_open(some, bare(some))

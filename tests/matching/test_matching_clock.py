@@ -130,8 +130,8 @@ def probes(trace: Measures, *readings: tuple[int, float, float, float]) -> Measu
     """The same run, with readings of a rank's clock: when, how far ahead, give or take, in ms."""
     table = PROBES.from_rows(
         [
-            {"rank": rank, "at_ns": at * MS, "offset_ns": ahead * MS, "error_ns": error * MS}
-            for rank, at, ahead, error in readings
+            {"rank": rank, "at_ns": at * MS, "offset_ns": offset * MS, "error_ns": error * MS}
+            for rank, at, offset, error in readings
         ]
     )
     return replace(trace, probes=table)
@@ -232,14 +232,14 @@ def test_the_run_is_where_its_ranks_are_whatever_rank_0_shows(make_trace: Make) 
         assert (far["offset_ns"], far["error_ns"]) == (HOUR * MS, 25_100)
 
 
-@pytest.mark.parametrize("ahead", [0, 5, HOUR])
-def test_a_probe_and_the_ends_agree_on_a_clock_that_drifts(make_trace: Make, ahead: int) -> None:
+@pytest.mark.parametrize("offset", [0, 5, HOUR])
+def test_a_probe_and_the_ends_agree_on_a_clock_that_drifts(make_trace: Make, offset: int) -> None:
     """By 20 ppm; the probe, off by 80 µs here and there, does not outweigh the ends."""
-    shown = (lambda t: t, lambda t: ahead + t * (1 + 20e-6))
+    shown = (lambda t: t, lambda t: offset + t * (1 + 20e-6))
     trace = reduced(make_trace, shown, [(0, 1)], every_ms=500)
     readings = [
-        (1, shown[1](0), ahead + 0.08, 0.1),
-        (1, shown[1](60_000), ahead + 60_000 * 20e-6 - 0.08, 0.1),
+        (1, shown[1](0), offset + 0.08, 0.1),
+        (1, shown[1](60_000), offset + 60_000 * 20e-6 - 0.08, 0.1),
     ]
     (_, far) = clocks(probes(trace, (0, 0, 0, 0), (0, 60_000, 0, 0), *readings))
     assert far["provenance"] == "operations"
@@ -266,10 +266,10 @@ def test_a_probe_too_short_for_a_drift_is_off_by_no_more_than_it_says(
     assert abs(on_clock[1] - 100 * MS) <= offsets["error_ns"].iloc[1]
 
 
-@pytest.mark.parametrize("ahead", [5, HOUR])
-def test_a_clock_through_another_that_drifts(make_trace: Make, ahead: int) -> None:
+@pytest.mark.parametrize("offset", [5, HOUR])
+def test_a_clock_through_another_that_drifts(make_trace: Make, offset: int) -> None:
     """Rank 1's is 20 ppm faster than the others and shows another hour."""
-    shown = (lambda t: t, lambda t: ahead + t * (1 + 20e-6), lambda t: t)
+    shown = (lambda t: t, lambda t: offset + t * (1 + 20e-6), lambda t: t)
     trace = reduced(make_trace, shown, [(0, 1), (1, 2)], every_ms=1_000)
     offsets = clock(trace, matches_of(trace))
     times = np.array([round(shown[r](30_000) * MS) for r in range(3)])

@@ -60,12 +60,12 @@ def test_one_operation_in_ten_denies_no_clock(wrong: int, denied: bool) -> None:
     assert _contradict(a, b) == denied
 
 
-def linked(apart_ns: list[int], every_ns: int = 1_000, took_ns: int = 70_000) -> Reading:
+def linked(offsets_ns: list[int], every_ns: int = 1_000, took_ns: int = 70_000) -> Reading:
     """Clock b's reading from operations, each shorter, that end so far apart on it and on a."""
-    over = [took_ns + every_ns * i for i in range(len(apart_ns))]
+    over = [took_ns + every_ns * i for i in range(len(offsets_ns))]
     spans = [(end - took_ns // (i + 1), end) for i, end in enumerate(over)]
     a = ends(*spans)
-    b = ends(*((s + d, e + d) for (s, e), d in zip(spans, apart_ns, strict=True)))
+    b = ends(*((s + d, e + d) for (s, e), d in zip(spans, offsets_ns, strict=True)))
     link = _link(rows_from(0, over[-1]), Reading(0, Line(0.0)), a, b, 1)
     assert link is not None
     return link
@@ -104,12 +104,12 @@ def test_what_ends_together_has_no_slope() -> None:
     assert fit(times, np.arange(LINE_OPERATIONS)).slope == 0
 
 
-@pytest.mark.parametrize(("ahead", "error"), [(0, 130), (50, 80), (100, 130)])
-def test_causality_bounds_from_both_sides(ahead: int, error: int) -> None:
+@pytest.mark.parametrize(("offset", "error"), [(0, 130), (50, 80), (100, 130)])
+def test_causality_bounds_from_both_sides(offset: int, error: int) -> None:
     """a from 0 to 100, b from 70 to 130: b may be from 30 behind a to 130 ahead of it."""
     a, b = ends((0, 100)), ends((70, 130))
     one = np.zeros(1, dtype=np.intp)
-    assert _causal(a, b, one, one, Line(float(ahead))) == error
+    assert _causal(a, b, one, one, Line(float(offset))) == error
 
 
 @pytest.mark.parametrize(("offset", "source"), [(150.0, "operations"), (151.0, "probe")])

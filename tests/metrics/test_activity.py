@@ -16,9 +16,9 @@ def test_two_tables_of_one_kind_on_a_stream() -> None:
 
 
 def test_a_device_of_which_one_stream_tells_no_compute_tells_none() -> None:
-    untold = Work({"compute": 1}, 5, 9, None, NONE, NONE)
+    unknown = Work({"compute": 1}, 5, 9, None, NONE, NONE)
     told = Work({"compute": 2}, 0, 3, union([0], [3]), NONE, NONE)
-    for streams in ([untold, told], [told, untold]):
+    for streams in ([unknown, told], [told, unknown]):
         device = _together(streams)
         assert device.compute is None
         assert (device.start_ns, device.end_ns, device.events["compute"]) == (0, 9, 3)

@@ -46,7 +46,7 @@ def test_copies_by_eye(make_trace: Make) -> None:
     ]
 
 
-def test_rates_are_null_where_sizes_are_untold(make_trace: Make) -> None:
+def test_rates_are_null_where_sizes_are_unknown(make_trace: Make) -> None:
     def measured(*sizes: int | None) -> list[Any]:
         called = [{**PEER, "size_bytes": s, "start_ns": 0, "duration_ns": 10} for s in sizes]
         (row,) = rows(copies(make_trace(copies=called)))

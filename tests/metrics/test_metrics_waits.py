@@ -149,7 +149,7 @@ def test_gloos_messages_arrive_when_they_are_called(make_trace: Make) -> None:
 
 
 def test_ranks_of_another_host_share_its_clock(make_trace: Make) -> None:
-    # Two hosts, a group on each, nothing in common: offsets are untold, waits are not.
+    # Two hosts, a group on each, nothing in common: offsets are unknown, waits are not.
     both = [run(make_trace, [(0, 10), (4, 10)]), run(make_trace, [(1, 11), (9, 11)])]
     tables: dict[str, list[dict[str, Any]]] = {}
     for place, trace in enumerate(both):

@@ -54,7 +54,7 @@ def test_unusable_metadata_is_as_good_as_none(read: Any, info: Any) -> None:
 def test_a_damaged_world_size_is_noted(read: Any) -> None:
     found = read([], distributedInfo={"rank": 1, "world_size": 2**62})
     assert found.ranks[0]["world_size"] is None
-    assert found.notes == {"bad-metadata": f"world_size is {2**62}: taken as untold"}
+    assert found.notes == {"bad-metadata": f"world_size is {2**62}: taken as unknown"}
 
 
 def test_a_rank_outside_its_world_is_noted(read: Any) -> None:

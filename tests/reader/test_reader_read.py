@@ -84,7 +84,7 @@ def test_ranks_that_are_missing(tmp_path: Path) -> None:
     write(tmp_path / "a.json", rank=2, world_size=8)
     (note,) = read([tmp_path]).notes
     assert note.code == "missing-rank"
-    assert "ranks 0–1, 3–7, of 8" in note.message
+    assert "ranks 0–1, 3–7 of 8" in note.message
 
 
 def test_files_that_begin_hours_apart_on_clocks_of_their_own(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_rank_without_all_of_its_trace_is_named(
     external.finish(program, {}, [], None)
     content = json.loads((tmp_path / "manifest.json").read_text("utf-8"))
     assert content["status"] == "failed"
-    assert content["error"] == "rank 2: left no trace; rank 1: no step"
+    assert content["error"] == "rank 2: no trace file; rank 1: no step"
     assert capsys.readouterr().err == f"commtrace: {content['error']}\n"
 
 

@@ -79,8 +79,8 @@ class TestTheP2PPuzzle:
             "contention",
         ]
         gain = numbers(finding)
-        assert gain["gain at most, cuda:0 → cuda:2"] == pytest.approx(97.9, abs=0.1)
-        assert gain["gain at most, cuda:0 → cuda:4"] == pytest.approx(8.7, abs=0.1)
+        assert gain["potential saving, cuda:0 → cuda:2"] == pytest.approx(97.9, abs=0.1)
+        assert gain["potential saving, cuda:0 → cuda:4"] == pytest.approx(8.7, abs=0.1)
 
     def test_what_would_be_faster(self, trace: Measures) -> None:
         (finding,) = detours(trace)
@@ -99,10 +99,10 @@ class TestTheP2PPuzzle:
 
 
 class TestUnevenP2PBandwidth:
-    @pytest.mark.parametrize(("times", "speaks"), [(1.24, False), (1.27, True)])
-    def test_classes_are_a_quarter_apart(self, times: float, speaks: bool) -> None:
+    @pytest.mark.parametrize(("times", "fires"), [(1.24, False), (1.27, True)])
+    def test_classes_are_a_quarter_apart(self, times: float, fires: bool) -> None:
         trace = peers((0, 1, 0, FAST_US), (0, 2, 5000, FAST_US * times))
-        assert bool(uneven(trace)) == speaks
+        assert bool(uneven(trace)) == fires
 
     def test_two_that_share_the_way_are_not_slow(self) -> None:
         shared = ((0, 2, 5000, 2 * FAST_US), (0, 3, 5000, 2 * FAST_US))
@@ -118,8 +118,8 @@ class TestUnevenP2PBandwidth:
             (0, 1, 0, FAST_US), (0, 2, 5000, FAST_US), (0, 2, 8000, 12e3), (0, 3, 8000, 12e3)
         )
         (finding,) = uneven(trace)
-        assert [name for name in numbers(finding) if name.startswith("gain")] == [
-            "gain at most, cuda:0 → cuda:3"
+        assert [name for name in numbers(finding) if name.startswith("potential")] == [
+            "potential saving, cuda:0 → cuda:3"
         ]
 
     def test_a_pair_that_is_not_steady_is_left_out(self) -> None:
@@ -130,7 +130,9 @@ class TestUnevenP2PBandwidth:
         trace = peers((0, 1, 0, 20), (0, 2, 5000, 200), size=1_000_000)
         diagnosis = diagnose(trace, select=["uneven-p2p-bandwidth"])
         assert not diagnosis.findings
-        assert "0 copies of 16 MB or more between two GPUs, needs 3" in diagnosis.skipped.values()
+        assert (
+            "needs 3 copies of 16 MB or more between two GPUs, has 0" in diagnosis.skipped.values()
+        )
 
     def test_it_compares_pairs_of_different_sources(self) -> None:
         (finding,) = uneven(peers((0, 1, 0, FAST_US), (2, 3, 5000, 5300)))
@@ -272,12 +274,12 @@ class TestPageableCopy:
     def test_as_fast_as_pinned_is_no_fault(self) -> None:
         assert not found(self.copies(took=210, pinned="HtoD"), "pageable-copy")
 
-    def test_where_nothing_tells_the_memory(self) -> None:
+    def test_without_the_kind_of_memory_it_is_skipped(self) -> None:
         run = Tiny()
         run.copy(0, 0, 800, kind="DtoH", size=4_000_000)
         diagnosis = diagnose(run.trace(), select=["pageable-copy"])
         assert diagnosis.skipped == {
-            "pageable-copy": "no copy between host and GPU tells its memory"
+            "pageable-copy": "needs copies between host and GPU whose kind of memory is known"
         }
 
     def test_a_real_trace(self, real_traces: Path) -> None:

@@ -146,9 +146,9 @@ def test_another_root_is_another_tensor() -> None:
     assert not found(reduce_broadcast(root=0, other=1).trace())
 
 
-@pytest.mark.parametrize(("rank", "speaks"), [(0, False), (1, True)])
+@pytest.mark.parametrize(("rank", "fires"), [(0, False), (1, True)])
 def test_what_the_root_does_with_the_sum_counts_and_nobody_elses_work(
-    rank: int, speaks: bool
+    rank: int, fires: bool
 ) -> None:
     run = reduce_broadcast()
     for row in [one for one in run._collectives if one["op"] == "broadcast"]:
@@ -156,7 +156,7 @@ def test_what_the_root_does_with_the_sum_counts_and_nobody_elses_work(
         row["launch_ns"] += 200_000
     for step in range(12):
         run.kernel(rank, step * 10_000 + 2000 + 1000 / 1.5 + 50, 20, name="sgd")
-    assert bool(found(run.trace())) == speaks
+    assert bool(found(run.trace())) == fires
 
 
 def test_without_an_all_reduce_beside_it_a_ring_is_what_is_expected() -> None:

@@ -40,7 +40,7 @@ def in_turn(compute: int, *, reduced: int = 400, launched: int = 10, **told: obj
     return run
 
 
-def test_operations_that_are_untold_count_in_what_is_exposed() -> None:
+def test_operations_that_are_unknown_count_in_what_is_exposed() -> None:
     run = in_turn(500)
     for i in range(10):
         run.collective(0, "all_reduce", 1000 * i + 100, 300, size=1 << 20)
@@ -185,7 +185,7 @@ def held_up(**elsewhere: str) -> Tiny:
 
 def test_what_launched_work_waits_for_is_missing() -> None:
     (finding,) = found(held_up().trace(), "unfit-trace")
-    assert "runs nothing for 5 ms (once, over 1 ms) though work is launched" in finding.summary
+    assert "is idle for 5 ms (once, over 1 ms) though work is launched" in finding.summary
     assert finding.cost_ns == 5_000_000
 
 

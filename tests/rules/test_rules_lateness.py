@@ -39,7 +39,7 @@ def test_a_first_operation_that_is_far_later_than_the_others_is_left_out(
         for number, gap in ((1, first_ns), (2, 10), (3, 10))
         for rank, late in ((0, 0), (1, gap))
     ]
-    whole = pd.DataFrame(rows).assign(communicator="a", pair=-1, device="cuda:0", caught_ns=0)
+    whole = pd.DataFrame(rows).assign(communicator="a", pair=-1, device="cuda:0", inherited_ns=0)
     gaps = own_gaps(whole.assign(start_ns=whole["arrival_ns"]))
     assert gaps["operation"].tolist() == own
     assert gaps["gap_ns"].tolist() == [first_ns, 10, 10][-len(own) :]

@@ -171,8 +171,8 @@ def launches(gaps: int, every_us: float = 30) -> Measures:
 
 
 def test_few_gaps_that_matter_are_not_fine() -> None:
-    assert reason(launches(37), "launch-gap") == "37 gaps, needs 100"
-    assert reason(launches(1), "launch-gap") == "1 gap, needs 100"
+    assert reason(launches(37), "launch-gap") == "needs 100 gaps, has 37"
+    assert reason(launches(1), "launch-gap") == "needs 100 gaps, has 1"
     assert reason(launches(37, every_us=8), "launch-gap") is None, "the GPU is never idle"
 
 
@@ -188,32 +188,50 @@ def blocked_calls(steps: int, compute_at: float) -> Measures:
 
 
 def test_three_steps_of_false_overlap_are_not_fine() -> None:
-    told = "3 calls of one kind that hide nothing, needs 10"
+    told = "needs 10 calls of one kind that hide nothing, has 3"
     assert reason(blocked_calls(3, 505), "false-overlap") == told
     assert reason(blocked_calls(3, 105), "false-overlap") is None
 
 
 FEWER = {
-    "at-the-roofline": ({"min_count": 13}, "11 operations of one kind in one group, needs 13"),
-    "below-link-speed": ({"min_count": 13}, "11 operations of one kind in one group, needs 13"),
-    "cold-start": ({"others": 6}, "5 later operations of the same kind, needs 6"),
-    "degraded-link": ({"min_count": 100}, "operations of one group seen on every rank, needs 100"),
-    "detour-beats-direct": ({"min_copies": 11}, "10 copies of 16 MB or more between two GPUs"),
-    "device-late": ({"min_operations": 13}, "12 matched collectives with comparable arrivals"),
-    "early-root": ({"min_operations": 13}, "12 operations (reduce or gather) matched"),
-    "false-overlap": ({"min_operations": 13}, "12 calls of one kind that hide nothing, needs 13"),
-    "head-of-line": ({"min_operations": 13}, "12 operations stuck behind one kind, needs 13"),
-    "host-late": ({"min_operations": 13}, "12 matched collectives with comparable arrivals"),
-    "jitter": ({"min_operations": 13}, "12 matched collectives with comparable arrivals, needs 13"),
-    "late-receiver": ({"min_operations": 13}, "12 sends matched with their recv, needs 13"),
-    "late-root": ({"min_operations": 13}, "12 operations (broadcast or scatter) matched"),
-    "late-sender": ({"min_operations": 13}, "12 sends matched with their recv, needs 13"),
-    "latency-bound": ({"min_count": 1000}, "small operations in rows, needs 1,000"),
-    "launch-gap": ({"min_gaps": 1000}, "gaps, needs 1,000"),
-    "pipeline-bubble": ({"min_operations": 1000}, "sends matched with their recv, needs 1,000"),
-    "slow-link": ({"min_count": 13}, "0 pairs of ranks with 13 transfers or more, needs 3"),
-    "straggler": ({"min_operations": 13}, "12 matched collectives with comparable arrivals"),
-    "uneven-p2p-bandwidth": ({"min_copies": 11}, "10 copies of 16 MB or more between two GPUs"),
+    "at-the-roofline": ({"min_count": 13}, "needs 13 operations of one kind in one group, has 11"),
+    "below-link-speed": ({"min_count": 13}, "needs 13 operations of one kind in one group, has 11"),
+    "cold-start": ({"others": 6}, "needs 6 later operations of the same kind, has 5"),
+    "degraded-link": (
+        {"min_count": 100},
+        "needs 100 operations of one group recorded on every rank",
+    ),
+    "detour-beats-direct": (
+        {"min_copies": 11},
+        "needs 11 copies of 16 MB or more between two GPUs",
+    ),
+    "device-late": (
+        {"min_operations": 13},
+        "needs 13 matched collectives with comparable arrivals",
+    ),
+    "early-root": ({"min_operations": 13}, "needs 13 operations (reduce or gather) matched"),
+    "false-overlap": (
+        {"min_operations": 13},
+        "needs 13 calls of one kind that hide nothing, has 12",
+    ),
+    "head-of-line": ({"min_operations": 13}, "needs 13 operations stuck behind one kind, has 12"),
+    "host-late": ({"min_operations": 13}, "needs 13 matched collectives with comparable arrivals"),
+    "jitter": (
+        {"min_operations": 13},
+        "needs 13 matched collectives with comparable arrivals, has 12",
+    ),
+    "late-receiver": ({"min_operations": 13}, "needs 13 sends matched with their recv, has 12"),
+    "late-root": ({"min_operations": 13}, "needs 13 operations (broadcast or scatter) matched"),
+    "late-sender": ({"min_operations": 13}, "needs 13 sends matched with their recv, has 12"),
+    "latency-bound": ({"min_count": 1000}, "needs 1,000 small operations in rows"),
+    "launch-gap": ({"min_gaps": 1000}, "needs 1,000 gaps"),
+    "pipeline-bubble": ({"min_operations": 1000}, "needs 1,000 sends matched with their recv"),
+    "slow-link": ({"min_count": 13}, "needs 3 pairs of ranks with 13 transfers or more, has 0"),
+    "straggler": ({"min_operations": 13}, "needs 13 matched collectives with comparable arrivals"),
+    "uneven-p2p-bandwidth": (
+        {"min_copies": 11},
+        "needs 11 copies of 16 MB or more between two GPUs",
+    ),
 }
 
 
@@ -229,7 +247,7 @@ def test_few_operations_with_one_root_of_many_are_not_fine() -> None:
         for rank in range(3):
             at = i * 10_000 + (5000 if rank == i % 2 else 0)
             run.collective(rank, "broadcast", at, 6000 - at % 10_000, size=1 << 26, root=i % 2)
-    told = "8 operations with one communicator and root, needs 10"
+    told = "needs 10 operations with one communicator and root, has 8"
     assert reason(run.trace(), "late-root") == told
 
 
@@ -241,7 +259,7 @@ def test_few_operations_of_each_rank_are_not_fine() -> None:
             group, late = "ab"[rank // 2], 3000 * (rank % 2)
             at = i * 10_000 + late
             run.collective(rank, "all_reduce", at, 6000 - late, size=1 << 26, group=group)
-    told = "6 matched collectives of one rank, needs 10"
+    told = "needs 10 matched collectives of one rank, has 6"
     assert reason(run.trace(), "straggler") == told
 
 

@@ -130,7 +130,7 @@ def _work_of(run: Measures, *, by_step: bool) -> dict[Stream, Work]:
             parts = found.setdefault(stream, {})
             parts[kind] = part if kind not in parts else _both(parts[kind], part)
     return {
-        stream: _merged(parts, told=stream.device != "cpu" or stream.rank not in gpu_ranks)
+        stream: _merged(parts, has_compute=stream.device != "cpu" or stream.rank not in gpu_ranks)
         for stream, parts in sorted(found.items(), key=_order)
         if parts.keys() != {"call"}
     }
@@ -162,7 +162,7 @@ def _both(a: _Part, b: _Part) -> _Part:
     )
 
 
-def _merged(parts: dict[str, _Part], *, told: bool) -> Work:
+def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
     calls = parts.pop("call", None)
     when = {kind: part.when for kind, part in parts.items()}
     compute = when.get("compute", _NONE)
@@ -170,7 +170,7 @@ def _merged(parts: dict[str, _Part], *, told: bool) -> Work:
         events={kind: part.events for kind, part in parts.items()},
         start_ns=min(part.start_ns for part in parts.values()),
         end_ns=max(part.end_ns for part in parts.values()),
-        compute=(subtract(compute, calls.when) if calls else compute) if told else None,
+        compute=(subtract(compute, calls.when) if calls else compute) if has_compute else None,
         communication=when.get("communication", _NONE),
         copy=when.get("copy", _NONE),
     )

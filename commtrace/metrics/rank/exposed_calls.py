@@ -16,7 +16,7 @@ from commtrace.metrics.rank.phases import phases
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["ahead", "most_exposed", "unlaunched_ns"]
+__all__ = ["asynchronous", "most_exposed", "unlaunched_ns"]
 
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
 
@@ -36,10 +36,10 @@ def most_exposed(run: Measures) -> tuple[str | None, float]:
     return (None if pd.isna(op) else str(op)), share
 
 
-def ahead(run: Measures, op: str | None) -> pd.DataFrame:
-    """Which calls of an operation (``ahead``) do not hold up their device, in which ``phase``.
+def asynchronous(run: Measures, op: str | None) -> pd.DataFrame:
+    """Which calls of an operation are ``asynchronous``, so hold up no device; in which ``phase``.
 
-    A trace with shapes tells it. On a GPU it also shows: of calls of one phase that a stream
+    A trace with shapes has it. On a GPU it also shows: of calls of one phase that a stream
     waits for at once, none has compute beside it that was launched later.
     """
     calls = run.collectives.assign(phase=np.array(phases(run), dtype=object))
@@ -47,8 +47,8 @@ def ahead(run: Measures, op: str | None) -> pd.DataFrame:
     beside = pd.Series(_beside(calls, run), index=calls.index)
     phase = calls["phase"].astype(object).fillna("")
     inferred = beside.groupby([calls["rank"], phase]).transform("mean") >= _BESIDE
-    told = calls["asynchronous"]
-    return calls.assign(ahead=(told == 1).where(told.notna(), inferred).astype(bool))
+    recorded = calls["asynchronous"]
+    return calls.assign(asynchronous=(recorded == 1).where(recorded.notna(), inferred).astype(bool))
 
 
 def _beside(calls: pd.DataFrame, run: Measures) -> Bool:
@@ -92,5 +92,5 @@ def _compute(run: Measures) -> pd.DataFrame:
 
 
 def _launches(kernels: pd.DataFrame) -> Int64:
-    """Of compute whose launch is untold: long ago."""
+    """Of compute whose launch is unknown: long ago."""
     return kernels["launch_ns"].fillna(0).to_numpy(dtype=np.int64)

@@ -47,7 +47,7 @@ def _table(by: str, *keys: Column) -> Table:
                 "exposed_ns",
                 "Int64",
                 "Its part of the device's exposed communication: the parts are the whole, exactly. "
-                "Null where the trace does not tell the device's compute.",
+                "Null where the trace lacks the device's compute.",
                 "ns",
             ),
         ),
@@ -56,19 +56,20 @@ def _table(by: str, *keys: Column) -> Table:
 
 EXPOSURE_BY_GROUP = _table(
     "group",
-    Column("group", "category", "The process group's name; null if untold."),
-    Column("ranks", "category", "Its global ranks, separated by commas; null if untold."),
-    Column("description", "category", "What the program calls it; null if untold."),
+    Column("group", "category", "The process group's name; null if unknown."),
+    Column("ranks", "category", "Its global ranks, separated by commas; null if unknown."),
+    Column("description", "category", "What the program calls it; null if unknown."),
 )
 EXPOSURE_BY_OP = _table(
-    "op", Column("op", "category", "The operation called, or the one that ran if that is all told.")
+    "op",
+    Column("op", "category", "The operation called, or the one that ran if only that is known."),
 )
 EXPOSURE_BY_STEP = _table(
     "step", Column("step", "Int64", "n of the `ProfilerStep#n` that launched it; null outside any.")
 )
 EXPOSURE_BY_PHASE = _table(
     "phase",
-    Column("phase", "category", "`forward`, `backward`, `optimizer`; null where nothing tells."),
+    Column("phase", "category", "`forward`, `backward`, `optimizer`; null if unknown."),
 )
 
 

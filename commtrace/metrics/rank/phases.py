@@ -64,7 +64,7 @@ _Range = tuple[int, int, str]
 
 
 def launching_threads(run: Measures) -> Any:
-    """The thread that launched the kernel of each row of collectives; NA where untold."""
+    """The thread that launched the kernel of each row of collectives; NA if unknown."""
     place = ["rank", "device", "stream", "start_ns"]
     kernels = run.kernels.loc[run.kernels["kind"] == "communication", [*place, "thread"]]
     of_rows = run.collectives[place].merge(kernels.drop_duplicates(place), how="left", on=place)
@@ -77,17 +77,17 @@ def _autograd(ops: pd.DataFrame) -> Iterator[_Range]:
 
 
 def _labels(steps: pd.DataFrame) -> Iterator[_Range]:
-    told = {name: _phase(name) for name in steps["label"].dropna().unique()}
-    return _ranges(steps, steps["label"].astype(object).map(told))
+    phase_of = {name: _phase(name) for name in steps["label"].dropna().unique()}
+    return _ranges(steps, steps["label"].astype(object).map(phase_of))
 
 
 def _ranges(events: pd.DataFrame, phase: pd.Series[Any]) -> Iterator[_Range]:
     """The events that tell a phase; who encloses another comes before it."""
-    told = events.assign(phase=phase, end_ns=events["start_ns"] + events["duration_ns"])
-    told = told.dropna(subset="phase").sort_values(
+    known = events.assign(phase=phase, end_ns=events["start_ns"] + events["duration_ns"])
+    known = known.dropna(subset="phase").sort_values(
         ["start_ns", "duration_ns"], ascending=[True, False]
     )
-    return zip(told["start_ns"].tolist(), told["end_ns"].tolist(), told["phase"], strict=True)
+    return zip(known["start_ns"].tolist(), known["end_ns"].tolist(), known["phase"], strict=True)
 
 
 def _phase(label: str) -> str | None:

@@ -26,8 +26,8 @@ QUEUEING = Table(
     "queueing",
     "all operations of one kind on all ranks; what queued longest comes first",
     (
-        Column("op", "category", "The operation called; null where the trace does not tell."),
-        Column("group", "category", "The process group's name; null if untold."),
+        Column("op", "category", "The operation called; null if unknown."),
+        Column("group", "category", "The process group's name; null if unknown."),
         Column("dtype", "category", "torch's name of the element type."),
         Column("size_bytes", "Int64", "S, the full array: the larger of in and output.", "bytes"),
         Column("count", "int64", "Operations with a known launch, over all ranks.", "operations"),

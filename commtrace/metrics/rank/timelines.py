@@ -83,9 +83,9 @@ class Timeline:
         starved = self.starved() & (self.ready_ns <= self.idle_ns + _CLOCKS_NS)
         place = np.arange(len(copies))
         last_copy = np.maximum.accumulate(np.where(copies, place, -1))
-        last_ahead = np.maximum.accumulate(np.where(starved, -1, place))
+        last_starved = np.maximum.accumulate(np.where(starved, -1, place))
         before = np.concatenate(([-1], last_copy[:-1]))
-        return starved & (before >= 0) & (last_ahead <= before) & (copies | behind(copies))
+        return starved & (before >= 0) & (last_starved <= before) & (copies | behind(copies))
 
 
 def behind(events: Bool) -> Bool:
@@ -104,9 +104,9 @@ def timelines(run: Measures) -> tuple[Timeline, ...]:
     events = pd.concat([part for part in parts if len(part)] or parts[:1])
     events = events.sort_values("start_ns", kind="stable")
     if events.empty:
-        raise CannotLook("nothing ran on a GPU")
+        raise CannotLook("needs work on a GPU")
     if events["launch_ns"].isna().all():
-        raise CannotLook("the trace does not tell when the host launched what")
+        raise CannotLook("needs launches: the trace links none to the device's work")
     places: Any = events.astype({"device": object}).groupby(["rank", "device"])
     return tuple(
         _timeline(int(rank), str(device), mine, run.pauses.get(rank, ()))
@@ -122,17 +122,17 @@ def _timeline(
     idle = np.concatenate(([0], (start[1:] - np.maximum.accumulate(end)[:-1]).clip(min=0)))
     for begun, over in pauses:  # nobody knows what it ran meanwhile
         idle[(start >= over) & (start - idle <= begun)] = 0
-    told = events["launch_ns"].notna().to_numpy()
-    events = events[told]
+    has_launch = events["launch_ns"].notna().to_numpy()
+    events = events[has_launch]
     return Timeline(
         rank,
         device,
         int(start[0]),
-        start[told],
-        end[told],
+        start[has_launch],
+        end[has_launch],
         events["launch_ns"].to_numpy(dtype=np.int64),
         events["stream"].to_numpy(),
-        idle[told],
+        idle[has_launch],
         events["kind"].to_numpy(dtype=object),
         events["size_bytes"].to_numpy(),
     )

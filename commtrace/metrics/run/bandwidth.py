@@ -46,7 +46,7 @@ def served(run: Measures, *, cold: bool = False) -> pd.DataFrame:
     """
     known = _served(run, cold)
     if known.empty:
-        raise CannotLook("no operation tells its size")
+        raise CannotLook("needs sizes: no operation has one")
     return known
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["CALLS", "ahead_ns", "called"]
+__all__ = ["CALLS", "blocked_ns", "called"]
 
 CALLS = Table(
     "calls",
@@ -23,14 +23,14 @@ CALLS = Table(
 )
 
 
-def ahead_ns(rows: pd.DataFrame) -> pd.Series[Any]:
+def blocked_ns(rows: pd.DataFrame) -> pd.Series[Any]:
     """How long before its start each row of ``collectives`` blocked its caller.
 
     Known of synchronous calls on the CPU, where gloo copies the input first; else 0.
     """
     blocks = (rows["device"] == "cpu") & (rows["asynchronous"] == 0).fillna(False)
-    ahead = (rows["start_ns"] - rows["launch_ns"]).where(blocks.astype(bool))
-    return ahead.fillna(0).clip(lower=0).astype("int64")
+    blocked = (rows["start_ns"] - rows["launch_ns"]).where(blocks.astype(bool))
+    return blocked.fillna(0).clip(lower=0).astype("int64")
 
 
 @measure
@@ -38,10 +38,10 @@ def called(run: Measures) -> pd.DataFrame:
     """The operations of the run, by number, as if they began with their last call: CALLS."""
     found = matched(run)
     operations = found.operations.set_index("operation")
-    ahead = ahead_ns(run.collectives.reset_index(drop=True))
-    call = (found.waits["arrival_ns"] - ahead).groupby(found.waits["operation"]).max()
-    ahead = (operations["last_arrival_ns"] - call).fillna(0).clip(lower=0).astype("int64")
+    blocked = blocked_ns(run.collectives.reset_index(drop=True))
+    call = (found.waits["arrival_ns"] - blocked).groupby(found.waits["operation"]).max()
+    blocked = (operations["last_arrival_ns"] - call).fillna(0).clip(lower=0).astype("int64")
     return operations.assign(
-        last_arrival_ns=operations["last_arrival_ns"] - ahead,
-        transfer_ns=operations["transfer_ns"] + ahead,
+        last_arrival_ns=operations["last_arrival_ns"] - blocked,
+        transfer_ns=operations["transfer_ns"] + blocked,
     )

@@ -35,9 +35,9 @@ COLLECTIVES = Table(
     "collectives",
     "all operations of one kind: same operation, group, type and size; costliest first",
     (
-        Column("op", "category", "The operation called; null where the trace does not tell."),
+        Column("op", "category", "The operation called; null if unknown."),
         Column("executed", "category", "The operation that ran: gloo runs some as `all_reduce`."),
-        Column("group", "category", "The process group's name; null if untold."),
+        Column("group", "category", "The process group's name; null if unknown."),
         *DIMENSION,
         Column("group_size", "Int64", "Ranks in the group.", "ranks"),
         DEDUCED,
@@ -49,7 +49,7 @@ COLLECTIVES = Table(
         Column(
             "complete",
             "Int64",
-            "Operations seen on every rank that took part; null if those are untold.",
+            "Operations measured on every rank that took part; null if those are unknown.",
             "operations",
         ),
         Column("duration_ns_p50", "int64", "Median over operations and ranks.", "ns"),
@@ -90,13 +90,13 @@ COLLECTIVES = Table(
         Column(
             "bound",
             "category",
-            "`exact` if bandwidth is over the transfer time of operations seen whole; `lower` if "
-            "the time may include waiting, or other operations; null without bandwidth.",
+            "`exact` if bandwidth is over the transfer time of operations measured on every rank; "
+            "`lower` if the time may include waiting, or other operations; null without bandwidth.",
         ),
     ),
 )
 INTERVAL = ["rank", "device", "stream", "start_ns", "duration_ns"]
-"""What tells the kernels apart: coalesced operations share one."""
+"""What distinguishes the kernels: coalesced operations share one."""
 _NOWHERE = np.empty(0, np.intp)
 COLLECTIVES_BY_DIMENSION = Table(
     "collectives_by_dimension",
@@ -113,7 +113,7 @@ def collectives(run: Measures) -> pd.DataFrame:
     """What each kind of collective cost, as ``COLLECTIVES``.
 
     Bandwidth is that of nccl-tests (its PERFORMANCE.md) over the median transfer: of the
-    operations seen whole if there are any (``exact``). Else, in a collective that holds
+    operations measured on every rank if there are any (``exact``). Else, in a collective that holds
     everybody until all are there, what a rank spent in it is at least the transfer, and
     bandwidth a ``lower`` bound. A sender, a receiver or a rank of a rooted operation can be
     done earlier or later than the transfer: without the other side bandwidth is null.
@@ -189,8 +189,16 @@ def events_of_kinds(run: Measures, kind: list[str], *, by_dimension: bool = Fals
         events[column] = sizes[column].array
     events["size_bytes"] = together["size_bytes"].transform("max")
     events["shared"] = events.duplicated(INTERVAL, keep=False)
-    told = ["operation", "communicator", "present", "expected", "skew_ns", "transfer_ns", "exact"]
-    events = events.merge(found.operations[told].join(_clock_error_ns(found), on="operation"))
+    columns = [
+        "operation",
+        "communicator",
+        "present",
+        "expected",
+        "skew_ns",
+        "transfer_ns",
+        "exact",
+    ]
+    events = events.merge(found.operations[columns].join(_clock_error_ns(found), on="operation"))
     of_group = group_dimensions(run).set_index("communicator")
     for column in _DIMENSION:
         events[column] = events["communicator"].astype(object).map(of_group[column])
@@ -213,9 +221,9 @@ def _compared(events: pd.DataFrame) -> pd.DataFrame:
     shared = events.groupby(["kind", "operation"])["shared"].transform("any")
     each = events.assign(shared=shared).drop_duplicates(["kind", "operation"])
     kind = each["kind"]
-    told = (each["transfer_ns"] > TRUST * each["error_ns"]).fillna(value=False) & each["exact"]
-    whole = told & ~each["shared"]
-    at_most = (each["present"] > 1) & (told | each["op"].isin(SYNCHRONISING))
+    measured = (each["transfer_ns"] > TRUST * each["error_ns"]).fillna(value=False) & each["exact"]
+    whole = measured & ~each["shared"]
+    at_most = (each["present"] > 1) & (measured | each["op"].isin(SYNCHRONISING))
     exact = whole.groupby(kind).any()
     transfer = each["transfer_ns"].where(whole | (at_most & ~kind.map(exact)))
     complete = (each["present"] == each["expected"]).astype("Int64")
@@ -246,7 +254,7 @@ def _exposed_per_rank(events: pd.DataFrame, run: Measures) -> pd.Series[Any]:
 def _exposed_ns(events: pd.DataFrame, run: Measures) -> Float64:
     """Of each row, the time that neither compute on its device nor its kind's rows before cover.
 
-    NaN where the compute is untold.
+    NaN if the compute is unknown.
     """
     ordered = events[["kind", "rank", "device", "start_ns"]].assign(
         end_ns=events["start_ns"] + events["duration_ns"]

@@ -178,7 +178,7 @@ def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pa
 
 
 def _group_size(instances: pd.DataFrame) -> int | None:
-    """As told, else as the communicator lists its ranks, else as the sizes have it."""
+    """As recorded, else as the communicator lists its ranks, else as the sizes have it."""
     row = instances.iloc[0]
     listed = row["communicator"].partition("#")[0]
     if pd.notna(row["group_size"]):

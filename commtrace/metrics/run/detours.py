@@ -76,8 +76,8 @@ class Hops:
         return pair.busy if pair else _NEVER
 
     def _nvlinks(self, source: str, destination: str) -> int:
-        told = code(source, destination, self.run) or ""
-        return int(told[2:]) if told.startswith("NV") and told[2:].isdigit() else 0
+        link = code(source, destination, self.run) or ""
+        return int(link[2:]) if link.startswith("NV") and link[2:].isdigit() else 0
 
 
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))

@@ -49,7 +49,7 @@ def group_dimensions(run: Measures) -> pd.DataFrame:
     """Each process group's dimension, as GROUP_DIMENSIONS.
 
     A name that the program gave is never contradicted. Groups without one are taken together
-    with their siblings, whose ranks are as far from each other, and told by their traffic:
+    with their siblings, whose ranks are as far from each other, and distinguished by their traffic:
     see ``group_traffic``. Groups that cannot be a dimension of a mesh of all ranks are none,
     nor are those that reduce gradients within a pipeline: they tie weights of two stages.
     """
@@ -58,7 +58,7 @@ def group_dimensions(run: Measures) -> pd.DataFrame:
     known = _known(run)
     named = _named(known)
     inferred = _untied(_inferred(run, integers(column.codes), known, named), named)
-    told: dict[str, tuple[str | None, str | None]] = {
+    known_as: dict[str, tuple[str | None, str | None]] = {
         **{group: (name, "inferred") for group, name in inferred.items()},
         **{group: (name or None, "named" if name else None) for group, name in named.items()},
     }
@@ -66,8 +66,8 @@ def group_dimensions(run: Measures) -> pd.DataFrame:
         [
             {
                 "communicator": group,
-                "dimension": told.get(group, (None, None))[0],
-                "dimension_provenance": told.get(group, (None, None))[1],
+                "dimension": known_as.get(group, (None, None))[0],
+                "dimension_provenance": known_as.get(group, (None, None))[1],
             }
             for group in groups
         ]
@@ -96,8 +96,8 @@ def _named(known: pd.DataFrame) -> dict[str, str]:
     found: dict[str, str] = {}
     texts = known[["communicator", "description", "group"]].astype(object).drop_duplicates()
     for communicator, *names in texts.itertuples(index=False):
-        told = (named_dimension(name) for name in names if isinstance(name, str))
-        name = next((name for name in told if name is not None), None)
+        dimensions = (named_dimension(name) for name in names if isinstance(name, str))
+        name = next((name for name in dimensions if name is not None), None)
         if name is not None:
             found[communicator] = name
     return found
@@ -124,13 +124,13 @@ def _inferred(
     of_group: Int64 = np.full(len(number) + 1, -1, np.int64)  # the last is of rows without one
     for family_number, siblings in enumerate(asked):
         of_group[[number[sibling] for sibling in siblings]] = family_number
-    told = by_traffic(run, of_group[group])
-    names_told = set(told.values())
-    exchanges = names_told in ({"ep"}, {"cp"})
-    reduces = len(families) == 1 and names_told <= {"dp", "tp"} and not _trains(run)
+    of_family = by_traffic(run, of_group[group])
+    dimensions = set(of_family.values())
+    exchanges = dimensions in ({"ep"}, {"cp"})
+    reduces = len(families) == 1 and dimensions <= {"dp", "tp"} and not _trains(run)
     if not named and not found and (exchanges or reduces):
         return {}  # a benchmark communicates as training does; training has gradients
-    for family_number, name in told.items():
+    for family_number, name in of_family.items():
         found |= dict.fromkeys(asked[family_number], name)
     return found
 

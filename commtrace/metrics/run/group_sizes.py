@@ -105,7 +105,7 @@ def _world_size(run: Measures) -> int | None:
 def _ends(found: RunOperations, operations: pd.Index[Any], world_size: int) -> pd.DataFrame:
     """Of operations that were found on all ranks: what it says that they were one.
 
-    ``late_ns`` is how much later the last rank came than the second-last, ``apart_ns`` how
+    ``late_ns`` is how much later the last rank came than the second-last, ``end_spread_ns`` how
     far apart the ranks were done; ``shown`` if that can only be one group, but for chance.
     """
     rows = found.waits[["operation", "arrival_ns", "end_ns"]].dropna()
@@ -116,10 +116,10 @@ def _ends(found: RunOperations, operations: pd.Index[Any], world_size: int) -> p
         rows[name].to_numpy().reshape(-1, world_size) for name in ("arrival_ns", "end_ns")
     )
     error_ns = TRUST * int(found.clock["error_ns"].fillna(0).clip(lower=SAME_HOST_ERROR_NS).max())
-    late_ns, apart_ns = arrival[:, -1] - arrival[:, -2], np.ptp(end, axis=1)
+    late_ns, end_spread_ns = arrival[:, -1] - arrival[:, -2], np.ptp(end, axis=1)
     causal = end.min(axis=1) + error_ns >= arrival[:, -1]
-    shown = causal & (late_ns > error_ns) & (late_ns >= SURE * apart_ns)
-    columns = {"late_ns": late_ns, "apart_ns": apart_ns, "shown": shown}
+    shown = causal & (late_ns > error_ns) & (late_ns >= SURE * end_spread_ns)
+    columns = {"late_ns": late_ns, "end_spread_ns": end_spread_ns, "shown": shown}
     return pd.DataFrame(columns, index=rows["operation"].to_numpy()[::world_size])
 
 
@@ -138,5 +138,5 @@ def _one_group(kind: pd.DataFrame) -> bool:
         shown.sum() >= SHOWN
         and at_place.min() >= SHOWN_AT_PLACE
         and (at_place > SHOWN_SHARE * called).all()
-        and np.std(kind["late_ns"][shown]) > SURE * np.std(kind["apart_ns"][shown])
+        and np.std(kind["late_ns"][shown]) > SURE * np.std(kind["end_spread_ns"][shown])
     )

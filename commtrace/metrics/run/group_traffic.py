@@ -112,8 +112,8 @@ def _behind(run: Measures, rows: pd.DataFrame) -> Bool:
     part = replace(run, **{name: t[t["rank"].isin(ranks)] for name, t in tables.items()})
     place = np.full(len(run.collectives), -1)
     place[run.collectives["rank"].isin(ranks)] = np.arange(len(part.collectives))
-    told = np.asarray([phase in ("backward", "optimizer") for phase in phases(part)])
-    behind: Bool = np.append(told, False)[place[rows["row"].to_numpy()]]
+    late = np.asarray([phase in ("backward", "optimizer") for phase in phases(part)])
+    behind: Bool = np.append(late, False)[place[rows["row"].to_numpy()]]
     return behind
 
 
@@ -222,8 +222,8 @@ def _by_all_to_alls(mine: pd.DataFrame) -> str:
 def _bursts(one: pd.DataFrame) -> bool:
     """Whether half of a rank's operations follow each other at once, in threes."""
     start, end = one["start_ns"].to_numpy(), one["end_ns"].to_numpy()
-    apart = start[1:] - end[:-1] > np.median(end - start) * _AT_ONCE
-    burst = np.cumsum(np.concatenate(([0], apart)))
+    paused = start[1:] - end[:-1] > np.median(end - start) * _AT_ONCE
+    burst = np.cumsum(np.concatenate(([0], paused)))
     return bool((np.bincount(burst)[burst] >= _BURST).mean() >= 0.5)
 
 

@@ -34,7 +34,7 @@ JOINED_ROWS = Table(
         *OPERATIONS.only(_OF_OPERATION[1:]),
         Column("pair", "int64", "A number for the two ranks of a send or recv; else -1."),
         Column(
-            "caught_ns",
+            "inherited_ns",
             "float64",
             "Lateness that is not its own: what it waited elsewhere since its last operation of "
             "this communicator, and was let out of that later than others.",
@@ -47,7 +47,7 @@ JOINED_ROWS = Table(
 def several_ranks(run: Measures) -> None:
     """Raises CannotLook where there is nobody to compare with."""
     if len(run.ranks) < 2:
-        raise CannotLook("one rank only: waiting is not separable")
+        raise CannotLook("needs several ranks: in one, waiting is not separable from transfer")
 
 
 @measure
@@ -69,7 +69,7 @@ def joined_rows(run: Measures) -> pd.DataFrame:
         wait_ns=rows["wait_ns"].fillna(0).astype("int64"),
     ).sort_values(["rank", "arrival_ns", "operation"], kind="stable", ignore_index=True)
     rows = rows.assign(pair=_pair(rows))
-    return rows.assign(caught_ns=_caught(rows))
+    return rows.assign(inherited_ns=_inherited_ns(rows))
 
 
 def _pair(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -79,7 +79,7 @@ def _pair(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
     return np.where(peer < 0, -1, low * 2**31 + high)
 
 
-def _caught(rows: pd.DataFrame) -> pd.Series[Any]:
+def _inherited_ns(rows: pd.DataFrame) -> pd.Series[Any]:
     """What a rank waited elsewhere since its last such operation, and was let out late of it.
 
     Such are those of its communicator; of a send or recv those of the same two ranks.

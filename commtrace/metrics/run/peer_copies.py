@@ -23,7 +23,7 @@ __all__ = ["Pair", "pairs", "too_few_copies"]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """The large copies of one process from one GPU to another. ``host`` is empty if untold.
+    """The large copies of one process from one GPU to another. ``host`` is empty if unknown.
 
     ``gb_s`` is the median bandwidth of the copies beside which no other peer copy ran, or,
     without such, of all. ``at_most_gb_s`` is what the way could have carried: the same, but

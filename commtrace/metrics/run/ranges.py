@@ -63,21 +63,21 @@ RANGES = Table(
             "compute_ns",
             "Int64",
             f"While any compute ran that it launched, in {_PER_RANGE}. "
-            "Null where the trace does not tell the device's compute.",
+            "Null where the trace lacks the device's compute.",
             "ns",
         ),
         Column(
             "exposed_communication_ns",
             "Int64",
             f"While communication ran that it launched, and no compute on that device, in "
-            f"{_PER_RANGE}. Null where the trace does not tell the device's compute.",
+            f"{_PER_RANGE}. Null where the trace lacks the device's compute.",
             "ns",
         ),
         Column(
             "overlapped_communication_ns",
             "Int64",
             f"While communication ran that it launched, and any compute on that device, in "
-            f"{_PER_RANGE}. Null where the trace does not tell the device's compute.",
+            f"{_PER_RANGE}. Null where the trace lacks the device's compute.",
             "ns",
         ),
         Column(
@@ -181,8 +181,8 @@ def _operations(run: Measures, its: Labels) -> pd.DataFrame:
     each = called[["op", "size_bytes", "group_size"]].assign(
         operation=found.waits["operation"].to_numpy(), shared=shared.to_numpy()
     )
-    told = found.operations[["operation", "expected", "transfer_ns", "exact"]]
-    return each.iloc[at].assign(range=ranges).merge(told, on="operation")
+    measured = found.operations[["operation", "expected", "transfer_ns", "exact"]]
+    return each.iloc[at].assign(range=ranges).merge(measured, on="operation")
 
 
 def _busbw(operations: pd.DataFrame) -> pd.Series[Any]:

@@ -23,11 +23,11 @@ _WAITING = (
 )
 RANKS = Table(
     "ranks",
-    "one rank; what cannot be told without comparing it to others is null",
+    "one rank; what only a comparison with other ranks shows is null without them",
     (
         _RANK,
         Column("file", "category", "Its trace file."),
-        Column("host", "category", "Its host's name; null where the trace does not tell."),
+        Column("host", "category", "Its host's name; null if unknown."),
         Column("last_arrivals", "Int64", "Operations that it reached last.", "operations"),
         *_WAITING,
     ),
@@ -36,7 +36,7 @@ ARRIVALS = Table(
     "arrivals",
     "one rank in one process group, among the ranks that it could be compared to there",
     (
-        Column("group", "category", "The process group's name; null if untold."),
+        Column("group", "category", "The process group's name; null if unknown."),
         Column("communicator", "category", "The process group's identity across ranks."),
         _RANK,
         Column("operations", "int64", "Operations in which it was compared.", "operations"),
@@ -85,7 +85,7 @@ def arrivals(run: Measures) -> pd.DataFrame:
 
 
 def _compared(run: Measures) -> pd.DataFrame:
-    """One row per operation and rank whose wait can be told, and whose fault it was."""
+    """One row per operation and rank whose wait is known, and whose fault it was."""
     found = matched(run)
     each = found.waits.assign(
         communicator=found.matches["communicator"], **run.collectives[INTERVAL[1:]]

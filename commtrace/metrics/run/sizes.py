@@ -1,4 +1,4 @@
-"""Communication whose size no trace tells."""
+"""Communication whose size is unknown."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["unsized"]
 def unsized(run: Measures) -> tuple[Note, ...]:
     """``sizes-unknown``: how much communication has a null size, and so a null bandwidth.
 
-    A barrier has no size to tell.
+    A barrier has none.
     """
     sized = run.collectives[run.collectives["op"] != "barrier"]
     count = int(sized["size_bytes"].isna().sum())
     if not count:
         return ()
     message = (
-        f"{count:,} of {len(sized):,} communication events tell no size, so no bandwidth: "
-        "PyTorch 2.4 and later tell it of NCCL, record_shapes=True of the rest"
+        f"{count:,} of {len(sized):,} communication events have no size, so no bandwidth: "
+        "PyTorch 2.4 and later record it for NCCL, record_shapes=True for the rest"
     )
     return (Note("sizes-unknown", message),)

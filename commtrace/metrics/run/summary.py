@@ -20,8 +20,8 @@ __all__ = ["summary"]
 def summary(run: Measures, name: str) -> Summary:
     """What ran, under the name that the run has."""
     ranks = run.ranks
-    told = ranks["world_size"].dropna()
-    world_size = int(told.max()) if len(told) else None
+    sizes = ranks["world_size"].dropna()
+    world_size = int(sizes.max()) if len(sizes) else None
     present = set(ranks["rank"].tolist())
     windows = ranks[["rank", "start_ns", "end_ns"]].dropna().astype("int64")
     spans = [

@@ -56,18 +56,18 @@ def _any_inside(both: pd.DataFrame, work: pd.DataFrame) -> Bool:
     after = _launch(both["launch_ns"], 0)[order][near]
     before = _launch(both["launch_ns_second"], _FOREVER)[order][near]
     launched = work["launch_ns"].fillna(work["start_ns"]).to_numpy(np.int64)
-    untold = work["launch_ns"].isna().to_numpy()
+    unknown = work["launch_ns"].isna().to_numpy()
     inside = (
         (work["end_ns"].to_numpy() <= both["start_ns_second"].to_numpy()[order][near])
-        & (untold | ((launched >= after) & (launched <= before)))
+        & (unknown | ((launched >= after) & (launched <= before)))
     )  # fmt: skip
     found = np.zeros(len(both), np.bool_)
     found[order[near[inside]]] = True
     return found
 
 
-def _launch(launch: pd.Series[Any], untold: int) -> npt.NDArray[np.int64]:
-    return launch.fillna(untold).to_numpy(np.int64)
+def _launch(launch: pd.Series[Any], unknown: int) -> npt.NDArray[np.int64]:
+    return launch.fillna(unknown).to_numpy(np.int64)
 
 
 def _work(run: Measures, operations: pd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -49,8 +49,10 @@ WAITS = Table(
     (
         Column("operation", "int64", "The operation's number: equal on all its ranks."),
         Column("rank", "int64", "The rank."),
-        Column("arrival_ns", "Int64", "When it arrived, on the run's clock; null if untold.", "ns"),
-        Column("end_ns", "Int64", "When it was done, on the run's clock; null if untold.", "ns"),
+        Column(
+            "arrival_ns", "Int64", "When it arrived, on the run's clock; null if unknown.", "ns"
+        ),
+        Column("end_ns", "Int64", "When it was done, on the run's clock; null if unknown.", "ns"),
         Column(
             "wait_ns",
             "Int64",
@@ -75,19 +77,19 @@ OPERATIONS = Table(
         Column("operation", "int64", "Its number."),
         Column("group", "category", "The process group's name on its lowest rank."),
         Column("communicator", "category", "The process group's identity across ranks."),
-        Column("seq", "Int64", "Its number in its group on its lowest rank; null if untold."),
+        Column("seq", "Int64", "Its number in its group on its lowest rank; null if unknown."),
         Column("op", "category", "The operation called; `send` for a send with its recv."),
         Column("dtype", "category", "torch's name of the element type."),
         Column("size_bytes", "Int64", "S, the full array; the largest rank's.", "bytes"),
-        Column("matched_by", "category", "How its ranks were found; null where only one was."),
-        Column("present", "int64", "Ranks found.", "ranks"),
-        Column("expected", "Int64", "Ranks that took part; null if untold.", "ranks"),
+        Column("matched_by", "category", "How its ranks were matched; null where only one was."),
+        Column("present", "int64", "Ranks whose rows were matched.", "ranks"),
+        Column("expected", "Int64", "Ranks that took part; null if unknown.", "ranks"),
         Column(
             "first_arrival_ns", "Int64", "When the first rank arrived, on the run's clock.", "ns"
         ),
         Column("last_arrival_ns", "Int64", "When the last rank arrived, on the run's clock.", "ns"),
         Column("last_end_ns", "Int64", "When the last rank was done, on the run's clock.", "ns"),
-        Column("last_rank", "Int64", "The last to arrive; null if the clock cannot tell."),
+        Column("last_rank", "Int64", "The last to arrive; null if the clocks' error hides it."),
         Column(
             "skew_ns",
             "Int64",
@@ -104,7 +106,7 @@ OPERATIONS = Table(
         Column(
             "exact",
             "bool",
-            "Whether every rank was found, on one clock: else waits are lower bounds and "
+            "Whether every rank was matched, on one clock: else waits are lower bounds and "
             "transfer is an upper one.",
         ),
     ),
@@ -142,7 +144,7 @@ def operations(run: Measures) -> pd.DataFrame:
 
 
 def unmatched(run: Measures) -> tuple[Note, ...]:
-    """What matching left open or found in contradiction."""
+    """What matching left open, or where it met a contradiction."""
     return matched(run).notes
 
 
@@ -163,18 +165,18 @@ def _waits(rows: _Rows) -> pd.DataFrame:
 
 def _operations(rows: _Rows, run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
     table = run.collectives
-    told, found = table.iloc[rows.lowest], matches.iloc[rows.lowest]
+    of_lowest, found = table.iloc[rows.lowest], matches.iloc[rows.lowest]
     timed = rows.all(rows.timed)
     several = rows.size > 1
     transfer, exact = rows.transfer()
     return OPERATIONS.frame(
         {
             "operation": rows.number,
-            **{name: _coded(told[name]) for name in ("group", "op")},
+            **{name: _coded(of_lowest[name]) for name in ("group", "op")},
             **{name: _coded(found[name]) for name in ("communicator",)},
             "dtype": rows.coded(table["dtype"]),
             "matched_by": rows.coded(matches["matched_by"]),
-            "seq": integers(told["seq"]),
+            "seq": integers(of_lowest["seq"]),
             "size_bytes": rows.max(integers(table["size_bytes"])[rows.order]),
             "present": rows.size,
             "expected": integers(found["expected"]),
@@ -182,7 +184,9 @@ def _operations(rows: _Rows, run: Measures, matches: pd.DataFrame) -> pd.DataFra
             "last_arrival_ns": np.where(timed, rows.tau, NULL),
             "last_end_ns": np.where(timed, rows.max(rows.end), NULL),
             "last_rank": rows.last_rank,
-            "skew_ns": np.where(rows.comparable & several, rows.told(rows.tau - rows.first), NULL),
+            "skew_ns": np.where(
+                rows.comparable & several, rows.beyond_error(rows.tau - rows.first), NULL
+            ),
             "transfer_ns": transfer,
             "exact": exact,
         }
@@ -233,14 +237,14 @@ class _Rows:
         ends_at = self.starts + self.size - 1
         self.first, self.tau = self.arrival[self.starts], self.arrival[ends_at]
         second = self.arrival[np.maximum(ends_at - 1, self.starts)]
-        told = self.comparable & (self.tau - second > self.gate)
-        self.last_rank = np.where(told, self.rank[ends_at], NULL)
+        sure = self.comparable & (self.tau - second > self.gate)
+        self.last_rank = np.where(sure, self.rank[ends_at], NULL)
         self.root_arrival = self.max(np.where(self.is_root, self.arrival, NULL))
         self.rooted = self.from_root | self.to_root
         self.has_root = ~self.rooted | (self.root_arrival != NULL)
 
     def wait(self) -> Int64:
-        """Each row's waiting, NULL where it cannot be told."""
+        """Each row's waiting, NULL if unknown."""
         others = self.min(np.where(self.is_root, FOREVER, self.arrival))
         until = np.where(self.from_root, self.root_arrival, self.tau)
         until = np.where(self.to_root, others, until)[self.of]
@@ -267,7 +271,7 @@ class _Rows:
         exact = self.complete & self.comparable & self.has_root
         return np.where(exact & (time > self.gate), time, self.min(self.duration)), exact
 
-    def told(self, difference: Int64) -> Int64:
+    def beyond_error(self, difference: Int64) -> Int64:
         """Differences of operations' times, 0 where the clocks cannot tell them from it."""
         return np.where(difference > self.gate, difference, 0)
 

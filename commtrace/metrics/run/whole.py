@@ -22,11 +22,11 @@ __all__ = [
     "steps_without_work",
     "wall_ns",
     "whole",
-    "worth_saying",
+    "worth_reporting",
 ]
 
 
-def worth_saying(cost_ns: float, run: Measures, share: float) -> bool:
+def worth_reporting(cost_ns: float, run: Measures, share: float) -> bool:
     """Whether a cost is at least that share of the steps' time; of the run's without steps."""
     time_ns = whole(run).time_ns
     return min(cost_ns, time_ns) > 0 and min(cost_ns, time_ns) >= share * time_ns

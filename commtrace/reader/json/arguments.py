@@ -26,7 +26,7 @@ class GpuArguments(
         "collective": "Collective name",
     },
 ):
-    """What a kernel, a copy or a fill tells; NULL is untold, as it is in a column."""
+    """What a kernel, a copy or a fill tells; NULL is unknown, as it is in a column."""
 
     device: int | None = NULL
     stream: int | None = NULL

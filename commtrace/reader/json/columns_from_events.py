@@ -247,15 +247,15 @@ class Collector:
     def _decoded(self, batch: _Batch, decoder: arguments.Decoder[_T]) -> tuple[_Batch, list[_T]]:
         """The events whose arguments have the right types, and these."""
         decoded = decoder.many([event.args for event in batch.events])
-        told = [args for args in decoded if args is not None]
-        if len(told) == len(decoded):
-            return batch, told
-        self.left_out.add(len(decoded) - len(told), _WRONG_ARGUMENTS)
-        return batch.only(np.array([args is not None for args in decoded], dtype=np.bool_)), told
+        known = [args for args in decoded if args is not None]
+        if len(known) == len(decoded):
+            return batch, known
+        self.left_out.add(len(decoded) - len(known), _WRONG_ARGUMENTS)
+        return batch.only(np.array([args is not None for args in decoded], dtype=np.bool_)), known
 
     def _take_launches(self, events: list[Event]) -> None:
-        batch, told = self._decoded(self._sound(events, on_host=True), arguments.LAUNCH)
-        correlation = integers([args.correlation for args in told])
+        batch, arguments_of = self._decoded(self._sound(events, on_host=True), arguments.LAUNCH)
+        correlation = integers([args.correlation for args in arguments_of])
         joined = correlation != NULL
         batch = batch.only(joined)
         self._launch_names.extend([event.name for event in batch.events])
@@ -267,9 +267,9 @@ class Collector:
         )
 
     def _take_synchronisations(self, events: list[Event]) -> None:
-        batch, told = self._decoded(self._sound(events, on_host=False), arguments.SYNCHRONISATION)
+        batch, known = self._decoded(self._sound(events, on_host=False), arguments.SYNCHRONISATION)
         self._sync_names.extend([event.name for event in batch.events])
-        columns = {name: integers([getattr(args, name) for args in told]) for name in _AWAITED}
+        columns = {name: integers([getattr(args, name) for args in known]) for name in _AWAITED}
         self._syncs.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
@@ -277,28 +277,28 @@ class Collector:
         )
 
     def _take_gpu(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
-        batch, told = self._decoded(self._sound(events, on_host=False), arguments.GPU)
+        batch, arguments_of = self._decoded(self._sound(events, on_host=False), arguments.GPU)
         first = self._gpu.rows
         from_device, to_device, size = self._believed(
-            integers([args.from_device for args in told]),
-            integers([args.to_device for args in told]),
-            integers([args.size_bytes for args in told]),
+            integers([args.from_device for args in arguments_of]),
+            integers([args.to_device for args in arguments_of]),
+            integers([args.size_bytes for args in arguments_of]),
         )
         pid = integers([event.pid for event in batch.events])
-        stream = integers([args.stream for args in told])
+        stream = integers([args.stream for args in arguments_of])
         self._gpu_categories.extend([_GPU[event.cat] for event in batch.events])
         self._gpu_names.extend([event.name for event in batch.events])
         self._gpu.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
-            device=_first(integers([args.device for args in told]), from_device, pid),
+            device=_first(integers([args.device for args in arguments_of]), from_device, pid),
             stream=_first(stream, batch.thread),
-            correlation=integers([args.correlation for args in told]),
+            correlation=integers([args.correlation for args in arguments_of]),
             size_bytes=size,
             from_device=from_device,
             to_device=to_device,
         )
-        for row, (args, event) in enumerate(zip(told, batch.events, strict=True)):
+        for row, (args, event) in enumerate(zip(arguments_of, batch.events, strict=True)):
             if _GPU[event.cat] == "kernel" and (
                 args.collective is not None or kernels.is_communication(str(event.name))
             ):
@@ -331,11 +331,11 @@ class Collector:
         self, batch: _Batch, row: int, category: str, place: dict[int, int], gpu_row: int = -1
     ) -> _Found:
         event = batch.events[row]
-        told = arguments.COMMUNICATION.one(event.args)
-        args = arguments.possible(told or Arguments())
-        if told is None:
+        decoded = arguments.COMMUNICATION.one(event.args)
+        args = arguments.possible(decoded or Arguments())
+        if decoded is None:
             self.unbelieved.add(1, _WRONG_ARGUMENTS)
-        elif args is not told:
+        elif args is not decoded:
             self.unbelieved.add(1, _IMPOSSIBLE)
         return _Found(
             place[id(event)],
@@ -364,7 +364,7 @@ def _lack(batch: _Batch, row: int) -> str:
 
 
 def _first(*columns: Int64) -> Int64:
-    """Row by row, the first value that is told."""
+    """Row by row, the first value that is known."""
     first, *others = columns
     for other in others:
         first = np.where(first == NULL, other, first)

@@ -69,7 +69,7 @@ class Document(Generic[E]):
         places that are not JSON, and their bytes.
     ``complete``, ``unfinished``
         whether the end of the list was seen; if not, the bytes of an event begun.
-    ``bare``, ``partly_told``
+    ``bare``, ``partly_read``
         whether the file is nothing but a list; whether some metadata could not be read.
     """
 
@@ -79,7 +79,7 @@ class Document(Generic[E]):
         self.metadata: dict[str, Any] = {}
         self.events = self.unfit = self.repaired = self.damaged = self.lost = self.unfinished = 0
         self.reason: str | None = None
-        self.complete = self.bare = self.partly_told = False
+        self.complete = self.bare = self.partly_read = False
         self._path = path
         self._event = msgspec.json.Decoder(kind)
         self._list = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
@@ -151,7 +151,7 @@ class Document(Generic[E]):
             kind = NotATraceError if self._is_other_json() else TraceError
             raise kind(f"{self._path}: {self._complaint()}")
         self.metadata = known(self._text[: match.start()])
-        self.partly_told = True
+        self.partly_read = True
         self._begin(match.end())
 
     def _start(self) -> bytes:
@@ -270,10 +270,10 @@ class Document(Generic[E]):
             return
         found = whole(b"{" + tail)
         if found is None:
-            self.partly_told = True
+            self.partly_read = True
             found = known(tail)
         elif found.pop("traceEvents", None) is not None:
-            self.partly_told = True
+            self.partly_read = True
         self.metadata |= found
 
     def _check_length(self) -> None:

@@ -127,20 +127,20 @@ class _Reading:
     def _base(self, metadata: dict[str, Any]) -> int:
         base = base_ns(metadata)
         if base is None:
-            told = quoted(metadata["baseTimeNanoseconds"])
-            self._note("bad-metadata", f"baseTimeNanoseconds is {told}: taken as 0")
+            value = quoted(metadata["baseTimeNanoseconds"])
+            self._note("bad-metadata", f"baseTimeNanoseconds is {value}: taken as 0")
         return base or 0
 
     def _read_distributed(self, metadata: dict[str, Any]) -> None:
-        told = metadata.get("distributedInfo")
-        if told is None or isinstance(told, dict):
+        value = metadata.get("distributedInfo")
+        if value is None or isinstance(value, dict):
             return
-        info = parsed(told)
+        info = parsed(value)
         if isinstance(info, dict):
             metadata["distributedInfo"] = info
             return
         del metadata["distributedInfo"]
-        self._note("bad-metadata", f"distributedInfo is {quoted(told)}: not used")
+        self._note("bad-metadata", f"distributedInfo is {quoted(value)}: not used")
 
     def _note_faults(self) -> None:
         source, document, collector = self._source, self._document, self._collector
@@ -153,7 +153,7 @@ class _Reading:
             )
         elif source.problem:
             self._note("damaged", f"{source.problem}; every event could be read")
-        if document.partly_told:
+        if document.partly_read:
             known = ", ".join(sorted(document.metadata)) or "none of them"
             self._note("damaged", f"the metadata are not JSON; could be read: {known}")
         if document.damaged:

@@ -34,7 +34,7 @@ def allowed_bytes(compressed: int) -> int:
 
 
 class Source:
-    """Iterate once over the blocks of a file, gzip or plain, told apart by content.
+    """Iterate once over the blocks of a file, gzip or plain, distinguished by content.
 
     ``read`` counts the bytes given out; ``problem`` says what stopped the reading short
     of the file's end, None if nothing did. Raises TraceError if the file cannot be

@@ -25,7 +25,7 @@ from commtrace.reader.operations.rows import Place, Setting, row, with_dtype
 __all__ = ["Worked", "gloo_rows"]
 
 _Work = tuple[str | None, int | None]
-"""An operation that gloo runs, and its elements; None where they are untold."""
+"""An operation that gloo runs, and its elements; None if unknown."""
 
 _LIST_OF_SHARDS = "c10d::reduce_scatter_"
 
@@ -34,7 +34,7 @@ class _Ran(NamedTuple):
     """Work of gloo, and what its annotation says."""
 
     work: Call
-    told: Described
+    facts: Described
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Asked:
     """
 
     call: Call
-    told: Described
+    facts: Described
     place: Place
     lacking: Counter[_Work]
     endless: bool = False
@@ -108,20 +108,20 @@ def _is_foreign(call: Call) -> bool:
 
 
 def _ask(call: Call, setting: Setting) -> _Asked:
-    told = operator(call.name, call.args)
-    ran = "all_reduce" if told.op == "reduce_scatter" else told.op
-    place = setting.place(told, None, call, (ran, told.op))
+    facts = operator(call.name, call.args)
+    ran = "all_reduce" if facts.op == "reduce_scatter" else facts.op
+    place = setting.place(facts, None, call, (ran, facts.op))
     if call.name == _LIST_OF_SHARDS:
         n = _shards(call, place, setting)
-        lacking: Counter[_Work] = Counter({(ran, told.out_elements): n or 1})
-        return _Asked(call, told, place, lacking, endless=n is None)
-    if told.op in ("scatter", "barrier"):
+        lacking: Counter[_Work] = Counter({(ran, facts.out_elements): n or 1})
+        return _Asked(call, facts, place, lacking, endless=n is None)
+    if facts.op in ("scatter", "barrier"):
         sizes: list[int | None] = [None]
-    elif told.op == "reduce_scatter":
+    elif facts.op == "reduce_scatter":
         sizes = [*argument_sizes(call.args, 1)] or [None]
     else:
-        sizes = [told.out_elements if told.op == "recv" else told.in_elements]
-    return _Asked(call, told, place, Counter((ran, size) for size in sizes))
+        sizes = [facts.out_elements if facts.op == "recv" else facts.in_elements]
+    return _Asked(call, facts, place, Counter((ran, size) for size in sizes))
 
 
 def _shards(call: Call, place: Place, setting: Setting) -> int | None:
@@ -137,9 +137,9 @@ def _matched(asked: list[_Asked], works: list[_Ran]) -> tuple[list[_Asked], list
     for ran in works:
         while coming and coming[0].call.start_ns <= ran.work.start_ns:
             _wait(waiting, coming.popleft())
-        told = ran.told
-        elements = told.out_elements if told.op == "recv" else told.in_elements
-        for kind in ((told.op, elements), (told.op, None)):
+        facts = ran.facts
+        elements = facts.out_elements if facts.op == "recv" else facts.in_elements
+        for kind in ((facts.op, elements), (facts.op, None)):
             if waiting[kind]:
                 _give(waiting[kind], kind, ran)
                 break
@@ -166,20 +166,20 @@ def _give(queue: deque[_Asked], kind: _Work, ran: _Ran) -> None:
 
 
 def _call_row(asked: _Asked, setting: Setting) -> dict[str, Any]:
-    call, told, works = asked.call, asked.told, [ran.work for ran in asked.works]
+    call, facts, works = asked.call, asked.facts, [ran.work for ran in asked.works]
     start_ns = works[0].start_ns
     end_ns = max(work.start_ns + work.duration_ns for work in works)
-    notes = [ran.told for ran in asked.works]
+    notes = [ran.facts for ran in asked.works]
     noted = setting.flight.within(
-        call.start_ns, call.start_ns + call.duration_ns, (notes[0].op, told.op)
+        call.start_ns, call.start_ns + call.duration_ns, (notes[0].op, facts.op)
     )
-    told = with_dtype(told, *(n.dtype for n in notes), *(entry.dtype for entry in noted))
+    facts = with_dtype(facts, *(n.dtype for n in notes), *(entry.dtype for entry in noted))
     if call.name == _LIST_OF_SHARDS and len(works) in setting.groups.sizes(default=len(works)):
-        told = told._replace(group_size=len(works))
+        facts = facts._replace(group_size=len(works))
     return row(
         setting,
         asked.place,
-        told,
+        facts,
         executed=notes[0].op,
         provenance="operator",
         name=works[0].name,
@@ -193,12 +193,12 @@ def _call_row(asked: _Asked, setting: Setting) -> dict[str, Any]:
 
 
 def _work_row(ran: _Ran, setting: Setting) -> dict[str, Any]:
-    work, told = ran
+    work, facts = ran
     return row(
         setting,
-        setting.place(told, None, None, ()),
-        told,
-        executed=told.op,
+        setting.place(facts, None, None, ()),
+        facts,
+        executed=facts.op,
         provenance="annotation",
         name=work.name,
         device="cpu",

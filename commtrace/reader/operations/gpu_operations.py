@@ -54,8 +54,8 @@ def gpu_rows(scan: Scan, join: Launched, setting: Setting) -> list[dict[str, Any
         for launch_ns, kernel in sorted(run, key=lambda pair: pair[0]):
             for enclosing in _operations(nest, kernel, previous_ns, launch_ns):
                 rows.append(_row(scan, setting, kernel, launch_ns, enclosing))
-                worked += [] if _told(kernel).call else enclosing
-            if _told(kernel).is_nccl:
+                worked += [] if _by_name(kernel).call else enclosing
+            if _by_name(kernel).is_nccl:
                 previous_ns = launch_ns
     for copies, launch_ns, enclosing in copied(scan, join, nests, worked):
         rows.append(_row(scan, setting, copies, launch_ns, enclosing))
@@ -69,7 +69,7 @@ def _operations(nest: Nest, kernel: Call, previous_ns: int, launch_ns: int) -> l
     by one, and launched together after the last.
     """
     enclosing = nest.around(launch_ns)
-    alone = kernel.args.collective is not None or not _told(kernel).is_nccl
+    alone = kernel.args.collective is not None or not _by_name(kernel).is_nccl
     if alone or any(map(_is_record, enclosing)):
         return [enclosing]
     coalesced = any("coalesced" in call.name for call in enclosing)
@@ -89,7 +89,7 @@ def _row(
     record = next(filter(_is_record, enclosing), None)
     noted = next((c for c in enclosing if c.category == "user_annotation"), None)
     called = next((c for c in enclosing if _is_operator(c)), None)
-    own = _told(kernel)
+    own = _by_name(kernel)
     if own.call is not None:
         record = noted = called = None
     rungs: list[tuple[str, Described]] = []
@@ -102,16 +102,16 @@ def _row(
     if called is not None:
         rungs.append(("operator", operator(called.name, called.args)))
     rungs.append(("kernel-name", Described(own.op, own.call, group_size=own.group_size)))
-    told = first(*(rung for _, rung in rungs))
+    facts = first(*(rung for _, rung in rungs))
     if own.executed in _REDUCES:  # others move bytes, whatever the type
-        told = with_dtype(told, own.dtype)
+        facts = with_dtype(facts, own.dtype)
     naming = kernel.args if kernel.args.collective is not None or record is None else record.args
     gpu, at = scan.gpu, kernel.gpu_row
     return row(
         setting,
-        setting.place(told, naming, called, (told.op,)),
-        told,
-        executed=own.executed if own.executed or own.call else told.op,
+        setting.place(facts, naming, called, (facts.op,)),
+        facts,
+        executed=own.executed if own.executed or own.call else facts.op,
         provenance=next((label for label, rung in rungs if rung.op), "kernel-name"),
         name=kernel.name,
         device=f"cuda:{int(gpu.device[at])}",
@@ -123,7 +123,7 @@ def _row(
     )
 
 
-def _told(kernel: Call) -> kernels.Kernel:
+def _by_name(kernel: Call) -> kernels.Kernel:
     """What the name tells; nothing where only the arguments show that it communicates."""
     return kernels.known(kernel.name) or _SILENT
 

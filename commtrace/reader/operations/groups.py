@@ -32,7 +32,7 @@ class Group:
     backend: str | None = None
 
     def member(self, index: int) -> int | None:
-        """The global rank of a rank of the group; None if untold."""
+        """The global rank of a rank of the group; None if unknown."""
         ranks = self.ranks or ()
         return ranks[index] if 0 <= index < len(ranks) else None
 
@@ -158,7 +158,7 @@ def _configured(item: Any) -> _Config | None:
 
 
 def _backends(config: str | None) -> str | None:
-    """``cpu:gloo,cuda:gloo`` is gloo; two backends are told with their devices."""
+    """``cpu:gloo,cuda:gloo`` is gloo; two backends are named with their devices."""
     if not config:
         return None
     backends = {part.rpartition(":")[2] for part in config.split(",")}

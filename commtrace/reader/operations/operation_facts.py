@@ -59,7 +59,7 @@ _MOST_DIMENSIONS = 64  # of a tensor, says torch
 
 
 class Described(NamedTuple):
-    """Facts about one operation; None where untold. ``peer`` and ``root`` are group ranks."""
+    """Facts about one operation; None if unknown. ``peer`` and ``root`` are group ranks."""
 
     op: str | None = None
     call: str | None = None
@@ -131,13 +131,13 @@ def _signature(op: str | None, name: str) -> _Signature:
     return _Signature(int(op in _OUTPUT_THEN_INPUT), 0, _ROOT_ARGUMENT.get(op or ""))
 
 
-def completed(told: Described, group_size: int | None, is_root: bool | None) -> Described:
+def completed(facts: Described, group_size: int | None, is_root: bool | None) -> Described:
     """Derive input, output or the group's size from the other two.
 
     all_gather: output = n × input; reduce_scatter: input = n × output; gather and
     scatter: the root's side is n times the others' part, and the others have none.
     """
-    op, ins, outs = told.op, told.in_elements, told.out_elements
+    op, ins, outs = facts.op, facts.in_elements, facts.out_elements
     if op in ("all_reduce", "broadcast", "reduce"):
         ins, outs = (ins if ins is not None else outs), (outs if outs is not None else ins)
     elif op == "send":
@@ -152,7 +152,7 @@ def completed(told: Described, group_size: int | None, is_root: bool | None) -> 
         ins = _root_side(outs, group_size, is_root)
     elif op == "barrier":
         ins = outs = None
-    return told._replace(in_elements=ins, out_elements=outs, group_size=group_size)
+    return facts._replace(in_elements=ins, out_elements=outs, group_size=group_size)
 
 
 def _shapes(dims: Any, types: Any) -> list[list[int]] | None:
@@ -167,15 +167,15 @@ def _shapes(dims: Any, types: Any) -> list[list[int]] | None:
 
 
 def argument_sizes(args: Arguments, index: int) -> list[int]:
-    """Elements of each tensor of an operator's argument; empty where they are untold."""
+    """Elements of each tensor of an operator's argument; empty if they are unknown."""
     return [prod(shape) for shape in _argument_shapes(args, index) or ()]
 
 
 def _argument_shapes(args: Arguments, index: int | None) -> list[list[int]] | None:
     dims, kind = _item(args.dims, index), _item(args.types, index)
     if kind == "TensorList":
-        told = isinstance(dims, list) and dims and all(_is_shape(d) for d in dims)
-        return dims if told else None
+        listed = isinstance(dims, list) and dims and all(_is_shape(d) for d in dims)
+        return dims if listed else None
     return [dims] if _is_shape(dims) and _dtype(kind) else None
 
 
@@ -219,13 +219,13 @@ def _is_shape(value: Any) -> bool:
 def _asynchronous(name: str, args: Arguments) -> bool | None:
     """c10d's operators have one boolean argument, ``asyncOp``, wherever they have it."""
     inputs = args.inputs if name.startswith("c10d::") and isinstance(args.inputs, list) else []
-    told = [value == "True" for value in inputs if value in ("True", "False")]
-    return told[0] if len(told) == 1 else None
+    flags = [value == "True" for value in inputs if value in ("True", "False")]
+    return flags[0] if len(flags) == 1 else None
 
 
 def _item(values: Any, index: int | None) -> Any:
-    told = index is not None and isinstance(values, list) and index < len(values)
-    return values[index] if told else None
+    there = index is not None and isinstance(values, list) and index < len(values)
+    return values[index] if there else None
 
 
 def _dtype(name: Any) -> str | None:

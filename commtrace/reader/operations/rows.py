@@ -44,7 +44,7 @@ class Setting:
 
     def place(
         self,
-        told: Described,
+        facts: Described,
         naming: Arguments | None,
         call: Call | None,
         ops: Collection[str | None],
@@ -66,7 +66,7 @@ class Setting:
             return Place(group, seq, "metadata")
         if entries:
             return Place(self.groups.called(entries[0].group), entries[0].seq, "flight-recorder")
-        candidates = self.groups.candidates(told.peer)
+        candidates = self.groups.candidates(facts.peer)
         return Place(candidates[0], None, "only-group") if len(candidates) == 1 else Place()
 
     def global_rank(self, index: int | None, place: Place, peer: int | None) -> int | None:
@@ -81,7 +81,7 @@ class Setting:
 def row(
     setting: Setting,
     place: Place,
-    told: Described,
+    facts: Described,
     *,
     executed: str | None,
     provenance: str,
@@ -95,41 +95,41 @@ def row(
     comms_id: Any = None,
 ) -> dict[str, Any]:
     """A row, without its step, which depends on nothing else here."""
-    group_size = told.group_size
+    group_size = facts.group_size
     if group_size is None and place.group is not None:
         group_size = place.group.size
-    root = setting.global_rank(told.root, place, None)
+    root = setting.global_rank(facts.root, place, None)
     is_root = None if root is None else root == setting.rank
-    whole = completed(told, group_size, is_root)
+    whole = completed(facts, group_size, is_root)
     group_provenance = place.provenance
     if whole.group_size is None and place.group is None:
         # NCCL runs no kernel for a group of one rank.
         group_size = setting.groups.common_size(alone=device == "cpu")
         if group_size is not None:
-            whole = completed(told, group_size, is_root)
+            whole = completed(facts, group_size, is_root)
             group_provenance = "deduced"
-    in_bytes = _bytes(whole.in_elements, told.dtype)
-    out_bytes = _bytes(whole.out_elements, told.dtype)
+    in_bytes = _bytes(whole.in_elements, facts.dtype)
+    out_bytes = _bytes(whole.out_elements, facts.dtype)
     size = (
-        comms.full_size_bytes(told.op, in_bytes, out_bytes, whole.group_size) if told.op else None
+        comms.full_size_bytes(facts.op, in_bytes, out_bytes, whole.group_size) if facts.op else None
     )
     return {
         "group": place.group.name if place.group is not None else None,
         "seq": _fitting(place.seq),
         "rank": setting.rank,
-        "op": told.op,
+        "op": facts.op,
         "executed": executed,
-        "call": told.call,
-        "dtype": None if told.op == "barrier" else told.dtype,
+        "call": facts.call,
+        "dtype": None if facts.op == "barrier" else facts.dtype,
         "size_bytes": _fitting(size),
         "in_bytes": in_bytes,
         "out_bytes": out_bytes,
         "group_size": _fitting(whole.group_size),
         "device": device,
         "stream": stream,
-        "peer": setting.global_rank(told.peer, place, told.peer),
+        "peer": setting.global_rank(facts.peer, place, facts.peer),
         "root": root,
-        "asynchronous": None if told.asynchronous is None else int(told.asynchronous),
+        "asynchronous": None if facts.asynchronous is None else int(facts.asynchronous),
         "launch_ns": launch_ns,
         "thread": thread,
         "start_ns": start_ns,
@@ -141,9 +141,9 @@ def row(
     }
 
 
-def with_dtype(told: Described, *others: str | None) -> Described:
+def with_dtype(facts: Described, *others: str | None) -> Described:
     """The same facts, with the first type that is known."""
-    return told._replace(dtype=next((d for d in (told.dtype, *others) if d), None))
+    return facts._replace(dtype=next((d for d in (facts.dtype, *others) if d), None))
 
 
 def _bytes(elements: int | None, dtype: str | None) -> int | None:
