@@ -77,9 +77,25 @@ class Finding:
     place: Annotated[
         str | None,
         about(
-            "The innermost of the program's own labels (`record_function`) that nine tenths of it "
-            "lie in; null if no single one."
+            "Where in the step: the innermost of the program's own labels (`record_function`) that "
+            "nine tenths of it lie in, else before which call (`before the first all_gather of "
+            "fsdp`); null if no single one."
         ),
+    ] = None
+    cause: Annotated[
+        Literal["loader", "checkpoint", "garbage-collection", "compute", "copy", "host"] | None,
+        about("What the culprits do there more than others; null if no single one is most of it."),
+    ] = None
+    cost_on_top_ns: Annotated[
+        int | None,
+        about(
+            "Time recoverable with what rules before it name already mended; null where no "
+            "replay says.",
+            "ns",
+        ),
+    ] = None
+    replayed_step_ns: Annotated[
+        int | None, about("The median step, replayed with this mended; null without replay.", "ns")
     ] = None
     when: Any = field(default=None, repr=False, compare=False)
     """The starts and ends of its events, until its place is known."""

@@ -67,7 +67,9 @@ def calls(run: Measures) -> Calls:
         raise CannotLook("no clock that all ranks have in common")
     launch = integers(table["launch_ns"])
     # A send or recv of gloo arrives with its call: `arrival` is that already.
-    began = np.where(launch == NULL, arrival, launch + (end - integers(table["duration_ns"])) - start)
+    began = np.where(
+        launch == NULL, arrival, launch + (end - integers(table["duration_ns"])) - start
+    )
     op = table["op"].astype(object).to_numpy()
     codes = _kinds(run)
     step = integers(table["step"])
@@ -97,7 +99,9 @@ def calls(run: Measures) -> Calls:
         on_cpu=(table["device"] == "cpu").to_numpy(),
     ).taken(order)
     filled = {"last_ns": _last(every), "place": _alike(every)}
-    return Calls(**{name: filled.get(name, getattr(every, name)) for name in every.__dataclass_fields__})
+    return Calls(
+        **{name: filled.get(name, getattr(every, name)) for name in every.__dataclass_fields__}
+    )
 
 
 def _alike(every: Calls) -> Int64:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import atan, cos, pi, sin, sqrt
 
-import numpy as np
-
 from commtrace.arrays import Float64
 
 __all__ = ["above_zero"]

@@ -37,7 +37,9 @@ CRITICAL_PATH = Table(
     "from the last rank's end of the step before to its own last rank's end",
     (
         Column("step", "int64", "n of `ProfilerStep#n`; of a run without steps its n-th tenth."),
-        Column("rank", "int64", "The rank that the path was on; of a transfer the one that got it."),
+        Column(
+            "rank", "int64", "The rank that the path was on; of a transfer the one that got it."
+        ),
         Column(
             "kind",
             "category",
@@ -87,7 +89,12 @@ def critical_path(run: Measures) -> pd.DataFrame:
             "time_ns": np.append(end - start - computes, computes),
         }
     )
-    sums = rows[rows["time_ns"] > 0].groupby(["step", "rank", "kind", "op"])["time_ns"].sum().reset_index()
+    sums = (
+        rows[rows["time_ns"] > 0]
+        .groupby(["step", "rank", "kind", "op"])["time_ns"]
+        .sum()
+        .reset_index()
+    )
     ops = run.collectives["op"].cat
     return CRITICAL_PATH.frame(
         {

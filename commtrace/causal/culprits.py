@@ -7,24 +7,49 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Int64
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import as_measured, even, saved, step_times, typical
-from commtrace.causal.host_graph import run_graph
-from commtrace.causal.segments import CAUSES, others, own_parts, own_work
+from commtrace.causal.host_graph import MEET, run_graph
+from commtrace.causal.segments import others, own_parts, own_work
+from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Culprit", "culprits", "evened"]
+__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "crowded", "culprits", "evened", "modelled"]
 
 _OTHERS = 0.25  # of its saving: what any other rank may save, or it is not one that delays
 _CHANCE = 0.01
 _SPIKE = 6  # times the noise
 _SPIKES_SHARE = 0.6  # of all that is saved
 _NOISE_CPU_NS = 2_000_000
+_FIGHT = 1.36  # so much longer operators take that fight for a core
 _MOST = 4  # culprits, one on top of the other
+
+
+AWAITED = ("collective", "root", "send", "recv")
+"""What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
+
+
+@dataclass(frozen=True, eq=False)
+class Waits:
+    """The waits of others for some ranks: from ``start_ns`` to ``end_ns``, ``kind`` of AWAITED.
+
+    ``call`` is the call that waited, a row of the graph's.
+    """
+
+    call: Int64
+    start_ns: Int64
+    end_ns: Int64
+    kind: Int64
+
+    @property
+    def mostly(self) -> str:
+        """Of which kind most of the time is."""
+        time = np.bincount(self.kind, weights=self.end_ns - self.start_ns, minlength=len(AWAITED))
+        return AWAITED[int(time.argmax())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +61,7 @@ class Culprit:
     ``spikes`` are the steps in which it is, if it is in few. ``others_ns`` is the most that any
     other rank alone saves. ``cause`` is one of CAUSES, or None; ``parts_ns`` their excess over
     what is typical, summed; ``call`` the call before which most of it is, a row of the graph's.
-    ``doubt`` says why it is not sure.
+    ``waits`` are the others' for them. ``doubt`` says why it is not sure.
     """
 
     ranks: tuple[int, ...]
@@ -51,6 +76,7 @@ class Culprit:
     cause: str | None
     parts_ns: dict[str, float]
     call: int
+    waits: Waits
     doubt: str | None
 
     @property
@@ -60,11 +86,24 @@ class Culprit:
         return self.p_value < _CHANCE or every
 
 
+@dataclass(frozen=True, eq=False)
+class Culprits:
+    """Who delays a run, in order, each on top of those before; ``lag_ns`` are the lags without."""
+
+    found: tuple[Culprit, ...]
+    lag_ns: Int64
+
+
 @measure
-def culprits(run: Measures, min_share: float) -> tuple[Culprit, ...]:
-    """Who saves at least that share of the steps' time, each on top of those before."""
+def culprits(run: Measures, min_share: float) -> Culprits:
+    """Who saves at least that share of the steps' time if typical.
+
+    CannotLook for one rank, and where ranks have no clock in common.
+    """
     its = run_graph(run)
     ranks = np.unique(its.calls.rank).tolist()
+    if len(ranks) < 2:
+        raise CannotLook("one rank only: waiting is not separable")
     found: list[Culprit] = []
     lag = as_measured(run)
     least = min_share * float(its.step_ns.sum())
@@ -78,13 +117,21 @@ def culprits(run: Measures, min_share: float) -> tuple[Culprit, ...]:
         taken += who.ranks
         found.append(_weighed(run, who, edited, len(ranks)))
         lag = edited
-    return tuple(found)
+    return Culprits(tuple(found), lag)
+
+
+def modelled(run: Measures) -> bool:
+    """Whether all communication of the run is in the graph: it ran on CPUs, called by known threads."""
+    table = run.collectives
+    return bool(len(table) and (table["device"] == "cpu").all() and table["thread"].notna().all())
 
 
 @measure
-def evened(run: Measures) -> Int64:
-    """What each step is shorter if all ranks do each segment in their mean time."""
-    return saved(run, as_measured(run), [even(run)])[:, 0]
+def evened(run: Measures, min_share: float) -> Int64:
+    """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
+    known = culprits(run, min_share)
+    but = [rank for culprit in known.found for rank in culprit.ranks]
+    return saved(run, known.lag_ns, [even(run, known.lag_ns, but)])[:, 0]
 
 
 @dataclass(frozen=True)
@@ -111,8 +158,7 @@ def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | No
     fits = [
         at
         for at, ranks in enumerate(sets)
-        if together[at] >= least
-        and _rest(left, ranks, totals) <= _OTHERS * together[at]
+        if together[at] >= least and _rest(left, ranks, totals) <= _OTHERS * together[at]
     ]
     if not fits:
         return None
@@ -122,7 +168,9 @@ def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | No
 
 
 def _rest(left: list[int], ranks: tuple[int, ...], totals: Int64) -> int:
-    outside = [total for rank, total in zip(left, totals.tolist(), strict=True) if rank not in ranks]
+    outside = [
+        total for rank, total in zip(left, totals.tolist(), strict=True) if rank not in ranks
+    ]
     return max(outside, default=0)
 
 
@@ -135,9 +183,14 @@ def _sets(run: Measures, left: list[int]) -> list[tuple[int, ...]]:
     nested = [tuple(sorted(ordered[:size])) for size in range(2, len(left) // 2 + 1)]
     hosts = [tuple(its) for _, its in run.ranks.groupby("host", observed=True)["rank"]]
     groups = [
-        tuple(map(int, text.split(","))) for text in run.groups["ranks"].dropna().astype(str).unique()
+        tuple(map(int, text.split(",")))
+        for text in run.groups["ranks"].dropna().astype(str).unique()
     ]
-    known = [tuple(sorted(int(r) for r in ranks)) for ranks in (*hosts, *groups) if set(ranks) <= set(left)]
+    known = [
+        tuple(sorted(int(r) for r in ranks))
+        for ranks in (*hosts, *groups)
+        if set(ranks) <= set(left)
+    ]
     return list(dict.fromkeys([*nested, *known]))
 
 
@@ -148,8 +201,9 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     noise = _noise(run, who.ranks)
     big = steps > _SPIKE * noise
     positive = float(steps[steps > 0].sum())
-    few = 0 < big.sum() and steps[big].sum() >= _SPIKES_SHARE * positive
+    few = big.sum() > 0 and steps[big].sum() >= _SPIKES_SHARE * positive
     parts, call = _excess(run, who.ranks)
+    cause = _cause(parts)
     after = np.diff(step_times(run, edited[:, None])[:, 0], prepend=its.begin_ns)
     return Culprit(
         ranks=who.ranks,
@@ -161,11 +215,53 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
         p_value=min(above_zero(steps.astype(np.float64)) * ranks, 1.0),
         spikes=tuple(np.flatnonzero(big).tolist()) if few else (),
         others_ns=who.others_ns,
-        cause=_cause(parts),
+        cause=cause,
         parts_ns=parts,
         call=call,
-        doubt=None,
+        waits=_waits(run, who.ranks),
+        doubt=_doubt(run, who.ranks, cause),
     )
+
+
+def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
+    """Where others waited until some of these ranks came."""
+    its = run_graph(run)
+    calls, time = its.calls, its.graph.time_ns
+    meets = np.flatnonzero(its.graph.kind == MEET)
+    source, target = its.call_of[its.graph.source[meets]], its.call_of[its.graph.target[meets]]
+    awaited = np.isin(calls.rank[source], ranks) & ~np.isin(calls.rank[target], ranks)
+    awaited &= time[its.graph.source[meets]] == time[its.graph.target[meets]]
+    awaited &= time[its.graph.target[meets]] > calls.start_ns[target]
+    source, call = source[awaited], target[awaited]
+    kind = np.where(calls.is_p2p[source], np.where(calls.is_send[source], 2, 3), 0)
+    kind = np.where(calls.from_root[call] & calls.is_root[source], 1, kind)
+    return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
+
+
+def _doubt(run: Measures, ranks: tuple[int, ...], cause: str | None) -> str | None:
+    """Why it may not be the ranks that are slow: processes that fight for cores look like it."""
+    if cause not in ("compute", None):
+        return None
+    its, work = run_graph(run), own_work(run)
+    mine = np.isin(its.calls.rank, ranks) & ~np.isnan(work.typical_ns)
+    factor = float(work.own_ns[mine].sum() / max(work.typical_ns[mine].sum(), 1.0))
+    crowd = crowded(run)
+    if factor > max(_FIGHT, crowd):
+        return None
+    return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
+
+
+def crowded(run: Measures) -> float:
+    """Processes per core that they may use, as the recording says; 1 where it does not."""
+    ranks = (run.manifest or {}).get("ranks")
+    shares = [1.0]
+    for one in ranks if isinstance(ranks, list) else ():
+        machine = one.get("machine") if isinstance(one, dict) else None
+        if isinstance(machine, dict):
+            cores, processes = machine.get("usable_cores"), machine.get("processes")
+            if isinstance(cores, int) and isinstance(processes, int) and cores > 0:
+                shares.append(processes / cores)
+    return max(shares)
 
 
 def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
@@ -180,13 +276,25 @@ def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
 
 
 def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[str, float], int]:
-    """What the ranks did more than is typical, by cause; and the call with most of it before it."""
+    """What the ranks did more than is typical, by cause; and the call with most of it before it.
+
+    By place where others have such a place, else by step.
+    """
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
+    in_step = np.unique(np.stack((its.calls.step, its.calls.rank), 1), axis=0, return_inverse=True)
+    of_step = in_step[1].reshape(-1)
+    first = np.unique(of_step, return_index=True)[1]
     parts = {}
     for cause, time in own_parts(run).items():
         usual, _ = others(work.place, time.astype(np.float64))
-        parts[cause] = float(np.where(np.isnan(usual), 0, time - usual)[mine].sum())
+        if np.isnan(usual[mine]).any():
+            sums = np.bincount(of_step, weights=time)
+            usual, _ = others(its.calls.step[first], sums)
+            excess = (sums - usual)[np.isin(its.calls.rank[first], ranks)]
+        else:
+            excess = (time - usual)[mine]
+        parts[cause] = float(np.nansum(excess))
     excess = np.where(mine, np.nan_to_num(work.own_ns - work.typical_ns), 0)
     by_place = np.bincount(its.calls.place, weights=excess)
     at = np.flatnonzero(mine & (its.calls.place == by_place.argmax()))

@@ -46,10 +46,19 @@ def typical(run: Measures, ranks: Collection[int], lag_ns: Int64 | None = None) 
     return _scaled(run, wanted, mine, lag_ns)
 
 
-def even(run: Measures, lag_ns: Int64 | None = None) -> Int64:
-    """All ranks do each segment in their mean time."""
-    every = np.ones(run_graph(run).calls.rank.size, np.bool_)
-    return _scaled(run, own_work(run).mean_ns, every, lag_ns)
+def even(run: Measures, lag_ns: Int64 | None = None, but: Collection[int] = ()) -> Int64:
+    """All ranks, ``but`` some, do each segment in the mean time of these."""
+    its, work = run_graph(run), own_work(run)
+    mine = ~np.isin(its.calls.rank, list(but))
+    wanted = work.mean_ns
+    if but:
+        sums = np.bincount(
+            work.place[mine], weights=work.own_ns[mine], minlength=work.place.max() + 1
+        )
+        wanted = (sums / np.maximum(np.bincount(work.place[mine], minlength=sums.size), 1))[
+            work.place
+        ]
+    return _scaled(run, wanted, mine, lag_ns)
 
 
 def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:

@@ -13,9 +13,9 @@ from commtrace.arrays import NULL, Int64, integers
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.graph import Graph
 from commtrace.causal.joins import Gaps, joins
+from commtrace.matching import on_run_clock
 from commtrace.measures import measure
 from commtrace.metrics.run.waits import matched
-from commtrace.matching import on_run_clock
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -101,7 +101,9 @@ def _gaps(run: Measures, mine: Calls, place: Int64) -> Gaps:
     start, duration = integers(table["start_ns"]), integers(table["duration_ns"])
     start, known = on_run_clock(start, rank, matched(run).clock)
     of = {key: at for at, key in zip(place.tolist(), zip(mine.rank.tolist(), mine.thread.tolist()))}
-    at = np.asarray([of.get(key, -1) for key in zip(rank.tolist(), thread.tolist())], dtype=np.int64)
+    at = np.asarray(
+        [of.get(key, -1) for key in zip(rank.tolist(), thread.tolist())], dtype=np.int64
+    )
     rows = known & (at >= 0)
     return Gaps.cut(at[rows], start[rows], (start + duration)[rows], place, mine.launch_ns)
 
@@ -128,7 +130,9 @@ class _Edges:
     def __init__(self) -> None:
         self.parts: list[tuple[Int64, Int64, Int64, Int64, Int64]] = []
 
-    def add(self, kind: int, source: Int64, target: Int64, lag_ns: Int64, segment: Int64 | None = None) -> None:
+    def add(
+        self, kind: int, source: Int64, target: Int64, lag_ns: Int64, segment: Int64 | None = None
+    ) -> None:
         """More of one kind."""
         of = np.full(source.size, -1) if segment is None else segment
         self.parts.append((source, target, lag_ns, np.full(source.size, kind), of))
@@ -144,12 +148,20 @@ def _built(run: Measures, mine: Calls, place: Int64, gaps: Gaps, gap: Int64) -> 
     at_gap = np.searchsorted(used, gap)
     # An operation that its thread waited for was done when that ran on, however late gloo notes it.
     made = gap >= 0
-    ended_ns = np.where(made, np.minimum(mine.end_ns, np.maximum(gaps.end_ns[gap], mine.start_ns)), mine.end_ns)
+    ended_ns = np.where(
+        made, np.minimum(mine.end_ns, np.maximum(gaps.end_ns[gap], mine.start_ns)), mine.end_ns
+    )
     wait_ns = gaps.start_ns[used]
     resume_ns = wait_ns.copy()
     np.maximum.at(resume_ns, at_gap[made], ended_ns[made])
     resume_ns = np.minimum(np.maximum(resume_ns, wait_ns), np.maximum(gaps.end_ns[used], wait_ns))
-    ended_ns = np.where(made, np.minimum(ended_ns, resume_ns[np.minimum(at_gap, max(used.size - 1, 0))]) if used.size else ended_ns, ended_ns)
+    ended_ns = np.where(
+        made,
+        np.minimum(ended_ns, resume_ns[np.minimum(at_gap, max(used.size - 1, 0))])
+        if used.size
+        else ended_ns,
+        ended_ns,
+    )
     gap_rank = np.zeros(used.size, np.int64)
     first_of_place = np.unique(place, return_index=True)
     gap_rank = mine.rank[first_of_place[1][np.searchsorted(first_of_place[0], gaps.place[used])]]
@@ -176,16 +188,34 @@ def _built(run: Measures, mine: Calls, place: Int64, gaps: Gaps, gap: Int64) -> 
     lag = times[1:] - times[:-1]
     for kind, which in ((HOST, follows & ~is_wait), (WAIT, follows & is_wait)):
         its = np.where(kind == HOST, segment[1:], -1)
-        edges.add(kind, chain[:-1][which], chain[1:][which], np.where(kind == WAIT, 0, lag)[which], its[which])
+        edges.add(
+            kind,
+            chain[:-1][which],
+            chain[1:][which],
+            np.where(kind == WAIT, 0, lag)[which],
+            its[which],
+        )
     edges.add(JOIN, ended[made], resumes[at_gap[made]], np.zeros(int(made.sum()), np.int64))
     _add_operations(mine, edges, called, started, met, ended, ended_ns)
     source, target, lags, kind, of = edges.all()
     time = np.concatenate(nodes.times)
-    graph = Graph(time, source, target, _binding(time, source, target, lags, kind), kind.astype(np.int8))
+    graph = Graph(
+        time, source, target, _binding(time, source, target, lags, kind), kind.astype(np.int8)
+    )
     numbers, ends = _ends(mine, ended, boundary, end_step, time)
     return RunGraph(
-        graph, mine, called, started, met, ended, np.concatenate(nodes.ranks), numbers, ends,
-        _begin(run, mine), of, _operation(run, mine, graph, (started, met, ended)),
+        graph,
+        mine,
+        called,
+        started,
+        met,
+        ended,
+        np.concatenate(nodes.ranks),
+        numbers,
+        ends,
+        _begin(run, mine),
+        of,
+        _operation(run, mine, graph, (started, met, ended)),
     )
 
 
@@ -197,7 +227,8 @@ def _operation(run: Measures, mine: Calls, graph: Graph, ends: tuple[Int64, ...]
     return np.where(graph.kind == JOIN, code[graph.source], code[graph.target])
 
 
-def _ends(mine: Calls, ended: Int64, boundary: Int64, step: Int64, time: Int64
+def _ends(
+    mine: Calls, ended: Int64, boundary: Int64, step: Int64, time: Int64
 ) -> tuple[tuple[int, ...], tuple[Int64, ...]]:
     """The nodes that each step ends with; of the last one, or without steps, joint operations."""
     numbers = np.unique(step)
@@ -215,22 +246,41 @@ def _begin(run: Measures, mine: Calls) -> int:
     if not len(steps):
         return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
     first = steps[steps["step"] == steps["step"].min()]
-    start, _ = on_run_clock(integers(first["start_ns"]), integers(first["rank"]), matched(run).clock)
+    start, _ = on_run_clock(
+        integers(first["start_ns"]), integers(first["rank"]), matched(run).clock
+    )
     return int(start.max())
 
 
-def _add_operations(mine: Calls, edges: _Edges, called: Int64, started: Int64, met: Int64, ended: Int64, ended_ns: Int64) -> None:
+def _add_operations(
+    mine: Calls,
+    edges: _Edges,
+    called: Int64,
+    started: Int64,
+    met: Int64,
+    ended: Int64,
+    ended_ns: Int64,
+) -> None:
     """From the call to the end of each operation."""
     dispatch = mine.start_ns - mine.launch_ns
     usual = np.full(dispatch.size, np.median(dispatch) if dispatch.size else 0).astype(np.int64)
     order = np.lexsort((mine.start_ns, mine.worker))
     before, after = order[:-1], order[1:]
-    queued = (mine.worker[before] == mine.worker[after]) & (mine.start_ns[after] >= ended_ns[before])
+    queued = (mine.worker[before] == mine.worker[after]) & (
+        mine.start_ns[after] >= ended_ns[before]
+    )
     queued &= ended_ns[before] > mine.launch_ns[after]
     waits_in_queue = np.zeros(dispatch.size, np.bool_)
     waits_in_queue[after[queued]] = True
-    edges.add(START, called, started, np.where(waits_in_queue, np.minimum(usual, dispatch), dispatch))
-    edges.add(QUEUE, ended[before[queued]], started[after[queued]], mine.start_ns[after[queued]] - ended_ns[before[queued]])
+    edges.add(
+        START, called, started, np.where(waits_in_queue, np.minimum(usual, dispatch), dispatch)
+    )
+    edges.add(
+        QUEUE,
+        ended[before[queued]],
+        started[after[queued]],
+        mine.start_ns[after[queued]] - ended_ns[before[queued]],
+    )
     source, target = _needed(mine)
     edges.add(MEET, started[source], met[target], np.zeros(source.size, np.int64))
     edges.add(TRANSFER, met, ended, ended_ns - mine.last_ns)
@@ -257,7 +307,9 @@ def _step_ends(run: Measures, mine: Calls, place: Int64) -> tuple[Int64, Int64, 
     """When each rank's steps end, on the thread that calls most of its communication."""
     steps = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
     rank, step = integers(steps["rank"]), integers(steps["step"])
-    end, known = on_run_clock(integers(steps["start_ns"]) + integers(steps["duration_ns"]), rank, matched(run).clock)
+    end, known = on_run_clock(
+        integers(steps["start_ns"]) + integers(steps["duration_ns"]), rank, matched(run).clock
+    )
     main = {}
     for its in np.unique(mine.rank).tolist():
         places, counts = np.unique(place[mine.rank == its], return_counts=True)

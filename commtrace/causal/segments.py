@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Float64, Int64, integers
-from commtrace.causal.host_graph import HOST, RunGraph, run_graph
+from commtrace.causal.host_graph import HOST, run_graph
 from commtrace.intervals import Intervals, covered, subtract, union
 from commtrace.matching import on_run_clock
 from commtrace.measures import measure
@@ -72,7 +72,10 @@ def own_parts(run: Measures) -> Mapping[str, Int64]:
     """Each call's own work by CAUSES: under a label, in operators, and in none (``host``)."""
     its = run_graph(run)
     host = np.flatnonzero((its.graph.kind == HOST) & (its.segment >= 0))
-    start, end = its.graph.time_ns[its.graph.source[host]], its.graph.time_ns[its.graph.target[host]]
+    start, end = (
+        its.graph.time_ns[its.graph.source[host]],
+        its.graph.time_ns[its.graph.target[host]],
+    )
     rank = its.rank[its.graph.target[host]]
     parts = {cause: np.zeros(its.calls.rank.size, dtype=np.int64) for cause in CAUSES}
     for one in np.unique(rank).tolist():
@@ -96,7 +99,9 @@ def _work(run: Measures, rank: int) -> dict[str, Intervals]:
     for cause, pattern in _LABELLED.items():
         rows = steps[labels.str.match(pattern)]
         begin = integers(rows["start_ns"])
-        its = subtract(_on_run(run, rank, union(begin, begin + integers(rows["duration_ns"]))), taken)
+        its = subtract(
+            _on_run(run, rank, union(begin, begin + integers(rows["duration_ns"]))), taken
+        )
         found[cause], taken = its, _both(taken, its)
     return found | {"compute": subtract(busy(run, rank), taken)}
 

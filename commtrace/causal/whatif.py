@@ -20,7 +20,7 @@ from commtrace.causal.edits import (
     without_waits,
 )
 from commtrace.causal.host_graph import run_graph
-from commtrace.comms import OPERATIONS, bus_factor, canonical_dtype, element_bytes
+from commtrace.comms import OPERATIONS, canonical_dtype, element_bytes
 from commtrace.diagnosis import CannotLook, about
 from commtrace.errors import UsageError
 from commtrace.expect import fit
@@ -105,7 +105,9 @@ def _edit(run: Measures, text: str) -> _Edit:
 
 
 def _is(run: Measures, op: str) -> Bool:
-    its: Bool = (run.collectives["op"].astype(object) == op).to_numpy(np.bool_)[run_graph(run).calls.row]
+    its: Bool = (run.collectives["op"].astype(object) == op).to_numpy(np.bool_)[
+        run_graph(run).calls.row
+    ]
     if not its.any():
         raise CannotLook(f"the run has no {op}")
     return its
@@ -116,7 +118,9 @@ def _at_bandwidth(a: int, b: int, gb_s: float) -> _Edit:
         calls = run_graph(run).calls
         rows = run.collectives.iloc[calls.row]
         peer, size = integers(rows["peer"]), integers(rows["size_bytes"])
-        mine = (np.minimum(calls.rank, peer) == min(a, b)) & (np.maximum(calls.rank, peer) == max(a, b))
+        mine = (np.minimum(calls.rank, peer) == min(a, b)) & (
+            np.maximum(calls.rank, peer) == max(a, b)
+        )
         mine &= size != NULL
         if not mine.any():
             raise CannotLook(f"no message of known size between the ranks {a} and {b}")
@@ -137,7 +141,9 @@ def _of_type(op: str, dtype: str, text: str) -> _Edit:
         if not known.any():
             raise CannotLook(f"no {op} of known size and type")
         transfer = its.transfer_ns.astype(np.float64)
-        wide = rows["dtype"].astype(object).map(element_bytes, na_action="ignore").to_numpy(np.float64)
+        wide = (
+            rows["dtype"].astype(object).map(element_bytes, na_action="ignore").to_numpy(np.float64)
+        )
         model = fit(size[known], transfer[known])
         if model is None:
             raise CannotLook(f"{op}: its sizes vary too little to tell latency from bandwidth")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from commtrace import comms
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import Bool, Int64
 from commtrace.intervals import union
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.table import Columns

@@ -108,7 +108,8 @@ def _placed(finding: Finding, run: Measures) -> Finding:
     """The finding, with the label that it lies in."""
     if finding.when is None:
         return finding
-    return replace(finding, place=place(run, finding.when, finding.ranks), when=None)
+    label = place(run, finding.when, finding.ranks)
+    return replace(finding, place=label or finding.place, when=None)
 
 
 def broken(name: str, error: Exception) -> str:

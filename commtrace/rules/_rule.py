@@ -52,6 +52,10 @@ class Rule(ABC):
         ruled_out: tuple[str, ...] = (),
         confidence: Literal["high", "medium", "low"] = "medium",
         explained_by: str | None = None,
+        cost_on_top_ns: int | None = None,
+        replayed_step_ns: int | None = None,
+        place: str | None = None,
+        cause: str | None = None,
     ) -> Finding:
         """A finding of this rule, from the first start to the last end of these events.
 
@@ -77,6 +81,10 @@ class Rule(ABC):
             advice=advice,
             confidence=confidence,
             explained_by=explained_by,
+            place=place,
+            cause=cause,
+            cost_on_top_ns=cost_on_top_ns,
+            replayed_step_ns=replayed_step_ns,
             when=_merged(starts, ends),
         )
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commtrace.causal.culprits import modelled
 from commtrace.causal.doing import Doing
 from commtrace.causal.lateness import Late, stragglers_doing
 from commtrace.diagnosis import Evidence, Finding
+from commtrace.rules._culprit import awaited, delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import ms
+from commtrace.units import ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -44,6 +46,12 @@ class DeviceLate(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per straggler whose device was busy."""
+        if modelled(run):
+            for culprit in awaited(run, self.min_step_share, "collective"):
+                if culprit.cause in ("compute", "copy"):
+                    who = numbered("rank", culprit.ranks)
+                    yield delays(self, culprit, run, who, self.min_step_share)
+            return
         for late, doing in stragglers_doing(run, self.min_operations, self.min_step_share):
             cause = doing.cause(late.each_ns)
             if cause in ("compute", "copy"):

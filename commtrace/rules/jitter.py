@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import pandas as pd
 
+from commtrace.causal.chance import above_zero
+from commtrace.causal.culprits import evened, modelled
 from commtrace.causal.delays import stands_ns
+from commtrace.causal.host_graph import run_graph
 from commtrace.causal.lateness import arrivals, late_ranks
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
@@ -18,6 +22,8 @@ from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+
+_CHANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,9 @@ class Jitter(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding."""
+        if modelled(run):
+            yield from self._replayed(run)
+            return
         rows = arrivals(run, self.min_operations)
         operations = _operations(rows)
         late = late_ranks(run, self.min_operations)
@@ -68,6 +77,35 @@ class Jitter(Rule):
         ratio = float(operations["slowest_ns"].sum() / max(operations["typical_ns"].sum(), 1))
         if worth_reporting(cost, run, self.min_step_share) and ratio >= self.min_ratio:
             yield self._finding(operations, cost, ratio, run)
+
+    def _replayed(self, run: Measures) -> Iterator[Finding]:
+        """What is saved if all ranks do each segment in their mean time, stragglers aside."""
+        steps = evened(run, self.min_step_share)
+        cost, p_value = int(steps.sum()), above_zero(steps.astype(np.float64))
+        if p_value > _CHANCE or not worth_reporting(cost, run, self.min_step_share):
+            return
+        calls = run_graph(run).calls
+        waiting = np.flatnonzero(calls.last_ns > calls.start_ns)
+        yield self.finding(
+            (calls.start_ns[waiting], calls.last_ns[waiting]),
+            summary=(
+                f"ranks take turns in being late: {ms(cost / steps.size)} of each step would be "
+                "saved if all did each part of it in their mean time"
+            ),
+            ranks=tuple(np.unique(calls.rank).tolist()),
+            streams=(),
+            cost_ns=cost,
+            cost_on_top_ns=cost,
+            evidence=(
+                Evidence("saved per step, median", float(np.median(steps)), "ns"),
+                Evidence("chance that it is not in every step", p_value, "probability", _CHANCE),
+                Evidence(
+                    f"share {of_time(run)}", share_pct(cost, run), "%", 100 * self.min_step_share
+                ),
+            ),
+            ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
+            advice=_advice(run),
+        )
 
     def _finding(self, operations: pd.DataFrame, cost: int, ratio: float, run: Measures) -> Finding:
         known = operations["last_rank"].dropna()

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.causal.awaited import Awaited, sent, systematic
+from commtrace.causal.culprits import modelled
 from commtrace.diagnosis import Evidence, Finding
+from commtrace.rules._culprit import awaited, delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -45,6 +47,11 @@ class LateReceiver(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per sender and receiver."""
+        if modelled(run):
+            for culprit in awaited(run, self.min_step_share, "recv"):
+                who = "receiver " + ", ".join(map(str, culprit.ranks))
+                yield delays(self, culprit, run, who, self.min_step_share)
+            return
         rows = sent(run, self.min_operations)
         waiting = rows.loc[(rows["op"] == "send") & (rows["wait_ns"] > 0), "operation"]
         is_late = (rows["op"] == "recv") & rows["operation"].isin(waiting)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.causal.awaited import Awaited, rooted, systematic
+from commtrace.causal.culprits import modelled
 from commtrace.diagnosis import Evidence, Finding
+from commtrace.rules._culprit import awaited, delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -48,6 +50,11 @@ class LateRoot(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per communicator and root."""
+        if modelled(run):
+            for culprit in awaited(run, self.min_step_share, "root"):
+                who = "root " + ", ".join(map(str, culprit.ranks))
+                yield delays(self, culprit, run, who, self.min_step_share)
+            return
         rows = rooted(run, _FROM_ROOT, self.min_operations)
         at_root = rows["root"] == rows["rank"]
         limits = self.min_operations, self.min_step_share

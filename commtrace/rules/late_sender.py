@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.causal.awaited import Awaited, sent, systematic
+from commtrace.causal.culprits import modelled
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import total, union
 from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.whole import whole
+from commtrace.rules._culprit import awaited, delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -57,6 +59,11 @@ class LateSender(Rule):
         in_vain = _in_vain(run, self.min_step_share)
         for _, waits in in_vain.groupby("pair"):
             yield self._of_vain(waits)
+        if modelled(run):
+            for culprit in awaited(run, self.min_step_share, "send"):
+                who = "sender " + ", ".join(map(str, culprit.ranks))
+                yield delays(self, culprit, run, who, self.min_step_share)
+            return
         try:
             rows = sent(run, self.min_operations)
         except CannotLook:

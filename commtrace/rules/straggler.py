@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from commtrace.causal.culprits import modelled
 from commtrace.causal.doing import Doing
 from commtrace.causal.lateness import Late, late_ranks
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.rules._culprit import awaited, delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import ms
+from commtrace.units import ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -54,7 +56,12 @@ class Straggler(Rule):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per rank that is late."""
+        """One finding per rank that is late, or per set of ranks that are late together."""
+        if modelled(run):
+            for culprit in awaited(run, self.min_step_share, "collective"):
+                who = numbered("rank", culprit.ranks)
+                yield delays(self, culprit, run, who, self.min_step_share)
+            return
         for late in late_ranks(run, self.min_operations):
             if worth_reporting(late.cost_ns, run, self.min_step_share):
                 yield self._finding(late, run)

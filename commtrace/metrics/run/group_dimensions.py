@@ -20,7 +20,7 @@ from commtrace.table import Column, Table
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["DIMENSION", "GROUP_DIMENSIONS", "group_dimensions", "spoken"]
+__all__ = ["DIMENSION", "GROUP_DIMENSIONS", "dimension_of", "group_dimensions", "spoken"]
 
 DIMENSION = (
     Column(
@@ -81,6 +81,14 @@ def spoken(run: Measures, communicator: str) -> str:
     ranks = _ranks(communicator)
     who = f"ranks {ranks}" if ranks else f"group {communicator.removeprefix('#')}"
     return f"{dimension.iloc[0]} ({who})" if len(dimension) else who
+
+
+def dimension_of(run: Measures, row: int) -> str | None:
+    """The dimension of the process group that a row of ``collectives`` is of; None if unknown."""
+    communicator = matched(run).matches["communicator"].iloc[row]
+    table = group_dimensions(run)
+    dimension = table.loc[table["communicator"] == communicator, "dimension"].dropna()
+    return str(dimension.iloc[0]) if len(dimension) else None
 
 
 def _known(run: Measures) -> pd.DataFrame:
