@@ -226,9 +226,9 @@ class Collector:
 
     def _take_launches(self, events: list[Event]) -> None:
         batch = self._sound(events, on_host=True)
-        decoded = arguments.LAUNCH.many([event.args for event in batch.events])
-        self.left_out.add(decoded.count(None), _WRONG_ARGUMENTS)
-        correlation = integers([None if args is None else args.correlation for args in decoded])
+        told = arguments.LAUNCH.many([event.args for event in batch.events])
+        self.left_out.add(told.count(None), _WRONG_ARGUMENTS)
+        correlation = integers([None if args is None else args.correlation for args in told])
         joined = correlation != NULL
         self._launches.extend(
             batch.start_ns[joined],
@@ -240,31 +240,31 @@ class Collector:
     def _take_gpu(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
         batch = self._sound(events, on_host=False)
         decoded = arguments.GPU.many([event.args for event in batch.events])
-        arguments_of = [args for args in decoded if args is not None]
-        if len(arguments_of) < len(decoded):
-            self.left_out.add(len(decoded) - len(arguments_of), _WRONG_ARGUMENTS)
+        told = [args for args in decoded if args is not None]
+        if len(told) < len(decoded):
+            self.left_out.add(len(decoded) - len(told), _WRONG_ARGUMENTS)
             batch = batch.only(np.array([args is not None for args in decoded], dtype=np.bool_))
         first = self._gpu.rows
         from_device, to_device, size = self._believed(
-            integers([args.from_device for args in arguments_of]),
-            integers([args.to_device for args in arguments_of]),
-            integers([args.size_bytes for args in arguments_of]),
+            integers([args.from_device for args in told]),
+            integers([args.to_device for args in told]),
+            integers([args.size_bytes for args in told]),
         )
         pid = integers([event.pid for event in batch.events])
-        stream = integers([args.stream for args in arguments_of])
+        stream = integers([args.stream for args in told])
         self._gpu_categories.extend([_GPU[event.cat] for event in batch.events])
         self._gpu_names.extend([event.name for event in batch.events])
         self._gpu.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
-            device=_first(integers([args.device for args in arguments_of]), from_device, pid),
+            device=_first(integers([args.device for args in told]), from_device, pid),
             stream=_first(stream, batch.thread),
-            correlation=integers([args.correlation for args in arguments_of]),
+            correlation=integers([args.correlation for args in told]),
             size_bytes=size,
             from_device=from_device,
             to_device=to_device,
         )
-        for row, (args, event) in enumerate(zip(arguments_of, batch.events, strict=True)):
+        for row, (args, event) in enumerate(zip(told, batch.events, strict=True)):
             if _GPU[event.cat] == "kernel" and (
                 args.collective is not None or kernels.is_communication(str(event.name))
             ):
@@ -297,11 +297,11 @@ class Collector:
         self, batch: _Batch, row: int, category: str, place: dict[int, int], gpu_row: int = -1
     ) -> _Found:
         event = batch.events[row]
-        decoded = arguments.COMMUNICATION.one(event.args)
-        args = arguments.possible(decoded or Arguments())
-        if decoded is None:
+        told = arguments.COMMUNICATION.one(event.args)
+        args = arguments.possible(told or Arguments())
+        if told is None:
             self.unbelieved.add(1, _WRONG_ARGUMENTS)
-        elif args is not decoded:
+        elif args is not told:
             self.unbelieved.add(1, _IMPOSSIBLE)
         return _Found(
             place[id(event)],
@@ -330,7 +330,7 @@ def _lack(batch: _Batch, row: int) -> str:
 
 
 def _first(*columns: Int64) -> Int64:
-    """Row by row, the first value that is known."""
+    """Row by row, the first value that is told."""
     first, *others = columns
     for other in others:
         first = np.where(first == NULL, other, first)
