@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
-from commtrace.matching.groups import communicators
+from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
 from commtrace.measures import measure
 
