@@ -30,7 +30,7 @@ def messages(sends: list[tuple[int, int]], recvs: list[tuple[int, int]], **more:
         "end": end,
         "communicator": zeros,
         "communicators": ("0,1",),
-        "like": zeros,
+        "signature": zeros,
         "known": np.ones(n, dtype=np.bool_),
         "synchronises": np.zeros(n, dtype=np.bool_),
         "p2p": np.ones(n, dtype=np.bool_),
@@ -95,7 +95,7 @@ def test_most_pairs_have_to_end_together(ends: tuple[int, ...], agree: bool) -> 
 def test_how_far_the_receivers_clock_is_ahead() -> None:
     rows, _ = pair_of((0, MS), RECV)
     told = {0: RankClock(0, Line(30.0)), 1: RankClock(1, Line(100.0))}
-    line = pairs._apart(rows, told, 0, 1)
+    line = pairs._offset(rows, told, 0, 1)
     assert line is not None
     assert line.level_ns == 70  # 100 less 30, both against the run's clock
 
