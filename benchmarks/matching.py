@@ -15,8 +15,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from commtrace import trace_tables as schema
-from commtrace.matching.clock import clock
 from commtrace.matching.operations import matches_of
+from commtrace.matching.rank_clocks import clock
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched
 

@@ -41,7 +41,7 @@ _COLOURS = {
     "send": "#882255",
     "recv": "#AA4499",
     "barrier": "#EE7733",
-    "communication": "#000000",  # of an operation that the trace does not tell
+    "communication": "#000000",  # of an operation that the trace does not show
 }
 _UNKNOWN = "communication, the rest unknown"
 _SHARES = {

@@ -82,7 +82,7 @@ COPIES = Table(
         _DEVICE,
         _STREAM,
         _text("kind", "`HtoD`, `DtoH`, `DtoD`, `PtoP` (between GPUs), `HtoH`, or `Memset`."),
-        _text("source", "`host` or a device; null for fills and where the trace does not tell."),
+        _text("source", "`host` or a device; null for fills, and if unknown."),
         _text("destination", "`host` or a device; null if unknown."),
         _text("memory", "Of the host's side: `pageable` or `pinned`; null for copies without one."),
         _maybe("size_bytes", "Bytes moved; null if unknown.", "bytes"),

@@ -35,7 +35,7 @@ def missing(loop: Loop, share: float, present: bool) -> Truth:
         return replace(trace, **kept)
 
     loop.edits.append(without)
-    return Truth("unfit-trace", (), "left no trace")
+    return Truth("unfit-trace", (), "no trace file")
 
 
 def orphaned(loop: Loop, share: float, present: bool) -> Truth:

@@ -16,7 +16,7 @@ class Case:
 
     ``ranks`` must be named, None for no certain one. ``once`` is a fault of the first step
     alone. ``gain`` tells whether removing it changes nothing else, so that the time it
-    cost is known. ``stays`` are rules that are right to speak without it, too.
+    cost is known. ``stays`` are rules that are right to fire without it, too.
     """
 
     name: str

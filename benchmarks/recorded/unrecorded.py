@@ -1,7 +1,7 @@
 """One rank of ``timed`` without commtrace: ``torchrun … -m benchmarks.recorded.unrecorded HOW``.
 
 HOW is ``plain`` or ``profiler``: torch.profiler with the schedule and settings of ``record``.
-Steps are told to commtrace, too, for ``record --``; outside of that it is not told to anybody.
+Steps are marked for commtrace, too, for ``record --``; outside of that nobody listens.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def stands_ns(rows: pd.DataFrame, run: Measures) -> list[int]:
 
 
 def _queued(rows: pd.DataFrame, run: Measures) -> Int64:
-    """How long before their arrival they were ready; 0 where the trace does not tell."""
+    """How long before their arrival they were ready; 0 where the trace does not show."""
     queued = np.zeros(len(rows), np.int64)
     launched = rows["launch_ns"].notna().to_numpy()
     clock_offset_ns = rows["arrival_ns"] - rows["start_ns"]

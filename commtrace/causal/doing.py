@@ -18,7 +18,7 @@ class Doing:
     Of the operations that it was last in, what it did less what the others did: the mean
     time in compute, in copies, with nothing running, since one thing at the start of a step
     makes it late to every operation of the step; and how much later it enqueued them, the
-    median. ``launch_ns`` is None where the trace does not tell.
+    median. ``launch_ns`` is None where the trace does not show.
     """
 
     compute_ns: float

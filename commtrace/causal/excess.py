@@ -22,7 +22,7 @@ def factors(pair: Pair, once: Reference) -> dict[str, float]:
     waiting = float((times["time"] - times["first"] - times["gap"] - times["second"]).median())
     working = max(time - gap, 1.0)
     factors = {
-        # Where nothing beside it tells the tensor's size, its bytes are the pair's by assumption.
+        # Where nothing beside it shows the tensor's size, its bytes are the pair's by assumption.
         **({"bytes": pair.inflation} if pair.tensor_bytes else {}),
         **_algorithm(pair),
         "launch gap": time / working,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Note
-from commtrace.matching.clock import CLOCK, SAME_HOST_ERROR_NS, clock, on_run_clock
 from commtrace.matching.notes import unmatched
 from commtrace.matching.operations import MATCHES, matches_of
+from commtrace.matching.rank_clocks import CLOCK, SAME_HOST_ERROR_NS, clock, on_run_clock
 
 if TYPE_CHECKING:
     import pandas as pd

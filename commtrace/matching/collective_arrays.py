@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
-from commtrace.matching.groups import communicators
+from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
 from commtrace.measures import measure
 
@@ -25,10 +25,10 @@ __all__ = ["Rows", "codes", "nth", "rows_of", "split"]
 
 @dataclass(frozen=True)
 class Rows:
-    """One entry per row of ``collectives``; codes are -1 where the trace does not tell.
+    """One entry per row of ``collectives``; codes are -1 where the trace does not show.
 
     ``called`` is when an operation was enqueued where it runs on a CPU, else its start.
-    ``signature`` is equal where operation, type, size and root are, as far as all ranks tell them;
+    ``signature`` is equal where operation, type, size and root are, as far as all ranks know them;
     ``seq_key`` is equal for what one communicator gave one number; ``expected`` ranks are
     NULL if unknown. ``clock_of`` has, for each rank, the lowest rank of its host; an
     unnamed host has one rank. ``probes`` are the recorder's readings of ranks' clocks.

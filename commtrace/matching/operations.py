@@ -15,11 +15,11 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64
 from commtrace.matching.assignment import ALIGNMENT, EVIDENCE, Found
-from commtrace.matching.clock import readings
 from commtrace.matching.clock_line import Line
 from commtrace.matching.collective_arrays import Rows, codes, nth, rows_of, split
 from commtrace.matching.match_by_id import keyed
 from commtrace.matching.pairs import pair
+from commtrace.matching.rank_clocks import readings
 from commtrace.matching.sequence import Part, Sequence
 from commtrace.table import Coded, Column, Table
 

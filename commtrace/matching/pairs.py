@@ -18,9 +18,9 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64
 from commtrace.matching.assignment import ALIGNMENT, COMMS_ID, ORDER, Found
-from commtrace.matching.clock import Reading
 from commtrace.matching.clock_line import Line
 from commtrace.matching.collective_arrays import Rows, codes, nth, split
+from commtrace.matching.rank_clocks import RankClock
 from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
 
 __all__ = ["pair"]
@@ -33,7 +33,7 @@ _Pairs = tuple[Int64, Int64]
 """Rows of sends, and of the recv of each."""
 
 
-def pair(rows: Rows, found: Found, clocks: Mapping[int, Reading]) -> None:
+def pair(rows: Rows, found: Found, clocks: Mapping[int, RankClock]) -> None:
     """Match sends with recvs; those whose peer is unknown stay alone."""
     chosen = np.flatnonzero(rows.p2p & (rows.peer != NULL))
     together = codes(rows.rank, rows.start, rows.end, rows.peer, rows.sends, rows.signature)
@@ -74,7 +74,7 @@ def _ends(rows: Rows, chosen: Int64) -> Iterator[tuple[Int64, Int64]]:
             yield at[out], at[~out]
 
 
-def _offset(rows: Rows, clocks: Mapping[int, Reading], send: int, recv: int) -> Line | None:
+def _offset(rows: Rows, clocks: Mapping[int, RankClock], send: int, recv: int) -> Line | None:
     """How far the receiver's clock is ahead of the sender's."""
     a, b = clocks[int(rows.rank[send])], clocks[int(rows.rank[recv])]
     if a.clock == b.clock:

@@ -46,7 +46,7 @@ class Sequence:
         """The operation of each row of a part, of those so far, or -1.
 
         ``number`` is what an identifier says already, or -1. Also tells how far the part's
-        clock is ahead, ``known`` if that is right; None where nothing tells.
+        clock is ahead, ``known`` if that is right; None if unknown.
         """
         if self.number.size == 0:
             return number, known or SAME

@@ -13,12 +13,12 @@ from commtrace.diagnosis import Note
 from commtrace.reader import gpu, host, synchronisations
 from commtrace.reader.host import Steps
 from commtrace.reader.host_gaps import host_gaps
-from commtrace.reader.job import Job
+from commtrace.reader.job_metadata import JobMetadata
 from commtrace.reader.json.events import Call, Scan
 from commtrace.reader.operations.gloo import gloo_rows
 from commtrace.reader.operations.gpu_operations import gpu_rows
 from commtrace.reader.operations.groups import Groups
-from commtrace.reader.operations.rows import Setting
+from commtrace.reader.operations.rows import RankContext
 from commtrace.reader.overruns import Cut, cut_overruns
 from commtrace.table import Columns
 from commtrace.trace_tables import COLLECTIVES, CUT_BEFORE_GPU, FAILED, GROUPS, PROBES, RANKS
@@ -56,7 +56,7 @@ class Tables:
 
 def identify(scan: Scan, otherwise: Identity) -> Identity:
     """The rank that a file's own metadata tell (PyTorch's or the recorder's), or ``otherwise``."""
-    return Job.of(scan).identity(otherwise)
+    return JobMetadata.of(scan).identity(otherwise)
 
 
 def tables(scan: Scan, identity: Identity) -> Tables:
@@ -66,13 +66,13 @@ def tables(scan: Scan, identity: Identity) -> Tables:
     """
     cut = cut_overruns(scan)
     scan = cut.scan
-    job, rank = Job.of(scan), identity[0]
-    setting = Setting(rank, job.groups(rank), job.flight())
-    setting.learn(scan.calls)
+    job, rank = JobMetadata.of(scan), identity[0]
+    context = RankContext(rank, job.groups(rank), job.flight())
+    context.learn(scan.calls)
     steps = Steps(scan.annotations, None if job.partial else job.last_step)
     join = gpu.launched(scan, steps)
-    gloo = gloo_rows(scan, setting)
-    rows = sorted(gpu_rows(scan, join, setting) + gloo.rows, key=lambda row: row["start_ns"])
+    gloo = gloo_rows(scan, context)
+    rows = sorted(gpu_rows(scan, join, context) + gloo.rows, key=lambda row: row["start_ns"])
     copies = gpu.copies(scan, join, rank)
     counts = {
         "orphaned-kernels": join.orphans,
@@ -81,9 +81,9 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "untold-operations": sum(all(row[name] is None for name in _NAMES) for row in rows),
         "unknown-dtype": _unknown_types(scan.calls),
         "unknown-copies": gpu.unknown(copies),
-        "unreadable-groups": setting.groups.unreadable,
-        "unlisted-groups": setting.groups.unlisted,
-        "unreadable-flight-recorder": setting.flight.unreadable,
+        "unreadable-groups": context.groups.unreadable,
+        "unlisted-groups": context.groups.unlisted,
+        "unreadable-flight-recorder": context.flight.unreadable,
     }
     columns: dict[str, Columns] = {
         "kernels": gpu.kernels(scan, join, rank),
@@ -94,7 +94,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "ops": host.operators(scan, steps, rank),
         "host_gaps": host_gaps(scan, gloo.rows, rank),
         "steps": host.step_ranges(scan, steps, rank),
-        "groups": _groups(setting.groups, rank),
+        "groups": _groups(context.groups, rank),
         "ranks": _ranks(scan, job, identity),
         "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
     }
@@ -153,7 +153,7 @@ def _groups(groups: Groups, rank: int) -> Columns:
     )
 
 
-def _ranks(scan: Scan, job: Job, identity: Identity) -> Columns:
+def _ranks(scan: Scan, job: JobMetadata, identity: Identity) -> Columns:
     rank, provenance = identity
     kept = (scan.gpu, scan.launches, scan.operators, scan.annotations)
     starts: list[Int64] = [part.start_ns for part in kept]
@@ -184,7 +184,9 @@ def _unknown_types(calls: tuple[Call, ...]) -> int:
     return sum(bool(dtype) and canonical_dtype(str(dtype)) is None for dtype in dtypes)
 
 
-def _notes(job: Job, identity: Identity, counts: dict[str, int], cut: Cut) -> tuple[Note, ...]:
+def _notes(
+    job: JobMetadata, identity: Identity, counts: dict[str, int], cut: Cut
+) -> tuple[Note, ...]:
     rank, provenance = identity
     found = [(code, _COUNTED[code].format(count)) for code, count in counts.items() if count]
     if cut.kernels:

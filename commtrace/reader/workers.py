@@ -39,7 +39,7 @@ def read_each(
 ) -> Iterator[tuple[Path, RankTrace | Failure]]:
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
-    The files come with the rank that they are taken to be of where they tell none. By default
+    The files come with the rank that they are taken to be of where they name none. By default
     as many ``workers`` as there are cores for this process. A worker that dies costs its own
     file only, and prints nothing. A single file is read in a process, too, where that lets
     this one load pandas meanwhile. One worker that was asked for is this process: there a

@@ -2,7 +2,7 @@
 
 A rule is a frozen dataclass whose fields are its thresholds, whose docstring is its
 documentation, and whose ``check`` yields findings from a trace. ``bad()`` is a tiny trace
-on which it must speak, ``good()`` the nearest one on which it must not.
+on which it must fire, ``good()`` the nearest one on which it must not.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class BelowLinkSpeed(Rule):
     """Large operations reach far less bandwidth than their link usually gives.
 
     What it detects
-        ``min_count`` operations or more of one kind, of at least ``min_bytes``, seen on every
+        ``min_count`` operations or more of one kind, of at least ``min_bytes``, recorded on every
         rank, whose bus bandwidth after the last rank's arrival is under ``max_share`` of what
         the recorded link usually reaches, where that is worth ``min_step_share`` of the step;
         what compute hides is worth nothing.

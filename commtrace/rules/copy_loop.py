@@ -30,7 +30,7 @@ class CopyLoop(Rule):
     What it detects
         At least ``min_copies`` copies from or to the host, of less than ``max_bytes`` each,
         next to which a device is idle because the host launches the next work only when
-        the copy is done. Idle time behind a copy counts, and before one if the host launched
+        the copy is done. Idle time after a copy counts, and before one if the host launched
         nothing ahead since the last; each up to ``max_stall_us`` µs. What all but one of the
         copies cost is at least ``min_step_share`` of the steps' time.
 

@@ -43,7 +43,7 @@ class Desync(Rule):
 
     Blind spots
         Needs the group's sequence numbers (NCCL's Seq, or the flight recorder): positions in
-        a trace are not enough, since one lost event would shift all behind it. The order
+        a trace are not enough, since one lost event would shift all after it. The order
         between groups, which can deadlock too, is not compared. Sizes of all_to_all, gather
         and scatter may differ by right.
     """
@@ -118,7 +118,7 @@ def _some(ranks: tuple[int, ...], most: int) -> str:
 
 
 def _numbered(run: Measures) -> pd.DataFrame:
-    """Numbered collectives; ``nth`` tells those apart that a rank coalesced under one number."""
+    """Numbered collectives; ``nth`` distinguishes those that a rank coalesced under one number."""
     rows = run.collectives.reset_index(drop=True)
     rows = rows.assign(
         communicator=matched(run).matches["communicator"].astype(object).to_numpy(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.run.detours import Detour, Hops, detours
-from commtrace.metrics.run.peer_copies import Pair, pairs, too_few_copies
+from commtrace.metrics.run.peer_copies import DevicePair, pairs, too_few_copies
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -65,7 +65,7 @@ class DetourBeatsDirect(Rule):
                 if faster and worth_reporting(cost, run, self.min_step_share):
                     yield self._finding(pair, best, cost, hops)
 
-    def _finding(self, pair: Pair, best: Detour, cost: int, hops: Hops) -> Finding:
+    def _finding(self, pair: DevicePair, best: Detour, cost: int, hops: Hops) -> Finding:
         link = named(pair.source, pair.destination, hops.run)
         relay = _possible_relay(pair, best, hops)
         return self.finding(
@@ -101,7 +101,7 @@ class DetourBeatsDirect(Rule):
         return _copies(1000)
 
 
-def _ruled_out(pair: Pair, best: Detour) -> tuple[str, ...]:
+def _ruled_out(pair: DevicePair, best: Detour) -> tuple[str, ...]:
     alone = f"{counted(pair.alone, 'copy')} ran while no other peer copy did"
     beside = f"all that ran beside it makes only {pair.at_most_gb_s:.3g} GB/s"
     taken = f"other copies used it in {best.busy_pct:.0f} % of the time, and that is taken off"
@@ -111,7 +111,7 @@ def _ruled_out(pair: Pair, best: Detour) -> tuple[str, ...]:
     )
 
 
-def _advice(pair: Pair, best: Detour) -> str:
+def _advice(pair: DevicePair, best: Detour) -> str:
     if best.over.startswith("cuda"):
         return (
             f"copy {pair.source} → {best.over} → {pair.destination} in chunks of a few MB, the "
@@ -123,7 +123,7 @@ def _advice(pair: Pair, best: Detour) -> str:
     )
 
 
-def _possible_relay(pair: Pair, best: Detour, hops: Hops) -> tuple[tuple[Evidence, ...], str]:
+def _possible_relay(pair: DevicePair, best: Detour, hops: Hops) -> tuple[tuple[Evidence, ...], str]:
     """A relay that would be faster still, if its second hop is what nobody recorded."""
     open_hops = {
         via: gb_s

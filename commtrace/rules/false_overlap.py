@@ -47,7 +47,7 @@ class FalseOverlap(Rule):
         Move ``wait()`` after the work that does not need the result.
 
     Blind spots
-        Whether the compute behind it needs the result: then it is no fault. A wait has no
+        Whether the compute after it needs the result: then it is no fault. A wait has no
         event: it is inferred from the idle time until the operation's end. Which calls are
         asynchronous is known only from recorded shapes (``record_shapes=True``).
     """
@@ -110,7 +110,7 @@ class FalseOverlap(Rule):
 
     @staticmethod
     def bad() -> Measures:
-        """An asynchronous all_reduce, and the compute enqueued behind it starts at its end."""
+        """An asynchronous all_reduce, and the compute enqueued after it starts at its end."""
         return _run(compute_at=505)
 
     @staticmethod
@@ -131,7 +131,7 @@ def _run(compute_at: float) -> Measures:
 
 
 def _calls(run: Measures) -> pd.DataFrame:
-    """Asynchronous calls: whether they block, for how long, and the compute behind them."""
+    """Asynchronous calls: whether they block, for how long, and the compute after them."""
     calls = run.collectives[run.collectives["asynchronous"] == 1]
     calls = calls.assign(label=_labels(calls, run))
     parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
@@ -144,7 +144,7 @@ def _calls(run: Measures) -> pd.DataFrame:
 
 
 def _blocked(calls: pd.DataFrame, compute: Intervals, following: Int64) -> pd.DataFrame:
-    """Whether nothing computes while they run, and something does right behind."""
+    """Whether nothing computes while they run, and something does right after."""
     start = calls["start_ns"].to_numpy()
     end = start + calls["duration_ns"].to_numpy()
     hidden = covered(start, end, compute)

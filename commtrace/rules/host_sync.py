@@ -32,9 +32,9 @@ class HostSync(Rule):
     """The host blocks until a collective is done, and has launched nothing for after it.
 
     What it detects
-        Collectives behind whose launch the host falls silent, for ten times its usual
+        Collectives after whose launch the host launches nothing, for ten times its usual
         interval between launches, until the collective, or a copy of its result to the host,
-        is done, and resumes within ``resume_us`` µs of that (behind such a copy, within two
+        is done, and resumes within ``resume_us`` µs of that (after such a copy, within two
         of its usual intervals). At least ``min_operations`` of them; the device's idle time
         until launches are ahead of it again, or the host reads more, is at least ``min_step_share``
         of the steps' time.

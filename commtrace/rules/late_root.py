@@ -82,7 +82,7 @@ class LateRoot(Rule):
                 "inherited lateness: what the root had waited elsewhere is not counted",
             ),
             advice=(
-                f"let rank {root} prepare what it sends earlier, or move the call behind work "
+                f"let rank {root} prepare what it sends earlier, or move the call after work "
                 "that does not need it"
             ),
             confidence="high" if late.p_value < 1e-3 else "medium",

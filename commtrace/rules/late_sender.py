@@ -40,7 +40,7 @@ class LateSender(Rule):
         The receiver does nothing, and whoever needs what it makes of the message waits too.
 
     What to do
-        Post the recv later or asynchronously, behind work that does not need the message;
+        Post the recv later or asynchronously, after work that does not need the message;
         let the sender send as soon as the data is there, before other work. Where both ranks
         receive first, let one send first, or use ``batch_isend_irecv``.
 

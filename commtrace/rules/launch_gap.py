@@ -102,10 +102,10 @@ class LaunchGap(Rule):
                 f"{ms(found.total_ns)}"
             ),
             evidence=(
-                Evidence("gaps behind a late launch", len(gaps), "gaps", self.min_gaps),
+                Evidence("gaps before a late launch", len(gaps), "gaps", self.min_gaps),
                 Evidence("median gap", float(np.median(gaps)), "ns"),
                 Evidence("median kernel or copy", _median(line.end_ns - line.start_ns), "ns"),
-                Evidence("of it before or behind a communication kernel", bordering, "ns"),
+                Evidence("of it next to a communication kernel", bordering, "ns"),
             ),
             ruled_out=(
                 "waiting for another stream: only what was not launched yet is counted",

@@ -12,7 +12,7 @@ import pandas as pd
 from commtrace.arrays import Float64, Int64
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import Intervals, total, union
-from commtrace.metrics.run.peer_copies import Pair, pairs, too_few_copies
+from commtrace.metrics.run.peer_copies import DevicePair, pairs, too_few_copies
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.topology import inferred, named
@@ -66,7 +66,7 @@ class UnevenP2PBandwidth(Rule):
         for host in dict.fromkeys(pair.host for pair in steady):
             yield from self._on_host([pair for pair in steady if pair.host == host], run)
 
-    def _on_host(self, steady: list[Pair], run: Measures) -> Iterator[Finding]:
+    def _on_host(self, steady: list[DevicePair], run: Measures) -> Iterator[Finding]:
         gap = 1 + self.class_gap_pct / 100
         classes = _classes(steady, gap)
         fastest = classes[-1]
@@ -76,7 +76,9 @@ class UnevenP2PBandwidth(Rule):
             shown = [one for one in classes if one is fastest or any(p in slow for p in one)]
             yield self._finding(shown, slow, run)
 
-    def _finding(self, classes: list[list[Pair]], slow: list[Pair], run: Measures) -> Finding:
+    def _finding(
+        self, classes: list[list[DevicePair]], slow: list[DevicePair], run: Measures
+    ) -> Finding:
         fast = classes[-1][-1]
         worst = slow[0]
         gains = [
@@ -133,9 +135,9 @@ def _copies(first_us: float, second_us: float) -> Measures:
     return run.trace()
 
 
-def _classes(steady: list[Pair], gap: float) -> list[list[Pair]]:
+def _classes(steady: list[DevicePair], gap: float) -> list[list[DevicePair]]:
     """The pairs by bandwidth, slowest first, cut wherever the next is faster by the gap."""
-    classes: list[list[Pair]] = []
+    classes: list[list[DevicePair]] = []
     for pair in sorted(steady, key=lambda pair: pair.gb_s):
         if classes and pair.gb_s <= gap * classes[-1][-1].gb_s:
             classes[-1].append(pair)
@@ -144,7 +146,7 @@ def _classes(steady: list[Pair], gap: float) -> list[list[Pair]]:
     return classes
 
 
-def _summary(classes: list[list[Pair]], run: Measures) -> str:
+def _summary(classes: list[list[DevicePair]], run: Measures) -> str:
     shown = classes if len(classes) <= 3 else [classes[0], classes[-1]]
     parts = []
     for place, one in enumerate(shown):
@@ -158,7 +160,7 @@ def _summary(classes: list[list[Pair]], run: Measures) -> str:
     return ", ".join(parts)
 
 
-def _advice(slow: list[Pair], fast: Pair) -> str:
+def _advice(slow: list[DevicePair], fast: DevicePair) -> str:
     gains = "; ".join(
         f"{pair.ends} would take {ms(pair.size_bytes / fast.gb_s)}, not {ms(total(pair.busy))}"
         for pair in slow[:3]
@@ -169,28 +171,28 @@ def _advice(slow: list[Pair], fast: Pair) -> str:
     )
 
 
-def _link(one: list[Pair], run: Measures) -> str:
+def _link(one: list[DevicePair], run: Measures) -> str:
     names = {named(*_ends(pair), run) for pair in one}
     if None in names:
         return inferred(one[0].gb_s)
     return " or ".join(sorted(str(name) for name in names))
 
 
-def _ends(pair: Pair) -> tuple[str, str]:
+def _ends(pair: DevicePair) -> tuple[str, str]:
     return pair.source, pair.destination
 
 
-def _gain_ns(pair: Pair, gb_s: float) -> int:
+def _gain_ns(pair: DevicePair, gb_s: float) -> int:
     return max(round(total(pair.busy) - pair.size_bytes / gb_s), 0)
 
 
-def _times(slow: list[Pair]) -> tuple[Int64, Int64]:
+def _times(slow: list[DevicePair]) -> tuple[Int64, Int64]:
     start = np.concatenate([pair.copies["start_ns"].to_numpy() for pair in slow])
     duration = np.concatenate([pair.copies["duration_ns"].to_numpy() for pair in slow])
     return start, start + duration
 
 
-def _recoverable_ns(slow: list[Pair], gb_s: float) -> int:
+def _recoverable_ns(slow: list[DevicePair], gb_s: float) -> int:
     """Time in which any slow pair copied, less the same with every copy at full speed.
 
     What only queued behind such a copy then starts as much earlier, though not before its launch.
@@ -223,7 +225,7 @@ def _together(queues: list[Intervals]) -> Intervals:
     return union(*(np.concatenate([queue[i] for queue in queues]) for i in (0, 1)))
 
 
-def _ruled_out(slow: list[Pair], fast: Pair) -> tuple[str, ...]:
+def _ruled_out(slow: list[DevicePair], fast: DevicePair) -> tuple[str, ...]:
     worst = slow[0]
     reasons = []
     if worst.copies["size_bytes"].median() >= fast.copies["size_bytes"].median():

@@ -151,7 +151,7 @@ class UnfitTrace(Rule):
                     f"({often}, over 1 ms) though work is launched: events are missing, or it "
                     "waits for something that is not in the trace",
                     Evidence("idle with work launched", share, "%", 100 * self.min_step_share),
-                    "look at what comes behind these gaps (the launch of a graph, a host callback, "
+                    "look at what comes after these gaps (the launch of a graph, a host callback, "
                     "a first use, a copy from pageable memory); record again with all activities",
                     (line.rank,),
                 )

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commtrace.matching.clock import clock, on_run_clock
 from commtrace.matching.clock_line import Line
 from commtrace.matching.notes import unmatched
 from commtrace.matching.operations import matches_of
+from commtrace.matching.rank_clocks import clock, on_run_clock
 from commtrace.measures import Measures
 from commtrace.table import rows
 from commtrace.trace_tables import PROBES

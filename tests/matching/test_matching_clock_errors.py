@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commtrace.matching.clock import (
+from commtrace.matching.clock_line import LINE_OPERATIONS, Line, fit
+from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.probes import Probed, _through
+from commtrace.matching.rank_clocks import (
     END_ERROR_NS,
-    Reading,
+    RankClock,
     _behind,
     _believed,
     _causal,
@@ -19,9 +22,6 @@ from commtrace.matching.clock import (
     _probed,
     _row,
 )
-from commtrace.matching.clock_line import LINE_OPERATIONS, Line, fit
-from commtrace.matching.collective_arrays import Rows
-from commtrace.matching.probes import Probed, _through
 
 S = 1_000_000_000
 
@@ -42,7 +42,7 @@ def rows_from(start: int, end: int, **more: Any) -> Rows:
 @pytest.mark.parametrize(("drifts", "error_ns"), [(False, 10_100), (True, 100)])
 def test_a_drift_that_is_not_told_is_doubt(drifts: bool, error_ns: int) -> None:
     """10 ppm of the 1 s from the middle of the run to its ends are 10 µs."""
-    row = _row(1, Reading(1, Line(0.0, 10e-6), drifts, 100.0), 0, 2 * S)
+    row = _row(1, RankClock(1, Line(0.0, 10e-6), drifts, 100.0), 0, 2 * S)
     assert (row["error_ns"], row["at_ns"], row["offset_ns"]) == (error_ns, S, 10_000)
     assert row["drift_ppm"] == (pytest.approx(10) if drifts else None)
 
@@ -60,13 +60,13 @@ def test_one_operation_in_ten_denies_no_clock(wrong: int, denied: bool) -> None:
     assert _contradict(a, b) == denied
 
 
-def linked(offsets_ns: list[int], every_ns: int = 1_000, took_ns: int = 70_000) -> Reading:
+def linked(offsets_ns: list[int], every_ns: int = 1_000, took_ns: int = 70_000) -> RankClock:
     """Clock b's reading from operations, each shorter, that end so far apart on it and on a."""
     over = [took_ns + every_ns * i for i in range(len(offsets_ns))]
     spans = [(end - took_ns // (i + 1), end) for i, end in enumerate(over)]
     a = ends(*spans)
     b = ends(*((s + d, e + d) for (s, e), d in zip(spans, offsets_ns, strict=True)))
-    link = _link(rows_from(0, over[-1]), Reading(0, Line(0.0)), a, b, 1)
+    link = _link(rows_from(0, over[-1]), RankClock(0, Line(0.0)), a, b, 1)
     assert link is not None
     return link
 
@@ -114,22 +114,22 @@ def test_causality_bounds_from_both_sides(offset: int, error: int) -> None:
 
 @pytest.mark.parametrize(("offset", "source"), [(150.0, "operations"), (151.0, "probe")])
 def test_ends_are_believed_within_both_errors(offset: float, source: str) -> None:
-    ours = Reading(1, Line(offset), error_ns=50.0, provenance="operations")
-    bound = Reading(1, Line(0.0), error_ns=100.0, provenance="probe")
+    ours = RankClock(1, Line(offset), error_ns=50.0, provenance="operations")
+    bound = RankClock(1, Line(0.0), error_ns=100.0, provenance="probe")
     assert _believed(ours, bound).provenance == source
 
 
 @pytest.mark.parametrize(("error_ns", "source"), [(100.0, "operations"), (101.0, "probe")])
 def test_the_closer_reading_is_believed(error_ns: float, source: str) -> None:
-    ours = Reading(1, Line(0.0), error_ns=error_ns, provenance="operations")
-    bound = Reading(1, Line(0.0), error_ns=100.0, provenance="probe")
+    ours = RankClock(1, Line(0.0), error_ns=error_ns, provenance="operations")
+    bound = RankClock(1, Line(0.0), error_ns=100.0, provenance="probe")
     assert _believed(ours, bound).provenance == source
 
 
 @pytest.mark.parametrize(("near", "link"), [(True, False), (False, True)])
 def test_through_another_clock_both_drifts_have_to_be_known(near: bool, link: bool) -> None:
-    by_near = Reading(1, Line(5.0), near, 30.0)
-    found = _behind(by_near, Reading(0, Line(7.0), link, 40.0), 2)
+    by_near = RankClock(1, Line(5.0), near, 30.0)
+    found = _behind(by_near, RankClock(0, Line(7.0), link, 40.0), 2)
     assert not found.drifts
     assert found.error_ns == 50  # of 30 and 40, which are independent
     assert found.line == Line(12.0)

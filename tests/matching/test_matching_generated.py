@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.matching.clock import clock
 from commtrace.matching.operations import matches_of
+from commtrace.matching.rank_clocks import clock
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched, unmatched
 

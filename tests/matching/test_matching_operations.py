@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from commtrace.matching.clock import clock
 from commtrace.matching.notes import unmatched
 from commtrace.matching.operations import matches_of
+from commtrace.matching.rank_clocks import clock
 from commtrace.measures import Measures
 from commtrace.table import rows
 

@@ -9,9 +9,9 @@ import pytest
 
 from commtrace.arrays import Int64
 from commtrace.matching import pairs
-from commtrace.matching.clock import Reading
 from commtrace.matching.clock_line import Line
 from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.rank_clocks import RankClock
 from commtrace.matching.sequence import MARGIN_NS
 
 MS = 1_000_000
@@ -30,7 +30,7 @@ def messages(sends: list[tuple[int, int]], recvs: list[tuple[int, int]], **more:
         "end": end,
         "communicator": zeros,
         "communicators": ("0,1",),
-        "like": zeros,
+        "signature": zeros,
         "known": np.ones(n, dtype=np.bool_),
         "synchronises": np.zeros(n, dtype=np.bool_),
         "p2p": np.ones(n, dtype=np.bool_),
@@ -94,8 +94,8 @@ def test_most_pairs_have_to_end_together(ends: tuple[int, ...], agree: bool) -> 
 
 def test_how_far_the_receivers_clock_is_ahead() -> None:
     rows, _ = pair_of((0, MS), RECV)
-    told = {0: Reading(0, Line(30.0)), 1: Reading(1, Line(100.0))}
-    line = pairs._apart(rows, told, 0, 1)
+    told = {0: RankClock(0, Line(30.0)), 1: RankClock(1, Line(100.0))}
+    line = pairs._offset(rows, told, 0, 1)
     assert line is not None
     assert line.level_ns == 70  # 100 less 30, both against the run's clock
 

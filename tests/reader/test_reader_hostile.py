@@ -20,7 +20,8 @@ from commtrace.reader.build_tables import tables
 from commtrace.reader.json import document, metadata, salvage
 from commtrace.reader.json.events import Arguments, Call
 from commtrace.reader.json.scan import scan
-from commtrace.reader.operations import flight, groups
+from commtrace.reader.operations import flight_recorder as flight
+from commtrace.reader.operations import groups
 from commtrace.reader.operations import operation_facts as described
 
 RANK_0 = (0, "file-name")

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from commtrace.causal.lateness import late_ranks, own_gaps
-from commtrace.metrics.run.joined_rows import _caught
+from commtrace.metrics.run.joined_rows import _inherited_ns
 from commtrace.synthetic import Tiny
 
 
-def test_waiting_elsewhere_since_the_last_operation_is_caught() -> None:
+def test_waiting_elsewhere_since_the_last_operation_is_inherited() -> None:
     """Between the two of communicator a it waited 7 in b; what it waits in a itself is no part."""
     rows = pd.DataFrame(
         {
@@ -26,7 +26,7 @@ def test_waiting_elsewhere_since_the_last_operation_is_caught() -> None:
             "wait_ns": [5, 7, 11],
         }
     )
-    assert _caught(rows).tolist() == [0, 0, 7]
+    assert _inherited_ns(rows).tolist() == [0, 0, 7]
 
 
 @pytest.mark.parametrize(("first_ns", "own"), [(30, [1, 2, 3]), (31, [2, 3])])

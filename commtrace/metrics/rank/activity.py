@@ -50,7 +50,7 @@ class Device(NamedTuple):
 class Work:
     """What ran in one place: how many events of each kind, and when, as merged sets.
 
-    ``compute`` is None where the trace does not tell: on the CPU of a rank that also uses a
+    ``compute`` is None where the trace does not show: on the CPU of a rank that also uses a
     GPU only communication is kept. ``start_ns`` and ``end_ns`` are the first start and the
     last end of any event.
     """

@@ -38,7 +38,7 @@ _TIMES = (
 )
 DEVICES = Table(
     "devices",
-    "one device of one rank. Of the CPU of a rank that also uses a GPU a trace tells only "
+    "one device of one rank. Of the CPU of a rank that also uses a GPU a trace shows only "
     "the communication: the other times are null",
     (*_WHERE, *_TIMES),
 )

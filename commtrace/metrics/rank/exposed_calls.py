@@ -24,7 +24,7 @@ _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has no
 def most_exposed(run: Measures) -> tuple[str | None, float]:
     """The operation that most of the exposed time belongs to, and its share of it in percent.
 
-    None are those whose operation the trace does not tell.
+    None are those whose operation the trace does not show.
     """
     by_op = exposure(run, by="op")
     exposed = by_op["exposed_ns"].groupby(by_op["op"].astype(object), dropna=False).sum()

@@ -30,7 +30,7 @@ _DEEPEST = 256  # ranges within ranges; more is damage, and would cost its squar
 
 
 def is_own(label: str) -> bool:
-    """Whether it is the program's own label: not one that PyTorch, or what stands on it, sets.
+    """Whether it is the program's own label: not one that PyTorch, or what is built on it, sets.
 
     >>> is_own("forward"), is_own("Optimizer.step#SGD.step"), is_own("FSDP::pre_forward")
     (True, False, False)

@@ -28,11 +28,11 @@ _AUTOGRAD = "autograd::engine::evaluate_function"
 
 
 def phases(run: Measures) -> list[str | None]:
-    """The phase of each row of ``trace.collectives``; None where nothing tells it.
+    """The phase of each row of ``trace.collectives``; None if unknown it.
 
     What tells it, best first, at the time of the launch on the same rank:
 
-    1. the innermost labelled range whose name speaks of one phase: ``## forward ##``,
+    1. the innermost labelled range whose name is of one phase: ``## forward ##``,
        ``DistributedDataParallel.forward``, ``Optimizer.step#SGD.step``, ``FSDP::post_backward``;
     2. a running ``autograd::engine::evaluate_function``: backward. Only traces of CPUs keep it;
     3. a launch from a thread that no ``ProfilerStep`` is a range of: backward, as PyTorch runs

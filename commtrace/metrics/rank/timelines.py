@@ -30,7 +30,7 @@ class Timeline:
     """Kernels, copies and fills of a device by start, all streams together.
 
     The first starts at ``first_ns``. Of those whose launch is known: ``idle_ns`` is how long
-    before each of them the device ran nothing at all, ``ready_ns`` how long before its start
+    before each of them the device was idle, ``ready_ns`` how long before its start
     the host had launched it, ``kind`` a kernel's or a copy's, ``size_bytes`` a copy's, NaN
     where unknown.
     """
@@ -61,7 +61,7 @@ class Timeline:
         return self.start_ns - self.launch_ns
 
     def starved(self) -> Bool:
-        """Whether the device ran nothing before an event because it was not launched yet.
+        """Whether the device was idle before an event because it was not launched yet.
 
         The usual time from launch to start, when nothing is in the way, is the least that
         one event in ten needs.
@@ -71,7 +71,7 @@ class Timeline:
         return (self.idle_ns > 0) & launched_late & (self.ready_ns <= self.idle_ns + usual)
 
     def held_up(self) -> Bool:
-        """Whether the device ran nothing before an event that was launched before it ran dry."""
+        """Whether the device was idle before an event that was launched before it ran dry."""
         return (self.idle_ns > 0) & (self.ready_ns > self.idle_ns)
 
     def starved_beside(self, copies: Bool) -> Bool:

@@ -52,7 +52,7 @@ class Pair:
     """All instances of one pair in one group at one size, as often as each other.
 
     ``tensor_bytes`` is what an all_reduce (or reduce + broadcast) beside it reduces: the
-    pair's own size, or an n-th of it; None where nothing beside it tells. ``times`` has one
+    pair's own size, or an n-th of it; None where nothing beside it shows it. ``times`` has one
     row per instance, in ns: ``time`` from the first's last arrival (of synchronous calls on
     the CPU from the last call, since gloo copies the input before it starts) to the second's
     last end, ``first``, ``second`` (their transfers, the first's from there on), ``gap`` (from

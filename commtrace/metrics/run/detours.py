@@ -10,7 +10,7 @@ import numpy as np
 
 from commtrace.expect import LINKS, pcie
 from commtrace.intervals import Intervals, intersect, total, union
-from commtrace.metrics.run.peer_copies import Pair
+from commtrace.metrics.run.peer_copies import DevicePair
 from commtrace.topology import code, device_of, gpu_name, link, names
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Detour:
 class Hops:
     """What each hop between two GPUs carries, in GB/s: measured, else as recorded."""
 
-    def __init__(self, known: list[Pair], run: Measures) -> None:
+    def __init__(self, known: list[DevicePair], run: Measures) -> None:
         self.run = run
         self.measured = {(pair.source, pair.destination): pair for pair in known}
         recorded = {device for name in names(run) if (device := device_of(name, run))}
@@ -83,7 +83,7 @@ class Hops:
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def detours(pair: Pair, hops: Hops) -> Iterator[Detour]:
+def detours(pair: DevicePair, hops: Hops) -> Iterator[Detour]:
     """Every way around that something is known of, and the one through the host."""
     for via in hops.devices:
         if via in (pair.source, pair.destination):
@@ -103,7 +103,7 @@ def detours(pair: Pair, hops: Hops) -> Iterator[Detour]:
     yield _through_host(pair, hops.run)
 
 
-def _through_host(pair: Pair, run: Measures) -> Detour:
+def _through_host(pair: DevicePair, run: Measures) -> Detour:
     copies = run.copies[run.copies["rank"] == pair.rank]
     from_host, to_host = copies["kind"] == "HtoD", copies["kind"] == "DtoH"
     rated = (copies["memory"] == "pinned") & (copies["size_bytes"] >= HOST_BYTES)
@@ -126,7 +126,7 @@ def _through_host(pair: Pair, run: Measures) -> Detour:
     return Detour("pinned host memory", left, left / 2, 100 * busy, known_from, confidence)
 
 
-def _share(pair: Pair, *others: Intervals) -> float:
+def _share(pair: DevicePair, *others: Intervals) -> float:
     """The share of the pair's time in which any of the others ran."""
     starts = np.concatenate([start for start, _ in others])
     ends = np.concatenate([end for _, end in others])

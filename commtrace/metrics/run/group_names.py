@@ -31,8 +31,8 @@ _OTHERS = {"and", "model", "parallel", "embedding", "hybrid", "non", "optimizer"
 def named_dimension(description: str) -> str | None:
     """The dimension that a group's description, or its name, gives it.
 
-    The names of a DeviceMesh are kept verbatim. None where it speaks of no dimension, the
-    empty name where it speaks of something else than one.
+    The names of a DeviceMesh are kept verbatim. None where it is of no dimension, the
+    empty name where it is of something else.
 
     >>> named_dimension("mesh_dp_replicate"), named_dimension("tp:0")
     ('dp_replicate', 'tp')

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from commtrace.diagnosis import CannotLook
     from commtrace.measures import Measures
 
-__all__ = ["Pair", "pairs", "too_few_copies"]
+__all__ = ["DevicePair", "pairs", "too_few_copies"]
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class DevicePair:
     """The large copies of one process from one GPU to another. ``host`` is empty if unknown.
 
     ``gb_s`` is the median bandwidth of the copies beside which no other peer copy ran, or,
@@ -57,7 +57,7 @@ class Pair:
         return _busy(self.copies)
 
 
-def pairs(run: Measures, min_bytes: int, min_copies: int) -> list[Pair]:
+def pairs(run: Measures, min_bytes: int, min_copies: int) -> list[DevicePair]:
     """Every pair with that many copies of that many bytes, in the order of rank and devices."""
     peer = run.copies[(run.copies["kind"] == "PtoP") & run.copies["size_bytes"].notna()]
     if peer.empty:
@@ -80,7 +80,7 @@ def too_few_copies(run: Measures, min_bytes: int, min_copies: int) -> CannotLook
     return too_few(int(most) if len(large) else 0, "copy", min_copies, which)
 
 
-def _on_host(host: str, peer: pd.DataFrame, min_bytes: int, min_copies: int) -> list[Pair]:
+def _on_host(host: str, peer: pd.DataFrame, min_bytes: int, min_copies: int) -> list[DevicePair]:
     peer = peer.assign(
         gb_s=peer["size_bytes"].astype("float64") / peer["duration_ns"].clip(lower=1),
         alone=_alone(peer),
@@ -93,11 +93,11 @@ def _on_host(host: str, peer: pd.DataFrame, min_bytes: int, min_copies: int) -> 
     ]
 
 
-def _pair(host: str, copies: pd.DataFrame, peer: pd.DataFrame) -> Pair:
+def _pair(host: str, copies: pd.DataFrame, peer: pd.DataFrame) -> DevicePair:
     alone = copies[copies["alone"]]
     taken = alone if len(alone) >= 3 else copies
     low, middle, high = np.percentile(taken["gb_s"], [25, 50, 75])
-    return Pair(
+    return DevicePair(
         host=host,
         rank=int(copies["rank"].iloc[0]),
         source=str(copies["source"].iloc[0]),

@@ -28,7 +28,7 @@ _PER_RANGE = "a range; mean over its ranges"
 RANGES = Table(
     "ranges",
     "all labelled ranges (`record_function`) of one label within another, on all ranks; the "
-    "program's own labels come first, then those of PyTorch and what stands on it; who encloses "
+    "program's own labels come first, then those of PyTorch and what is built on it; who encloses "
     "comes before what it encloses. Work belongs to the ranges whose host launched it",
     (
         Column("label", "category", "The label."),
@@ -108,7 +108,7 @@ _MEAN = {
 def ranges(run: Measures) -> pd.DataFrame:
     """What each labelled range cost, as ``RANGES``.
 
-    Work whose launch the trace does not tell belongs to no range.
+    Work whose launch the trace does not show belongs to no range.
     """
     its = labels(run)
     if not its.label.size:

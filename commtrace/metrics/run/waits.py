@@ -197,7 +197,7 @@ class _Rows:
     """The rows of `collectives` as arrays, sorted by operation, then by arrival.
 
     ``starts`` is where each operation begins, ``size`` its rows, ``of`` the operation of
-    each row; ``lowest`` is the row of `collectives` that speaks for an operation: its
+    each row; ``lowest`` is the row of `collectives` that stands for an operation: its
     lowest rank's, or the send. Arrays named after an operation's property have one entry
     per operation.
     """

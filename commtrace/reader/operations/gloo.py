@@ -20,7 +20,7 @@ from commtrace.reader.operations.operation_facts import (
     argument_sizes,
     operator,
 )
-from commtrace.reader.operations.rows import Place, Setting, row, with_dtype
+from commtrace.reader.operations.rows import GroupPlace, RankContext, row, with_dtype
 
 __all__ = ["Worked", "gloo_rows"]
 
@@ -47,7 +47,7 @@ class _Asked:
 
     call: Call
     facts: Described
-    place: Place
+    place: GroupPlace
     lacking: Counter[_Work]
     endless: bool = False
     works: list[_Ran] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Worked:
     unfinished: int
 
 
-def gloo_rows(scan: Scan, setting: Setting) -> Worked:
+def gloo_rows(scan: Scan, context: RankContext) -> Worked:
     """One row for each call that gloo worked for.
 
     Work without a call, in traces that hold no operators, becomes a row by itself.
@@ -75,11 +75,11 @@ def gloo_rows(scan: Scan, setting: Setting) -> Worked:
         return Worked([], 0)
     ran = [_Ran(work, annotation(work.name, work.args)) for work in works]
     asked, alone = _matched(
-        [_ask(call, setting) for call in _calls(scan)], sorted(ran, key=lambda r: r.work.start_ns)
+        [_ask(call, context) for call in _calls(scan)], sorted(ran, key=lambda r: r.work.start_ns)
     )
     done = [each for each in asked if each.complete]
-    rows = [_call_row(each, setting) for each in done]
-    rows += [_work_row(work, setting) for work in alone]
+    rows = [_call_row(each, context) for each in done]
+    rows += [_work_row(work, context) for work in alone]
     return Worked(rows, len(asked) - len(done))
 
 
@@ -107,12 +107,12 @@ def _is_foreign(call: Call) -> bool:
     return call.category == "user_annotation" and not call.name.startswith("gloo:")
 
 
-def _ask(call: Call, setting: Setting) -> _Asked:
+def _ask(call: Call, context: RankContext) -> _Asked:
     facts = operator(call.name, call.args)
     ran = "all_reduce" if facts.op == "reduce_scatter" else facts.op
-    place = setting.place(facts, None, call, (ran, facts.op))
+    place = context.place(facts, None, call, (ran, facts.op))
     if call.name == _LIST_OF_SHARDS:
-        n = _shards(call, place, setting)
+        n = _shards(call, place, context)
         lacking: Counter[_Work] = Counter({(ran, facts.out_elements): n or 1})
         return _Asked(call, facts, place, lacking, endless=n is None)
     if facts.op in ("scatter", "barrier"):
@@ -124,9 +124,9 @@ def _ask(call: Call, setting: Setting) -> _Asked:
     return _Asked(call, facts, place, Counter((ran, size) for size in sizes))
 
 
-def _shards(call: Call, place: Place, setting: Setting) -> int | None:
+def _shards(call: Call, place: GroupPlace, context: RankContext) -> int | None:
     end_ns = call.start_ns + call.duration_ns
-    noted = setting.flight.within(call.start_ns, end_ns, ("all_reduce",))
+    noted = context.flight.within(call.start_ns, end_ns, ("all_reduce",))
     return len(noted) or (place.group.size if place.group is not None else None)
 
 
@@ -165,19 +165,19 @@ def _give(queue: deque[_Asked], kind: _Work, ran: _Ran) -> None:
             queue.popleft()
 
 
-def _call_row(asked: _Asked, setting: Setting) -> dict[str, Any]:
+def _call_row(asked: _Asked, context: RankContext) -> dict[str, Any]:
     call, facts, works = asked.call, asked.facts, [ran.work for ran in asked.works]
     start_ns = works[0].start_ns
     end_ns = max(work.start_ns + work.duration_ns for work in works)
     notes = [ran.facts for ran in asked.works]
-    noted = setting.flight.within(
+    noted = context.flight.within(
         call.start_ns, call.start_ns + call.duration_ns, (notes[0].op, facts.op)
     )
     facts = with_dtype(facts, *(n.dtype for n in notes), *(entry.dtype for entry in noted))
-    if call.name == _LIST_OF_SHARDS and len(works) in setting.groups.sizes(default=len(works)):
+    if call.name == _LIST_OF_SHARDS and len(works) in context.groups.sizes(default=len(works)):
         facts = facts._replace(group_size=len(works))
     return row(
-        setting,
+        context,
         asked.place,
         facts,
         executed=notes[0].op,
@@ -192,11 +192,11 @@ def _call_row(asked: _Asked, setting: Setting) -> dict[str, Any]:
     )
 
 
-def _work_row(ran: _Ran, setting: Setting) -> dict[str, Any]:
+def _work_row(ran: _Ran, context: RankContext) -> dict[str, Any]:
     work, facts = ran
     return row(
-        setting,
-        setting.place(facts, None, None, ()),
+        context,
+        context.place(facts, None, None, ()),
         facts,
         executed=facts.op,
         provenance="annotation",

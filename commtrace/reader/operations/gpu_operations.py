@@ -23,7 +23,7 @@ from commtrace.reader.operations.operation_facts import (
     operator,
     parameters,
 )
-from commtrace.reader.operations.rows import Setting, row, with_dtype
+from commtrace.reader.operations.rows import RankContext, row, with_dtype
 
 __all__ = ["gpu_rows"]
 
@@ -31,7 +31,7 @@ _REDUCES = ("all_reduce", "reduce_scatter", "reduce")
 _SILENT = kernels.Kernel(is_nccl=True)
 
 
-def gpu_rows(scan: Scan, join: Launched, setting: Setting) -> list[dict[str, Any]]:
+def gpu_rows(scan: Scan, join: Launched, context: RankContext) -> list[dict[str, Any]]:
     """One row for each communication kernel, or for each operation batched into one.
 
     Operations that copies between GPUs did without any kernel have a row, too.
@@ -45,7 +45,7 @@ def gpu_rows(scan: Scan, join: Launched, setting: Setting) -> list[dict[str, Any
             continue
         launch_ns, thread = int(join.launch_ns[kernel.gpu_row]), int(join.thread[kernel.gpu_row])
         if launch_ns == NULL:
-            rows.append(_row(scan, setting, kernel, None, []))
+            rows.append(_row(scan, context, kernel, None, []))
         else:
             launched[thread].append((launch_ns, kernel))
     for thread, run in launched.items():
@@ -53,12 +53,12 @@ def gpu_rows(scan: Scan, join: Launched, setting: Setting) -> list[dict[str, Any
         previous_ns = NULL
         for launch_ns, kernel in sorted(run, key=lambda pair: pair[0]):
             for enclosing in _operations(nest, kernel, previous_ns, launch_ns):
-                rows.append(_row(scan, setting, kernel, launch_ns, enclosing))
+                rows.append(_row(scan, context, kernel, launch_ns, enclosing))
                 worked += [] if _by_name(kernel).call else enclosing
             if _by_name(kernel).is_nccl:
                 previous_ns = launch_ns
     for copies, launch_ns, enclosing in copied(scan, join, nests, worked):
-        rows.append(_row(scan, setting, copies, launch_ns, enclosing))
+        rows.append(_row(scan, context, copies, launch_ns, enclosing))
     return rows
 
 
@@ -84,7 +84,7 @@ def _operations(nest: Nest, kernel: Call, previous_ns: int, launch_ns: int) -> l
 
 
 def _row(
-    scan: Scan, setting: Setting, kernel: Call, launch_ns: int | None, enclosing: list[Call]
+    scan: Scan, context: RankContext, kernel: Call, launch_ns: int | None, enclosing: list[Call]
 ) -> dict[str, Any]:
     record = next(filter(_is_record, enclosing), None)
     noted = next((c for c in enclosing if c.category == "user_annotation"), None)
@@ -108,8 +108,8 @@ def _row(
     naming = kernel.args if kernel.args.collective is not None or record is None else record.args
     gpu, at = scan.gpu, kernel.gpu_row
     return row(
-        setting,
-        setting.place(facts, naming, called, (facts.op,)),
+        context,
+        context.place(facts, naming, called, (facts.op,)),
         facts,
         executed=own.executed if own.executed or own.call else facts.op,
         provenance=next((label for label, rung in rungs if rung.op), "kernel-name"),

@@ -8,17 +8,17 @@ from typing import Any
 
 from commtrace import comms
 from commtrace.reader.json.events import Arguments, Call
-from commtrace.reader.operations.flight import FlightRecorder
+from commtrace.reader.operations.flight_recorder import FlightRecorder
 from commtrace.reader.operations.groups import Group, Groups
 from commtrace.reader.operations.operation_facts import Described, completed
 
-__all__ = ["Place", "Setting", "row", "with_dtype"]
+__all__ = ["GroupPlace", "RankContext", "row", "with_dtype"]
 
 _LARGEST = 2**63
 
 
 @dataclass(frozen=True)
-class Place:
+class GroupPlace:
     """An operation's group and its number there, and how these are known."""
 
     group: Group | None = None
@@ -27,7 +27,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RankContext:
     """What a rank knows beside its events."""
 
     rank: int
@@ -48,7 +48,7 @@ class Setting:
         naming: Arguments | None,
         call: Call | None,
         ops: Collection[str | None],
-    ) -> Place:
+    ) -> GroupPlace:
         """Find an operation's group.
 
         ``naming`` are the arguments that may name it; ``call`` is the ``c10d`` operator,
@@ -62,14 +62,18 @@ class Setting:
         if group is not None:
             seq = naming.seq if naming is not None else None
             if seq is None and entries and entries[0].group == group.name:
-                return Place(group, entries[0].seq, "flight-recorder")
-            return Place(group, seq, "metadata")
+                return GroupPlace(group, entries[0].seq, "flight-recorder")
+            return GroupPlace(group, seq, "metadata")
         if entries:
-            return Place(self.groups.called(entries[0].group), entries[0].seq, "flight-recorder")
+            return GroupPlace(
+                self.groups.called(entries[0].group), entries[0].seq, "flight-recorder"
+            )
         candidates = self.groups.candidates(facts.peer)
-        return Place(candidates[0], None, "only-group") if len(candidates) == 1 else Place()
+        return (
+            GroupPlace(candidates[0], None, "only-group") if len(candidates) == 1 else GroupPlace()
+        )
 
-    def global_rank(self, index: int | None, place: Place, peer: int | None) -> int | None:
+    def global_rank(self, index: int | None, place: GroupPlace, peer: int | None) -> int | None:
         """The global rank of a group's rank, where all groups it can be agree on it."""
         if index is None:
             return None
@@ -79,8 +83,8 @@ class Setting:
 
 
 def row(
-    setting: Setting,
-    place: Place,
+    context: RankContext,
+    place: GroupPlace,
     facts: Described,
     *,
     executed: str | None,
@@ -98,13 +102,13 @@ def row(
     group_size = facts.group_size
     if group_size is None and place.group is not None:
         group_size = place.group.size
-    root = setting.global_rank(facts.root, place, None)
-    is_root = None if root is None else root == setting.rank
+    root = context.global_rank(facts.root, place, None)
+    is_root = None if root is None else root == context.rank
     whole = completed(facts, group_size, is_root)
     group_provenance = place.provenance
     if whole.group_size is None and place.group is None:
         # NCCL runs no kernel for a group of one rank.
-        group_size = setting.groups.common_size(alone=device == "cpu")
+        group_size = context.groups.common_size(alone=device == "cpu")
         if group_size is not None:
             whole = completed(facts, group_size, is_root)
             group_provenance = "deduced"
@@ -116,7 +120,7 @@ def row(
     return {
         "group": place.group.name if place.group is not None else None,
         "seq": _fitting(place.seq),
-        "rank": setting.rank,
+        "rank": context.rank,
         "op": facts.op,
         "executed": executed,
         "call": facts.call,
@@ -127,7 +131,7 @@ def row(
         "group_size": _fitting(whole.group_size),
         "device": device,
         "stream": stream,
-        "peer": setting.global_rank(facts.peer, place, facts.peer),
+        "peer": context.global_rank(facts.peer, place, facts.peer),
         "root": root,
         "asynchronous": None if facts.asynchronous is None else int(facts.asynchronous),
         "launch_ns": launch_ns,

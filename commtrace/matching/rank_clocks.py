@@ -38,7 +38,7 @@ __all__ = [
     "CLOCK",
     "END_ERROR_NS",
     "SAME_HOST_ERROR_NS",
-    "Reading",
+    "RankClock",
     "clock",
     "on_run_clock",
     "readings",
@@ -99,7 +99,7 @@ CLOCK = Table(
 
 
 @dataclass(frozen=True)
-class Reading:
+class RankClock:
     """How far a rank's clock is ahead of the lowest rank's; ``line`` is None if unknown."""
 
     clock: int
@@ -124,7 +124,7 @@ def clock(run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
     return CLOCK.from_rows([_row(rank, one, start, end) for rank, one in of_rank.items()])
 
 
-def _row(rank: int, one: Reading, start: int, end: int) -> dict[str, Any]:
+def _row(rank: int, one: RankClock, start: int, end: int) -> dict[str, Any]:
     at_ns = start // 2 + end // 2 + (int(one.line.level_ns) if one.line else 0)
     line = one.line and one.line.at(at_ns)
     # A drift that is not sure enough to be stated leaves this much to either side.
@@ -154,12 +154,12 @@ def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64
     return times - offset - np.rint(since * (drift * 1e-6)).astype(np.int64), known
 
 
-def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
+def readings(rows: Rows, number: Int64) -> dict[int, RankClock]:
     """Each rank's clock, given each row's operation (-1 if unknown), by ascending rank."""
     ends = _ends(rows, number)
     clock_of = _one_clock_each(rows, ends)
     lowest = _reference(rows, clock_of)
-    known = {lowest: Reading(lowest, SAME, drifts=True, provenance="host")}
+    known = {lowest: RankClock(lowest, SAME, drifts=True, provenance="host")}
     shared = _by_clock(ends, clock_of)
     # As few links between two clocks as can be, of many operations before those of few.
     for fewest in (LINE_OPERATIONS, 1):
@@ -171,9 +171,9 @@ def readings(rows: Rows, number: Int64) -> dict[int, Reading]:
                     reached.append(far)
     for far in set(clock_of.values()) - {lowest}:
         bound = _probed(rows, clock_of, lowest, far)
-        known[far] = _believed(known.get(far, Reading(far)), bound)
+        known[far] = _believed(known.get(far, RankClock(far)), bound)
     return {
-        rank: _same_host(known.get(one, Reading(one)), lowest, rank)
+        rank: _same_host(known.get(one, RankClock(one)), lowest, rank)
         for rank, one in sorted(clock_of.items())
     }
 
@@ -261,7 +261,9 @@ def _span(rows: Rows, offset: Line = SAME) -> tuple[int, int]:
     return int(rows.start[lowest].min()) + level_ns, int(rows.end[lowest].max()) + level_ns
 
 
-def _link(rows: Rows, near: Reading, a: _End | None, b: _End | None, fewest: int) -> Reading | None:
+def _link(
+    rows: Rows, near: RankClock, a: _End | None, b: _End | None, fewest: int
+) -> RankClock | None:
     """How far clock b is ahead of the near clock, a; None if they share fewer operations."""
     if a is None or b is None:
         return None
@@ -280,7 +282,7 @@ def _link(rows: Rows, near: Reading, a: _End | None, b: _End | None, fewest: int
         error += float((times - b.start[in_b]).max())
     if (by_cpu := a.on_cpu[in_a]).any():
         error = max(error, _causal(a, b, in_a[by_cpu], in_b[by_cpu], line))
-    return Reading(0, line, drifts, error, int(times.size), "operations")
+    return RankClock(0, line, drifts, error, int(times.size), "operations")
 
 
 def _causal(a: _End, b: _End, in_a: Int64, in_b: Int64, line: Line) -> float:
@@ -317,11 +319,11 @@ def _error(times: Int64, rest: Int64, span: tuple[int, int], drifts: bool) -> fl
     return float(level) * float(np.hypot(1.0, leverage)) + END_ERROR_NS
 
 
-def _behind(near: Reading, link: Reading, far: int) -> Reading:
+def _behind(near: RankClock, link: RankClock, far: int) -> RankClock:
     """A clock's reading, through another's."""
     assert near.line is not None
     assert link.line is not None
-    return Reading(
+    return RankClock(
         far,
         link.line.plus(near.line),
         near.drifts and link.drifts,
@@ -331,7 +333,7 @@ def _behind(near: Reading, link: Reading, far: int) -> Reading:
     )
 
 
-def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> Reading | None:
+def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> RankClock | None:
     """How far one clock is ahead of another by the recorder's readings; None without."""
     best: dict[int, Probed] = {}
     for rank, probe in sorted(rows.probes.items(), key=lambda one: one[1].error_ns):
@@ -341,7 +343,7 @@ def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> Readin
     ours, theirs = best[near], best[far]
     reference = best.get(clock_of[int(rows.rank.min())], ours) if rows.rank.size else ours
     span = _span(rows, Line(-reference.line.level_ns))  # on rank 0's clock
-    return Reading(
+    return RankClock(
         far,
         theirs.line.less(ours.line),
         ours.drifts and theirs.drifts,
@@ -350,7 +352,7 @@ def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> Readin
     )
 
 
-def _believed(ends: Reading, bound: Reading | None) -> Reading:
+def _believed(ends: RankClock, bound: RankClock | None) -> RankClock:
     """The closer of two readings of a clock, unless ends contradict the bound."""
     if bound is None:
         return ends
@@ -361,7 +363,7 @@ def _believed(ends: Reading, bound: Reading | None) -> Reading:
     return ends if agree and ends.error_ns <= bound.error_ns else bound
 
 
-def _same_host(reading: Reading, lowest: int, rank: int) -> Reading:
+def _same_host(reading: RankClock, lowest: int, rank: int) -> RankClock:
     if reading.clock != lowest or rank == lowest:
         return reading
     return replace(reading, error_ns=SAME_HOST_ERROR_NS)

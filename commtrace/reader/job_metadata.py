@@ -8,14 +8,14 @@ from typing import Any
 
 from commtrace.reader.json.events import Scan
 from commtrace.reader.json.metadata import quoted
-from commtrace.reader.operations.flight import FlightRecorder
+from commtrace.reader.operations.flight_recorder import FlightRecorder
 from commtrace.reader.operations.groups import Groups
 
-__all__ = ["Job"]
+__all__ = ["JobMetadata"]
 
 
 @dataclass(frozen=True)
-class Job:
+class JobMetadata:
     """The job as one file knows it; None if unknown.
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
@@ -36,7 +36,7 @@ class Job:
     partial: str | None = None
 
     @classmethod
-    def of(cls, scan: Scan) -> Job:
+    def of(cls, scan: Scan) -> JobMetadata:
         """Read a file's metadata, trusting no type in it."""
         torch, ours = (_section(scan.metadata, key) for key in ("distributedInfo", "commtrace"))
         probed = ours.get("clock_probe")
