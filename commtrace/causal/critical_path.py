@@ -18,7 +18,7 @@ from commtrace.table import Coded, Column, Table
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["CRITICAL_PATH", "critical_path"]
+__all__ = ["CRITICAL_PATH", "KINDS", "critical_path"]
 
 KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
 _OF_EDGE = {

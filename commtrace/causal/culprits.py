@@ -147,7 +147,8 @@ def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | No
     singles = saved(run, lag, (typical(run, [rank], lag) for rank in left))
     totals = singles.sum(axis=0)
     best = int(totals.argmax())
-    rest = int(np.delete(totals, best).max(initial=0))
+    surely = _surely(singles)
+    rest = int(np.delete(surely, best).max(initial=0))
     if totals[best] >= least and rest <= _OTHERS * totals[best]:
         return _Who((left[best],), singles[:, best], max(rest, 0), singles[:, best])
     sets = [ranks for ranks in _sets(run, left) if 1 < len(ranks) <= len(left) / 2]
@@ -164,7 +165,14 @@ def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | No
         return None
     most = max(together[at] for at in fits)
     at = next(at for at in sorted(fits, key=lambda at: len(sets[at])) if together[at] >= 0.9 * most)
-    return _Who(sets[at], shorter[:, at], max(_rest(left, sets[at], totals), 0), shorter[:, at])
+    return _Who(sets[at], shorter[:, at], max(_rest(left, sets[at], surely), 0), shorter[:, at])
+
+
+def _surely(steps_ns: Int64) -> Int64:
+    """What is saved in all, less the standard error of that: steps × edits."""
+    count = steps_ns.shape[0]
+    error = steps_ns.std(axis=0, ddof=1) * np.sqrt(count) if count > 1 else 0.0
+    return np.asarray(steps_ns.sum(axis=0) - error, dtype=np.int64)
 
 
 def _rest(left: list[int], ranks: tuple[int, ...], totals: Int64) -> int:

@@ -171,12 +171,12 @@ def _built(run: Measures, mine: Calls, place: Int64, gaps: Gaps, gap: Int64) -> 
     ended = nodes.add(ended_ns, mine.rank)
     waits = nodes.add(wait_ns, gap_rank)
     resumes = nodes.add(resume_ns, gap_rank)
-    ends_ns, end_rank, end_step, end_place = _step_ends(run, mine, place)
-    boundary = nodes.add(ends_ns, end_rank)
+    bound_ns, bound_rank, bound_step, bound_place, is_end = _step_bounds(run, mine, place)
+    boundary = nodes.add(bound_ns, bound_rank)
     # The host's chain: calls, waits and the ends of steps of each thread, in their order.
     chain = np.concatenate((called, waits, resumes, boundary))
-    chain_place = np.concatenate((place, gaps.place[used], gaps.place[used], end_place))
-    times = np.concatenate((mine.launch_ns, wait_ns, resume_ns, ends_ns))
+    chain_place = np.concatenate((place, gaps.place[used], gaps.place[used], bound_place))
+    times = np.concatenate((mine.launch_ns, wait_ns, resume_ns, bound_ns))
     turn = np.repeat([1, 2, 3, 0], [called.size, waits.size, resumes.size, boundary.size])
     order = np.lexsort((turn, times, chain_place))
     chain, chain_place, times, turn = chain[order], chain_place[order], times[order], turn[order]
@@ -202,7 +202,7 @@ def _built(run: Measures, mine: Calls, place: Int64, gaps: Gaps, gap: Int64) -> 
     graph = Graph(
         time, source, target, _binding(time, source, target, lags, kind), kind.astype(np.int8)
     )
-    numbers, ends = _ends(mine, ended, boundary, end_step, time)
+    numbers, ends = _ends(mine, ended, boundary[is_end == 1], bound_step[is_end == 1], time)
     return RunGraph(
         graph,
         mine,
@@ -303,20 +303,28 @@ def _needed(mine: Calls) -> tuple[Int64, Int64]:
     return source[needs], target[needs]
 
 
-def _step_ends(run: Measures, mine: Calls, place: Int64) -> tuple[Int64, Int64, Int64, Int64]:
-    """When each rank's steps end, on the thread that calls most of its communication."""
+def _step_bounds(
+    run: Measures, mine: Calls, place: Int64
+) -> tuple[Int64, Int64, Int64, Int64, Int64]:
+    """When each rank's steps begin and end, on the thread that calls most of its communication.
+
+    Times, ranks, steps and places, and 0 where a rank's first step begins, 1 where one ends.
+    """
     steps = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
     rank, step = integers(steps["rank"]), integers(steps["step"])
-    end, known = on_run_clock(
-        integers(steps["start_ns"]) + integers(steps["duration_ns"]), rank, matched(run).clock
-    )
+    start, known = on_run_clock(integers(steps["start_ns"]), rank, matched(run).clock)
+    end = start + integers(steps["duration_ns"])
     main = {}
     for its in np.unique(mine.rank).tolist():
         places, counts = np.unique(place[mine.rank == its], return_counts=True)
         main[its] = int(places[counts.argmax()])
     at = np.asarray([main.get(its, -1) for its in rank.tolist()], dtype=np.int64)
-    rows = known & (at >= 0)
-    return end[rows], rank[rows], step[rows], at[rows]
+    rows = np.flatnonzero(known & (at >= 0))
+    rows = rows[np.lexsort((start[rows], rank[rows]))]
+    first = rows[np.unique(rank[rows], return_index=True)[1]]
+    both = np.concatenate((first, rows))
+    is_end = np.repeat([0, 1], [first.size, rows.size])
+    return np.concatenate((start[first], end[rows])), rank[both], step[both], at[both], is_end
 
 
 def _next(call: Int64, place: Int64) -> Int64:

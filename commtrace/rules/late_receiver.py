@@ -89,6 +89,7 @@ class LateReceiver(Rule):
                 "asynchronously"
             ),
             confidence="high" if late.p_value < 1e-3 else "medium",
+            explained_by="pipeline-bubble",
         )
 
     @staticmethod

@@ -135,6 +135,7 @@ class LateSender(Rule):
                 "work that does not need it before it waits"
             ),
             confidence="high" if late.p_value < 1e-3 else "medium",
+            explained_by="pipeline-bubble",
         )
 
     @staticmethod

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.causal.awaited import sent
+from commtrace.causal.culprits import culprits, modelled
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -47,11 +48,7 @@ class PipelineBubble(Rule):
         exchange one message are no pipeline.
     """
 
-    explains: ClassVar[tuple[str, ...]] = (
-        "late-sender",
-        "late-receiver",
-        "exposed-communication",
-    )
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_operations: int = 10
     min_step_share: float = 0.05
@@ -66,6 +63,7 @@ class PipelineBubble(Rule):
             mine = rows[rows["rank"].isin(chain)]
             micro_batches = _messages_per_step(mine)
             waiting = float(mine.groupby("rank")["wait_ns"].sum().reindex(chain).mean())
+            waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
             matters = (
                 worth_reporting(waiting, run, self.min_step_share) and _gain_ns(mine, waiting) > 0
             )
@@ -140,6 +138,14 @@ def _gain_ns(rows: pd.DataFrame, waiting: float) -> int:
     messages = len(rows) / rows["rank"].nunique()
     added = (_TIMES_MORE - 1) * messages * max(float(took.min()), 0.0)
     return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
+
+
+def _for_culprits_ns(run: Measures, chain: list[int], min_step_share: float) -> int:
+    """What late stages among these cost, as far as a replay says so: that is no bubble."""
+    if not modelled(run):
+        return 0
+    found = culprits(run, min_step_share).found
+    return sum(max(one.on_top_ns, 0) for one in found if {*one.ranks} <= {*chain})
 
 
 def _messages_per_step(rows: pd.DataFrame) -> int:

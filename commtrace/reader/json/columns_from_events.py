@@ -280,25 +280,25 @@ class Collector:
         batch, arguments_of = self._decoded(self._sound(events, on_host=False), arguments.GPU)
         first = self._gpu.rows
         from_device, to_device, size = self._believed(
-            integers([args.from_device for args in told]),
-            integers([args.to_device for args in told]),
-            integers([args.size_bytes for args in told]),
+            integers([args.from_device for args in arguments_of]),
+            integers([args.to_device for args in arguments_of]),
+            integers([args.size_bytes for args in arguments_of]),
         )
         pid = integers([event.pid for event in batch.events])
-        stream = integers([args.stream for args in told])
+        stream = integers([args.stream for args in arguments_of])
         self._gpu_categories.extend([_GPU[event.cat] for event in batch.events])
         self._gpu_names.extend([event.name for event in batch.events])
         self._gpu.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
-            device=_first(integers([args.device for args in told]), from_device, pid),
+            device=_first(integers([args.device for args in arguments_of]), from_device, pid),
             stream=_first(stream, batch.thread),
-            correlation=integers([args.correlation for args in told]),
+            correlation=integers([args.correlation for args in arguments_of]),
             size_bytes=size,
             from_device=from_device,
             to_device=to_device,
         )
-        for row, (args, event) in enumerate(zip(told, batch.events, strict=True)):
+        for row, (args, event) in enumerate(zip(arguments_of, batch.events, strict=True)):
             if _GPU[event.cat] == "kernel" and (
                 args.collective is not None or kernels.is_communication(str(event.name))
             ):

@@ -12,6 +12,8 @@ import msgspec
 
 from commtrace import __version__, comms
 from commtrace.analysis import Analysis, Summary
+from commtrace.causal.critical_path import CRITICAL_PATH, KINDS
+from commtrace.causal.steps import STEP_TIMES, path_of, step_times_by_rank
 from commtrace.diagnosis import Finding, Note
 from commtrace.matching import CLOCK
 from commtrace.metrics.rank.copies import COPIES, copies
@@ -38,6 +40,12 @@ SUFFIX = ".json"
 SCHEMA_VERSION = 1
 _ANY = Look()
 
+
+def _critical_path(run: Measures) -> pd.DataFrame:
+    path = path_of(run)
+    return CRITICAL_PATH.frame() if path is None else path
+
+
 _TABLES: tuple[tuple[Table, Callable[[Measures], pd.DataFrame]], ...] = (
     (DEVICES, devices),
     (STREAMS, streams),
@@ -47,6 +55,8 @@ _TABLES: tuple[tuple[Table, Callable[[Measures], pd.DataFrame]], ...] = (
     (RANKS, ranks),
     (DIMENSIONS, dimensions),
     (RANGES, ranges),
+    (STEP_TIMES, step_times_by_rank),
+    (CRITICAL_PATH, _critical_path),
 )
 _NEVER_NULL = ("device", "kind", "file", "label")
 _VALUES = {
@@ -59,6 +69,8 @@ _VALUES = {
     (COLLECTIVES.name, "bound"): ("exact", "lower", None),
     (DIMENSIONS.name, "op"): (*comms.OPERATIONS, None),
     (COLLECTIVES.name, "dimension_provenance"): ("named", "inferred", None),
+    (CRITICAL_PATH.name, "kind"): KINDS,
+    (CRITICAL_PATH.name, "op"): (*comms.OPERATIONS, None),
     (DIMENSIONS.name, "dimension_provenance"): ("named", "inferred", None),
 }
 _Json = dict[str, Any]
@@ -195,7 +207,11 @@ def _plain(field: _Json, known: dict[str, _Json]) -> _Json:
     if "items" in field:
         field["items"] = _plain(field["items"], known)
     if "anyOf" in field:
-        field["type"] = [one["type"] for one in field.pop("anyOf")]
+        kinds = [_plain(one, known) for one in field.pop("anyOf")]
+        if all("type" in kind for kind in kinds):
+            field["type"] = [kind["type"] for kind in kinds]
+        else:  # names, or null
+            field["enum"] = [*(name for kind in kinds for name in kind.get("enum", ())), None]
     return field
 
 
