@@ -12,6 +12,7 @@ from commtrace.units import counted
 
 __all__ = [
     "CannotLook",
+    "Cause",
     "Diagnosis",
     "Evidence",
     "Explanation",
@@ -28,6 +29,9 @@ def about(text: str, unit: str | None = None) -> msgspec.Meta:
     """What a field means, for the schema that is made from its type."""
     return msgspec.Meta(description=text, extra_json_schema={"unit": unit} if unit else None)
 
+
+Cause = Literal["loader", "checkpoint", "garbage-collection", "compute", "copy", "host"]
+"""What a culprit does more than others."""
 
 _Rank = Annotated[int, about("A rank.")]
 _Stream = Annotated[int, about("A stream.")]
@@ -83,7 +87,7 @@ class Finding:
         ),
     ] = None
     cause: Annotated[
-        Literal["loader", "checkpoint", "garbage-collection", "compute", "copy", "host"] | None,
+        Cause | None,
         about("What the culprits do there more than others; null if no single one is most of it."),
     ] = None
     cost_on_top_ns: Annotated[

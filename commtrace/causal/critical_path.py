@@ -122,7 +122,7 @@ def _binding(graph: Graph, last: int) -> Int64:
     at = np.lexsort((graph.lag_ns, graph.target))
     first = np.searchsorted(graph.target[at], np.arange(graph.time_ns.size + 1))
     arrives = graph.time_ns[graph.source] + graph.lag_ns == graph.time_ns[graph.target]
-    way = []
+    way: list[int] = []
     node = last
     while True:
         into = at[first[node] : first[node + 1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import as_measured, even, saved, step_times, typical
 from commtrace.causal.host_graph import MEET, run_graph
 from commtrace.causal.segments import others, own_parts, own_work
-from commtrace.diagnosis import CannotLook
+from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class Culprit:
     p_value: float
     spikes: tuple[int, ...]
     others_ns: int
-    cause: str | None
-    parts_ns: dict[str, float]
+    cause: Cause | None
+    parts_ns: dict[Cause, float]
     call: int
     waits: Waits
     doubt: str | None
@@ -121,7 +122,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
 
 
 def modelled(run: Measures) -> bool:
-    """Whether all communication of the run is in the graph: it ran on CPUs, called by known threads."""
+    """Whether the graph holds all communication: it ran on CPUs, called by known threads."""
     table = run.collectives
     return bool(len(table) and (table["device"] == "cpu").all() and table["thread"].notna().all())
 
@@ -246,7 +247,7 @@ def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
 
 
-def _doubt(run: Measures, ranks: tuple[int, ...], cause: str | None) -> str | None:
+def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | None:
     """Why it may not be the ranks that are slow: processes that fight for cores look like it."""
     if cause not in ("compute", None):
         return None
@@ -283,7 +284,7 @@ def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
     return max(scatter, _NOISE_CPU_NS)
 
 
-def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[str, float], int]:
+def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
     """What the ranks did more than is typical, by cause; and the call with most of it before it.
 
     By place where others have such a place, else by step.
@@ -293,11 +294,11 @@ def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[str, float], in
     in_step = np.unique(np.stack((its.calls.step, its.calls.rank), 1), axis=0, return_inverse=True)
     of_step = in_step[1].reshape(-1)
     first = np.unique(of_step, return_index=True)[1]
-    parts = {}
+    parts: dict[Cause, float] = {}
     for cause, time in own_parts(run).items():
         usual, _ = others(work.place, time.astype(np.float64))
         if np.isnan(usual[mine]).any():
-            sums = np.bincount(of_step, weights=time)
+            sums = np.bincount(of_step, weights=time).astype(np.float64)
             usual, _ = others(its.calls.step[first], sums)
             excess = (sums - usual)[np.isin(its.calls.rank[first], ranks)]
         else:
@@ -309,7 +310,7 @@ def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[str, float], in
     return parts, int(at[excess[at].argmax()]) if at.size else -1
 
 
-def _cause(parts: dict[str, float]) -> str | None:
+def _cause(parts: Mapping[Cause, float]) -> Cause | None:
     total = sum(max(value, 0) for value in parts.values())
     cause = max(parts, key=lambda cause: parts[cause])
     return cause if parts[cause] > total / 2 else None

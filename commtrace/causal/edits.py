@@ -64,7 +64,7 @@ def even(run: Measures, lag_ns: Int64 | None = None, but: Collection[int] = ()) 
 def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
     """Nobody waits for these calls (a flag for each) but the end of their step."""
     its = run_graph(run)
-    lag = lag_ns.copy()
+    lag: Int64 = lag_ns.copy()
     joins = np.flatnonzero(its.graph.kind == JOIN)
     call = its.call_of[its.graph.source[joins]]
     lag[joins[which[call] & (call >= 0)]] = DROPPED
@@ -74,7 +74,7 @@ def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
 def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
     """These calls (a flag for each) are over at once: they wait for nobody and move nothing."""
     its = run_graph(run)
-    lag = lag_ns.copy()
+    lag: Int64 = lag_ns.copy()
     call = its.call_of[its.graph.target]
     mine = (call >= 0) & which[call]
     kind = its.graph.kind
@@ -87,7 +87,7 @@ def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
 def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Int64) -> Int64:
     """The transfers of these calls (a flag and a time for each) take that long."""
     its = run_graph(run)
-    lag = lag_ns.copy()
+    lag: Int64 = lag_ns.copy()
     edges = np.flatnonzero(its.graph.kind == TRANSFER)
     call = its.call_of[its.graph.target[edges]]
     mine = which[call] & (call >= 0)
@@ -148,6 +148,6 @@ def _scaled(run: Measures, wanted_ns: Float64, which: Bool, lag_ns: Int64 | None
         factor = wanted_ns / own
     factor = np.where(which & np.isfinite(factor), factor, 1.0)
     host = np.flatnonzero((its.graph.kind == HOST) & (its.segment >= 0))
-    lag = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
+    lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
     lag[host] = np.rint(lag[host] * factor[its.segment[host]]).astype(np.int64)
     return lag

@@ -34,11 +34,12 @@ _PARTS = 10  # of a run without steps
 class RunGraph:
     """The graph, and which of its nodes and edges are what.
 
-    ``calls`` are those in it; ``called``, ``started``, ``met`` and ``ended`` their nodes, one each.
-    ``steps`` are their numbers, ``ends`` has for each the nodes that it ends with, the last of them; ``begin_ns`` is when
-    the first step began on its last rank. ``segment`` is, of edges of the kind HOST, the call whose segment it is
-    part of: the next of its thread; -1 behind the last. ``operation`` is the code of the column
-    ``op`` that an edge is of, -1 for the host's own.
+    ``calls`` are those in it; ``called``, ``started``, ``met`` and ``ended`` their nodes, one
+    each; ``rank`` is each node's. ``steps`` are numbers, ``ends`` has for each the nodes that it
+    ends with, the last of them; ``begin_ns`` is when the first step began on its last rank.
+    ``segment`` is, of edges of the kind HOST, the call whose segment it is part of: the next of
+    its thread; -1 behind the last. ``operation`` is the code of the column ``op`` that an edge
+    is of, -1 for the host's own.
     """
 
     graph: Graph
@@ -100,10 +101,10 @@ def _gaps(run: Measures, mine: Calls, place: Int64) -> Gaps:
     rank, thread = integers(table["rank"]), integers(table["thread"])
     start, duration = integers(table["start_ns"]), integers(table["duration_ns"])
     start, known = on_run_clock(start, rank, matched(run).clock)
-    of = {key: at for at, key in zip(place.tolist(), zip(mine.rank.tolist(), mine.thread.tolist()))}
-    at = np.asarray(
-        [of.get(key, -1) for key in zip(rank.tolist(), thread.tolist())], dtype=np.int64
-    )
+    threads = np.unique(np.stack((mine.rank, mine.thread), axis=1), axis=0)
+    of = {(its, number): at for at, (its, number) in enumerate(threads.tolist())}
+    keys = zip(rank.tolist(), thread.tolist(), strict=True)
+    at = np.asarray([of.get(key, -1) for key in keys], dtype=np.int64)
     rows = known & (at >= 0)
     return Gaps.cut(at[rows], start[rows], (start + duration)[rows], place, mine.launch_ns)
 
@@ -199,9 +200,7 @@ def _built(run: Measures, mine: Calls, place: Int64, gaps: Gaps, gap: Int64) -> 
     _add_operations(mine, edges, called, started, met, ended, ended_ns)
     source, target, lags, kind, of = edges.all()
     time = np.concatenate(nodes.times)
-    graph = Graph(
-        time, source, target, _binding(time, source, target, lags, kind), kind.astype(np.int8)
-    )
+    graph = Graph(time, source, target, _binding(time, source, target, lags), kind.astype(np.int8))
     numbers, ends = _ends(mine, ended, boundary[is_end == 1], bound_step[is_end == 1], time)
     return RunGraph(
         graph,
@@ -237,8 +236,8 @@ def _ends(
         ends = *(boundary[step == number] for number in numbers[:-1]), inside
         return tuple(numbers.tolist()), ends
     order = np.argsort(time[ended], kind="stable")
-    parts = np.array_split(order, max(min(_PARTS, order.size), 1))
-    return tuple(range(len(parts))), tuple(ended[part] for part in parts)
+    tenths = np.array_split(order, max(min(_PARTS, order.size), 1))
+    return tuple(range(len(tenths))), tuple(ended[tenth] for tenth in tenths)
 
 
 def _begin(run: Measures, mine: Calls) -> int:
@@ -336,7 +335,7 @@ def _next(call: Int64, place: Int64) -> Int64:
     return np.where(found & (place[at] == place), call[at], -1)
 
 
-def _binding(time: Int64, source: Int64, target: Int64, lag: Int64, kind: Int64) -> Int64:
+def _binding(time: Int64, source: Int64, target: Int64, lag: Int64) -> Int64:
     """The lags, none of which would make its target later than it was; and one of which binds."""
     lag = np.minimum(lag, time[target] - time[source])
     latest = np.full(time.size, np.iinfo(np.int64).min)

@@ -11,6 +11,7 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64, integers
 from commtrace.causal.host_graph import HOST, run_graph
+from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
 from commtrace.matching import on_run_clock
 from commtrace.measures import measure
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CAUSES", "OwnWork", "busy", "others", "own_parts", "own_work"]
 
-_LABELLED = {
+_LABELLED: dict[Cause, re.Pattern[str]] = {
     "garbage-collection": re.compile(r"commtrace::garbage-collection"),
     "checkpoint": re.compile(r"commtrace::checkpoint"),
     "loader": re.compile(r"enumerate\(DataLoader\)#"),
 }
-CAUSES = (*_LABELLED, "compute", "host")
+CAUSES: tuple[Cause, ...] = (*_LABELLED, "compute", "host")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ def own_work(run: Measures) -> OwnWork:
     place = _codes(calls.step, calls.place)
     typical, mean = others(place, own.astype(np.float64))
     in_step = _codes(calls.step, calls.rank)
-    sums = np.bincount(in_step, weights=own)
+    sums = np.bincount(in_step, weights=own).astype(np.float64)
     first = np.unique(in_step, return_index=True)[1]
     median, average = others(calls.step[first], sums)
     alone = np.isnan(typical)
@@ -68,7 +69,7 @@ def own_work(run: Measures) -> OwnWork:
 
 
 @measure
-def own_parts(run: Measures) -> Mapping[str, Int64]:
+def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     """Each call's own work by CAUSES: under a label, in operators, and in none (``host``)."""
     its = run_graph(run)
     host = np.flatnonzero((its.graph.kind == HOST) & (its.segment >= 0))
@@ -77,7 +78,9 @@ def own_parts(run: Measures) -> Mapping[str, Int64]:
         its.graph.time_ns[its.graph.target[host]],
     )
     rank = its.rank[its.graph.target[host]]
-    parts = {cause: np.zeros(its.calls.rank.size, dtype=np.int64) for cause in CAUSES}
+    parts: dict[Cause, Int64] = {
+        cause: np.zeros(its.calls.rank.size, dtype=np.int64) for cause in CAUSES
+    }
     for one in np.unique(rank).tolist():
         mine = rank == one
         window = start[mine], end[mine]
@@ -90,9 +93,9 @@ def own_parts(run: Measures) -> Mapping[str, Int64]:
     return parts
 
 
-def _work(run: Measures, rank: int) -> dict[str, Intervals]:
+def _work(run: Measures, rank: int) -> dict[Cause, Intervals]:
     """When a rank did what, on the run's clock: no two at once."""
-    found: dict[str, Intervals] = {}
+    found: dict[Cause, Intervals] = {}
     steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].notna()]
     labels = steps["label"].astype(str)
     taken: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))

@@ -97,10 +97,9 @@ def _edit(run: Measures, text: str) -> _Edit:
         return _at_bandwidth(int(match[1]), int(match[2]), float(match[3]))
     if match := re.fullmatch(rf"({_OP}):dtype=(\w+)", text):
         return _of_type(match[1], match[2], text)
-    if match := re.fullmatch(rf"no-wait:({_OP})", text):
-        return lambda run, lag: without_waits(run, _is(run, match[1]), lag)
-    if match := re.fullmatch(rf"remove:({_OP})", text):
-        return lambda run, lag: needing_nobody(run, _is(run, match[1]), lag)
+    if match := re.fullmatch(rf"(no-wait|remove):({_OP})", text):
+        without, op = {"no-wait": without_waits, "remove": needing_nobody}[match[1]], match[2]
+        return lambda run, lag: without(run, _is(run, op), lag)
     raise UsageError(f"no edit is called {text!r}; there are {', '.join(EDITS)}")
 
 

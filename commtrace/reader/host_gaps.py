@@ -26,14 +26,9 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
     holds no operators, as in traces of a GPU.
     """
     called = [row for row in rows if row["thread"] is not None and row["launch_ns"] is not None]
-    thread, launch, end = (
-        np.asarray([value(row) for row in called], dtype=np.int64)
-        for value in (
-            lambda row: row["thread"],
-            lambda row: row["launch_ns"],
-            lambda row: row["start_ns"] + row["duration_ns"],
-        )
-    )
+    thread = np.asarray([row["thread"] for row in called], dtype=np.int64)
+    launch = np.asarray([row["launch_ns"] for row in called], dtype=np.int64)
+    end = np.asarray([row["start_ns"] + row["duration_ns"] for row in called], dtype=np.int64)
     busy = _busy(scan)
     found = [
         _on_thread(its, launch[thread == its], end[thread == its], busy)

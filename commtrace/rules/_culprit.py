@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.causal.culprits import Culprit, culprits
 from commtrace.causal.host_graph import run_graph
-from commtrace.diagnosis import Evidence, Finding
+from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.whole import of_time, share_pct
 from commtrace.units import counted, ms, numbered
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["awaited", "delays"]
 
-_ADVICE = {
+_ADVICE: dict[Cause, str] = {
     "loader": "its data loader keeps it: more workers (num_workers), prefetching, pinned memory, "
     "or faster storage",
     "checkpoint": "it saves a checkpoint meanwhile: save asynchronously, or sharded over all ranks "
     "(torch.distributed.checkpoint), and less often",
-    "garbage-collection": "Python collects garbage on it: gc.freeze() after setting up, gc.disable() "
-    "and gc.collect() on all ranks in the same steps",
+    "garbage-collection": "Python collects garbage on it: gc.freeze() after setting up, "
+    "gc.disable() and gc.collect() on all ranks in the same steps",
     "compute": "it computes longer: split the work evenly (batch, sequence lengths, layers); with "
     "the same work, look at its clocks and at what else runs there",
     "copy": "it copies longer: prefetch, and pin the host's memory",
     "host": "its host runs no operator meanwhile: look at data loading, logging, file systems and "
     "other processes there",
 }
-_DOES = {
+_DOES: dict[Cause, str] = {
     "loader": "in its data loader",
     "checkpoint": "saving a checkpoint",
     "garbage-collection": "collecting garbage",

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from commtrace.arrays import NULL, integers
-from commtrace.diagnosis import Evidence, Finding
+from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import Intervals, union
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Rule(ABC):
         cost_on_top_ns: int | None = None,
         replayed_step_ns: int | None = None,
         place: str | None = None,
-        cause: str | None = None,
+        cause: Cause | None = None,
     ) -> Finding:
         """A finding of this rule, from the first start to the last end of these events.
 
