@@ -19,8 +19,10 @@ import numpy.typing as npt
 
 from commtrace.arrays import Bool, Int64
 from commtrace.causal.device_nodes import RESUME, Nodes
+from commtrace.causal.device_steps import in_other_steps
 from commtrace.causal.device_waits import (
     NEAR_NS,
+    Pairs,
     collective_waits,
     recorded_waits,
     resumptions,
@@ -38,6 +40,7 @@ Edge = Literal[
     "wait",
     "collective",
     "inferred_wait",
+    "latent_wait",
     "resume",
     "call",
     "host",
@@ -74,13 +77,19 @@ class DeviceGraph:
     ``edge_from``, ``edge_to``
         nodes.
     ``edge_kind``
-        the index in ``EDGES``: ``run``, from a start to its end; ``launch``; ``stream``, from the
-        end before on the same stream; ``wait``, as the profiler recorded it; ``collective``, as
-        PyTorch makes one wait, where it recorded none; ``inferred_wait``, from an end on another
-        stream just before a start that nothing else explains; ``resume``, from the last that a
-        stream had been given to the host that waited for it; ``call``, from the call by which it
-        waited, which takes time of its own; ``host``, in the order of a
-        host thread; ``handoff``, from another thread to one that was idle while that one worked.
+        the index in ``EDGES``:
+        ``run``, from a start to its end;
+        ``launch``, from the host's call;
+        ``stream``, from the end before on the same stream;
+        ``wait``, from another stream's end, as the profiler recorded it;
+        ``collective``, as PyTorch makes one wait, where no wait was recorded;
+        ``inferred_wait``, from an end on another stream just before a start that nothing else
+        explains, unless other steps contradict it;
+        ``latent_wait``, an inferred one at the same place of another step;
+        ``resume``, from the last work of a stream to the host that waited for it;
+        ``call``, from the call by which it waited, which takes time of its own;
+        ``host``, in the order of a host thread;
+        ``handoff``, from another thread to one that was idle while that one worked.
     ``edge_lag_ns``
         how long after its source, at least, the edge lets its target happen. Below 0 only by
         rounding.
@@ -131,7 +140,9 @@ def device_graph(tables: Mapping[str, Columns]) -> DeviceGraph:
     else:
         ended, started = collective_waits(work, tables["steps"])
         edges.add("collective", nodes.end[ended], nodes.start[started])
-    edges.add("inferred_wait", *_inferred(nodes, edges.graph()))
+    inferred, latent = in_other_steps(work, _just_before(nodes, edges.graph()))
+    edges.add("inferred_wait", nodes.end[inferred[0]], nodes.start[inferred[1]])
+    edges.add("latent_wait", nodes.end[latent[0]], nodes.start[latent[1]])
     for of, (work_row, number) in ((nodes.end, waits.ended), (nodes.start, waits.begun)):
         edges.add("resume", of[work_row], nodes.resume[number])
     edges.add("call", nodes.call, nodes.resume)
@@ -206,19 +217,22 @@ def _before(nodes: Nodes, stream: Int64) -> Int64:
     return np.append(nodes.end, -1)[last]
 
 
-def _inferred(nodes: Nodes, graph: DeviceGraph) -> tuple[Int64, Int64]:
-    """Ends on other streams soon before those starts that no edge so far explains.
+def _just_before(nodes: Nodes, graph: DeviceGraph) -> Pairs:
+    """Work that no edge so far explains the start of, and what ended on another stream before.
 
-    Soon is what follows an end as known waits do.
+    Soon before: as long as known waits take, and 6 us.
     """
     edge = graph.binding[nodes.start]
-    edge = edge[edge >= 0]
-    usual_ns = np.asarray(list(graph.usual_ns.values()))[graph.edge_kind[edge]]
-    started = graph.edge_to[edge[graph.edge_lag_ns[edge] - usual_ns > NEAR_NS]]
-    ends = np.sort(nodes.end)
-    ended = np.append(ends, -1)[np.searchsorted(ends, started) - 1]
-    soon_ns = NEAR_NS + max(graph.usual_ns["wait"], graph.usual_ns["collective"])
-    near = nodes.time_ns[started] - nodes.time_ns[ended] <= soon_ns
+    usual_ns = np.append([graph.usual_ns[kind] for kind in EDGES], 0)[graph.edge_kind[edge]]
+    late = (edge >= 0) & (graph.edge_lag_ns[edge] - usual_ns > NEAR_NS)
+    started = np.flatnonzero(late)
+    by_end = np.argsort(nodes.end)
+    last = np.searchsorted(nodes.end[by_end], nodes.start[started]) - 1
+    ended = by_end[last]
+    waits = np.isin(graph.edge_kind, [EDGES.index("wait"), EDGES.index("collective")])
+    known_ns = graph.edge_lag_ns[waits & graph.edge_binds]
+    soon_ns = NEAR_NS + min(np.percentile(known_ns, 25), _LONGEST_NS) if known_ns.size else NEAR_NS
+    near = nodes.time_ns[nodes.start[started]] - nodes.time_ns[nodes.end[ended]] <= soon_ns
     return ended[near], started[near]
 
 

@@ -110,7 +110,8 @@ class Work:
     """A rank's kernels and copies in the order of their starts.
 
     ``table`` is 0 for a row of ``kernels``, 1 for one of ``copies``. ``stream`` counts the pairs
-    of device and stream, ``thread`` the host threads; where the launch is unknown ``thread`` is
+    of device and stream, ``name`` the kernels' names and the copies' kinds, ``thread`` the host
+    threads; where the launch is unknown ``thread`` is
     -1, ``launch_ns`` NULL.
     """
 
@@ -121,6 +122,8 @@ class Work:
     launch_ns: Int64
     thread: Int64
     stream: Int64
+    name: Int64
+    step: Int64
     communicates: Bool
     to_host: Bool
     pageable: Bool
@@ -137,17 +140,19 @@ class Work:
             return np.concatenate((numbers(kernels, name), numbers(copies, name)))
 
         start_ns, launch_ns, thread = both("start_ns"), both("launch_ns"), both("thread")
-        names = [strings(table, "device") for table in (kernels, copies)]
-        every = dict.fromkeys(name for part in names for name in (*part.names, None))
+        places = [strings(table, "device") for table in (kernels, copies)]
+        every = dict.fromkeys(name for part in places for name in (*part.names, None))
         devices = {name: number for number, name in enumerate(every)}
-        device = np.concatenate([_codes(part, devices) for part in names])
+        device = np.concatenate([_codes(part, devices) for part in places])
         known = (launch_ns != NULL) & (thread != NULL)
         calling = numbers(tables["blocking_calls"], "thread")
         threads = Numbered.of(np.append(thread[known], calling))
         streams = Numbered.of(device * _STREAMS + both("stream"))
         memory, kind = being(copies, "memory", "pageable"), being(kernels, "kind", "communication")
         no_kernel, no_copy = np.zeros(kind.size, np.bool_), np.zeros(memory.size, np.bool_)
-        size = names[0].codes.size, names[1].codes.size
+        named = strings(kernels, "name"), strings(copies, "kind")
+        name = np.append(named[0].codes, named[1].codes + np.int32(1 + len(named[0].names)))
+        size = kind.size, memory.size
         order = np.lexsort((launch_ns, start_ns))
         return cls(
             table=np.repeat(np.arange(2), size)[order],
@@ -157,6 +162,8 @@ class Work:
             launch_ns=np.where(known, launch_ns, NULL)[order],
             thread=np.where(known, threads.number(thread), -1)[order],
             stream=streams.number(device * _STREAMS + both("stream"))[order],
+            name=name.astype(np.int64)[order],
+            step=both("step")[order],
             communicates=np.append(kind, no_copy)[order],
             to_host=np.append(no_kernel, being(copies, "kind", "DtoH"))[order],
             pageable=np.append(no_kernel, memory)[order],

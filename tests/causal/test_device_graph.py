@@ -10,8 +10,10 @@ import pytest
 
 from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph, explained
 from commtrace.causal.device_work import rank_columns
+from commtrace.reader import read
 from commtrace.reader.workers import read_each
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.trace import RankTrace
 
 
 def at(us: float) -> int:
@@ -124,6 +126,44 @@ def test_a_start_soon_after_another_streams_end_has_waited_for_it() -> None:
     assert explained(drawn.graph)["start"]["unexplained"] == 1
     assert explained(drawn.graph, within_ns=50_000)["start"]["unexplained"] == 0
     is_sound(drawn.graph)
+
+
+def steps(ends: tuple[int, ...]) -> Drawn:
+    """In each step ``b`` starts 204 us from its start; ``far`` ends at a time from there."""
+    run = Tiny()
+    for n, end in enumerate(ends):
+        base = 1000 * n
+        run.step(0, n + 1, base, 900)
+        run.kernel(0, base + 5, 5, name=f"a{n}", launch_ns=at(base))
+        run.kernel(0, base + 10, end - 10, name="far", stream=20, launch_ns=at(base + 1))
+        run.kernel(0, base + 204, 6, name="b", launch_ns=at(base + 20))
+        run.kernel(0, base + 400, 6, name=f"c{n}", launch_ns=at(base + 300))
+    return Drawn(run)
+
+
+def test_a_wait_that_one_step_shows_is_there_in_the_others() -> None:
+    drawn = steps((200, 100, 150))
+    kinds = [EDGES[kind] for kind in drawn.graph.edge_kind.tolist()]
+    assert kinds.count("inferred_wait") == 1
+    assert kinds.count("latent_wait") == 2
+    is_sound(drawn.graph)
+
+
+def test_a_wait_that_another_step_contradicts_was_chance() -> None:
+    kinds = [EDGES[kind] for kind in steps((200, 100, 250)).graph.edge_kind.tolist()]
+    assert "inferred_wait" not in kinds
+    assert "latent_wait" not in kinds
+
+
+def test_a_run_has_the_graph_that_its_files_have() -> None:
+    folder = Path(__file__).parents[2] / "traces/p2p_copies/hypercube-reconstructed"
+    run = read([folder], workers=1)
+    [(_, part), *_] = read_each({Path(run.ranks["file"][0]): (0, "assumed")}, 1)
+    assert isinstance(part, RankTrace)
+    one, other = device_graph(part.columns), device_graph(rank_columns(run, 0))
+    assert one.node_time_ns.size > 0
+    for name in ("node_time_ns", "node_row", "edge_from", "edge_to", "edge_lag_ns"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_a_collective_waits_for_the_stream_that_was_current_when_it_was_called() -> None:
