@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Int64
+from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, MEET, QUEUE, TRANSFER, WAIT
 from commtrace.causal.graph import Graph
-from commtrace.causal.host_graph import HOST, JOIN, MEET, QUEUE, START, TRANSFER, WAIT, run_graph
+from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
 from commtrace.measures import measure
@@ -24,7 +25,9 @@ KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
 _OF_EDGE = {
     HOST: "host",
     WAIT: "host",
-    START: "launch",
+    DEVICE: "compute",
+    COPY: "copy",
+    LAUNCH: "launch",
     QUEUE: "launch",
     MEET: "transfer",
     TRANSFER: "transfer",

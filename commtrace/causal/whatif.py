@@ -19,7 +19,7 @@ from commtrace.causal.edits import (
     typical,
     without_waits,
 )
-from commtrace.causal.host_graph import run_graph
+from commtrace.causal.run_graph import run_graph
 from commtrace.comms import OPERATIONS, canonical_dtype, element_bytes
 from commtrace.diagnosis import CannotLook, about
 from commtrace.errors import UsageError
