@@ -9,7 +9,6 @@ import pandas as pd
 
 from commtrace.arrays import integers
 from commtrace.causal.critical_path import critical_path
-from commtrace.causal.culprits import modelled
 from commtrace.diagnosis import CannotLook
 from commtrace.matching import on_run_clock
 from commtrace.measures import measure
@@ -45,9 +44,7 @@ STEP_TIMES = Table(
 
 
 def path_of(run: Measures) -> pd.DataFrame | None:
-    """The run's critical path; None where the model does not hold all of its communication."""
-    if not modelled(run):
-        return None
+    """The run's critical path; None where the model does not hold its communication."""
     try:
         return critical_path(run)
     except CannotLook:

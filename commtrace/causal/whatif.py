@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.causal.culprits import modelled
 from commtrace.causal.edits import (
     as_measured,
     even,
@@ -68,6 +69,8 @@ def whatif(run: Measures, edits: Sequence[str]) -> tuple[Edited, ...]:
     answers = []
     for text, edit in asked:
         try:
+            if not modelled(run):
+                raise CannotLook("replays of GPUs do not hold yet: not all of a host's waits show")
             after = edit(run, lag)
             alone = int(saved(run, measured, [edit(run, measured)]).sum())
         except CannotLook as reason:
