@@ -18,7 +18,7 @@ from enum import Enum
 from io import TextIOWrapper
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 import typer.core
@@ -28,21 +28,18 @@ from commtrace.errors import CommtraceError, UsageError
 from commtrace.reports import FORMATS, Look, format_named, format_of_file
 from commtrace.units import clean
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["app", "main"]
 
 _FINDINGS = 1
 _WIDTH = 100  # of a text that goes to no terminal
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
+_COMPLETE = "_COMMTRACE_COMPLETE"  # set where a shell asks what could come next
 # The base of typer's usage errors, in whichever click it uses.
 _TyperError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     rich_markup_mode=None,  # rich's help takes twice as long as everything else in --help
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -52,6 +49,22 @@ class Backend(str, Enum):
 
     gloo = "gloo"
     nccl = "nccl"
+
+
+def _rules() -> list[str]:
+    """The rules' names, without what importing them loads."""
+    files = (Path(__file__).parent / "rules").glob("[!_]*.py")
+    return sorted(file.stem.replace("_", "-") for file in files)
+
+
+def _workloads() -> list[str]:
+    from commtrace.record.workloads import available
+
+    return [workload.name for workload in available()]
+
+
+def _formats() -> list[str]:
+    return list(FORMATS)
 
 
 def _listed(name: str | None) -> str | None:
@@ -92,8 +105,10 @@ def _status_of(arguments: Sequence[str]) -> int:
         return _fail(error.format_message())
     except typer.Abort:
         return _INTERRUPTED
-    except SystemExit:  # typer's only one: the reader of what it printed has gone
-        return _BROKEN_PIPE
+    except SystemExit as stop:
+        if _COMPLETE in os.environ or "completion" in "".join(arguments[:1]):
+            return 2 if stop.code else 0
+        return _BROKEN_PIPE  # typer's only other one: the reader of what it printed has gone
     except OSError as error:
         where = error.filename or "standard output"
         return _fail(f"{where}: {error.strerror}: mend that, or use another")
@@ -107,7 +122,10 @@ def _closed(mode: int) -> TextIO:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Why communication between GPUs is slow, from PyTorch profiler traces."""
@@ -116,44 +134,70 @@ def options(
 @app.command()
 def analyze(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH", help="Trace files, folders or globs.")
+        list[str],
+        typer.Argument(metavar="PATH", help="Trace files of one run, folders of them, or globs."),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write there; the name's ending says the format."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the report there, in the format of the name's ending; default: print it.",
+        ),
     ] = None,
     format: Annotated[  # noqa: A002 - the option's name
         str | None,
         typer.Option(
             metavar=f"[{'|'.join(FORMATS)}]",
             callback=_listed,
-            help="By default as the output's name says, else text.",
+            autocompletion=_formats,
+            help="The report's format; default: the ending of --output says, else text.",
         ),
     ] = None,
     operations: Annotated[
-        bool, typer.Option("--operations", help="List every matched operation (JSON only).")
+        bool,
+        typer.Option(
+            "--operations", help="List every matched operation, too (JSON only); default: none."
+        ),
     ] = False,
     select: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Ask this rule only; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            autocompletion=_rules,
+            help="Check this rule only; repeat it for several; default: all rules.",
+        ),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Do not ask this rule; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            autocompletion=_rules,
+            help="Leave this rule out; repeat it for several; default: none.",
+        ),
     ] = None,
     thresholds: Annotated[
         list[str] | None,
         typer.Option(
-            "--threshold", metavar="RULE.FIELD=VALUE", help="Set one; see `commtrace explain RULE`."
+            "--threshold",
+            metavar="RULE.FIELD=VALUE",
+            help="Set a rule's threshold; default: pyproject.toml's, else what "
+            "`commtrace explain RULE` shows.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="How many processes read files; by default one per core."),
+        typer.Option(
+            min=1, metavar="N", help="Processes that read files; default: one per CPU core."
+        ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with status 1 if there are findings.")
+        bool,
+        typer.Option("--strict", help="Exit with status 1 if there are findings; default: with 0."),
     ] = False,
 ) -> None:
-    """Where the time of a run went, what its communication cost, and what is wrong."""
+    """Where time went, what communication cost, and what is wrong."""
     chosen = format or _format_of(output)
     if operations and chosen != "json":
         raise UsageError("--operations: only JSON lists them; choose --format json")
@@ -182,9 +226,16 @@ def analyze(
 
 @app.command()
 def explain(
-    rule: Annotated[str | None, typer.Argument(metavar="RULE", help="By default, a list.")] = None,
+    rule: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RULE",
+            autocompletion=_rules,
+            help="The rule to explain; default: a list of all.",
+        ),
+    ] = None,
 ) -> None:
-    """What a rule finds, why it matters, its blind spots, and a worked example."""
+    """What a rule detects, why it matters, and its blind spots."""
     from commtrace.reports.content import prose
     from commtrace.reports.formats import text
     from commtrace.rules import RULES, explanation
@@ -199,6 +250,9 @@ def explain(
 class _RecordCommand(typer.core.TyperCommand):
     """What stands behind ``--`` is a program and its arguments, and none of ours."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as click calls it
+        return ["[OPTIONS]", "(WORKLOAD | -- PROGRAM ARGS…)"]
+
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
         if "--" in arguments:
             mark = arguments.index("--")
@@ -207,55 +261,106 @@ class _RecordCommand(typer.core.TyperCommand):
         return super().parse_args(context, arguments)
 
 
-@app.command(cls=_RecordCommand, options_metavar="[OPTIONS] (WORKLOAD | -- PROGRAM ARGS…)")
+@app.command(cls=_RecordCommand)
 def record(
     context: typer.Context,
     workload: Annotated[
-        str | None, typer.Argument(metavar="WORKLOAD", help="Its name, or a Python file.")
+        str | None,
+        typer.Argument(
+            metavar="WORKLOAD",
+            autocompletion=_workloads,
+            help="One that `commtrace workloads` lists, or a Python file.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One of the workload's settings."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set one of the workload's settings; repeat it for several; default: what "
+            "`commtrace workloads` shows.",
+        ),
     ] = None,
     world_size: Annotated[
         int | None,
-        typer.Option("-n", "--world-size", min=1, help="How many ranks; of several nodes, here."),
+        typer.Option(
+            "-n",
+            "--world-size",
+            min=1,
+            metavar="N",
+            help="Ranks to start on this node; default: the workload's own number, else one per "
+            "GPU, else 4 (of a program 1).",
+        ),
     ] = None,
     backend: Annotated[
         Backend | None,
-        typer.Option(help="Of a workload; by default nccl with a GPU for each rank, else gloo."),
+        typer.Option(
+            metavar="[gloo|nccl]",
+            help="What a workload communicates with; default: nccl with a GPU for each rank, "
+            "else gloo.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="The folder; default traces/WORKLOAD/BACKEND-N."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FOLDER",
+            help="Write the traces there; default: traces/WORKLOAD/BACKEND-N, or traces/PROGRAM/N.",
+        ),
     ] = None,
     start_step: Annotated[
-        int | None, typer.Option(help="The program's step to begin with; default 5.")
+        int | None,
+        typer.Option(metavar="N", help="The first step of a program to record; default: 5."),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(help="How many of its steps to record; default 3 to 8, within 10 s."),
+        typer.Option(
+            metavar="N",
+            help="How many steps of a program to record; default: 3 to 8, as fit into 10 s.",
+        ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Record steps of the program for so long instead.")
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Record the steps that begin within so many seconds; default: --steps decides.",
+        ),
     ] = None,
     on_signal: Annotated[
-        bool, typer.Option("--on-signal", help="Begin at the step after SIGUSR1 instead.")
+        bool,
+        typer.Option(
+            "--on-signal",
+            help="Begin with the step after a SIGUSR1; default: with --start-step.",
+        ),
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds in one operation after which a rank hangs: 1800, or 60."),
+        typer.Option(
+            metavar="S",
+            help="Seconds in one operation after which a rank counts as hung; default: 1800 for "
+            "a program, 60 for a workload.",
+        ),
     ] = None,
-    nnodes: Annotated[int, typer.Option(min=1, help="How many nodes, as torchrun has it.")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is.")] = 0,
+    nnodes: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many nodes record together.")
+    ] = 1,
+    node_rank: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Which of the nodes this is, from 0.")
+    ] = 0,
     rdzv_endpoint: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where node 0 listens.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where node 0 listens; needed with --nnodes; default: none, for one node.",
+        ),
     ] = None,
 ) -> None:
-    """Record a workload, or a program of your own: a trace per rank, and a manifest.
+    """Record a workload, or a program of your own, on every rank.
 
-    A program runs to its end as under torchrun, and some of its steps are profiled: those of
-    its first optimizer, or what it ends with commtrace.step().
+    What is written is a trace per rank, and a manifest. A program runs to its end as under
+    torchrun, and some of its steps are profiled: those of its first optimizer, or what it ends
+    with commtrace.step().
     """
     chosen = dict(map(_setting, settings or ()))
     window = {
@@ -275,11 +380,11 @@ def record(
     }
     try:
         if workload is None:
-            told = {"first": start_step, "steps": steps}
+            given = {"first": start_step, "steps": steps}
             plan = recorder.Plan(
                 seconds=seconds,
                 on_signal=on_signal,
-                **{name: value for name, value in told.items() if value is not None},
+                **{name: value for name, value in given.items() if value is not None},
             )
             folder = recorder.record_program(context.obj, plan=plan, tell=_tell, **common)
         else:
@@ -295,7 +400,7 @@ def record(
 
 @app.command()
 def workloads() -> None:
-    """The workloads that come with it, and what each asks."""
+    """The workloads to record: what each asks, and its settings."""
     from commtrace.record.workloads import available
 
     for workload in available():
@@ -306,7 +411,8 @@ def workloads() -> None:
 @app.command("open")
 def open_recording(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH", help="Trace files, folders or globs.")
+        list[str],
+        typer.Argument(metavar="PATH", help="Trace files of one run, folders of them, or globs."),
     ],
 ) -> None:
     """Show a recording in Perfetto, all ranks on one time axis."""
