@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analysis import Analysis
+from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.metrics.run.collectives import COLLECTIVES
 from commtrace.reports import Look, notebook
@@ -75,6 +77,15 @@ def test_a_straggler_is_named_with_what_it_costs(make_trace: Make) -> None:
     ]
     assert said in markdown.render(analysis)
     assert said in notebook.render(analysis)
+
+
+@pytest.mark.parametrize("rule", ["straggler", "jitter", "late-sender"])
+def test_what_a_finding_explains_is_not_explained_twice(make_trace: Make, rule: str) -> None:
+    analysis = run_of(make_trace, always_late(LATE))
+    found = Finding(rule, "who waits", (), (), 0, 1, 1, (), (), "mend it", "high")
+    diagnosis = replace(analysis.verdict.diagnosis, findings=(found,))
+    judged = replace(analysis.verdict, diagnosis=diagnosis)
+    assert straggler(replace(analysis, verdict=judged)) is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from commtrace.metrics.rank.devices import devices
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["verdict"]
 
+_ENOUGH = 60  # characters: what is shorter leads up to what follows
 _HIGH = 0.1  # of a device's time: as much exposed communication does not go without a word
 _LITTLE = 0.5  # of the exposed communication: less compute beside it cannot help much
 _HIDDEN = 0.8  # of the communication: some end of it is always exposed
@@ -48,9 +50,10 @@ def _remedy(top: Finding, analysis: Analysis) -> str:
 
 
 def _clause(text: str) -> str:
-    """A sentence up to its first semicolon: the whole stands with the findings."""
-    head = text.partition("; ")[0]
-    return head if head.count("(") == head.count(")") else text
+    """What stands before a semicolon, if that is enough: the whole is with the findings."""
+    heads = (text[: match.start()] for match in re.finditer("; ", text))
+    whole = (head for head in heads if head.count("(") == head.count(")"))
+    return next((head for head in whole if len(head) >= _ENOUGH), text)
 
 
 def _reason(analysis: Analysis) -> list[str]:

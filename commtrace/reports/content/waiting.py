@@ -24,6 +24,10 @@ _SLIVER = 0.01  # of the run's span: less waiting is worth no table
 _MOST = 0.5  # of the waiting: a straggler causes more
 _OFTEN = 3  # times, and standard deviations above chance: a straggler is last as often
 _LARGE_NS = 50_000  # a clock's error that can hide waiting
+_EXPLAINED = frozenset(
+    "straggler jitter host-late device-late pipeline-bubble early-root late-root late-sender "
+    "late-receiver".split()
+)
 _PARTIAL = ("Ranks are missing: some may have been later, and the waits longer.",)
 
 
@@ -31,10 +35,10 @@ def straggler(analysis: Analysis) -> str | None:
     """A sentence about the rank that the others wait for, if one stands out.
 
     It causes most of the waiting, and is last more often than chance explains: in all
-    groups taken together, or else within one. None if a finding says the same.
+    groups taken together, or else within one. None if a finding says why ranks waited.
     """
-    reported = any(one.rule == "straggler" for one in analysis.verdict.diagnosis.findings)
-    if reported or not matters(analysis):
+    reported = {finding.rule for finding in analysis.verdict.diagnosis.findings}
+    if reported & _EXPLAINED or not matters(analysis):
         return None
     arrived = arrivals(analysis.measures)
     run = analysis.run
