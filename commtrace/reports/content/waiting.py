@@ -25,8 +25,8 @@ _MOST = 0.5  # of the waiting: a straggler causes more
 _OFTEN = 3  # times, and standard deviations above chance: a straggler is last as often
 _LARGE_NS = 50_000  # a clock's error that can hide waiting
 _EXPLAINED = frozenset(
-    "straggler jitter host-late device-late pipeline-bubble early-root late-root late-sender "
-    "late-receiver".split()
+    {"straggler", "jitter", "host-late", "device-late", "pipeline-bubble"}
+    | {"early-root", "late-root", "late-sender", "late-receiver"}
 )
 _PARTIAL = ("Ranks are missing: some may have been later, and the waits longer.",)
 
