@@ -232,7 +232,8 @@ def _just_before(nodes: Nodes, graph: DeviceGraph) -> Pairs:
     waits = np.isin(graph.edge_kind, [EDGES.index("wait"), EDGES.index("collective")])
     known_ns = graph.edge_lag_ns[waits & graph.edge_binds]
     soon_ns = NEAR_NS + min(np.percentile(known_ns, 25), _LONGEST_NS) if known_ns.size else NEAR_NS
-    near = nodes.time_ns[nodes.start[started]] - nodes.time_ns[nodes.end[ended]] <= soon_ns
+    apart_ns = nodes.time_ns[nodes.start[started]] - nodes.time_ns[nodes.end[ended]]
+    near = (last >= 0) & (apart_ns <= soon_ns)
     return ended[near], started[near]
 
 
