@@ -11,7 +11,14 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.table import Coded, Columns
-from commtrace.trace_tables import BLOCKING_CALLS, COPIES, KERNELS, STEPS, SYNCHRONISATIONS
+from commtrace.trace_tables import (
+    BLOCKING_CALLS,
+    COLLECTIVES,
+    COPIES,
+    KERNELS,
+    STEPS,
+    SYNCHRONISATIONS,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,13 +39,13 @@ __all__ = [
 ROUNDING_NS = 2_000
 """Old traces round starts and durations to whole microseconds, each by itself."""
 _STREAMS = 1 << 40  # more than any number of a stream
-_TABLES = (KERNELS, COPIES, BLOCKING_CALLS, SYNCHRONISATIONS, STEPS)
+_TABLES = (KERNELS, COPIES, BLOCKING_CALLS, SYNCHRONISATIONS, COLLECTIVES, STEPS)
 
 
 def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
     """One rank's tables as numpy columns, as the process that read its file had them.
 
-    The tables are those that ``device_graph`` reads.
+    The tables are those that ``device_graph`` and ``collective_nodes`` read.
     """
     found: dict[str, Columns] = {}
     for table in _TABLES:
