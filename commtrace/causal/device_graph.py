@@ -17,8 +17,8 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Bool, Int64
-from commtrace.causal.device_nodes import RESUME, Nodes
+from commtrace.arrays import NULL, Bool, Int64
+from commtrace.causal.device_nodes import END, RESUME, START, Nodes
 from commtrace.causal.device_steps import in_other_steps
 from commtrace.causal.device_waits import (
     NEAR_NS,
@@ -27,10 +27,10 @@ from commtrace.causal.device_waits import (
     recorded_waits,
     resumptions,
 )
-from commtrace.causal.device_work import Timeline, Work
+from commtrace.causal.device_work import Timeline, Work, numbers
 from commtrace.table import Columns
 
-__all__ = ["EDGES", "NODES", "DeviceGraph", "device_graph", "explained"]
+__all__ = ["EDGES", "NODES", "DeviceGraph", "collective_nodes", "device_graph", "explained"]
 
 Node = Literal["launch", "start", "end", "call", "resume"]
 Edge = Literal[
@@ -151,6 +151,29 @@ def device_graph(tables: Mapping[str, Columns]) -> DeviceGraph:
     return edges.graph()
 
 
+def collective_nodes(graph: DeviceGraph, tables: Mapping[str, Columns]) -> tuple[Int64, Int64]:
+    """The start and the end of the kernel of each row of ``collectives``; -1 where it has none.
+
+    Operations that were launched together share a kernel; those of gloo, and those that copies
+    do, have none.
+    """
+    work, rows = Work.of(tables), tables["collectives"]
+    start_ns = numbers(rows, "start_ns")
+    kernels = np.flatnonzero(work.table == 0)
+    on_stream = Timeline(work.stream[kernels], work.start_ns[kernels])
+    last = np.append(kernels, -1)[on_stream.last(work.stream_numbers(rows, "stream"), start_ns)]
+    row = np.where(
+        np.append(work.start_ns, NULL)[last] == start_ns, np.append(work.row, -1)[last], -1
+    )
+    nodes = []
+    for kind in (START, END):
+        of = np.full(kernels.size + 1, -1)
+        its = np.flatnonzero((graph.node_kind == kind) & (graph.node_table == 0))
+        of[graph.node_row[its]] = its
+        nodes.append(of[row])
+    return nodes[0], nodes[1]
+
+
 class _Edges:
     """Edges in the making."""
 
@@ -232,7 +255,8 @@ def _just_before(nodes: Nodes, graph: DeviceGraph) -> Pairs:
     waits = np.isin(graph.edge_kind, [EDGES.index("wait"), EDGES.index("collective")])
     known_ns = graph.edge_lag_ns[waits & graph.edge_binds]
     soon_ns = NEAR_NS + min(np.percentile(known_ns, 25), _LONGEST_NS) if known_ns.size else NEAR_NS
-    near = nodes.time_ns[nodes.start[started]] - nodes.time_ns[nodes.end[ended]] <= soon_ns
+    apart_ns = nodes.time_ns[nodes.start[started]] - nodes.time_ns[nodes.end[ended]]
+    near = (last >= 0) & (apart_ns <= soon_ns)
     return ended[near], started[near]
 
 

@@ -8,14 +8,12 @@ import numpy as np
 
 from commtrace.arrays import Int64
 from commtrace.causal.device_waits import Resumptions
-from commtrace.causal.device_work import Work
+from commtrace.causal.device_work import ROUNDING_NS, Work
 
 __all__ = ["CALL", "END", "LAUNCH", "RESUME", "START", "Nodes"]
 
 LAUNCH, START, END, CALL, RESUME = range(5)
 _BLOCKING_CALLS = 2  # after the numbers of tables in ``Work``
-_ROUNDING_NS = 2_000
-"""Old traces round starts and durations to whole microseconds, each by itself."""
 
 # Of nodes at one time the order: what ends, then what follows, then what ends at once.
 _ENDS, _RESUMES, _CALLS, _STARTS, _ENDS_AT_ONCE, _RESUMES_AT_ONCE = range(6)
@@ -109,6 +107,6 @@ def _ends_before_starts(work: Work) -> Int64:
     ends_ns: Int64 = work.end_ns.copy()
     for rows in work.by_stream:
         over_ns = ends_ns[rows[:-1]] - work.start_ns[rows[1:]]
-        rounded = (over_ns > 0) & (over_ns <= _ROUNDING_NS)
+        rounded = (over_ns > 0) & (over_ns <= ROUNDING_NS)
         ends_ns[rows[:-1]] -= np.where(rounded, over_ns, 0)
     return ends_ns

@@ -6,7 +6,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.device_waits import Pairs
-from commtrace.causal.device_work import Numbered, Work
+from commtrace.causal.device_work import ROUNDING_NS, Numbered, Work
 
 __all__ = ["in_other_steps"]
 
@@ -43,7 +43,8 @@ def in_other_steps(work: Work, pairs: Pairs) -> tuple[Pairs, Pairs]:
     its_start = row(np.broadcast_to(wait[1][:, None], shape), every)
     its_end = row(np.broadcast_to(wait[0][:, None], shape), every - wait[2][:, None])
     both = (its_start >= 0) & (its_end >= 0)
-    follows = both & (np.append(work.end_ns, 0)[its_end] <= np.append(work.start_ns, 0)[its_start])
+    ends_ns, starts_ns = np.append(work.end_ns, 0)[its_end], np.append(work.start_ns, 0)[its_start]
+    follows = both & (ends_ns - ROUNDING_NS <= starts_ns)
     holds: Bool = (both & ~follows).sum(axis=1) <= _CONTRADICTED * both.sum(axis=1)
     kept = ~known
     kept[known] = holds[of.reshape(-1)]

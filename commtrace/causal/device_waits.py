@@ -55,16 +55,17 @@ def collective_waits(work: Work, steps: Columns) -> Pairs:
     """What collectives on a stream of their own waited for, as PyTorch makes them wait.
 
     That is what had been given, when they were called, to the stream that was current then:
-    the one that the same thread used before, under the same label.
+    the one that the same thread used before, under the same label if there is one. Copies
+    without a label tell nothing: data loaders have a stream for theirs.
     """
-    place = _places(work, steps)
-    other = np.flatnonzero((work.thread >= 0) & ~work.communicates)
-    rows = np.flatnonzero((work.thread >= 0) & work.communicates)
+    place, labelled = _places(work, steps)
+    known = work.thread >= 0
+    other = np.flatnonzero(known & ~work.communicates & ((work.table == 0) | labelled))
+    rows = np.flatnonzero(known & work.communicates)
     called = work.launch_ns[rows] - 1
-    before = Timeline(place[other], work.launch_ns[other]).last(place[rows], called)
+    there = Timeline(place[other], work.launch_ns[other]).last(place[rows], called)
     anywhere = Timeline(work.thread[other], work.launch_ns[other]).last(work.thread[rows], called)
-    before = np.where(before >= 0, before, anywhere)
-    current = np.append(work.stream[other], -1)[before]
+    current = np.append(work.stream[other], -1)[np.where(there >= 0, there, anywhere)]
     current = np.where(current == work.stream[rows], -1, current)
     return _existing(work.launched.last(current, called), rows)
 
@@ -145,8 +146,8 @@ def _pageable_copy(work: Work, thread: Int64, start_ns: Int64) -> Int64:
     return np.where(np.append(work.launch_ns, NULL)[copy] == start_ns, copy, -1)
 
 
-def _places(work: Work, steps: Columns) -> Int64:
-    """A number for each thread and innermost label in which work was launched."""
+def _places(work: Work, steps: Columns) -> tuple[Int64, Bool]:
+    """A number for each thread and innermost label under which work was launched; if any was."""
     label = strings(steps, "label")
     thread = work.threads.number(numbers(steps, "thread"))
     start_ns = numbers(steps, "start_ns")
@@ -163,7 +164,7 @@ def _places(work: Work, steps: Columns) -> Int64:
     )
     code = np.append(label.codes[rows], np.int32(-1))[inner]
     place = work.thread * (len(label.names) + 1) + code
-    return Numbered.of(place).number(place)
+    return Numbered.of(place).number(place), code >= 0
 
 
 def _existing(ended: Int64, held: Int64) -> Pairs:

@@ -11,23 +11,41 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.table import Coded, Columns
-from commtrace.trace_tables import BLOCKING_CALLS, COPIES, KERNELS, STEPS, SYNCHRONISATIONS
+from commtrace.trace_tables import (
+    BLOCKING_CALLS,
+    COLLECTIVES,
+    COPIES,
+    KERNELS,
+    STEPS,
+    SYNCHRONISATIONS,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
 
-__all__ = ["Numbered", "Timeline", "Work", "being", "numbers", "rank_columns", "strings"]
+__all__ = [
+    "ROUNDING_NS",
+    "Numbered",
+    "Timeline",
+    "Work",
+    "being",
+    "numbers",
+    "rank_columns",
+    "strings",
+]
 
+ROUNDING_NS = 2_000
+"""Old traces round starts and durations to whole microseconds, each by itself."""
 _STREAMS = 1 << 40  # more than any number of a stream
-_TABLES = (KERNELS, COPIES, BLOCKING_CALLS, SYNCHRONISATIONS, STEPS)
+_TABLES = (KERNELS, COPIES, BLOCKING_CALLS, SYNCHRONISATIONS, COLLECTIVES, STEPS)
 
 
 def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
     """One rank's tables as numpy columns, as the process that read its file had them.
 
-    The tables are those that ``device_graph`` reads.
+    The tables are those that ``device_graph`` and ``collective_nodes`` read.
     """
     found: dict[str, Columns] = {}
     for table in _TABLES:
@@ -111,8 +129,7 @@ class Work:
 
     ``table`` is 0 for a row of ``kernels``, 1 for one of ``copies``. ``stream`` counts the pairs
     of device and stream, ``name`` the kernels' names and the copies' kinds, ``thread`` the host
-    threads; where the launch is unknown ``thread`` is
-    -1, ``launch_ns`` NULL.
+    threads; where the launch is unknown ``thread`` is -1, ``launch_ns`` NULL.
     """
 
     table: Int64
@@ -175,9 +192,9 @@ class Work:
     @cached_property
     def launched(self) -> Timeline:
         """The launches on each stream; of work out of order that of what ran before it."""
-        first = int(self.launch_ns.max(initial=0))
-        first = int(self.launch_ns[self.thread >= 0].min(initial=first)) - 1
-        launch = np.where(self.thread >= 0, self.launch_ns, first)
+        known = self.thread >= 0
+        before_all = int(self.launch_ns[known].min()) - 1 if known.any() else 0
+        launch = np.where(known, self.launch_ns, before_all)
         for rows in self.by_stream:
             launch[rows] = np.maximum.accumulate(launch[rows])
         return Timeline(self.stream, launch)

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph, explained
+from benchmarks.device_graph import row
+from commtrace.causal.device_graph import (
+    EDGES,
+    NODES,
+    DeviceGraph,
+    collective_nodes,
+    device_graph,
+    explained,
+)
 from commtrace.causal.device_work import rank_columns
 from commtrace.reader import read
 from commtrace.reader.workers import read_each
@@ -169,12 +177,12 @@ def test_a_run_has_the_graph_that_its_files_have() -> None:
 def test_a_collective_waits_for_the_stream_that_was_current_when_it_was_called() -> None:
     run = Tiny()
     run.kernel(0, 10, 90, name="a", launch_ns=at(0))
+    run.copy(0, 20, 85, kind="HtoD", size=4, stream=31, launch_ns=at(10))  # a loader's
     run.collective(0, "all_reduce", 110, 50, launch_ns=at(20))
     run.kernel(0, 100, 100, name="later", launch_ns=at(30))
     drawn = Drawn(run)
     reduced = "ncclDevKernel_all_reduce"
-    assert drawn.into(reduced)["a."] == ("collective!", 10)
-    assert "later." not in drawn.into(reduced)
+    assert drawn.kinds(reduced) == {f">{reduced}": "launch", "a.": "collective!"}
     is_sound(drawn.graph)
 
 
@@ -357,6 +365,27 @@ def test_a_shorter_collective_lets_the_host_go_on() -> None:
     shorter[edge] -= 700_000
     gained = graph.node_time_ns - np.asarray(replay(graph, shorter))
     assert gained[drawn.names.index("c.")] == 700_000
+
+
+def test_a_collective_has_the_nodes_of_its_kernel() -> None:
+    run = Tiny()
+    run.kernel(0, 10, 90, name="a", stream=20, launch_ns=at(0))
+    run.collective(0, "all_reduce", 110, 50, launch_ns=at(20))
+    run.collective(0, "all_reduce", 170, 50, launch_ns=at(30), device="cpu")
+    columns = rank_columns(run.trace(), 0)
+    graph = device_graph(columns)
+    start, end = collective_nodes(graph, columns)
+    assert graph.node_time_ns[start[:1]].tolist() == [at(110)]
+    assert graph.node_time_ns[end[:1]].tolist() == [at(160)]
+    assert (start[1], end[1]) == (-1, -1)
+
+
+def test_the_table_of_what_is_explained() -> None:
+    run = two_streams()
+    run.kernel(0, 91, 5, name="c", launch_ns=at(6))
+    run.blocking_call(0, "cudaDeviceSynchronize", 20, 178)
+    graph = device_graph(rank_columns(run.trace(), 0))
+    assert row(graph) == (3, 2, 1, 1, 1, 0, 0, 1)
 
 
 def test_a_rank_without_a_gpu_has_an_empty_graph() -> None:
