@@ -157,6 +157,7 @@ def analyze(
     chosen = format or _format_of(output)
     if operations and chosen != "json":
         raise UsageError("--operations: only JSON lists them; choose --format json")
+    from commtrace.reader.workers import cores
     from commtrace.run import check_rules, load
 
     rules: dict[str, Any] = {
@@ -166,7 +167,8 @@ def analyze(
     }
     check_rules(**rules)
     with _progress() as progress:
-        run = load(paths, workers=workers, progress=progress)
+        # Whatever their number, they are processes: a fault in one is a line, and costs a file.
+        run = load(paths, workers=workers or cores(), progress=progress)
     analysis = run.analysis(**rules)
     render = format_named(chosen).render
     if output is None:

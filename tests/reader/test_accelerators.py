@@ -23,7 +23,7 @@ def reading(tmp_path: Path) -> Reading:
     def read_trace(document: Any) -> Measures:
         file = tmp_path / "rank0.json"
         file.write_text(json.dumps(document))
-        return read([file], workers=1)
+        return read([file])
 
     return read_trace
 

@@ -19,7 +19,7 @@ def test_unread_events_are_noted(tmp_path: Path, events: Any, category: str | No
         event = {"ph": "X", "name": "gemm", "pid": 0, "tid": 3, "ts": start, "dur": 30, "args": {}}
         work.append(event | ({"cat": category} if category else {}))
     file.write_text(json.dumps({"traceEvents": work}))
-    [note] = [note for note in read([file], workers=1).notes if note.code == "unread-events"]
+    [note] = [note for note in read([file]).notes if note.code == "unread-events"]
     assert note.message.startswith(
         f"2 events {f'of category {category}' if category else 'without a category'} are not read: "
         "0.04 ms, 40 % of the trace's time"
@@ -30,4 +30,4 @@ def test_what_is_left_out_on_purpose_is_not_noted(tmp_path: Path, events: Any) -
     file = tmp_path / "rank0.json"
     noise = events.op("main.py(1): main", 0, 50) | {"cat": "python_function"}
     file.write_text(json.dumps({"traceEvents": [noise, events.op("aten::mm", 0, 100)]}))
-    assert "unread-events" not in {note.code for note in read([file], workers=1).notes}
+    assert "unread-events" not in {note.code for note in read([file]).notes}
