@@ -156,7 +156,7 @@ def test_broken_bytes(tmp_path: Path, seeds: range) -> None:
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error!r}") from error
     assert all(text.startswith(f"{tmp_path}/a.json: ") for text in refusals)
-    assert len(refusals) < len(seeds) / 3
+    assert len(refusals) < 5 + len(seeds) / 3  # few seeds prove nothing
 
 
 def refused(tmp_path: Path, sources: list[bytes], dice: random.Random) -> list[str]:
