@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from commtrace import trace_tables as schema
 from commtrace.measures import Measures
+from commtrace.run import Run, load
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,6 +71,12 @@ def real_traces() -> Path:
 def recorded() -> Path:
     """The recordings that the project ships."""
     return ROOT / "traces"
+
+
+@pytest.fixture(scope="session")
+def measured() -> Callable[[Path], Run]:
+    """Reads a trace that many tests look at; what they all measure is measured once."""
+    return cache(load)
 
 
 @pytest.fixture(scope="session")

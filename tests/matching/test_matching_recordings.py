@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from commtrace import load
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched, unmatched
+from commtrace.run import Run
 
 SHIPPED = Path(__file__).parents[2] / "traces"
 FOLDERS = sorted(path.parent for path in SHIPPED.glob("*/gloo-*/manifest.json"))
@@ -26,8 +27,10 @@ def without_numbers(trace: Measures) -> Measures:
 @pytest.mark.parametrize(
     "folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}"
 )
-def test_every_operation_of_a_recording_is_matched_on_all_members(folder: Path) -> None:
-    trace = load(folder, workers=1).measures
+def test_every_operation_of_a_recording_is_matched_on_all_members(
+    measured: Callable[[Path], Run], folder: Path
+) -> None:
+    trace = measured(folder).measures
     found = matched(trace)
     assert (found.matches["present"] == found.matches["expected"]).all()
     assert unmatched(trace) == ()
@@ -37,17 +40,17 @@ def test_every_operation_of_a_recording_is_matched_on_all_members(folder: Path) 
     assert (mixed == 1).all()
 
 
-def test_the_straggler_is_named(recorded: Path) -> None:
+def test_the_straggler_is_named(measured: Callable[[Path], Run], recorded: Path) -> None:
     folder = recorded / "straggler" / "gloo-4"
     slow = json.loads((folder / "manifest.json").read_text())["workload"]["settings"]["slow_rank"]
-    found = matched(load(folder, workers=1).measures)
+    found = matched(measured(folder).measures)
     assert found.operations["last_rank"].mode().tolist() == [slow]
     assert found.waits.groupby("rank")["caused_wait_ns"].sum().idxmax() == slow
     assert found.waits.groupby("rank")["wait_ns"].sum().idxmin() == slow
 
 
-def test_two_ranks_of_128(real_traces: Path) -> None:
-    trace = load(real_traces / "hta_dlrm_2_of_128", workers=1).measures
+def test_two_ranks_of_128(measured: Callable[[Path], Run], real_traces: Path) -> None:
+    trace = measured(real_traces / "hta_dlrm_2_of_128").measures
     found = matched(trace)
     pairs = found.operations[found.operations["present"] == 2]
     assert pairs["op"].astype(str).tolist() == [

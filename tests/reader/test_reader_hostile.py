@@ -86,6 +86,17 @@ def test_python_literals_are_read_without_python(recwarn: pytest.WarningsRecorde
     assert not recwarn.list
 
 
+def test_what_nobody_reads_behind_the_events_is_not_copied(tmp_path: Path) -> None:
+    text = b'{"traceEvents": [{"ph": "X"}], "x": [' + b"[]," * 300_000 + b"[]]}"
+    file = written(tmp_path, text)
+    tracemalloc.start()
+    try:
+        scan(file)
+        assert tracemalloc.get_traced_memory()[1] < 4.5 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_long_literal_takes_little_memory() -> None:
     text = "(" + "1," * 100_000 + ")"
     tracemalloc.start()

@@ -59,9 +59,10 @@ def test_every_shipped_recording_is_asked(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ANSWERS)
-def test_the_first_three_lines_answer_the_workloads_question(recorded: Path, folder: str) -> None:
-    run = ct.load(recorded / folder, workers=1)
-    analysis = run.analysis(select=[RULES.get(folder, "desync")])
+def test_the_first_three_lines_answer_the_workloads_question(
+    measured: Callable[[Path], Run], recorded: Path, folder: str
+) -> None:
+    analysis = measured(recorded / folder).analysis(select=[RULES.get(folder, "desync")])
     assert analysis.question is not None
     first = " ".join(terminal.render(analysis, Look(width=100)).splitlines()[:3])
     assert f"{analysis.question.text} {ANSWERS[folder]}" in first

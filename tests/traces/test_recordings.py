@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pandas as pd
 import pytest
 from expected import expected
 
-from commtrace.reader import read
 from commtrace.record.workloads import find, parse
+from commtrace.run import Run
 
 TRACES = Path(__file__).parents[2] / "traces"
 FOLDERS = sorted(path.parent for path in TRACES.glob("*/gloo-*/expected.json"))
@@ -46,9 +47,11 @@ def test_expected_is_what_the_code_calls(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", CASES)
-def test_every_call_is_found_once_per_rank_and_step(folder: Path) -> None:
+def test_every_call_is_found_once_per_rank_and_step(
+    measured: Callable[[Path], Run], folder: Path
+) -> None:
     truth = _json(folder / "expected.json")
-    trace = read([folder])
+    trace = measured(folder).measures
     ranks_of = {
         (row.rank, row.group): [int(rank) for rank in row.ranks.split(",")]
         for row in trace.groups.itertuples()
@@ -78,9 +81,9 @@ def _compare(row: Json, call: Json, ranks: list[int] | None) -> None:
         assert ranks == call["group"]
 
 
-def test_bandwidth_of_the_reconstructed_copies() -> None:
+def test_bandwidth_of_the_reconstructed_copies(measured: Callable[[Path], Run]) -> None:
     folder = TRACES / "p2p_copies" / "hypercube-reconstructed"
-    trace = read([folder])
+    trace = measured(folder).measures
     labels = trace.steps[trace.steps["label"].notna()]
     for pair in _json(folder / "expected.json")["pairs"]:
         copies = trace.copies[trace.copies["destination"] == pair["destination"]]

@@ -265,10 +265,11 @@ class Document(Generic[E]):
             self._text = self._text[:_LONGEST_METADATA]
 
     def _read_tail(self) -> None:
-        tail = self._text.strip(_BLANK)
+        tail, self._text = self._text.strip(_BLANK), b""  # it may be large: no copy is kept
         if not tail or tail == b"}":
             return
-        found = whole(b"{" + tail)
+        tail = b"{" + tail
+        found = whole(tail)
         if found is None:
             self.partly_read = True
             found = known(tail)

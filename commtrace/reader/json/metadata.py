@@ -47,8 +47,10 @@ def _top_level(text: bytes) -> Any:
     except BROKEN:
         return _decoder.decode(_text(text))
     return {
-        key: _decoder.decode(_text(raw)) if key in _READ or raw[:1] not in (b"[", b"{") else None
-        for key, raw in zip(values, map(bytes, values.values()), strict=True)
+        key: _decoder.decode(_text(bytes(raw)))
+        if key in _READ or bytes(memoryview(raw)[:1]) not in (b"[", b"{")
+        else None
+        for key, raw in values.items()
     }
 
 
