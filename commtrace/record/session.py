@@ -119,7 +119,8 @@ class Session:
         ) as ranks:
             try:
                 with self._signals(ranks):
-                    return ranks.wait(self._meanwhile(ranks, nodes))
+                    failure = ranks.wait(self._meanwhile(ranks, nodes))
+                return failure or _of_different_steps(ranks.facts)
             finally:
                 self.facts["clock_probe"] = manifest.clock_probe(ranks.readings)
                 if told := ranks.facts:
@@ -166,10 +167,21 @@ class Session:
         manifest.write(path, self.facts, error)
 
 
+def _of_different_steps(facts: Mapping[int, Mapping[str, Any]]) -> Failure | None:
+    """What is wrong where some ranks' traces are those of a profiler of their own."""
+    own = [rank for rank, told in facts.items() if told.get("own_profiler")]
+    others = sorted(facts.keys() - set(own))
+    if not (own and others):
+        return None
+    why = f"ran a profiler of its own, rank {others[0]} did not: their steps differ; switch it off"
+    return Failure(own[0], why)
+
+
 def _recorded(told: Mapping[str, Any]) -> Iterator[str]:
     """What a rank has recorded, in lines for the user."""
     first, last = told["steps"] or (None, None)
-    what = "all" if first is None else f"step {first}"
+    everything = "what the program's own profiler did" if told.get("own_profiler") else "all"
+    what = everything if first is None else f"step {first}"
     if first != last:
         what = f"steps {first} to {last}"
     then = "" if told["over"] else "; the program runs on, Ctrl-C ends it"
