@@ -1,7 +1,7 @@
 """``python -m benchmarks.hosts``: two hosts, one of them behind a slow link, on this machine.
 
-Two network namespaces, each with a host name of its own, joined by a virtual cable; one
-end of it may be shaped. Each runs ``commtrace record`` as a node. Both clocks are really
+Two network namespaces, each with a host name of its own, joined by virtual cables; what
+the second sends may be shaped. Each runs ``commtrace record`` as a node. Both clocks are really
 one, so the true offset is 0. Over a slow link an uneven all_to_all costs what it says.
 Needs root and iproute2's ``ip`` and ``tc``.
 """
@@ -9,78 +9,25 @@ Needs root and iproute2's ``ip`` and ``tc``.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import commtrace
+from benchmarks.namespaces import joined, nodes, shape
 from benchmarks.recorded.measure import WORKLOADS, analysed
 
-ROOT = Path(__file__).parent.parent
-HOSTS = ("commtrace-a", "commtrace-b")
-ENDPOINT = "10.77.0.1:29477"
 DECOMPOSED = ("decomposed_all_reduce", "--set", "elements=262144")
 EXCHANGE = (str(WORKLOADS / "exchange.py"), "--set")
 LINKS_MBIT = (None, 800, 200)
 
 
-def ip(*arguments: str) -> None:
-    """``ip`` of iproute2."""
-    subprocess.run(["ip", *arguments], check=True)
-
-
-@contextlib.contextmanager
-def joined() -> Iterator[None]:
-    """Two namespaces with a cable between them."""
-    try:
-        for host in HOSTS:
-            ip("netns", "add", host)
-        ip("link", "add", "eth0", "netns", HOSTS[0], "type", "veth",
-           "peer", "name", "eth0", "netns", HOSTS[1])  # fmt: skip
-        for number, host in enumerate(HOSTS, start=1):
-            ip("-n", host, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
-            ip("-n", host, "link", "set", "eth0", "up")
-            ip("-n", host, "link", "set", "lo", "up")
-        yield
-    finally:
-        for host in HOSTS:
-            subprocess.run(["ip", "netns", "del", host], check=False)
-
-
-def shape(mbit: int | None) -> None:
-    """Let the second host send at most so many megabits per second."""
-    tc = ["ip", "netns", "exec", HOSTS[1], "tc", "qdisc"]
-    subprocess.run([*tc, "del", "dev", "eth0", "root"], check=False, stderr=subprocess.DEVNULL)
-    if mbit:
-        limits = ["rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms"]
-        subprocess.run([*tc, "add", "dev", "eth0", "root", "tbf", *limits], check=True)
-
-
 def record(folder: Path, *workload: str) -> commtrace.Run:
     """One node on each host, one rank on each node, analysed together."""
-    nodes = [
-        subprocess.Popen(
-            [
-                *("ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c"),
-                f'hostname {host}; export GLOO_SOCKET_IFNAME=eth0; exec "$@"',
-                *("sh", sys.executable, "-m", "commtrace", "record", *workload, "-n", "1"),
-                *("--nnodes", "2", "--node-rank", str(number), "--rdzv-endpoint", ENDPOINT),
-                *("-o", str(folder / host)),
-            ],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for number, host in enumerate(HOSTS)
-    ]
-    statuses = [node.wait(300) for node in nodes]
+    statuses = [node.wait(300) for node in nodes(folder, *workload)]
     if any(statuses):
         raise SystemExit("a node could not record")
-    return commtrace.load([folder / host for host in HOSTS])
+    return commtrace.load(folder)
 
 
 def row(name: str, run: commtrace.Run) -> str:
@@ -126,9 +73,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, joined():
         for mbit in LINKS_MBIT:
             name = f"{mbit} Mbit/s = {mbit / 8e3:.3f} GB/s" if mbit else "as it is"
-            shape(mbit)
+            shape(1, 0, mbit)
             print(row(name, record(Path(folder, str(mbit)), *DECOMPOSED)), flush=True)
-        shape(LINKS_MBIT[1])
+        shape(1, 0, LINKS_MBIT[1])
         uneven(Path(folder), rounds=3)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
+from benchmarks.namespaces import lacking
 from benchmarks.programs.recordings import is_complete, recorded
 from benchmarks.programs.report import kinds, table, totals
 from benchmarks.programs.trial import Ask, Trial, each, whole
@@ -24,44 +25,60 @@ from benchmarks.recorded.measure import progress
 
 SETS = ("tune", "aside")
 
-Folders = Mapping[tuple[str, str], list[Path]]
-"""Where the recordings of a program are: by its name, and what it is started with."""
+Folders = Mapping[Program, Mapping[str, list[Path]]]
+"""Where the recordings of a program with each of its faults are."""
 
 
 def set_of(program: Program) -> str:
-    """Programs alternate by name."""
-    return SETS[sorted(each.name for each in PROGRAMS).index(program.name) % 2]
+    """Programs alternate by name, those on several hosts behind those on one."""
+    ordered = sorted(PROGRAMS, key=lambda each: (each.hosts, each.name))
+    return SETS[ordered.index(program) % 2]
 
 
-def record(programs: list[Program], where: Folders, timeout_s: float) -> dict[Path, str]:
+def folders(program: Program, rounds: int, folder: Path) -> dict[str, list[Path]]:
+    """Where its recordings go: for each fault, one for each round."""
+    return {
+        fault: [folder / f"{program.name}-{fault}-{number}" for number in range(1, rounds + 1)]
+        for fault in program.runs
+    }
+
+
+def possible(program: Program, its: Mapping[str, list[Path]]) -> bool:
+    """Whether all of its recordings are there, or can be made; if not, it is said why."""
+    why = lacking() if program.hosts > 1 else ""
+    if why and not all(is_complete(program, out) for outs in its.values() for out in outs):
+        progress(f"skipped {program.name}: {why}")
+        return False
+    return True
+
+
+def record(where: Folders, rounds: int, timeout_s: float) -> dict[Path, str]:
     """Record what is lacking, each program's faults right behind it; why some failed."""
     failed = {}
-    rounds = max(map(len, where.values()))
     for number in range(rounds):
-        for program in programs:
-            for fault in program.runs:
-                out = where[program.name, fault][number]
-                if not is_complete(out):
+        for program, its in where.items():
+            for fault, outs in its.items():
+                if not is_complete(program, outs[number]):
                     progress(f"round {number + 1} of {rounds}: {program.name}, {fault}")
-                    if why := recorded(program, fault, out, timeout_s):
-                        failed[out] = why
+                    if why := recorded(program, fault, outs[number], timeout_s):
+                        failed[outs[number]] = why
     return failed
 
 
-def judge(
-    programs: list[Program], where: Folders, failed: Mapping[Path, str], ask: Ask
-) -> list[Judged]:
+def judge(where: Folders, failed: Mapping[Path, str], ask: Ask) -> list[Judged]:
     """Each program with each of its faults; all faults of one share what is clean."""
-    there = [out for folders in where.values() for out in folders if out not in failed]
-    trials = {out: [Trial(failed=why)] for out, why in failed.items()} | each(ask, there)
-    mine = {
-        run: [trial for out in folders for trial in trials[out]] for run, folders in where.items()
-    }
-    return [
-        Judged(program, fault, mine[program.name, "none"], mine[program.name, fault.name])
-        for program in programs
-        for fault in program.faults
-    ]
+    there = [out for its in where.values() for outs in its.values() for out in outs]
+    trials = each(ask, [out for out in there if out not in failed])
+    trials |= {out: [Trial(failed=why)] for out, why in failed.items()}
+    all_judged = []
+    for program, its in where.items():
+        mine = {
+            fault: [trial for out in outs for trial in trials[out]] for fault, outs in its.items()
+        }
+        all_judged += [
+            Judged(program, fault, mine["none"], mine[fault.name]) for fault in program.faults
+        ]
+    return all_judged
 
 
 def show(all_judged: list[Judged], what: str) -> None:
@@ -107,19 +124,13 @@ def main() -> None:
         if fnmatch(program.name, options.programs) and options.set in (None, set_of(program))
     ]
     with kept(options.keep) as folder:
-        where = {
-            (program.name, fault): [
-                folder / f"{program.name}-{fault}-{number}"
-                for number in range(1, options.rounds + 1)
-            ]
-            for program in chosen
-            for fault in program.runs
-        }
-        failed = record(chosen, where, options.timeout)
-        show(judge(chosen, where, failed, whole), "recordings")
+        named = {program: folders(program, options.rounds, folder) for program in chosen}
+        where = {program: its for program, its in named.items() if possible(program, its)}
+        failed = record(where, options.rounds, options.timeout)
+        show(judge(where, failed, whole), "recordings")
         if options.windows:
             print(f"\n## Every {STEPS} consecutive steps\n")
-            show(judge(chosen, where, failed, windows), "windows")
+            show(judge(where, failed, windows), "windows")
 
 
 if __name__ == "__main__":

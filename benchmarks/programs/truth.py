@@ -29,7 +29,8 @@ class Fault:
     rules it is right to blame nobody. ``place`` is the communication that the fault delays, and
     ``causes`` are those that are right for what the ranks did meanwhile. ``at`` are the steps in
     which it happens, as the recorder numbers them, if not in all; ``delay_ms`` is what each of
-    these is delayed by, if that is known.
+    these is delayed by, if that is known. With ``link_mbit`` the fault is no script's: the first
+    of the ``ranks``' hosts can send no more than that to the second's.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Fault:
     causes: tuple[str | None, ...] = ()
     delay_ms: float | None = None
     at: range | None = None
+    link_mbit: int | None = None
 
     def happens(self, steps: range) -> int:
         """In how many of these steps it happens."""
@@ -51,12 +53,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Program:
-    """A script; ``always`` are rules that are right to report something without a fault, too."""
+    """A script; ``always`` are rules that are right to report something without a fault, too.
+
+    On several ``hosts`` these are network namespaces, with as many ranks each.
+    """
 
     name: str
     faults: tuple[Fault, ...]
     world_size: int = 2
     always: tuple[str, ...] = ()
+    hosts: int = 1
 
     @property
     def path(self) -> Path:
@@ -118,6 +124,12 @@ PROGRAMS = (
     Program("fsdp2_transformer", (Fault("sleeping-rank", LATE, (1,), "all_gather", IDLE, 30),)),
     Program("gan_in_turn", (Fault("turns", ("jitter",), place="all_reduce"),)),
     Program("gather_metrics", (Fault("slow-loader", LATE, (0,), "all_reduce", LOADER, 32),)),
+    Program(
+        "gossip_hosts",
+        (Fault("slow-link", ("slow-link",), (1, 2), "send", link_mbit=200),),
+        world_size=4,
+        hosts=4,
+    ),
     Program("group_order", (Fault("shared-group", ("head-of-line",), place="all_reduce"),)),
     Program(
         "hf_trainer",

@@ -21,17 +21,18 @@ Event = dict[str, Any]
 
 def windows(recording: Path) -> list[Trial]:
     """What the diagnosis says of each window of three steps."""
-    traces = {path: _read(path) for path in sorted(recording.glob("rank*.json.gz"))}
+    traces = {path: _read(path) for path in sorted(recording.rglob("rank*.json.gz"))}
     shared = set.intersection(*(set(_steps(trace)) for trace in traces.values()))
     trials = []
     for first in sorted(shared):
         if shared >= set(range(first, first + STEPS)):
-            with tempfile.TemporaryDirectory(prefix="commtrace-window-") as folder:
-                shutil.copy(recording / "manifest.json", folder)
+            with tempfile.TemporaryDirectory(prefix="commtrace-window-") as scratch:
+                part = Path(scratch, "window")
+                shutil.copytree(recording, part, ignore=shutil.ignore_patterns("*.gz", "*.log"))
                 for path, trace in traces.items():
                     text = json.dumps(cut(trace, first, first + STEPS - 1))
-                    Path(folder, path.stem).write_text(text, "utf-8")
-                trials.append(analysed(Path(folder)))
+                    (part / path.relative_to(recording)).with_suffix("").write_text(text, "utf-8")
+                trials.append(analysed(part))
     return trials
 
 

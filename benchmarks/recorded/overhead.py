@@ -1,6 +1,7 @@
 """What recording adds to a step: plain, under torch.profiler alone, and by ``record``.
 
-By ``record WORKLOAD``, and by ``record -- PROGRAM``, where the program is the plain one.
+With all that every recording carries: its labels, and the look at the machine. By ``record
+WORKLOAD``, and by ``record -- PROGRAM``, where the program is the plain one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 def overhead(rounds: int) -> None:
     """Run the same training each way in every round, and print the table."""
     os.environ.update(ALLOCATOR)
+    before = os.getloadavg()
     seen: dict[str, list[Times]] = {way: [] for way in WAYS}
     for number in range(rounds):
         turn = number % len(WAYS)
@@ -62,7 +64,8 @@ def overhead(rounds: int) -> None:
             print(f"| {' | '.join(cells)} |")
     print(
         f"\n{rounds} runs of each, {WORLD_SIZE} ranks, {timed.ITERATIONS} steps, "
-        f"on {os.cpu_count()} cores, with {' '.join(map('='.join, ALLOCATOR.items()))}."
+        f"on {os.cpu_count()} cores, with {' '.join(map('='.join, ALLOCATOR.items()))}; "
+        f"load average {before[0]:.1f} before, {os.getloadavg()[1]:.1f} over the last five minutes."
     )
 
 

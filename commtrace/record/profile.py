@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -32,9 +33,11 @@ from commtrace.record.report import one_line
 
 __all__ = [
     "METADATA_KEY",
+    "adopt",
     "barrier",
     "communication",
     "export",
+    "keep_groups",
     "record_steps",
     "unstoppable",
     "whereabouts",
@@ -43,7 +46,9 @@ __all__ = [
 METADATA_KEY = "commtrace"
 """The top-level key of a trace that holds what commtrace adds."""
 
+_OURS = b'{"%s":' % METADATA_KEY.encode()
 _FOLDER = re.compile(rb'("traceName": ")[^\n]*/')
+_groups: list[dist.ProcessGroup] = []
 _TAIL_BYTES = 8192  # a path has 4096 at most
 _BLOCK_BYTES = 1 << 20
 
@@ -105,6 +110,15 @@ def barrier() -> None:
     dist.barrier(device_ids=[torch.cuda.current_device()] if nccl else None)
 
 
+def keep_groups() -> None:
+    """Have the groups end with the process, and not with the last DDP that knows of them.
+
+    When a group ends torch waits for gloo's threads, with the interpreter in its hands; these may
+    wait for that, to let go of a tensor, and both would wait for ever.
+    """
+    _groups.extend(dist.distributed_c10d._world.pg_map)
+
+
 def export(
     profiler: torch.profiler.profile,
     path: Path,
@@ -117,17 +131,37 @@ def export(
     Gzipped, if the name says so. ``partial`` is why it does not hold all that it should.
     Raises RecordError where the disk has no room for all of it; what it has room for is kept.
     """
-    try:
-        # The profiler makes its own file for anyone to read: it lies where only its user looks.
-        with TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as private:
-            raw = Path(private, f"{path.name}.raw")
-            whole = _write_raw(profiler, raw)
-            why = partial or (None if whole else "cut off: no room left to write it")
-            _add(raw, path, {"partial": why, **facts})
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}; make room, or use -o elsewhere") from None
+    with _private(path) as raw:
+        whole = _write_raw(profiler, raw)
+        why = partial or (None if whole else "cut off: no room left to write it")
+        _add(raw, path, {"partial": why, **facts})
     if not whole:
         raise RecordError(f"{path}: cut off: no room left to write it; make room")
+
+
+def adopt(
+    theirs: Path, path: Path, facts: Mapping[str, Any], *, partial: str | None = None
+) -> None:
+    """Write a trace that another has exported as :func:`export` would have.
+
+    What :func:`commtrace.trace_handler` has written keeps its facts. Raises RecordError where
+    the disk has no room.
+    """
+    with _private(path) as raw:
+        opened = igzip.open(theirs, "rb") if theirs.suffix == ".gz" else theirs.open("rb")
+        with opened as trace, raw.open("wb") as copy:
+            shutil.copyfileobj(trace, copy)
+        _add(raw, path, {"partial": partial, **facts})
+
+
+@contextlib.contextmanager
+def _private(path: Path) -> Iterator[Path]:
+    """A file for the raw trace: anyone may read it, so that it lies where only its user looks."""
+    try:
+        with TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as private:
+            yield Path(private, f"{path.name}.raw")
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}; make room, or use -o elsewhere") from None
 
 
 @contextlib.contextmanager
@@ -180,7 +214,7 @@ def _write_raw(profiler: torch.profiler.profile, raw: Path) -> bool:
 
 def _add(raw: Path, path: Path, facts: Mapping[str, Any]) -> None:
     # The profiler takes metadata only while it records, and this is known afterwards.
-    added = b'{"%s": %s,' % (METADATA_KEY.encode(), json.dumps(facts).encode())
+    added = _OURS + b" %s," % json.dumps(facts).encode()
     if path.suffix != ".gz":
         with raw.open("rb") as trace, create(path) as file:
             _copy(trace, added, file)
@@ -199,8 +233,10 @@ def _copy(trace: Any, added: bytes, file: Any) -> None:
     """The profiler's file, with what is added at its beginning, and without the path at its end."""
     tail = trace.seek(0, os.SEEK_END) - _TAIL_BYTES
     trace.seek(0)
-    trace.seek(trace.read(64).index(b"{") + 1)
-    file.write(added)
+    head = trace.read(64)
+    has_facts = head.startswith(_OURS)
+    trace.seek(0 if has_facts else head.index(b"{") + 1)
+    file.write(b"" if has_facts else added)
     while (left := tail - trace.tell()) > 0:
         file.write(trace.read(min(left, _BLOCK_BYTES)))
     file.write(_FOLDER.sub(rb"\1", trace.read()))

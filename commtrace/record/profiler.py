@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.autograd import profiler as autograd
 
 from commtrace.record import profile
 from commtrace.record.extras import Extras, new_profiler
+from commtrace.record.own_profiler import OWN
 
 __all__ = ["Profiler"]
 
@@ -37,12 +35,12 @@ class Profiler:
     def prepare(self) -> None:
         """Set up; what was recorded before is forgotten."""
         self.has_recorded = False
-        self.was_taken = _theirs.active
+        self.was_taken = OWN.active
         if not self.was_taken:
             self._profiler = new_profiler()
-            with _theirs.not_now():
+            with OWN.not_now():
                 self._profiler.prepare_trace()
-            _theirs.loser = self
+            OWN.begins = self.lose
 
     def start(self) -> None:
         """Record from here on; on a device what is called from here on."""
@@ -50,7 +48,7 @@ class Profiler:
             return
         _synchronize()
         self.began_ns = time.time_ns()
-        with _theirs.not_now():
+        with OWN.not_now():
             self._profiler.start_trace()
         self._running = self.has_recorded = True
         self.extras.start()
@@ -63,7 +61,7 @@ class Profiler:
         self.extras.stop()
         self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
         _synchronize()
-        with _theirs.not_now():
+        with OWN.not_now():
             self._profiler.stop_trace()
 
     def events_per_s(self, since_ns: int) -> float | None:
@@ -83,11 +81,6 @@ class Profiler:
             torch.autograd._disable_profiler()
         self._running = self.has_recorded = False
 
-    @property
-    def theirs(self) -> Path | None:
-        """What the program's own profiler wrote last, if it did."""
-        return _theirs.wrote
-
     def lose(self) -> None:
         """The program has begun to profile: what is not yet stopped is lost."""
         if self._running or not self.has_recorded:
@@ -98,59 +91,8 @@ class Profiler:
     def export(self, path: Path, facts: Mapping[str, Any], *, partial: str | None) -> None:
         """Write what was recorded, if anything was; see :func:`profile.export`."""
         if self._profiler is not None and self.has_recorded:
-            with _theirs.not_now():
+            with OWN.not_now():
                 profile.export(self._profiler, path, facts, partial=partial)
-
-
-class _Theirs:
-    """Whether a profiler that is none of ours is at work: asked where all of them begin and end."""
-
-    def __init__(self) -> None:
-        self.active = False
-        self.loser: Profiler | None = None
-        self.wrote: Path | None = None
-        self._ours = False
-
-    @contextlib.contextmanager
-    def not_now(self) -> Iterator[None]:
-        """What begins or ends meanwhile is ours."""
-        self.watch()
-        self._ours = True
-        try:
-            yield
-        finally:
-            self._ours = False
-
-    @functools.cache  # noqa: B019 - there is one
-    def watch(self) -> None:
-        """Hear of all that begin and end from now on."""
-        for name, active in (("_prepare", True), ("_enable", True), ("_disable", False)):
-            call = getattr(autograd, f"{name}_profiler")
-            setattr(autograd, f"{name}_profiler", self._heard(call, active))
-        profiler = torch.profiler.profile
-        export = profiler.export_chrome_trace
-
-        @functools.wraps(export)
-        def exported(theirs: Any, path: str, *arguments: Any, **more: Any) -> Any:
-            if not self._ours:
-                self.wrote = Path(path)
-            return export(theirs, path, *arguments, **more)
-
-        profiler.export_chrome_trace = exported
-
-    def _heard(self, call: Callable[..., Any], active: bool) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def heard(*arguments: Any, **more: Any) -> Any:
-            if not self._ours:
-                self.active = active
-                if active and self.loser:
-                    self.loser.lose()
-            return call(*arguments, **more)
-
-        return heard
-
-
-_theirs = _Theirs()
 
 
 def _synchronize() -> None:

@@ -21,6 +21,7 @@ except ModuleNotFoundError as error:
 from commtrace.record import extras, profile, without
 from commtrace.record.clock import Reading
 from commtrace.record.folder import make_folder
+from commtrace.record.own_profiler import OWN
 from commtrace.record.rank_agreement import Meeting
 from commtrace.record.report import one_line
 
@@ -143,6 +144,7 @@ def trace_handler(
         suffix = ".gz" if use_gzip else ""
         path = folder / f"{worker}.{time.time_ns()}.pt.trace.json{suffix}"
         profile.export(profiler, path, _facts(0, []))
+        OWN.moved(path)
 
     return handler
 

@@ -23,7 +23,7 @@ import torch._inductor.config  # noqa: F401
 import torch.distributed as dist
 
 from commtrace.errors import RecordError
-from commtrace.record import conceal, external, recording, without
+from commtrace.record import conceal, external, profile, recording, without
 from commtrace.record.job import Program
 from commtrace.record.labels import label_checkpoints
 from commtrace.record.rank_agreement import Meeting
@@ -130,6 +130,7 @@ def _watch_group(window: Window) -> None:
     def destroy_process_group(group: dist.ProcessGroup | None = None) -> None:
         if group in (None, dist.group.WORLD):
             window.remember()
+        profile.keep_groups()
         destroy(group)
 
     dist.destroy_process_group = destroy_process_group

@@ -119,7 +119,8 @@ class Session:
         ) as ranks:
             try:
                 with self._signals(ranks):
-                    return ranks.wait(self._meanwhile(ranks, nodes))
+                    failure = ranks.wait(self._meanwhile(ranks, nodes))
+                return failure or _of_different_steps(ranks.facts)
             finally:
                 self.facts["clock_probe"] = manifest.clock_probe(ranks.readings)
                 if facts := ranks.facts:
@@ -166,10 +167,21 @@ class Session:
         manifest.write(path, self.facts, error)
 
 
+def _of_different_steps(by_rank: Mapping[int, Mapping[str, Any]]) -> Failure | None:
+    """What is wrong where some ranks' traces are those of a profiler of their own."""
+    own = [rank for rank, facts in by_rank.items() if facts.get("own_profiler")]
+    others = sorted(by_rank.keys() - set(own))
+    if not (own and others):
+        return None
+    why = f"ran a profiler of its own, rank {others[0]} did not: their steps differ; switch it off"
+    return Failure(own[0], why)
+
+
 def _recorded(facts: Mapping[str, Any]) -> Iterator[str]:
     """What a rank has recorded, in lines for the user."""
     first, last = facts["steps"] or (None, None)
-    what = "all" if first is None else f"step {first}"
+    everything = "what the program's own profiler did" if facts.get("own_profiler") else "all"
+    what = everything if first is None else f"step {first}"
     if first != last:
         what = f"steps {first} to {last}"
     then = "" if facts["over"] else "; the program runs on, Ctrl-C ends it"

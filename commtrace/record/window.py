@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -14,20 +13,20 @@ from typing import Any
 import torch
 
 from commtrace.errors import RecordError
-from commtrace.record import conceal, profile
 from commtrace.record.amount import EVENTS, LEAST, amount
 from commtrace.record.job import Plan
+from commtrace.record.own_profiler import OWN
 from commtrace.record.profiler import Profiler
 from commtrace.record.rank_agreement import Meeting
+from commtrace.record.trace_file import TraceFile
 from commtrace.units import counted
 
 __all__ = ["Window"]
 
-_OWN_PROFILER = (
-    "the program ran a profiler of its own: switch that off, or give it commtrace.trace_handler "
-    "and start the program without commtrace record"
+_TAKEN = (
+    "the program ran a profiler of its own, whose traces are gone or were never written: let it "
+    "export them (on_trace_ready=commtrace.trace_handler(FOLDER)), or switch it off"
 )
-_ITS_TRACES = "the program ran a profiler of its own: analyze what it wrote, {}, or switch it off"
 
 
 class _Stage(Enum):
@@ -41,10 +40,8 @@ class Window:
     """The part of a program that is recorded, into one file.
 
     ``step`` is called when a step has ended. Until the window comes, all is recorded, too,
-    for a program that never calls it: ``begin`` starts that, ``pause`` limits it. ``written``
-    is called with clocks' readings and other facts once the file is there, and whether the
-    program is ``over``. Outside the window
-    a step costs a few comparisons.
+    for a program that never calls it: ``begin`` starts that, ``pause`` limits it. The file and
+    its arguments are ``TraceFile``'s. Outside the window a step costs a few comparisons.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class Window:
         facts: Mapping[str, Any],
         written: Callable[[Meeting, dict[str, Any]], object] = lambda *_: None,
     ) -> None:
-        self._plan, self._path, self._facts, self._written = plan, path, facts, written
+        self._plan, self._file = plan, TraceFile(path, facts, written)
         self._stage = _Stage.WAITING
         self._requested = not plan.on_signal
         self._first = None if plan.on_signal else plan.first
@@ -70,7 +67,6 @@ class Window:
         self._step: torch.profiler.record_function | None = None
         self._meeting = Meeting()
         self._unsaved: str | None = None
-        self._known: dict[str, Any] | None = None
         self._recounted_at = 0
         self.steps_in_backward = False
 
@@ -131,14 +127,15 @@ class Window:
         self._profiler = self._whole = Profiler()
         self._meeting.close()
         self._meeting = Meeting()  # what the ranks agreed on is over, too
-        self._path.unlink(missing_ok=True)
+        self._file.discard()
         self._unsaved = self._last = None
         self._first = None if self._plan.on_signal else self._plan.first
         self._stage = _Stage.WAITING
 
     def remember(self) -> None:
         """The default group is about to go: keep what only it tells."""
-        self._known = self._tell()
+        adopted = OWN.wrote if self._profiler.was_taken else None
+        self._file.remember(adopted.began_ns if adopted else self._profiler.began_ns)
 
     def abandon(self) -> None:
         """This is a forked child now: the window is its parent's."""
@@ -158,23 +155,30 @@ class Window:
                 raise RecordError(self._unsaved)
             return
         short = self._shortfall()
-        self._profiler = self._whole
-        if self._profiler.has_recorded:
-            self._save(error or short, over=True)
+        if not self._profiler.was_taken:
+            if self._stage is not _Stage.RECORDING or not (error or self._recorded):
+                self._give_up()
+            if self._profiler.has_recorded:
+                self._save(error or short, over=True)
+        elif OWN.wrote and not short:
+            self._file.adopt(OWN.wrote, self._meeting, error)
         self._stage = _Stage.OVER
         if short and not error:
             raise RecordError(short)
 
+    def _give_up(self) -> None:
+        """No step of the window comes to its end: what was recorded before has to do."""
+        self._unmark()
+        self._profiler.stop()
+        self._profiler, self._stage = self._whole, _Stage.WAITING
+
     def _shortfall(self) -> str | None:
         """What is missing from what was asked for."""
         if self._profiler.was_taken:
-            its = self._profiler.theirs
-            if its is None:
-                return _OWN_PROFILER
-            return conceal.message(_ITS_TRACES.format(its), sys.argv[1:])
+            return None if OWN.wrote and OWN.wrote.path.exists() else _TAKEN
         if not self._requested:
             return "no signal came to begin the recording: send SIGUSR1, or leave --on-signal out"
-        if self._stage is _Stage.RECORDING:
+        if self._stage is _Stage.RECORDING and self._recorded:
             if self._chooses and self._recorded >= LEAST:
                 return None
             return f"the program ended after step {self._ended}, within the window: {self._plan}"
@@ -217,7 +221,6 @@ class Window:
     def _start(self) -> None:
         if self._chooses:
             self._amount = self._meeting.agree("number of steps", self._choose())
-        self._whole = self._profiler  # there is a step to record, so that nobody wants the rest
         self._profiler.start()
         self._first = self._ended + 1
         if self._plan.seconds is not None:
@@ -229,6 +232,7 @@ class Window:
 
     def _next(self) -> None:
         self._unmark()
+        self._whole = self._profiler  # there is a step of the window: nobody wants what was before
         if self._last is None and time.monotonic() >= self._until:
             self._last = self._meeting.agree("last step", self._ended)
         if self._profiler.was_taken:
@@ -242,6 +246,8 @@ class Window:
             self._mark()
 
     def _mark(self) -> None:
+        if self._profiler.was_taken:  # their steps are not ours
+            return
         self._step = torch.profiler.record_function(f"ProfilerStep#{self._ended + 1}")
         self._step.__enter__()
 
@@ -250,30 +256,16 @@ class Window:
             self._step.__exit__(None, None, None)
             self._step = None
 
-    def _save(self, partial: str | None, *, over: bool) -> None:
+    def _save(self, why_partial: str | None, *, over: bool) -> None:
         whole = self._stage is not _Stage.RECORDING
         self._unmark()
         self._profiler.stop()
-        if not partial:
+        if not why_partial:
             self._meeting.read()
-        self._meeting.close()
         self._stage = _Stage.OVER
-        known = self._tell()
-        if known["backend"] is None and self._known:
-            known = self._known
-        facts = {
-            **known,
-            **self._facts,
-            "steps": None if whole else [self._first, self._ended],
-            "seconds": round(self._profiler.recorded_s, 3),
-            **self._profiler.extras.facts(),
-            "notes": [*self._notes(whole, known), *self._meeting.notes],
-        }
-        probed = [reading.to_dict() for reading in self._meeting.readings]
-        with profile.unstoppable():
-            self._profiler.export(self._path, {**facts, "clock_probe": probed}, partial=partial)
-        kept = ("backend", "steps", "seconds", "machine", "notes")
-        self._written(self._meeting, {**{key: facts[key] for key in kept}, "over": over})
+        steps = None if whole else [self._first, self._ended]
+        notes = self._notes(whole)
+        self._file.save(self._profiler, self._meeting, steps, notes, why_partial, over=over)
 
     def _on_amount(self, last: int) -> Iterator[str]:
         """Why there are fewer steps than the default."""
@@ -285,10 +277,7 @@ class Window:
                 f"more would have left over {EVENTS:,} events"
             )
 
-    def _tell(self) -> dict[str, Any]:
-        return {**profile.whereabouts(), **profile.communication(self._profiler.began_ns)}
-
-    def _notes(self, whole: bool, known: Mapping[str, Any]) -> list[str]:
+    def _notes(self, whole: bool) -> list[str]:
         notes = []
         if whole and not self._ended:
             length = f"its first {self._profiler.recorded_s:.1f} s"
@@ -302,6 +291,4 @@ class Window:
             notes.append(f"the program counts its own steps; the first ended after {before}")
         if self._chooses and self._last is not None:
             notes += self._on_amount(self._last)
-        if known["backend"] is None:
-            notes.append("the program has no process group: rank and world size as it was started")
         return notes

@@ -21,7 +21,7 @@ import pytest
 import commtrace
 from commtrace import cli
 from commtrace.errors import RecordError, UsageError
-from commtrace.record import Place, Plan, processes, record, record_program
+from commtrace.record import Place, Plan, processes, record, record_program, session
 
 torch = pytest.importorskip("torch")
 
@@ -302,18 +302,33 @@ def test_a_window_that_is_never_reached(train: str, tmp_path: Path) -> None:
 def test_a_program_with_a_profiler_of_its_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch, torch.distributed as dist\n"
+        "import sys, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
-        "with torch.profiler.profile():\n"
+        "write = torch.profiler.tensorboard_trace_handler(sys.argv[1])\n"
+        "with torch.profiler.profile(on_trace_ready=write):\n"
         "    dist.all_reduce(torch.ones(8))\n"
+        "dist.destroy_process_group()\n"
     )
+    told: list[str] = []
     out = tmp_path / "out"
-    with pytest.raises(RecordError) as caught:
-        record_program([str(script)], world_size=1, out=out)
-    assert str(caught.value) == (
-        "rank 0: the program ran a profiler of its own: switch that off, or give it "
-        "commtrace.trace_handler and start the program without commtrace record; "
-        f"no trace was written to {out}"
+    record_program([str(script), str(tmp_path / "log")], world_size=2, out=out, tell=told.append)
+    assert manifest(out)["status"] == "complete"
+    assert [rank["own_profiler"] for rank in manifest(out)["ranks"]] == [True, True]
+    assert told[0].startswith("recorded what the program's own profiler did, ")
+    (operation,) = commtrace.load(out).operations.to_dict("records")
+    assert (operation["op"], operation["group"]) == ("all_reduce", "0")
+
+
+def test_ranks_of_which_one_profiles_itself_have_no_steps_in_common() -> None:
+    def said(*own: int) -> str:
+        facts = {rank: {"own_profiler": True} if rank in own else {} for rank in range(3)}
+        failure = session._of_different_steps(facts)
+        return f"rank {failure.rank} {failure.message}" if failure else ""
+
+    assert not said()
+    assert not said(0, 1, 2)
+    assert said(0, 2) == (
+        "rank 0 ran a profiler of its own, rank 1 did not: their steps differ; switch it off"
     )
 
 

@@ -16,11 +16,14 @@ from commtrace.errors import RecordError, UsageError
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
+
 import commtrace  # noqa: E402
 from commtrace.record import rank_agreement  # noqa: E402
 from commtrace.record import recording as recordings  # noqa: E402
 from commtrace.record.job import Plan  # noqa: E402
 from commtrace.record.manifest import partial  # noqa: E402
+from commtrace.record.own_profiler import OWN  # noqa: E402
 from commtrace.record.profiler import Profiler  # noqa: E402
 from commtrace.record.step_detection import Steps  # noqa: E402
 from commtrace.record.window import Window  # noqa: E402
@@ -105,14 +108,18 @@ def test_without_steps_it_does_not_record_for_ever(make: Make, path: Path) -> No
     assert spans(read(path), "aten::ones") == ["aten::ones"]
 
 
-@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize("steps", [2, 3, 4])
 def test_a_window_that_no_step_reaches(make: Make, path: Path, steps: int) -> None:
     window = make()
     window.begin()
     work(steps, window)
+    torch.zeros(8)
     with pytest.raises(RecordError, match=r"no step reached the window \(3 to 8 steps within"):
         window.close()
-    assert spans(read(path), "aten::ones") == ["aten::ones"] * steps
+    kept = min(steps, 3)  # with the fourth the profiler warms up
+    assert spans(read(path), "aten::ones") == ["aten::ones"] * kept
+    assert read(path)["commtrace"]["steps"] is None
+    assert not spans(read(path), "ProfilerStep")
     assert partial(path) == read(path)["commtrace"]["partial"]
     assert f"ended after step {steps}; choose a lower --start-step" in (partial(path) or "")
 
@@ -144,21 +151,26 @@ def test_ranks_that_cannot_agree_say_so_once(monkeypatch: Any) -> None:
     assert note == "the ranks could not agree on the lowest number of steps: Broken pipe"
 
 
-def test_a_program_that_ends_within_its_window(make: Make, path: Path) -> None:
+@pytest.mark.parametrize("steps", [5, 6])
+def test_a_program_that_ends_within_its_window(make: Make, path: Path, steps: int) -> None:
     window = make()
     window.begin()
-    work(5, window)
-    with pytest.raises(RecordError, match="the program ended after step 5, within the window"):
+    work(steps, window)
+    said = f"the program ended after step {steps}, within the window: 3 to 8 steps within 10 s"
+    with pytest.raises(RecordError, match=said):
         window.close()
-    assert spans(read(path), "aten::ones") == ["aten::ones"]
+    assert spans(read(path), "aten::ones") == ["aten::ones"] * (steps - 4)
 
 
 def test_a_program_that_fails_within_its_window(make: Make, path: Path) -> None:
     window = make()
     window.begin()
-    work(5, window)
+    work(4, window)
+    torch.zeros(8)
     window.close("ValueError: no")
     assert partial(path) == "ValueError: no"
+    assert spans(read(path), "aten::zeros") == ["aten::zeros"]  # where it failed
+    assert not spans(read(path), "aten::ones")
 
 
 class Clock:
@@ -195,10 +207,14 @@ def test_the_default_window_is_as_long_as_the_steps_let_it(
 def test_the_default_window_of_a_long_program(make: Make, path: Path) -> None:
     window = make()
     window.begin()
-    for _ in range(10_000):
-        window.step()
-    window.close()
+    work(12, window)
     assert read(path)["commtrace"]["steps"] == [5, 12]
+    assert not torch.autograd._profiler_enabled()
+    began_s = time.process_time()
+    for _ in range(9_988):
+        window.step()
+    assert time.process_time() - began_s < 0.5  # 50 µs each; it takes a thousandth of that
+    window.close()
 
 
 @pytest.mark.parametrize(
@@ -279,47 +295,104 @@ def test_a_signal_that_never_comes(make: Make, path: Path) -> None:
     assert not path.exists()
 
 
-def test_it_gives_way_to_the_programs_own_profiler(
-    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("commtrace.record.profiler._theirs.wrote", None)
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OWN, "wrote", None)
+
+
+@pytest.mark.usefixtures("own")
+def test_it_gives_way_to_the_programs_own_profiler(make: Make, path: Path) -> None:
     window = make(first=3, steps=1)
     window.begin()
     with torch.profiler.profile() as own:
         work(4, window)
     assert own.events()
-    with pytest.raises(RecordError, match=r"a profiler of its own: .* commtrace\.trace_handler"):
+    assert not [event for event in own.events() if event.name.startswith("ProfilerStep")]
+    with pytest.raises(RecordError, match=r"a profiler of its own, whose traces are gone or were"):
         window.close()
     assert not path.exists()
 
 
-def test_it_says_where_the_programs_own_profiler_wrote(
-    make: Make, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("suffix", ["json", "json.gz"])
+def test_what_the_programs_own_profiler_wrote_is_the_recording(
+    make: Make, path: Path, tmp_path: Path, suffix: str
 ) -> None:
-    monkeypatch.setattr("commtrace.record.profiler._theirs.wrote", None)
+    told: list[Any] = []
+    window = make(lambda meeting, facts: told.append(facts), first=3, steps=1)
+    window.begin()
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
+    files = tmp_path / "log"
+    files.mkdir()
+
+    def ready(profiler: Any) -> None:
+        profiler.export_chrome_trace(str(files / f"own.{suffix}"))
+
+    with torch.profiler.profile(schedule=schedule, on_trace_ready=ready) as own:
+        for _ in range(6):
+            work(1, window)
+            own.step()
+    window.close()
+    content = read(path)
+    assert spans(content, "ProfilerStep") == ["ProfilerStep#2", "ProfilerStep#3"]
+    assert spans(content, "aten::ones") == ["aten::ones"] * 2
+    ours = content["commtrace"]
+    assert (ours["partial"], ours["steps"], ours["own_profiler"]) == (None, None, True)
+    assert ours["notes"][0] == (
+        "the program ran a profiler of its own: this is what it wrote last, and no other steps"
+    )
+    (facts,) = told
+    assert facts["own_profiler"]
+    assert 0 <= facts["seconds"] < 60
+    assert (files / f"own.{suffix}").exists()
+    assert commtrace.load(path).ranks["rank"].tolist() == [0]
+
+
+@pytest.mark.usefixtures("own")
+def test_what_our_handler_wrote_is_the_recording_too(
+    make: Make, path: Path, tmp_path: Path
+) -> None:
     window = make(first=3, steps=1)
     window.begin()
-    own = tmp_path / "own.json"
-    with torch.profiler.profile(on_trace_ready=lambda p: p.export_chrome_trace(str(own))):
+    with torch.profiler.profile(on_trace_ready=commtrace.trace_handler(tmp_path / "log")):
         work(4, window)
-    assert f"analyze what it wrote, {own}, or switch it off" in (window._shortfall() or "")
-    monkeypatch.setattr("sys.argv", ["train.py", "--data", str(own)])  # hidden, as arguments are
-    with pytest.raises(RecordError, match=r"analyze what it wrote, \*\*\*, or switch it off"):
-        window.close()
-    assert own.exists()
-    assert not path.exists()
+    window.close()
+    assert path.read_bytes().startswith(b"\x1f\x8b")
+    assert spans(read(path), "aten::ones") == ["aten::ones"] * 4
+    text = gzip.decompress(path.read_bytes())
+    assert text.count(b'"commtrace":') == 1
 
 
-@pytest.fixture
-def counted(make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
-    window = make(first=3, steps=2)
+@pytest.mark.usefixtures("own")
+def test_a_profiler_of_its_own_that_is_done_before_the_window_is_no_matter(
+    make: Make, path: Path, tmp_path: Path
+) -> None:
+    window = make(first=4, steps=2)
+    window.begin()
+    with torch.profiler.profile() as own:
+        work(1, window)
+    own.export_chrome_trace(str(tmp_path / "own.json"))
+    work(6, window)
+    window.close()
+    assert spans(read(path), "ProfilerStep") == ["ProfilerStep#4", "ProfilerStep#5"]
+    assert "own_profiler" not in read(path)["commtrace"]
+
+
+def counting(window: Window, monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """Count the steps of what optimizers are made from now on."""
     window.begin()
     optimizers = torch.optim.Optimizer
     monkeypatch.setattr(optimizers, "profile_hook_step", staticmethod(optimizers.profile_hook_step))
     steps = Steps(window)
     steps.watch_optimizers()
     monkeypatch.setattr(recordings, "_steps", steps)
-    yield steps
+    return steps
+
+
+@pytest.fixture
+def counted(make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    window = make(first=3, steps=2)
+    yield counting(window, monkeypatch)
     window.close("over")
 
 
@@ -348,6 +421,36 @@ def test_the_first_optimizer_that_steps_counts(path: Path) -> None:
         assert sum(s["ts"] <= event["ts"] < s["ts"] + s["dur"] for s in steps) == 1
         end = event["ts"] + event["dur"]
         assert any(s["ts"] <= event["ts"] and end <= s["ts"] + s["dur"] for s in steps)
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "batches", "steps"),
+    [(1, 1, [5, 12]), (1, 4, [5, 12]), (2, 1, [5, 12]), (0, 1, None)],
+    ids=["one", "accumulated", "two in turn", "none"],
+)
+def test_the_default_window_by_what_optimizers_do(
+    make: Make,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    optimizers: int,
+    batches: int,
+    steps: list[int] | None,
+) -> None:
+    window = make()
+    counting(window, monkeypatch)
+    each = [optimizer() for _ in range(optimizers)]
+    for _ in range(14):
+        for _ in range(batches):
+            torch.ones(8)
+        for one in each:
+            one.step()
+    window.close()
+    content = read(path)
+    assert (content["commtrace"]["steps"], content["commtrace"]["partial"]) == (steps, None)
+    recorded = 8 if steps else 14
+    assert len(spans(content, "aten::ones")) == recorded * batches
+    assert len(spans(content, "Optimizer.step#")) == recorded * optimizers
+    assert len(spans(content, "ProfilerStep")) == (8 if steps else 0)
 
 
 @pytest.mark.usefixtures("counted")
@@ -445,6 +548,23 @@ def test_a_program_that_says_too_few_steps(counted: Steps, path: Path) -> None:
 
 def test_a_step_that_nobody_counts_does_nothing() -> None:
     commtrace.step()
+
+
+def test_a_group_that_is_destroyed_ends_with_the_process(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from commtrace.record import profile, runner
+
+    kept: list[Any] = []
+    monkeypatch.setattr(profile, "_groups", kept)
+    for module in (dist, dist.distributed_c10d):
+        monkeypatch.setattr(module, "destroy_process_group", dist.destroy_process_group)
+    runner._watch_group(make())
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    groups = {dist.group.WORLD, dist.new_group([0])}
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+    assert set(kept) == groups
 
 
 def test_recording_all_of_a_context(tmp_path: Path) -> None:
