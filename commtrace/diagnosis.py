@@ -122,14 +122,15 @@ class Diagnosis:
 class Verdict:
     """A diagnosis, and what it takes to weigh its findings.
 
-    ``step_time_ns`` is the time that costs are a share of: of the steps if ``in_steps``, else
-    of the whole run; findings of the rules in ``good_news`` are no faults.
+    ``step_time_ns`` is the time that costs are a share of: of so many ``steps`` if
+    ``in_steps``, else of the whole run; findings of the rules in ``good_news`` are no faults.
     """
 
     diagnosis: Diagnosis
     step_time_ns: int
     good_news: frozenset[str]
     in_steps: bool = True
+    steps: int = 1
 
     @property
     def faults(self) -> tuple[Finding, ...]:

@@ -22,6 +22,13 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``pytest tests/reports --regenerate`` after a change of what reports say."""
+    parser.addoption(
+        "--regenerate", action="store_true", help="write expected texts anew; look at the diff"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What records for real first: begun last, one worker would end minutes behind the other.
 

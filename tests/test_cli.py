@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from commtrace import __version__
-from commtrace.cli import main
+from commtrace.cli import app, main
 from commtrace.record import Place
 from commtrace.reports.formats import json as json_report
 
@@ -482,6 +482,67 @@ def test_version_help_and_workloads(capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert "all_reduce\n    What" in out
     assert "elements=" in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("explain late-r", ["late-receiver", "late-root"]),
+        ("analyze TRACE --select stra", ["straggler"]),
+        ("analyze TRACE --ignore pipe", ["pipeline-bubble"]),
+        ("analyze TRACE --format m", ["markdown"]),
+        ("record all_re", ["all_reduce"]),
+        ("record all_reduce --backend n", ["nccl"]),
+        ("wor", ["workloads"]),
+        ("analyze no_such_file", []),  # the shell completes files itself
+    ],
+)
+def test_a_shell_completes_what_was_typed(
+    typed: str, offered: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the script of --show-completion asks."""
+    monkeypatch.setenv("_COMMTRACE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"commtrace {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    assert main([]) == 0
+    assert capsys.readouterr().out.split() == offered
+
+
+def test_the_names_that_complete_are_the_rules() -> None:
+    from commtrace.cli import _rules
+    from commtrace.rules import RULES
+
+    assert _rules() == list(RULES)
+
+
+def test_the_completions_script_is_shown(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "zsh")
+    assert main(["--show-completion"]) == 0
+    assert "_COMMTRACE_COMPLETE=complete_zsh commtrace" in capsys.readouterr().out
+
+
+COMMANDS = ("analyze", "explain", "record", "workloads", "open")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_says_its_default(command: str) -> None:
+    from typer.main import get_command
+
+    options: Any = vars(get_command(app))["commands"][command].params
+    unsaid = [
+        option.name
+        for option in options
+        if not option.required and "default" not in option.help and not option.show_default
+    ]
+    assert unsaid == []
+
+
+def test_the_commands_are_told_in_whole_sentences(capsys: Captured) -> None:
+    """In the 80 columns that a terminal has none is cut."""
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {command}  " in out for command in COMMANDS)
+    assert "..." not in out[out.index("Commands:") :]
 
 
 @pytest.mark.parametrize(

@@ -21,23 +21,30 @@ _ALIGN = {"<": "left", ">": "right"}
 def render(analysis: Analysis) -> str:
     """The same facts as in the terminal; every text is escaped."""
     name, *facts = map(escape, content.headline(analysis))
-    parts = [f"<p><b>{name}</b><br>{'<br>'.join(facts)}</p>"]
-    parts += [_section(section) for section in content.sections(analysis, bar=12)]
-    if notes := content.notes(analysis.notes):
-        parts.append(
-            f"<p>Notes</p><ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
-        )
-    parts.append(_findings(analysis.verdict))
+    verdict = map(escape, content.verdict(analysis))
+    parts = [
+        f"<p><b>{name}</b><br>{'<br>'.join(facts)}</p>",
+        f"<p><b>{'<br>'.join(verdict)}</b></p>",
+        *(_section(section) for section in content.sections(analysis, bar=12)),
+        _list("Notes", content.notes(analysis.notes)),
+        _findings(analysis.verdict),
+        _list("Not checked", content.unchecked(analysis)),
+    ]
     return f"<div>{''.join(parts)}</div>"
+
+
+def _list(title: str, lines: list[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<p>{title}</p><ul>{items}</ul>" if lines else ""
 
 
 def _findings(verdict: Verdict) -> str:
     listed = "".join(
-        f"<li><b>{escape(told.summary)}</b><br>{'<br>'.join(map(escape, told.lines))}</li>"
-        for told in findings.told(verdict)
+        f"<li><b>{escape(text.summary)}</b><br>{'<br>'.join(map(escape, text.lines))}</li>"
+        for text in findings.texts(verdict)
     )
     closing = "<br>".join(map(escape, findings.closing(verdict)))
-    return f"<p>Findings</p><ol>{listed}</ol><p>{closing}</p>"
+    return f"<p>Findings</p><ol>{listed}</ol><p>{closing}</p>" if listed or closing else ""
 
 
 def _section(section: Section) -> str:

@@ -17,7 +17,7 @@ from commtrace.causal.compared import among_those_there
 from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Note, Verdict
 from commtrace.errors import UsageError
 from commtrace.metrics.run.places import place
-from commtrace.metrics.run.whole import whole
+from commtrace.metrics.run.whole import step_count, whole
 from commtrace.rules._rule import Rule
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def verdict(run: Measures, diagnosis: Diagnosis) -> Verdict:
     """A trace's diagnosis with what its findings are weighed by."""
     good_news = frozenset(name for name, rule in RULES.items() if rule.good_news)
     its = whole(run)
-    return Verdict(diagnosis, its.time_ns, good_news, its.in_steps)
+    return Verdict(diagnosis, its.time_ns, good_news, its.in_steps, step_count(run))
 
 
 def _ordered(findings: list[Finding]) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jsonschema
 import pytest
@@ -14,7 +15,8 @@ from commtrace.analysis import Analysis
 from commtrace.diagnosis import Diagnosis, Evidence, Finding, Verdict
 from commtrace.measures import Measures
 from commtrace.reports import Look, notebook
-from commtrace.reports.content.findings import closing, told
+from commtrace.reports.content.findings import closing, texts
+from commtrace.reports.content.saving import saving
 from commtrace.reports.formats import json as json_report
 from commtrace.reports.formats import markdown
 from commtrace.reports.formats import text as terminal
@@ -49,9 +51,24 @@ def reported(make_trace: Make, judged: Verdict) -> Analysis:
     return replace(Run(make_trace(), "run").analysis(select=["straggler"]), verdict=judged)
 
 
-def test_without_steps_a_cost_is_a_share_of_the_run() -> None:
-    (shown,) = told(replace(verdict(FINDING), in_steps=False))
-    assert shown.lines[0].startswith("costs at most 11.0 ms (11 % of the run)")
+@pytest.mark.parametrize(
+    ("end_ns", "weighed", "said"),
+    [
+        (100 * MS, {"steps": 4}, "2.75 ms per step (11 % of step time), 11 ms in all"),
+        (25 * MS, {"steps": 4}, "11 ms in all (11 % of step time)"),  # within one step
+        (100 * MS, {"steps": 1}, "11 ms in all (11 % of step time)"),
+        (100 * MS, {"in_steps": False}, "11 ms in all (11 % of the run)"),
+    ],
+)
+def test_a_saving_is_said_per_step_and_in_all(end_ns: int, weighed: Any, said: str) -> None:
+    found = replace(FINDING, end_ns=end_ns)
+    judged = replace(verdict(found), **weighed)
+    assert saving(found, judged) == f"potential saving: up to {said}"
+    assert texts(judged)[0].lines[0] == saving(found, judged)
+
+
+def test_what_has_no_cost_promises_no_saving() -> None:
+    assert saving(replace(FINDING, cost_ns=0), verdict()) is None
 
 
 def test_a_finding_its_cost_its_cure_and_its_symptoms(make_trace: Make) -> None:
@@ -61,9 +78,10 @@ def test_a_finding_its_cost_its_cure_and_its_symptoms(make_trace: Make) -> None:
     assert shown[shown.index("Findings") :].splitlines() == [
         "Findings",
         "1. rank 5 is last in 38 of 40 steps",
-        "   costs at most 11.0 ms (11 % of the steps) · high confidence · straggler",
+        "   potential saving: up to 11 ms in all (11 % of step time)",
+        "   high confidence · straggler",
         "   → look at its data loader",
-        "   also seen as: host-late (2×), jitter",
+        "   related: host-late (2×), jitter",
         "",
         "2. ranks disagree",
         "   low confidence · desync",
@@ -72,23 +90,15 @@ def test_a_finding_its_cost_its_cure_and_its_symptoms(make_trace: Make) -> None:
         "Good news: all is fast (at-the-roofline)",
     ]
     assert shown.splitlines()[-1] in markdown.render(reported(make_trace, judged))
-    assert "also seen as: host-late" in notebook.render(reported(make_trace, judged))
+    assert "related: host-late" in notebook.render(reported(make_trace, judged))
     assert judged.faults == judged.diagnosis.findings[:-1]
 
 
 @pytest.mark.parametrize(
     ("judged", "said"),
     [
-        (verdict(), ["No findings."]),
-        (verdict(GOOD), ["No findings.", "Good news: all is fast (at-the-roofline)"]),
-        (
-            verdict(jitter="x"),
-            ["No findings.", "1 rule could not look: jitter; --format json says why."],
-        ),
-        (
-            verdict(FINDING, a="", b="", c="", d=""),
-            ["4 rules could not look; --format json says why."],
-        ),
+        (verdict(), []),
+        (verdict(GOOD), ["Good news: all is fast (at-the-roofline)"]),
         (verdict(*[FINDING] * 13), ["3 more are not shown."]),
     ],
 )

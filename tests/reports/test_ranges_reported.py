@@ -78,7 +78,7 @@ def analysed(make_trace: Make, labels: list[tuple[str, int, int]], **more: Any) 
 
 def table(shown: str) -> list[str]:
     lines = shown[shown.index("\nLabelled ranges") :].split("\n\n")[0].splitlines()
-    return lines[4:-2] if lines[-1].startswith("launched") else lines[4:-1]
+    return lines[4 : next(i for i, line in enumerate(lines) if line.startswith("x best:"))]
 
 
 def test_nested_labels_are_indented_and_pytorchs_own_left_to_the_json(make_trace: Make) -> None:

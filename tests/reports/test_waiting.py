@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from html import escape
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from commtrace.analysis import Analysis
+from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.metrics.run.collectives import COLLECTIVES
 from commtrace.reports import Look, notebook
@@ -65,15 +68,24 @@ def test_a_straggler_is_named_with_what_it_costs(make_trace: Make) -> None:
     assert lines[3] == said
     start = lines.index("Who waits for whom")
     assert lines[start + 2 : start + 8] == [
-        "rank  arrived last  waited         wait",
-        "   0       0 of 10  100 ms            0",
-        "   1       0 of 10  100 ms            0",
-        "   2      10 of 10       0       300 ms",
-        "   3       0 of 10  100 ms            0",
-        "Sums over operations; what it made others wait is over their ranks, too.",
+        "rank  arrived last  waited  caused",
+        "   0       0 of 10  100 ms       0",
+        "   1       0 of 10  100 ms       0",
+        "   2      10 of 10       0  300 ms",
+        "   3       0 of 10  100 ms       0",
+        "Sums over operations; the wait caused is over all ranks that waited.",
     ]
     assert said in markdown.render(analysis)
     assert said in notebook.render(analysis)
+
+
+@pytest.mark.parametrize("rule", ["straggler", "jitter", "late-sender"])
+def test_what_a_finding_explains_is_not_explained_twice(make_trace: Make, rule: str) -> None:
+    analysis = run_of(make_trace, always_late(LATE))
+    found = Finding(rule, "who waits", (), (), 0, 1, 1, (), (), "mend it", "high")
+    diagnosis = replace(analysis.verdict.diagnosis, findings=(found,))
+    judged = replace(analysis.verdict, diagnosis=diagnosis)
+    assert straggler(replace(analysis, verdict=judged)) is None
 
 
 @pytest.mark.parametrize(
@@ -88,16 +100,20 @@ def test_who_does_not_stand_out_is_not_blamed(make_trace: Make, late_ms: Any) ->
     assert straggler(run_of(make_trace, late_ms)) is None
 
 
-def test_the_straggler_of_one_group(make_trace: Make) -> None:
-    """Each group has its own, so that nobody causes most of the waiting."""
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("0", "ranks 0,1"), ("tp:0", "tp (ranks 0,1)"), ("mesh_<b>", "<b> (ranks 0,1)")],
+)
+def test_the_straggler_of_one_group(make_trace: Make, name: str, said: str) -> None:
+    """Each group has its own, so that nobody causes most of the waiting; a name is no markup."""
     called, groups = [], []
-    for members, name in (((0, 1), "<b>"), ((2, 3), "1"), ((4, 5), "2")):
+    for members, group in (((0, 1), name), ((2, 3), "1"), ((4, 5), "2")):
         for rank in members:
             told = ",".join(map(str, members))
-            groups.append({"rank": rank, "group": name, "ranks": told})
+            groups.append({"rank": rank, "group": group, "ranks": told})
             late = 10 + (rank == 1) if rank % 2 else 0
             called += [
-                {"op": "all_reduce", "group": name, "group_size": 2, "seq": seq, "rank": rank}
+                {"op": "all_reduce", "group": group, "group_size": 2, "seq": seq, "rank": rank}
                 | {"start_ns": (100 * seq + late) * MS, "duration_ns": (20 - late) * MS}
                 for seq in range(12)
             ]
@@ -106,11 +122,11 @@ def test_the_straggler_of_one_group(make_trace: Make) -> None:
         collectives=called, groups=groups, ranks=[{**row, "start_ns": 0} for row in ranks]
     )
     analysis = Run(trace, "run").analysis(select=["unfit-trace"])
-    said = straggler(analysis)
-    assert said is not None
-    assert said.startswith("In group <b>, rank 1 arrived last in 12 of 12 operations")
-    assert "In group &lt;b&gt;, rank 1" in notebook.render(analysis)
-    assert "In group &lt;b&gt;, rank 1" in markdown.render(analysis)
+    found = straggler(analysis)
+    assert found is not None
+    assert found.startswith(f"Among {said}, rank 1 arrived last in 12 of 12 operations")
+    assert f"Among {escape(said)}, rank 1" in notebook.render(analysis)
+    assert f"Among {escape(said)}, rank 1" in markdown.render(analysis)
 
 
 def test_missing_ranks_make_waits_a_bound(make_trace: Make) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "Whole",
     "of_time",
     "share_pct",
+    "step_count",
     "steps_without_work",
     "wall_ns",
     "whole",
@@ -76,6 +77,14 @@ def whole(run: Measures) -> Whole:
     span_ns, steps_ns = _span_ns(run), _steps_ns(run)
     in_steps = _has_steps(run) and steps_ns >= _HELD * span_ns
     return Whole(steps_ns if in_steps else span_ns, in_steps)
+
+
+def step_count(run: Measures) -> int:
+    """How many steps the rank with most of them has; 1 where shares are of the run."""
+    if not whole(run).in_steps:
+        return 1
+    steps = run.steps[run.steps["label"].isna()]
+    return int(steps.groupby("rank")["step"].nunique().max())
 
 
 def steps_without_work(run: Measures) -> tuple[Note, ...]:

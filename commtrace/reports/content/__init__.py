@@ -11,6 +11,8 @@ from commtrace.metrics.run import ranges as labels
 from commtrace.metrics.run.collectives import collectives_by_dimension
 from commtrace.reports.content import ranges, tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
+from commtrace.reports.content.unchecked import unchecked
+from commtrace.reports.content.verdict import verdict
 from commtrace.table import rows
 from commtrace.trace_tables import CUT_BEFORE_GPU
 from commtrace.units import clean, counted, duration, percent
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from commtrace.analysis import Analysis
     from commtrace.diagnosis import Note
 
-__all__ = ["headline", "notes", "sections"]
+__all__ = ["headline", "notes", "sections", "unchecked", "verdict"]
 
 _NOTES = 12
 _NAMED = 4
@@ -50,7 +52,7 @@ def headline(analysis: Analysis) -> list[str]:
         clean(run.name),
         *filter(None, [ranges.answer(analysis)]),
         " · ".join(clean(fact, 60) for fact in facts),
-        clean(_verdict(rows(devices(analysis.measures)), {note.code for note in analysis.notes})),
+        clean(_exposure(rows(devices(analysis.measures)), {note.code for note in analysis.notes})),
         *filter(None, [waiting.straggler(analysis)]),
     ]
 
@@ -77,7 +79,7 @@ def notes(notes: Sequence[Note]) -> list[str]:
     return [*map(_note, notes[:_NOTES]), *more(len(notes), _NOTES)]
 
 
-def _verdict(devices: list[dict[str, Any]], codes: set[str]) -> str:
+def _exposure(devices: list[dict[str, Any]], codes: set[str]) -> str:
     if not any(row["communication_ns"] for row in devices):
         if CUT_BEFORE_GPU in codes:
             return "The trace ends before its GPU events: its communication is unknown."
@@ -86,7 +88,7 @@ def _verdict(devices: list[dict[str, Any]], codes: set[str]) -> str:
         return "No communication."
     busy = [row for row in devices if row["communication_ns"] and row["span_ns"]]
     if not busy:
-        return "How much of the communication is exposed cannot be told."
+        return "How much of the communication is exposed is unknown."
     least, most = min(busy, key=exposed_share), max(busy, key=exposed_share)
     shares = [percent(row["exposed_communication_ns"], row["span_ns"]) for row in (least, most)]
     if shares[0] == shares[1]:

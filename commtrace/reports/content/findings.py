@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commtrace.reports.content.saving import saving
 from commtrace.reports.content.tables import more
-from commtrace.units import clean, counted, duration, percent
+from commtrace.units import clean
 
 if TYPE_CHECKING:
     from commtrace.diagnosis import Finding, Verdict
 
-__all__ = ["Told", "closing", "told"]
+__all__ = ["FindingText", "causes", "closing", "texts"]
 
 _SHOWN = 10
 _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Told:
-    """A finding in words: what is wrong, and a line each for its cost, the cure, its symptoms.
+class FindingText:
+    """A finding in words: what is wrong, then lines: saving, confidence, cure, what is related.
 
     The texts come from traces: whoever lays them out must escape them.
     """
@@ -30,25 +31,25 @@ class Told:
     lines: tuple[str, ...]
 
 
-def told(verdict: Verdict) -> list[Told]:
+def causes(verdict: Verdict) -> list[Finding]:
+    """The faults that no other explains, costliest first."""
+    return [cause for cause, *_ in _faults(verdict)]
+
+
+def texts(verdict: Verdict) -> list[FindingText]:
     """The costliest faults."""
-    faults = [its for its in _with_symptoms(verdict) if its[0].rule not in verdict.good_news]
-    return [_told(cause, symptoms, verdict) for cause, *symptoms in faults[:_SHOWN]]
+    return [_text(cause, symptoms, verdict) for cause, *symptoms in _faults(verdict)[:_SHOWN]]
 
 
 def closing(verdict: Verdict) -> Iterator[str]:
-    """A line each: what is not shown, good news, and that rules could not look."""
-    causes = [cause for cause, *_ in _with_symptoms(verdict)]
-    faults = [cause for cause in causes if cause.rule not in verdict.good_news]
-    if not faults:
-        yield "No findings."
-    yield from more(len(faults), _SHOWN)
-    good = [cause for cause in causes if cause.rule in verdict.good_news]
+    """A line each: how many faults are not shown, and good news."""
+    yield from more(len(_faults(verdict)), _SHOWN)
+    good = [cause for cause, *_ in _with_symptoms(verdict) if cause.rule in verdict.good_news]
     yield from (f"Good news: {clean(cause.summary, 400)} ({cause.rule})" for cause in good[:_NAMED])
-    if skipped := sorted(verdict.diagnosis.skipped):
-        count = f"{counted(len(skipped), 'rule')} could not look"
-        names = f": {', '.join(skipped)}" if len(skipped) <= _NAMED else ""
-        yield f"{count}{names}; --format json says why."
+
+
+def _faults(verdict: Verdict) -> list[list[Finding]]:
+    return [its for its in _with_symptoms(verdict) if its[0].rule not in verdict.good_news]
 
 
 def _with_symptoms(verdict: Verdict) -> list[list[Finding]]:
@@ -61,7 +62,7 @@ def _with_symptoms(verdict: Verdict) -> list[list[Finding]]:
     return families
 
 
-def _also(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
+def _related(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
     """Each rule that the cause shows itself to, and what it says if that is something else."""
     count = Counter(symptom.rule for symptom in symptoms)
     for rule, times in count.items():
@@ -72,17 +73,13 @@ def _also(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
             yield rule if first.summary == cause.summary else f"{rule} ({clean(first.summary)})"
 
 
-def _told(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> Told:
-    cost = []
-    if finding.cost_ns:
-        share = percent(finding.cost_ns, verdict.step_time_ns)
-        whole = "steps" if verdict.in_steps else "run"
-        cost = [f"costs at most {duration(finding.cost_ns)} ({share} of the {whole})"]
+def _text(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> FindingText:
     place = [f"in '{clean(finding.place, 40)}'"] if finding.place else []
     lines = [
-        " · ".join((*cost, *place, f"{finding.confidence} confidence", finding.rule)),
+        *filter(None, [saving(finding, verdict)]),
+        " · ".join((*place, f"{finding.confidence} confidence", finding.rule)),
         f"→ {clean(finding.advice, 400)}",
     ]
     if symptoms:
-        lines.append(f"also seen as: {', '.join(_also(finding, symptoms))}")
-    return Told(clean(finding.summary, 400), tuple(lines))
+        lines.append(f"related: {', '.join(_related(finding, symptoms))}")
+    return FindingText(clean(finding.summary, 400), tuple(lines))

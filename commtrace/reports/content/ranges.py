@@ -8,7 +8,7 @@ from commtrace.metrics.rank.labels import is_own
 from commtrace.metrics.run.ranges import ranges
 from commtrace.reports.content.tables import Section, more
 from commtrace.table import rows
-from commtrace.units import NOTHING, clean, duration, rate, size
+from commtrace.units import NOTHING, clean, cut, duration, rate, size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["answer", "section"]
 
 _SHOWN = 12
-_WIDEST = 26
+_WIDEST = 48
 _INCOMPARABLE = 100  # times the fastest: no way to do the same
 _FOOTER = (
     "x best: times the fastest beside it. On a GPU a range lasts until what its host launched is "
-    "done. From compute on: the mean of a range."
+    "done. Compute, communication and bytes are means over ranges."
 )
 _QUANTITIES = {
     "duration_ns_p50": ("Median time", duration),
@@ -61,6 +61,7 @@ def section(labelled: pd.DataFrame) -> Section | None:
             *more(len(own), _SHOWN),
             _FOOTER,
         ),
+        ("compute", "bytes", "count", "p95", "over-\nlapped", "exposed\ncomm."),
     )
 
 
@@ -73,10 +74,10 @@ def answer(analysis: Analysis) -> str | None:
     asked = analysis.question
     if asked is None:
         return None
-    said = _compared(asked.column, asked.labels, rows(ranges(analysis.measures)))
-    if said is None and analysis.verdict.faults:
-        said = f"{clean(analysis.verdict.faults[0].summary, 400)}."
-    return said and f"{clean(asked.text, 200)} {said}"
+    found = _compared(asked.column, asked.labels, rows(ranges(analysis.measures)))
+    if found is None and analysis.verdict.faults:
+        found = f"{clean(analysis.verdict.faults[0].summary, 400)}."
+    return found and f"{clean(asked.text, 200)} {found}"
 
 
 def _compared(column: str, labels: tuple[str, ...], table: list[dict[str, Any]]) -> str | None:
@@ -107,7 +108,7 @@ def _depths(table: list[dict[str, Any]]) -> list[int]:
 def _range(row: dict[str, Any], depth: int) -> list[str]:
     ratio = row["ratio_to_fastest"]
     return [
-        "  " * min(depth, 4) + clean(row["label"], _WIDEST),
+        "  " * min(depth, 4) + cut(clean(row["label"]), _WIDEST),
         f"{row['count']:,}",
         duration(row["duration_ns_p50"]),
         duration(row["duration_ns_p95"]),

@@ -13,7 +13,16 @@ from commtrace.units import NOTHING, clean, counted, duration, percent, rate, si
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["BAR", "Section", "collectives", "copies", "devices", "exposed_share", "more"]
+__all__ = [
+    "BAR",
+    "Section",
+    "collectives",
+    "copies",
+    "devices",
+    "exposed_share",
+    "more",
+    "on_one_line",
+]
 
 BAR = "█▓▒░·"
 """Glyphs of a bar's parts: compute, with communication, exposed communication, copy, idle."""
@@ -24,6 +33,7 @@ _DEDUCED = {
 }
 _ENDS = 4
 _COSTLIEST = 10
+_SPREAD = 1.5  # times the median: a 95th percentile above it has a column
 _ROUTES = 10
 _INFERRED = "*"
 
@@ -33,13 +43,23 @@ class Section:
     """A table of text. Cells come from traces: whoever lays them out must escape them.
 
     ``columns`` are names, each with ``<`` or ``>`` for its alignment; ``footer`` is what
-    else there is to say.
+    else there is to say. Where all do not fit, those of ``drop`` are left out, the first first.
     """
 
     title: str
     columns: tuple[tuple[str, str], ...]
     cells: list[list[str]]
     footer: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+def on_one_line(name: str) -> str:
+    r"""A column's name, which has several lines where it heads a table.
+
+    >>> on_one_line("busbw\nGB/s"), on_one_line("over-\nlapped")
+    ('busbw GB/s', 'overlapped')
+    """
+    return name.replace("-\n", "").replace("\n", " ")
 
 
 def devices(devices: pd.DataFrame, bar: int) -> Section:
@@ -54,23 +74,23 @@ def devices(devices: pd.DataFrame, bar: int) -> Section:
             f"{BAR[0]} compute  {BAR[1]} with comm.  {BAR[2]} exposed comm.  "
             f"{BAR[3]} copy alone  {BAR[4]} idle"
         )
-    untold = [row for row in table if row["span_ns"] is None]
+    unknown = [row for row in table if row["span_ns"] is None]
     if len(table) > 2 * _ENDS:
-        told = [row for row in table if row["span_ns"] is not None]
-        table = sorted(told, key=exposed_share, reverse=True)
+        known = [row for row in table if row["span_ns"] is not None]
+        table = sorted(known, key=exposed_share, reverse=True)
         if hidden := table[_ENDS:-_ENDS]:
             footer.append(
                 f"The {_ENDS} with the most and the {_ENDS} with the least exposed "
                 f"communication; {_hidden(len(hidden), 'in between')}."
             )
             table = table[:_ENDS] + table[-_ENDS:]
-        if untold:
-            most = duration(max(row["communication_ns"] for row in untold))
+        if unknown:
+            most = duration(max(row["communication_ns"] for row in unknown))
             footer.append(
-                f"{counted(len(untold), 'CPU')} communicated, too, for up to {most}: not shown."
+                f"{counted(len(unknown), 'CPU')} communicated, too, for up to {most}: not shown."
             )
-    elif untold:
-        footer.append("≤ all communication of the device: what it computed meanwhile is untold.")
+    elif unknown:
+        footer.append("≤ all communication of the device: what it computed meanwhile is unknown.")
     return Section(
         "Where the time went",
         (
@@ -85,6 +105,7 @@ def devices(devices: pd.DataFrame, bar: int) -> Section:
         ),
         [_device(row, bar) for row in table],
         tuple(footer),
+        ("idle", "copy", "overlapped\ncomm."),
     )
 
 
@@ -124,6 +145,8 @@ def _bar(row: dict[str, Any], width: int) -> str:
 def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> Section:
     """The costliest kinds of collectives; ``clocks`` are lines about what the wait rests on."""
     table = rows(collectives)
+    shown = table[:_COSTLIEST]
+    spread = any(row["duration_ns_p95"] > _SPREAD * row["duration_ns_p50"] for row in shown)
     footer = []
     if any(row["wait_ns_total"] for row in table):
         footer.append("wait: its share of the time; busbw is of the transfer without it.")
@@ -131,7 +154,7 @@ def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> S
     if any(row["bound"] == "lower" for row in table):
         footer.append("≥ a lower bound: the time can include waiting for other ranks.")
     footer += [why for how, why in _DEDUCED.items() if any(r[DEDUCED.name] == how for r in table)]
-    if any(row["dimension_provenance"] == "inferred" for row in table[:_COSTLIEST]):
+    if any(row["dimension_provenance"] == "inferred" for row in shown):
         footer.append(f"{_INFERRED} inferred from the groups' ranks and traffic.")
     if any(row["busbw_gb_s"] == 0 for row in table):
         footer.append("No busbw where a group is one rank: nothing crosses a link.")
@@ -150,19 +173,23 @@ def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> S
             ("size", ">"),
             ("count", ">"),
             ("p50", ">"),
+            *((("p95", ">"),) if spread else ()),
             ("wait", ">"),
             ("busbw\nGB/s", ">"),
             ("exposed", ">"),
         ),
-        [_collective(row, span_ns, bool(clocks)) for row in table[:_COSTLIEST]],
+        [_collective(row, span_ns, clocks_differ=bool(clocks), spread=spread) for row in shown],
         tuple(footer),
+        ("dtype", "count", "p95", "n", "group", "wait", "busbw\nGB/s"),
     )
 
 
-def _collective(row: dict[str, Any], span_ns: int, clocks_differ: bool) -> list[str]:
+def _collective(
+    row: dict[str, Any], span_ns: int, *, clocks_differ: bool, spread: bool
+) -> list[str]:
     total_ns, wait_ns = row["duration_ns_total"], row["wait_ns_total"]
     if wait_ns == 0 and clocks_differ:
-        wait_ns = None  # a wait below what the clocks tell is not known to be none
+        wait_ns = None  # a wait below what the clocks resolve is not known to be none
     if wait_ns is not None:
         wait_ns = min(wait_ns, total_ns)  # a send can wait before gloo notes it
     bound = "≥ " if row["bound"] == "lower" and row["busbw_gb_s"] else ""
@@ -174,6 +201,7 @@ def _collective(row: dict[str, Any], span_ns: int, clocks_differ: bool) -> list[
         size(row["size_bytes"]),
         f"{row['count']:,}",
         duration(row["duration_ns_p50"]),
+        *([duration(row["duration_ns_p95"])] if spread else []),
         percent(wait_ns, total_ns),
         bound + rate(row["busbw_gb_s"] or None),  # it is 0 in a group of one rank
         percent(row["exposed_ns"], span_ns),
@@ -223,6 +251,7 @@ def copies(copies: pd.DataFrame) -> Section:
             for row in table[:_ROUTES]
         ],
         tuple(more(len(table), _ROUTES)),
+        ("count", "p50\nGB/s", "bytes"),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.ranks import arrivals
 from commtrace.metrics.run.waits import TRUST, matched
 from commtrace.reports.content.tables import Section, more
 from commtrace.table import rows
-from commtrace.units import clean, duration
+from commtrace.units import clean, cut, duration
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,10 @@ _SLIVER = 0.01  # of the run's span: less waiting is worth no table
 _MOST = 0.5  # of the waiting: a straggler causes more
 _OFTEN = 3  # times, and standard deviations above chance: a straggler is last as often
 _LARGE_NS = 50_000  # a clock's error that can hide waiting
+_EXPLAINED = frozenset(
+    {"straggler", "jitter", "host-late", "device-late", "pipeline-bubble"}
+    | {"early-root", "late-root", "late-sender", "late-receiver"}
+)
 _PARTIAL = ("Ranks are missing: some may have been later, and the waits longer.",)
 
 
@@ -30,10 +35,10 @@ def straggler(analysis: Analysis) -> str | None:
     """A sentence about the rank that the others wait for, if one stands out.
 
     It causes most of the waiting, and is last more often than chance explains: in all
-    groups taken together, or else within one. None if a finding says the same.
+    groups taken together, or else within one. None if a finding says why ranks waited.
     """
-    said = any(finding.rule == "straggler" for finding in analysis.verdict.diagnosis.findings)
-    if said or not matters(analysis):
+    reported = {finding.rule for finding in analysis.verdict.diagnosis.findings}
+    if reported & _EXPLAINED or not matters(analysis):
         return None
     arrived = arrivals(analysis.measures)
     run = analysis.run
@@ -46,17 +51,18 @@ def straggler(analysis: Analysis) -> str | None:
     if not found:
         return None
     worst = max(found, key=lambda row: int(row["caused_wait_ns"]))
-    return f"In group {clean(worst['group'], 24)}, rank {_blamed(worst)}{partly}"
+    group = spoken(analysis.measures, str(worst["communicator"]))
+    return f"Among {cut(clean(group), 60)}, rank {_blamed(worst)}{partly}"
 
 
 def matters(analysis: Analysis) -> bool:
-    """Whether a rank waited, or let others wait, for more than a sliver of the run."""
+    """Whether a rank waited, or caused a wait, for more than a sliver of the run."""
     waits = _by_rank(arrivals(analysis.measures))[["wait_ns_total", "caused_wait_ns"]]
     return bool((waits > _SLIVER * analysis.run.span_ns).any(axis=None))
 
 
 def section(analysis: Analysis) -> Section:
-    """How often each rank was last, how long it waited, and the others for it."""
+    """How often each rank was last, how long it waited, and the wait that it caused."""
     table = rows(_by_rank(arrivals(analysis.measures)))
     if len(table) > _SHOWN:
         table.sort(key=lambda row: -row["caused_wait_ns"])
@@ -66,7 +72,7 @@ def section(analysis: Analysis) -> Section:
             ("rank", ">"),
             ("arrived last", ">"),
             ("waited", ">"),
-            ("made others\nwait", ">"),
+            ("wait\ncaused", ">"),
         ),
         [
             [
@@ -79,7 +85,7 @@ def section(analysis: Analysis) -> Section:
         ],
         (
             *more(len(table), _SHOWN),
-            "Sums over operations; what it made others wait is over their ranks, too.",
+            "Sums over operations; the wait caused is over all ranks that waited.",
             *(_PARTIAL if analysis.run.missing_ranks else ()),
         ),
     )
@@ -91,7 +97,7 @@ def clocks(analysis: Analysis) -> list[str]:
     if len(analysis.run.hosts) < 2 and error_ns < _LARGE_NS:
         return []
     known, hidden = duration(error_ns), duration(TRUST * error_ns)
-    return [f"Clocks are known to within {known}: no wait below {hidden} is told."]
+    return [f"Clocks are known to within {known}: no wait below {hidden} is known."]
 
 
 def _by_rank(arrivals: pd.DataFrame) -> pd.DataFrame:

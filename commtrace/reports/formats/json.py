@@ -98,7 +98,7 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
 
 def schema() -> _Json:
     """The JSON Schema of what ``render`` returns; ``analysis.schema.json`` holds it as text."""
-    texts = {"type": "string", "description": "Why the rule could not look."}
+    texts = {"type": "string", "description": "What the rule needs, and lacks."}
     properties = {
         "schema_version": {
             "const": SCHEMA_VERSION,
@@ -115,7 +115,7 @@ def schema() -> _Json:
         ),
         "skipped": {
             "type": "object",
-            "description": "Rules that could not look.",
+            "description": "Rules that were not checked.",
             "additionalProperties": texts,
         },
     }
@@ -123,7 +123,7 @@ def schema() -> _Json:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "commtrace analyze --format json",
         "description": "Times are integer nanoseconds, sizes bytes, bandwidths GB/s of 1e9 "
-        "bytes; null is what cannot be told. `unit` names the unit of each number.",
+        "bytes; null is what is unknown. `unit` names the unit of each number.",
         **_object(properties),
         "required": [name for name in properties if name != "operations"],
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from commtrace.reports import Look, content
 from commtrace.reports.content import findings
 from commtrace.reports.content.prose import paragraphs
+from commtrace.reports.content.tables import on_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +34,14 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:  # noqa: ARG001 - a do
     """The same facts as in the terminal, as a document."""
     name, *facts = map(_escaped, content.headline(analysis))
     lines = [f"# {name}", *(line for fact in facts for line in ("", fact))]
+    for line in content.verdict(analysis):
+        lines += ["", _escaped(line)]
     for section in content.sections(analysis, bar=0):
         lines += ["", *_section(section)]
-    if notes := content.notes(analysis.notes):
-        lines += ["", "## Notes", "", *(f"- {_escaped(note)}" for note in notes)]
-    lines += ["", "## Findings", "", *_findings(analysis.verdict)]
+    lines += _list("Notes", content.notes(analysis.notes))
+    if found := list(_findings(analysis.verdict)):
+        lines += ["", "## Findings", "", *found]
+    lines += _list("Not checked", content.unchecked(analysis))
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -57,16 +61,21 @@ def explain(explanation: Explanation) -> str:
 
 
 def _findings(verdict: Verdict) -> Iterator[str]:
-    for number, told in enumerate(findings.told(verdict), 1):
-        yield f"{number}. {_escaped(told.summary)}"
-        yield from (f"   - {_escaped(line)}" for line in told.lines)
+    for number, text in enumerate(findings.texts(verdict), 1):
+        yield f"{number}. {_escaped(text.summary)}"
+        yield from (f"   - {_escaped(line)}" for line in text.lines)
     for line in findings.closing(verdict):
         yield from ("", _escaped(line))
 
 
+def _list(title: str, lines: list[str]) -> list[str]:
+    items = [f"- {_escaped(line)}" for line in lines]
+    return ["", f"## {title}", "", *items] if items else []
+
+
 def _section(section: Section) -> Iterator[str]:
     yield from (f"## {section.title}", "")
-    yield _row([name.replace("\n", " ") for name, _ in section.columns])
+    yield _row([on_one_line(name) for name, _ in section.columns])
     yield _row([_ALIGNED[align] for _, align in section.columns])
     yield from (_row([_escaped(cell) for cell in row]) for row in section.cells)
     for line in section.footer:

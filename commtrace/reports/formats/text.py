@@ -5,9 +5,7 @@ from __future__ import annotations
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -15,8 +13,11 @@ from commtrace.reports import Look, content
 from commtrace.reports.content import findings
 from commtrace.reports.content.prose import paragraphs
 from commtrace.reports.content.tables import BAR
+from commtrace.reports.fitting import fitted, wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import JustifyMethod
 
     from commtrace.analysis import Analysis
@@ -29,40 +30,40 @@ SUFFIX = ".txt"
 
 _COLOURS = dict(zip(BAR, ("green", "cyan", "red", "yellow", "bright_black"), strict=True))
 _BAR_AT_80 = 12
-_ROOMY = 100
 _ANY = Look()
-_NAME = 8  # characters that a name is not cut below
 _JUSTIFY: dict[str, JustifyMethod] = {"<": "left", ">": "right"}
 
 
 def render(analysis: Analysis, look: Look = _ANY) -> str:
-    """What a busy person needs to know, as wide as ``look`` says."""
+    """What a busy person needs to know, as wide as ``look`` says: the main thing first."""
     console, width = _console(look.color, look.width), look.width
-    for line in content.headline(analysis):
-        console.print(Text(line, style="bold"))
+    name, *facts = content.headline(analysis)
+    _say(console, name, style="bold")
+    for fact in facts:
+        _say(console, fact)
+    for line in content.verdict(analysis):
+        _say(console, line, style="bold")
     for section in content.sections(analysis, bar=min(max(_BAR_AT_80 + width - 80, 0), 40)):
         _print(console, section)
-    if notes := content.notes(analysis.notes):
-        console.print(Text("\nNotes", style="bold"))
-        for note in notes:
-            console.print(Text(f"- {note}"))
+    _list(console, "Notes", content.notes(analysis.notes))
     _print_findings(console, "Findings", analysis.verdict)
+    _list(console, "Not checked", content.unchecked(analysis))
     return _written(console)
 
 
 def explain(explanation: Explanation, look: Look = _ANY) -> str:
     """What a rule means, its thresholds, and what it says of its worked example."""
     console = _console(look.color, look.width)
-    console.print(Text(explanation.rule, style="bold"))
+    _say(console, explanation.rule, style="bold")
     for heading, texts in paragraphs(explanation.documentation):
         if heading:
-            console.print(Text(f"\n{heading}", style="bold"))
+            _title(console, heading)
         for text in texts:
-            console.print(Padding(Text(text.replace("``", "")), (0, 0, 0, 2)))
+            _say(console, text.replace("``", ""), "  ", "  ")
     if explanation.thresholds:
-        console.print(Text("\nThresholds", style="bold"))
+        _title(console, "Thresholds")
         for name, value in explanation.thresholds.items():
-            console.print(Text(f"  --threshold {explanation.rule}.{name}={value}"))
+            _say(console, f"--threshold {explanation.rule}.{name}={value}", "  ", "    ")
     example = " ".join(explanation.example.split()).replace("``", "")
     _print_findings(console, f"Example: {example}", explanation.verdict)
     return _written(console)
@@ -85,46 +86,60 @@ def _written(console: Console) -> str:
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
 
+def _say(console: Console, text: str, first: str = "", rest: str = "", style: str = "") -> None:
+    console.print(Text(wrapped(text, console.width, first, rest), style=style))
+
+
+def _title(console: Console, title: str) -> None:
+    console.print()
+    _say(console, title, style="bold")
+
+
+def _list(console: Console, title: str, lines: Iterable[str]) -> None:
+    for number, line in enumerate(lines):
+        if not number:
+            _title(console, title)
+        _say(console, line, "- ", "  ")
+
+
 def _print_findings(console: Console, title: str, verdict: Verdict) -> None:
-    console.print(Text(f"\n{title}", style="bold"))
-    for number, told in enumerate(findings.told(verdict), 1):
-        table = Table.grid(padding=(0, 1, 0, 0))
-        table.add_row(Text(f"{number}."), Text(told.summary, style="bold"))
-        for line in told.lines:
-            table.add_row("", Text(line))
-        console.print(table)
+    """All findings and good news, if there are any."""
+    texts, closing = findings.texts(verdict), list(findings.closing(verdict))
+    if texts or closing:
+        _title(console, title)
+    for number, text in enumerate(texts, 1):
+        if number > 1:
+            console.print()
+        first = f"{number}. "
+        indent = " " * len(first)
+        _say(console, text.summary, first, indent, style="bold")
+        for line in text.lines:
+            _say(console, line, indent, indent)
+    if texts and closing:
         console.print()
-    for line in findings.closing(verdict):
-        console.print(Text(line))
+    for line in closing:
+        _say(console, line)
 
 
 def _print(console: Console, section: Section) -> None:
-    console.print(Text(f"\n{section.title}", style="bold"))
-    gap = 2 if console.width >= _ROOMY else 1
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
-    height = max(name.count("\n") for name, _ in section.columns)
-    widths = [
-        max(cell_len(line) for text in texts for line in text.split("\n"))
-        for texts in zip([name for name, _ in section.columns], *section.cells, strict=True)
-    ]
-    too_wide = max(sum(widths) + gap * (len(widths) - 1) - console.width, 0)
-    names = [place for place, (_, align) in enumerate(section.columns) if align == "<"]
-    longest = max(names, key=lambda place: widths[place], default=None)
-    for place, (name, align) in enumerate(section.columns):
-        widest = max(cell_len(line) for row in section.cells for line in row[place].split("\n"))
+    _title(console, section.title)
+    fit = fitted(section, console.width)
+    table = Table(box=None, pad_edge=False, padding=(0, fit.gap, 0, 0), header_style="dim")
+    columns = fit.section.columns
+    height = max(name.count("\n") for name, _ in columns)
+    for (name, align), width in zip(columns, fit.widths, strict=True):
         table.add_column(
             Text("\n" * (height - name.count("\n")) + name),
             justify=_JUSTIFY[align],
             overflow="ellipsis",
             no_wrap=True,
-            min_width=widest if align == ">" else None,  # names are cut, numbers are not
-            max_width=max(widths[place] - too_wide, _NAME) if place == longest else None,
+            width=width,
         )
-    for row in section.cells:
+    for row in fit.section.cells:
         table.add_row(*map(_cell, row))
     console.print(table)
-    for line in section.footer:
-        console.print(Text(line, style="dim"))
+    for line in fit.section.footer:
+        _say(console, line, style="dim")
 
 
 def _cell(text: str) -> Text:

@@ -1,0 +1,283 @@
+"""The command line: one function per command, no logic.
+
+Exit status: 0 done, 1 findings under ``--strict``, 2 bad input or usage, an output that cannot
+be written, or every rule that was asked broken, with one line on stderr; 130 and 141, in silence,
+for Ctrl-C and for a reader that has gone. Whatever is heavy is imported within the commands, so
+that ``--help`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from commtrace import __version__
+from commtrace.cli.recording import RecordCommand, record
+from commtrace.cli.streams import WIDTH, fail, indented, look, progress, say, tell, write
+from commtrace.errors import CommtraceError, UsageError
+from commtrace.reports import FORMATS, Look, format_named, format_of_file
+
+__all__ = ["app", "main"]
+
+_FINDINGS = 1
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
+_COMPLETE = "_COMMTRACE_COMPLETE"  # set where a shell asks what could come next
+# The base of typer's usage errors, in whichever click it uses.
+_TyperError: Any = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    rich_markup_mode=None,  # rich's help takes twice as long as everything else in --help
+    pretty_exceptions_enable=False,
+)
+
+
+def _rules() -> list[str]:
+    """The rules' names, without what importing them loads."""
+    files = (Path(__file__).parent.parent / "rules").glob("[!_]*.py")
+    return sorted(file.stem.replace("_", "-") for file in files)
+
+
+def _formats() -> list[str]:
+    return list(FORMATS)
+
+
+def _listed(name: str | None) -> str | None:
+    """The name of a format, if there is one of that name."""
+    if name is None or name in FORMATS:
+        return name
+    raise typer.BadParameter(f"{name!r} is none of {', '.join(FORMATS)}")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"commtrace {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    sys.stdout = sys.stdout or _closed(os.O_RDONLY)  # what is written to it shall be an error
+    sys.stderr = sys.stderr or _closed(os.O_WRONLY)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale without the glyphs is no error
+    status = _status_of(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What is left in it is lost, and Python would complain of that once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return status
+
+
+def _status_of(arguments: Sequence[str]) -> int:
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            return app(arguments or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
+    except CommtraceError as error:
+        return fail(str(error))
+    except _TyperError as error:
+        return fail(error.format_message())
+    except typer.Abort:
+        return _INTERRUPTED
+    except SystemExit as stop:
+        if _COMPLETE in os.environ or "completion" in "".join(arguments[:1]):
+            return 2 if stop.code else 0
+        return _BROKEN_PIPE  # typer's only other one: the reader of what it printed has gone
+    except OSError as error:
+        where = error.filename or "standard output"
+        return fail(f"{where}: {error.strerror}: mend that, or use another")
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    tell(f"commtrace: {message}")
+
+
+def _closed(mode: int) -> TextIO:
+    """In place of a stream that was closed, so that no file gets its number."""
+    return open(os.open(os.devnull, mode), "w", encoding="utf-8", closefd=False)
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Why communication between GPUs is slow, from PyTorch profiler traces."""
+
+
+@app.command()
+def analyze(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Trace files of one run, folders of them, or globs."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the report there, in the format of the name's ending; default: print it.",
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        str | None,
+        typer.Option(
+            metavar=f"[{'|'.join(FORMATS)}]",
+            callback=_listed,
+            autocompletion=_formats,
+            help="The report's format; default: the ending of --output says, else text.",
+        ),
+    ] = None,
+    operations: Annotated[
+        bool,
+        typer.Option(
+            "--operations", help="List every matched operation, too (JSON only); default: none."
+        ),
+    ] = False,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            autocompletion=_rules,
+            help="Check this rule only; repeat it for several; default: all rules.",
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            autocompletion=_rules,
+            help="Leave this rule out; repeat it for several; default: none.",
+        ),
+    ] = None,
+    thresholds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--threshold",
+            metavar="RULE.FIELD=VALUE",
+            help="Set a rule's threshold; default: pyproject.toml's, else what "
+            "`commtrace explain RULE` shows.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Processes that read files; default: one per CPU core."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit with status 1 if there are findings; default: with 0."),
+    ] = False,
+) -> None:
+    """Where time went, what communication cost, and what is wrong."""
+    chosen = format or _format_of(output)
+    if operations and chosen != "json":
+        raise UsageError("--operations: only JSON lists them; choose --format json")
+    from commtrace.run import check_rules, load
+
+    rules: dict[str, Any] = {
+        "select": select or (),
+        "ignore": ignore or (),
+        "thresholds": _thresholds(thresholds or ()),
+    }
+    check_rules(**rules)
+    with progress() as shown:
+        run = load(paths, workers=workers, progress=shown)
+    analysis = run.analysis(**rules)
+    render = format_named(chosen).render
+    if output is None:
+        say(render(analysis, look(operations=operations)))
+    else:
+        write(output, render(analysis, Look(WIDTH, operations=operations)))
+    diagnosis = analysis.verdict.diagnosis
+    if diagnosis.all_broke:
+        raise CommtraceError(f"no rule could be checked: {diagnosis.notes[0].message}")
+    if strict and analysis.verdict.faults:
+        raise typer.Exit(_FINDINGS)
+
+
+@app.command()
+def explain(
+    rule: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RULE",
+            autocompletion=_rules,
+            help="The rule to explain; default: a list of all.",
+        ),
+    ] = None,
+) -> None:
+    """What a rule detects, why it matters, and its blind spots."""
+    from commtrace.reports.content import prose
+    from commtrace.reports.fitting import wrapped
+    from commtrace.reports.formats import text
+    from commtrace.rules import RULES, explanation
+
+    if rule is None:
+        for name, its in RULES.items():
+            gist = f"{name}: {prose.first_line(its.__doc__ or '')}"
+            say(f"{wrapped(gist, look().width, rest='    ')}\n")
+    else:
+        say(text.explain(explanation(rule), look()))
+
+
+app.command(cls=RecordCommand)(record)
+
+
+@app.command()
+def workloads() -> None:
+    """The workloads to record: what each asks, and its settings."""
+    from commtrace.record.workloads import available
+
+    for workload in available():
+        settings = " ".join(f"{name}={default}" for name, default in workload.settings.items())
+        say(f"{workload.name}\n{indented(workload.question)}\n{indented(settings)}\n\n")
+
+
+@app.command("open")
+def open_recording(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Trace files of one run, folders of them, or globs."),
+    ],
+) -> None:
+    """Show a recording in Perfetto, all ranks on one time axis."""
+    from commtrace.viewer import open_in_perfetto
+
+    open_in_perfetto(paths, tell=tell)
+
+
+def _format_of(output: Path | None) -> str:
+    if output is None:
+        return "text"
+    if (name := format_of_file(output)) is None:
+        known = ", ".join(format_named(one).SUFFIX for one in FORMATS)
+        raise UsageError(f"{output}: end its name in one of {known}, or choose one with --format")
+    return name
+
+
+def _thresholds(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    thresholds: dict[str, dict[str, str]] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        rule, dot, field = key.partition(".")
+        if not (rule and dot and field and equals):
+            raise UsageError(f"--threshold {text}: write it as RULE.FIELD=VALUE")
+        thresholds.setdefault(rule, {})[field] = value
+    return thresholds

@@ -1,0 +1,86 @@
+"""What a command reads and writes: standard output and error, a file, the terminal's look."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
+
+import typer
+
+from commtrace.errors import UsageError
+from commtrace.reports import Look
+from commtrace.units import clean
+
+__all__ = ["WIDTH", "fail", "indented", "look", "progress", "say", "tell", "write"]
+
+WIDTH = 100
+"""Of a text that goes to no terminal."""
+
+
+def say(text: str) -> None:
+    """Print the result at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def tell(line: str) -> None:
+    """A line for the user, beside the result."""
+    with suppress(OSError):  # nobody can be told of that
+        typer.echo(line, err=True)
+
+
+def fail(message: str) -> int:
+    """Say on one line what went wrong; returns the exit status."""
+    tell(f"commtrace: {clean(' '.join(message.split()), limit=2000)}")
+    return 2
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file wholly or not at all; what is no file, a pipe or a device, directly."""
+    try:
+        is_file = path.is_file() or not path.exists()
+        target = path.resolve()  # a link stays one
+        written = target.with_name(f"{target.name}.part") if is_file else path
+        try:
+            written.write_text(text, encoding="utf-8", errors="replace")
+            if is_file:
+                written.replace(target)
+        finally:
+            if is_file:
+                written.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}: make room, or name another with -o"
+        ) from None
+
+
+def look(**more: Any) -> Look:
+    """How the terminal is, or is to be taken for."""
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return Look(color=color, width=get_terminal_size((WIDTH, 24)).columns, **more)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[int, int], object] | None]:
+    """Shows on stderr how many files are read; only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, files: bar.update(task, completed=done, total=files)
+
+
+def indented(text: str) -> str:
+    """A paragraph below what it belongs to."""
+    width = min(look().width, WIDTH)
+    return textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    ")

@@ -1,0 +1,28 @@
+"""What mending a finding would save at most: one sentence, wherever it is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.units import ms, percent
+
+if TYPE_CHECKING:
+    from commtrace.diagnosis import Finding, Verdict
+
+__all__ = ["saving"]
+
+
+def saving(finding: Finding, verdict: Verdict) -> str | None:
+    """Per step and in all, with its share; None where the cost is unknown.
+
+    What lies within one step is not shared out among all of them.
+    """
+    if not finding.cost_ns:
+        return None
+    whole = "step time" if verdict.in_steps else "the run"
+    share = f"({percent(finding.cost_ns, verdict.step_time_ns)} of {whole})"
+    total, steps = ms(finding.cost_ns), verdict.steps
+    repeats = (finding.end_ns - finding.start_ns) * steps > verdict.step_time_ns
+    if steps < 2 or not repeats:
+        return f"potential saving: up to {total} in all {share}"
+    return f"potential saving: up to {ms(finding.cost_ns / steps)} per step {share}, {total} in all"

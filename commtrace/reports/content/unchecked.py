@@ -1,0 +1,77 @@
+"""Which rules lacked their data, as the reports for people say it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from commtrace.units import clean, counted
+
+if TYPE_CHECKING:
+    from commtrace.analysis import Analysis
+
+__all__ = ["CONCERNS", "unchecked"]
+
+_ANY = frozenset({"communication"})
+_ON_GPU, _GPU = frozenset({"communication on a GPU"}), frozenset({"GPU"})
+_HOST, _PEER = frozenset({"copies to or from the host"}), frozenset({"copies between GPUs"})
+_MESSAGES, _REDUCE_SCATTER = frozenset({"send", "recv"}), frozenset({"reduce_scatter"})
+CONCERNS: Mapping[str, frozenset[str]] = {
+    "at-the-roofline": _ON_GPU,
+    "below-link-speed": _ON_GPU,
+    "byte-inflation": _REDUCE_SCATTER,
+    "contention": _ON_GPU,
+    "copy-loop": _HOST,
+    "decomposed-all-reduce": _REDUCE_SCATTER | {"reduce"},
+    "detour-beats-direct": _PEER,
+    "early-root": frozenset({"reduce", "gather"}),
+    "full-precision-payload": _ON_GPU,
+    "head-of-line": _ON_GPU,
+    "host-sync": _ON_GPU,
+    "impossible-number": _ANY | _HOST | _PEER,
+    "late-receiver": _MESSAGES,
+    "late-root": frozenset({"broadcast", "scatter"}),
+    "late-sender": _MESSAGES,
+    "launch-gap": _GPU,
+    "pageable-copy": _HOST,
+    "pipeline-bubble": _MESSAGES,
+    "slow-link": _MESSAGES,
+    "uneven-all-to-all": frozenset({"all_to_all"}),
+    "uneven-p2p-bandwidth": _PEER,
+    "wrong-algorithm": _ON_GPU,
+}
+"""What must have run, any of it, for a rule to be missed; of others it is any communication."""
+
+
+def unchecked(analysis: Analysis) -> list[str]:
+    """A line for each reason why rules were skipped that concern what ran; a count of the rest."""
+    ran = _ran(analysis)
+    skipped = analysis.verdict.diagnosis.skipped
+    missed: dict[str, list[str]] = defaultdict(list)
+    for rule in sorted(skipped):
+        if CONCERNS.get(rule, _ANY) & ran:
+            missed[skipped[rule]].append(rule)
+    most_first = sorted(missed.items(), key=lambda each: -len(each[1]))
+    lines = [f"{', '.join(rules)}: {clean(reason, 200)}" for reason, rules in most_first]
+    if rest := len(skipped) - sum(map(len, missed.values())):
+        does = "does" if rest == 1 else "do"
+        lines.append(f"{counted(rest, 'rule')} {does} not concern what ran: see --format json.")
+    return lines
+
+
+def _ran(analysis: Analysis) -> set[str]:
+    """What there was to look at: operations by name, and kinds of work."""
+    run = analysis.measures
+    of_nccl = any("nccl" in backend for backend in analysis.run.backends)
+    communicates = len(run.collectives) > 0 or bool((run.kernels["kind"] == "communication").any())
+    copied = set(run.copies["kind"].dropna())
+    found = {
+        "communication": communicates,
+        "communication on a GPU": communicates and (of_nccl or len(run.kernels) > 0),
+        "GPU": of_nccl or len(run.kernels) > 0,
+        "copies to or from the host": bool(copied & {"HtoD", "DtoH"}),
+        "copies between GPUs": "PtoP" in copied,
+    }
+    operations = {str(op) for op in run.collectives["op"].dropna().unique()}
+    return operations | {what for what, ran in found.items() if ran}

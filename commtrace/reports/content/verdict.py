@@ -1,0 +1,76 @@
+"""The main thing, before any table: the costliest finding, or why there is none."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from commtrace.metrics.rank.devices import devices
+from commtrace.reports.content.findings import causes
+from commtrace.reports.content.ranges import answer
+from commtrace.reports.content.saving import saving
+from commtrace.reports.content.tables import exposed_share
+from commtrace.table import rows
+from commtrace.units import clean, duration, percent
+
+if TYPE_CHECKING:
+    from commtrace.analysis import Analysis
+    from commtrace.diagnosis import Finding
+
+__all__ = ["verdict"]
+
+_ENOUGH = 60  # characters: what is shorter leads up to what follows
+_HIGH = 0.1  # of a device's time: as much exposed communication does not go without a word
+_LITTLE = 0.5  # of the exposed communication: less compute beside it cannot help much
+_HIDDEN = 0.8  # of the communication: some end of it is always exposed
+
+
+def verdict(analysis: Analysis) -> list[str]:
+    """The costliest finding in two lines: what it is, and what to do for which saving.
+
+    Without findings one line, which says why where much communication is exposed.
+    """
+    found = causes(analysis.verdict)
+    if not found:
+        return [" ".join(("No findings.", *_reason(analysis)))]
+    top = found[0]
+    which = "Finding" if len(found) == 1 else f"Finding 1 of {len(found)}"
+    summary = clean(top.summary, 400)
+    if summary in (answer(analysis) or ""):
+        first = f"{which}: the answer above."
+    else:
+        first = f"{which}: {_clause(summary)}"
+    return [first, _remedy(top, analysis)]
+
+
+def _remedy(top: Finding, analysis: Analysis) -> str:
+    saved = saving(top, analysis.verdict)
+    advice = f"→ {_clause(clean(top.advice, 400))}"
+    return f"{saved[0].upper()}{saved[1:]} {advice}" if saved else advice
+
+
+def _clause(text: str) -> str:
+    """What stands before a semicolon, if that is enough: the whole is with the findings."""
+    heads = (text[: match.start()] for match in re.finditer("; ", text))
+    whole = (head for head in heads if head.count("(") == head.count(")"))
+    return next((head for head in whole if len(head) >= _ENOUGH), text)
+
+
+def _reason(analysis: Analysis) -> list[str]:
+    """Why much exposed communication is no finding."""
+    known = [row for row in rows(devices(analysis.measures)) if row["span_ns"]]
+    most = max(known, key=exposed_share, default=None)
+    if most is None or exposed_share(most) < _HIGH:
+        return []
+    if reason := analysis.verdict.diagnosis.skipped.get("exposed-communication"):
+        return [f"exposed-communication was not checked: {clean(reason)}."]
+    exposed, communication = most["exposed_communication_ns"], most["communication_ns"]
+    free = (most["compute_ns"] or 0) - most["overlapped_communication_ns"]
+    if free < _LITTLE * exposed:
+        compute = f"only {duration(free)} of compute" if free else "no compute"
+        what = f"{duration(exposed)} of exposed communication"
+        return [f"Rank {most['rank']} has {compute} to hide its {what} behind."]
+    if most["overlapped_communication_ns"] >= _HIDDEN * communication:
+        share = percent(most["overlapped_communication_ns"], communication)
+        return [f"Of rank {most['rank']}'s communication {share} is hidden already."]
+    return ["exposed-communication was not selected, or saw less to save than its thresholds ask."]

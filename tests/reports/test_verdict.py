@@ -1,0 +1,145 @@
+"""The main thing comes first: the costliest finding, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from commtrace.analysis import Analysis, Question
+from commtrace.diagnosis import Diagnosis, Finding
+from commtrace.reports import content
+from commtrace.reports.content.unchecked import CONCERNS
+from commtrace.rules import RULES
+from commtrace.run import Run
+from commtrace.synthetic import Tiny
+
+FINDING = Finding(
+    rule="straggler",
+    summary="rank 5 is last in 38 of 40 collectives, by 12 ms: 60 ms of waiting; only 4 of 8 ranks "
+    "were compared",
+    ranks=(5,),
+    streams=(),
+    start_ns=0,
+    end_ns=10**12,
+    cost_ns=30_000,
+    evidence=(),
+    ruled_out=(),
+    advice="look at its data loader; then (if it has time for that; not before) at its clocks, or "
+    "at its disk; and then at ours",
+    confidence="high",
+)
+
+
+def analysed(run: Tiny, *findings: Finding, **skipped: str) -> Analysis:
+    analysis = Run(run.trace(), "run").analysis(select=["desync"])
+    diagnosis = Diagnosis(findings, skipped)
+    return replace(analysis, verdict=replace(analysis.verdict, diagnosis=diagnosis))
+
+
+def one_rank(compute_us: float, *, at_us: float, exposed_from: float = 0) -> Tiny:
+    """Communication for 1 ms, and compute at some time."""
+    run = Tiny(ranks=1)
+    run.collective(0, "all_reduce", exposed_from, 1_000, size=4_000_000)
+    if compute_us:
+        run.kernel(0, at_us, compute_us)
+    return run
+
+
+BOTH = one_rank(1_000, at_us=1_000)
+BEHIND = "to hide its 1.00 ms of exposed communication behind."
+
+
+def test_the_costliest_finding_in_two_lines() -> None:
+    symptom = replace(FINDING, rule="host-late", explained_by="straggler")
+    lines = content.verdict(analysed(BOTH, FINDING, symptom, replace(FINDING, cost_ns=10_000)))
+    cure = (
+        "look at its data loader; then (if it has time for that; not before) at its clocks, or "
+        "at its disk"
+    )
+    assert lines == [
+        "Finding 1 of 2: rank 5 is last in 38 of 40 collectives, by 12 ms: 60 ms of waiting",
+        f"Potential saving: up to 30 µs in all (2 % of the run) → {cure}",
+    ]
+
+
+def test_a_finding_without_a_cost_has_its_advice() -> None:
+    free = replace(FINDING, cost_ns=0, advice="record again")
+    assert content.verdict(analysed(BOTH, free))[1:] == ["→ record again"]
+
+
+def test_what_the_answer_said_is_not_said_again() -> None:
+    asked = Question("Who is late?", "", ())
+    lines = content.verdict(replace(analysed(BOTH, FINDING), question=asked))
+    assert lines[0] == "Finding: the answer above."
+
+
+@pytest.mark.parametrize(
+    ("run", "skipped", "why"),
+    [
+        (one_rank(100_000, at_us=1_000), {}, ""),  # 1 % is exposed
+        (
+            one_rank(1_000, at_us=1_000),
+            {"exposed-communication": "no steps"},
+            " exposed-communication was not checked: no steps.",
+        ),
+        (
+            one_rank(100, at_us=1_000),
+            {},
+            f" Rank 0 has only 100 µs of compute {BEHIND}",
+        ),
+        (
+            one_rank(0, at_us=0),
+            {},
+            f" Rank 0 has no compute {BEHIND}",
+        ),
+        (
+            one_rank(990, at_us=-150),
+            {},
+            " Of rank 0's communication 84 % is hidden already.",
+        ),
+        (
+            one_rank(1_000, at_us=1_000),
+            {},
+            " exposed-communication was not selected, or saw less to save than its thresholds ask.",
+        ),
+    ],
+)
+def test_exposed_communication_is_never_nothing_without_a_reason(
+    run: Tiny, skipped: dict[str, str], why: str
+) -> None:
+    assert content.verdict(analysed(run, **skipped)) == [f"No findings.{why}"]
+
+
+def test_rules_that_lack_data_are_named_by_what_they_lack() -> None:
+    two = Tiny(ranks=2)
+    for rank in (0, 1):
+        two.collective(rank, "broadcast", 0, 1_000, size=4_000_000)
+    skipped = {
+        "straggler": "2 operations, needs 10",
+        "jitter": "2 operations, needs 10",
+        "late-root": "no root is known",
+        "late-sender": "0 sends",
+        "pageable-copy": "no copies",
+    }
+    assert content.unchecked(analysed(two, **skipped)) == [
+        "jitter, straggler: 2 operations, needs 10",
+        "late-root: no root is known",
+        "2 rules do not concern what ran: see --format json.",
+    ]
+    assert content.unchecked(analysed(two, **{"late-sender": "0 sends"})) == [
+        "1 rule does not concern what ran: see --format json."
+    ]
+    assert content.unchecked(analysed(two)) == []
+
+
+def test_rules_of_gpus_concern_no_cpu() -> None:
+    skipped = {"launch-gap": "nothing ran on a GPU"}
+    (named,) = content.unchecked(analysed(Tiny(backend="nccl"), **skipped))
+    assert named == "launch-gap: nothing ran on a GPU"
+    (counted,) = content.unchecked(analysed(Tiny(backend="gloo"), **skipped))
+    assert counted.startswith("1 rule does not concern")
+
+
+def test_what_rules_concern_is_said_of_rules_that_there_are() -> None:
+    assert CONCERNS.keys() <= RULES.keys()
