@@ -10,7 +10,7 @@ import numpy as np
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.graph import DROPPED, replay
 from commtrace.causal.host_graph import HOST, JOIN, MEET, QUEUE, START, TRANSFER, run_graph
-from commtrace.causal.segments import own_work
+from commtrace.causal.segments import OwnWork, own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -32,23 +32,34 @@ def as_measured(run: Measures) -> Int64:
     return run_graph(run).graph.lag_ns
 
 
-def typical(run: Measures, ranks: Collection[int], lag_ns: Int64 | None = None) -> Int64:
+def typical(
+    run: Measures,
+    ranks: Collection[int],
+    lag_ns: Int64 | None = None,
+    work: OwnWork | None = None,
+) -> Int64:
     """The ranks do each segment in the time that is typical of those that are not among them.
 
-    ``lag_ns`` are the lags of edits made before; so in the others.
+    ``lag_ns`` are the lags of edits made before, and ``work`` the own work with these, by
+    default as measured; so in the others.
     """
-    its, work = run_graph(run), own_work(run)
+    its, work = run_graph(run), work or own_work(run)
     mine = np.isin(its.calls.rank, list(ranks))
     wanted = work.typical_ns
     if len(ranks) > 1:
         wanted = _of_the_rest(work.own_ns, work.place, mine)
         wanted = np.where(np.isnan(wanted), work.typical_ns, wanted)
-    return _scaled(run, wanted, mine, lag_ns)
+    return _scaled(run, work.own_ns, wanted, mine, lag_ns)
 
 
-def even(run: Measures, lag_ns: Int64 | None = None, but: Collection[int] = ()) -> Int64:
+def even(
+    run: Measures,
+    lag_ns: Int64 | None = None,
+    but: Collection[int] = (),
+    work: OwnWork | None = None,
+) -> Int64:
     """All ranks, ``but`` some, do each segment in the mean time of these."""
-    its, work = run_graph(run), own_work(run)
+    its, work = run_graph(run), work or own_work(run)
     mine = ~np.isin(its.calls.rank, list(but))
     wanted = work.mean_ns
     if but:
@@ -58,7 +69,7 @@ def even(run: Measures, lag_ns: Int64 | None = None, but: Collection[int] = ()) 
         wanted = (sums / np.maximum(np.bincount(work.place[mine], minlength=sums.size), 1))[
             work.place
         ]
-    return _scaled(run, wanted, mine, lag_ns)
+    return _scaled(run, work.own_ns, wanted, mine, lag_ns)
 
 
 def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
@@ -140,12 +151,13 @@ def _of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
     return answer
 
 
-def _scaled(run: Measures, wanted_ns: Float64, which: Bool, lag_ns: Int64 | None) -> Int64:
+def _scaled(
+    run: Measures, own_ns: Int64, wanted_ns: Float64, which: Bool, lag_ns: Int64 | None
+) -> Int64:
     """The segments of some calls take the time that is wanted, shared as it was."""
     its = run_graph(run)
-    own = own_work(run).own_ns
     with np.errstate(divide="ignore", invalid="ignore"):
-        factor = wanted_ns / own
+        factor = wanted_ns / own_ns
     factor = np.where(which & np.isfinite(factor), factor, 1.0)
     host = np.flatnonzero((its.graph.kind == HOST) & (its.segment >= 0))
     lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()

@@ -21,7 +21,7 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["CAUSES", "OwnWork", "busy", "others", "own_parts", "own_work"]
+__all__ = ["CAUSES", "OwnWork", "busy", "others", "own_parts", "own_work", "work_with"]
 
 _LABELLED: dict[Cause, re.Pattern[str]] = {
     "garbage-collection": re.compile(r"commtrace::garbage-collection"),
@@ -49,12 +49,17 @@ class OwnWork:
 
 @measure
 def own_work(run: Measures) -> OwnWork:
-    """The own work of a run's calls."""
+    """The own work of a run's calls, as measured."""
+    return work_with(run, run_graph(run).graph.lag_ns)
+
+
+def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
+    """The own work of a run's calls with these lags."""
     its = run_graph(run)
     calls = its.calls
     host = (its.graph.kind == HOST) & (its.segment >= 0)
     own = np.zeros(calls.rank.size, dtype=np.int64)
-    np.add.at(own, its.segment[host], its.graph.lag_ns[host])
+    np.add.at(own, its.segment[host], lag_ns[host])
     place = _codes(calls.step, calls.place)
     typical, mean = others(place, own.astype(np.float64))
     in_step = _codes(calls.step, calls.rank)
