@@ -40,12 +40,17 @@ def cores_used(run: Measures) -> float | None:
 
 
 def _cores(run: Measures) -> dict[int, int]:
-    """How many cores each rank may use, with others."""
-    ranks = (run.manifest or {}).get("ranks")
-    found = {}
+    """How many cores each rank may use, with others: as the rank found them, else the CPU's."""
+    manifest = run.manifest or {}
+    cpu, ranks = manifest.get("cpu"), manifest.get("ranks")
+    found: dict[int, int] = {}
+    if isinstance(cpu, dict) and run.ranks["host"].nunique() == 1:
+        count = cpu.get("count")
+        if isinstance(count, int) and count > 0:
+            found = dict.fromkeys(integers(run.ranks["rank"]).tolist(), count)
     for one in ranks if isinstance(ranks, list) else ():
         machine = one.get("machine") if isinstance(one, dict) else None
-        cores = machine.get("usable_cores") if isinstance(machine, dict) else None
-        if isinstance(cores, int) and cores > 0 and isinstance(one.get("rank"), int):
-            found[one["rank"]] = cores
+        count = machine.get("usable_cores") if isinstance(machine, dict) else None
+        if isinstance(count, int) and count > 0 and isinstance(rank := one.get("rank"), int):
+            found[rank] = count
     return found

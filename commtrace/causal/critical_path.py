@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Int64
+from commtrace.causal.culprits import require_model
 from commtrace.causal.edits import as_measured, step_times
 from commtrace.causal.graph import Graph, replay
 from commtrace.causal.host_graph import HOST, JOIN, MEET, QUEUE, START, TRANSFER, WAIT, run_graph
@@ -58,8 +59,9 @@ CRITICAL_PATH = Table(
 def critical_path(run: Measures) -> pd.DataFrame:
     """The critical path of a run: CRITICAL_PATH. It ends with the last joint operation.
 
-    CannotLook where ranks have no clock in common.
+    CannotLook where ranks have no clock in common, or the graph does not hold the run.
     """
+    require_model(run)
     return path_with(run, as_measured(run))
 
 

@@ -19,7 +19,17 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "crowded", "culprits", "evened", "modelled"]
+__all__ = [
+    "AWAITED",
+    "Culprit",
+    "Culprits",
+    "Waits",
+    "crowded",
+    "culprits",
+    "evened",
+    "modelled",
+    "require_model",
+]
 
 _OTHERS = 0.25  # of its saving: what any other rank may save, or it is not one that delays
 _CHANCE = 0.01
@@ -125,6 +135,12 @@ def modelled(run: Measures) -> bool:
     """Whether the graph holds all communication: it ran on CPUs, called by known threads."""
     table = run.collectives
     return bool(len(table) and (table["device"] == "cpu").all() and table["thread"].notna().all())
+
+
+def require_model(run: Measures) -> None:
+    """CannotLook where the graph does not hold all communication."""
+    if not modelled(run):
+        raise CannotLook("needs communication that all ran on CPUs, called by known threads")
 
 
 @measure

@@ -9,7 +9,6 @@ import pandas as pd
 
 from commtrace.arrays import integers
 from commtrace.causal.critical_path import critical_path
-from commtrace.causal.culprits import modelled
 from commtrace.diagnosis import CannotLook
 from commtrace.matching import on_run_clock
 from commtrace.measures import measure
@@ -46,8 +45,6 @@ STEP_TIMES = Table(
 
 def path_of(run: Measures) -> pd.DataFrame | None:
     """The run's critical path; None where the model does not hold all of its communication."""
-    if not modelled(run):
-        return None
     try:
         return critical_path(run)
     except CannotLook:

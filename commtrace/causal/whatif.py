@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.causal.cores import cores_used
-from commtrace.causal.culprits import modelled
+from commtrace.causal.culprits import require_model
+from commtrace.causal.edit_names import EDITS
 from commtrace.causal.edits import (
     as_measured,
     even,
@@ -35,17 +36,16 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["EDITED", "EDITS", "REPLAYED_STEPS", "Edited", "WhatIf", "replayed_steps", "whatif"]
+__all__ = [
+    "EDITED",
+    "REPLAYED_STEPS",
+    "Edited",
+    "WhatIf",
+    "edited",
+    "replayed_steps",
+    "whatif",
+]
 
-EDITS = {
-    "even": "all ranks do each segment of their own work in their mean time",
-    "rank=R:typical": "rank R does each segment in the time that is typical of the other ranks",
-    "host=H:typical": "so do all ranks of host H",
-    "link=A-B:50GB/s": "messages between the ranks A and B run at that bandwidth",
-    "OP:dtype=bfloat16": "OP (all_reduce, …) sends elements of that type",
-    "no-wait:OP": "nobody waits for OP before its step ends",
-    "remove:OP": "OP is not called",
-}
 _BUSY = 0.85  # of the cores: work that no longer waits gains nothing on them
 _OP = "|".join(OPERATIONS)
 
@@ -91,10 +91,17 @@ class Edited:
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """The edits and, after each that was not refused, all lags: ``lags_ns``, the measured first."""
+    """The edits and, after each that was not refused, all lags: ``lags_ns``, the measured first.
+
+    As measured the run took ``run_ns`` in all and ``step_ns`` in its median step, of which it has
+    ``steps``: 0 if the trace has none.
+    """
 
     edits: tuple[Edited, ...]
     lags_ns: tuple[Int64, ...]
+    run_ns: int
+    step_ns: int
+    steps: int
 
 
 _Edit = Callable[["Measures", Int64], Int64]
@@ -107,8 +114,7 @@ def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
     and where the graph does not hold the run's communication.
     """
     asked = [(text, _edit(run, text)) for text in edits]
-    if not modelled(run):
-        raise CannotLook("needs communication that all ran on CPUs, called by known threads")
+    require_model(run)
     measured = as_measured(run)
     answers, lags = [], [measured]
     for text, edit in asked:
@@ -122,7 +128,20 @@ def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
         step_ns = int(np.median(_steps(run, after)))
         answers.append(Edited(text, on_top, alone, step_ns))
         lags.append(after)
-    return WhatIf(tuple(answers), tuple(lags))
+    steps = _steps(run, measured)
+    real = run.steps["label"].isna() & run.steps["step"].notna()
+    return WhatIf(
+        tuple(answers),
+        tuple(lags),
+        int(steps.sum()),
+        int(np.median(steps)),
+        steps.size if real.any() else 0,
+    )
+
+
+def edited(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
+    """What each edit saves: EDITED. Errors as of ``whatif``."""
+    return EDITED.from_rows([asdict(its) for its in whatif(run, edits).edits])
 
 
 def replayed_steps(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
@@ -155,7 +174,9 @@ def _edit(run: Measures, text: str) -> _Edit:
         if not ranks:
             raise UsageError(f"{text}: the run has no host {match[1]!r}")
         return _typical(ranks)
-    if match := re.fullmatch(r"link=(\d+)-(\d+):([\d.]+)GB/s", text):
+    if match := re.fullmatch(r"link=(\d+)-(\d+):(\d+\.?\d*)GB/s", text):
+        if not float(match[3]):
+            raise UsageError(f"{text}: a bandwidth is more than 0")
         return _at_bandwidth(int(match[1]), int(match[2]), float(match[3]))
     if match := re.fullmatch(rf"({_OP}):dtype=(\w+)", text):
         return _of_type(match[1], match[2], text)
@@ -189,7 +210,7 @@ def _without_waits(run: Measures, op: str, lag: Int64) -> Int64:
     which, used = _is(run, op), cores_used(run)
     if used is not None and used > _BUSY:
         raise CannotLook(
-            f"operators and transfers fill {100 * used:.0f} % of the CPU cores that the ranks "
+            f"operators and transfers ask for {100 * used:.0f} % of the CPU cores that the ranks "
             "share: what need not wait has no core to run on"
         )
     return without_waits(run, which, lag)
