@@ -51,6 +51,7 @@ _NCCL_DTYPE = re.compile(
 )
 
 _ANY = r"(?:\w+::)*"
+_HCCL = r"(?i:hcom|hccl)_?"
 _EXPERTS = rf"{_ANY}(?:deep_ep|dpsk::ep|uccl)::{_ANY}"
 
 
@@ -95,6 +96,11 @@ _KNOWN = tuple(
         (_word("all", "[tT]o_?[aA]ll"), "all_to_all"),
         # The tail of a two-shot all_reduce: it awaits the others' parts, and normalises
         (rf"{_ANY}(?P<call>(?!\w*init)\w*[lL]amport\w*)", None),
+        # Huawei's HCCL, and Habana's of the same name
+        (rf"{_HCCL}broadcast\w*", "broadcast"),
+        (rf"{_HCCL}reduce(?:_\w*)?", "reduce"),
+        (rf"{_HCCL}send\w*", "send"),
+        (rf"{_HCCL}receive\w*", "recv"),
         # NVSHMEM, rocSHMEM: collectives that the host enqueues
         (r"(?:\w+_)?(?:barrier|sync)(?:_all)?_on_stream_kernel\w*", "barrier"),
         (r"(?:\w+_)?broadcast\w*_on_stream_kernel\w*", "broadcast"),
@@ -105,7 +111,7 @@ _KNOWN = tuple(
         (rf"{_ANY}(?:nvshmem|nccl)_extension::\w+", None),
         (rf"{_ANY}mscclpp::{_ANY}executionKernel", None),
         (r"k?userbuffers_\w+", None),  # Transformer Engine
-        (r"oneccl_\w+|nccl_ep_\w+|hcom_\w+", None),
+        (rf"oneccl_\w+|{_ANY}(?:one)?ccl::{_ANY}\w+|nccl_ep_\w+|{_HCCL}\w*", None),
     )
 )
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Int64
-from commtrace.causal.culprits import require_model
+from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, MEET, QUEUE, TRANSFER, WAIT
 from commtrace.causal.edits import as_measured, step_times
 from commtrace.causal.graph import Graph, replay
-from commtrace.causal.host_graph import HOST, JOIN, MEET, QUEUE, START, TRANSFER, WAIT, run_graph
+from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
 from commtrace.measures import measure
@@ -27,7 +27,9 @@ KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
 _OF_EDGE = {
     HOST: "host",
     WAIT: "host",
-    START: "launch",
+    DEVICE: "compute",
+    COPY: "copy",
+    LAUNCH: "launch",
     QUEUE: "launch",
     MEET: "transfer",
     TRANSFER: "transfer",
@@ -59,9 +61,8 @@ CRITICAL_PATH = Table(
 def critical_path(run: Measures) -> pd.DataFrame:
     """The critical path of a run: CRITICAL_PATH. It ends with the last joint operation.
 
-    CannotLook where ranks have no clock in common, or the graph does not hold the run.
+    CannotLook where the trace does not hold a run's graph.
     """
-    require_model(run)
     return path_with(run, as_measured(run))
 
 

@@ -9,33 +9,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Int64
+from commtrace.causal.builder import MEET
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import as_measured, even, saved, step_times, typical
-from commtrace.causal.host_graph import MEET, run_graph
-from commtrace.causal.segments import others, own_parts, own_work
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import HOSTS, others, own_parts, own_work
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = [
-    "AWAITED",
-    "Culprit",
-    "Culprits",
-    "Waits",
-    "crowded",
-    "culprits",
-    "evened",
-    "modelled",
-    "require_model",
-]
+__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "crowded", "culprits", "evened", "modelled"]
 
 _OTHERS = 0.25  # of its saving: what any other rank may save, or it is not one that delays
 _CHANCE = 0.01
 _SPIKE = 6  # times the noise
 _SPIKES_SHARE = 0.6  # of all that is saved
 _NOISE_CPU_NS = 2_000_000
+_NOISE_GPU_NS = 50_000
 _FIGHT = 1.36  # so much longer operators take that fight for a core
 _MOST = 4  # culprits, one on top of the other
 
@@ -132,15 +124,15 @@ def culprits(run: Measures, min_share: float) -> Culprits:
 
 
 def modelled(run: Measures) -> bool:
-    """Whether the graph holds all communication: it ran on CPUs, called by known threads."""
-    table = run.collectives
-    return bool(len(table) and (table["device"] == "cpu").all() and table["thread"].notna().all())
+    """Whether replays of a run's own work hold: its ranks communicate from CPUs, on one clock.
 
-
-def require_model(run: Measures) -> None:
-    """CannotLook where the graph does not hold all communication."""
-    if not modelled(run):
-        raise CannotLook("needs communication that all ran on CPUs, called by known threads")
+    On GPUs the graph lacks waits of hosts that no trace shows: it tells where time went, not yet
+    what would be saved.
+    """
+    try:
+        return bool(run_graph(run).calls.on_cpu.all())
+    except CannotLook:
+        return False
 
 
 @measure
@@ -202,7 +194,7 @@ def _rest(left: list[int], ranks: tuple[int, ...], totals: Int64) -> int:
 def _sets(run: Measures, left: list[int]) -> list[tuple[int, ...]]:
     """Ranks of a host, of a process group; and those with the most excess, ever more of them."""
     its, work = run_graph(run), own_work(run)
-    excess = np.nan_to_num(work.own_ns - work.mean_ns)
+    excess = np.nan_to_num(work.own_ns - work.mean_ns).sum(axis=1)
     by_rank = {rank: float(excess[its.calls.rank == rank].sum()) for rank in left}
     ordered = sorted(left, key=lambda rank: -by_rank[rank])
     nested = [tuple(sorted(ordered[:size])) for size in range(2, len(left) // 2 + 1)]
@@ -249,15 +241,17 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
 
 
 def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
-    """Where others waited until some of these ranks came."""
+    """Where others waited until the last of these ranks came."""
     its = run_graph(run)
     calls, time = its.calls, its.graph.time_ns
     meets = np.flatnonzero(its.graph.kind == MEET)
-    source, target = its.call_of[its.graph.source[meets]], its.call_of[its.graph.target[meets]]
-    awaited = np.isin(calls.rank[source], ranks) & ~np.isin(calls.rank[target], ranks)
-    awaited &= time[its.graph.source[meets]] == time[its.graph.target[meets]]
-    awaited &= time[its.graph.target[meets]] > calls.start_ns[target]
-    source, call = source[awaited], target[awaited]
+    source, met = its.call_of[its.graph.source[meets]], its.graph.target[meets]
+    late = np.isin(calls.rank[source], ranks) & (calls.start_ns[source] == time[met])
+    last = np.full(time.size, -1)
+    last[met[late]] = source[late]
+    call = np.flatnonzero(~np.isin(calls.rank, ranks) & (last[its.met] >= 0))
+    call = call[calls.last_ns[call] > calls.start_ns[call]]
+    source = last[its.met[call]]
     kind = np.where(calls.is_p2p[source], np.where(calls.is_send[source], 2, 3), 0)
     kind = np.where(calls.from_root[call] & calls.is_root[source], 1, kind)
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
@@ -265,11 +259,12 @@ def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
 
 def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | None:
     """Why it may not be the ranks that are slow: processes that fight for cores look like it."""
-    if cause not in ("compute", None):
-        return None
     its, work = run_graph(run), own_work(run)
-    mine = np.isin(its.calls.rank, ranks) & ~np.isnan(work.typical_ns)
-    factor = float(work.own_ns[mine].sum() / max(work.typical_ns[mine].sum(), 1.0))
+    if cause not in ("compute", None) or not its.calls.on_cpu.any():
+        return None
+    mine = np.isin(its.calls.rank, ranks) & ~np.isnan(work.typical_ns[:, HOSTS])
+    own, usual = work.own_ns[mine, HOSTS].sum(), work.typical_ns[mine, HOSTS].sum()
+    factor = float(own / max(usual, 1.0))
     crowd = crowded(run)
     if factor > max(_FIGHT, crowd):
         return None
@@ -293,11 +288,11 @@ def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
     """How much the ranks' own work beyond the typical scatters from step to step, spikes aside."""
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
-    excess = np.nan_to_num(work.own_ns - work.typical_ns)[mine]
+    excess = work.excess_ns[mine]
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
     by_step = np.bincount(steps, weights=excess) / len(ranks)
     scatter = 1.4826 * float(np.median(np.abs(by_step - np.median(by_step))))
-    return max(scatter, _NOISE_CPU_NS)
+    return max(scatter, _NOISE_CPU_NS if its.calls.on_cpu.any() else _NOISE_GPU_NS)
 
 
 def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
@@ -320,7 +315,7 @@ def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], 
         else:
             excess = (time - usual)[mine]
         parts[cause] = float(np.nansum(excess))
-    excess = np.where(mine, np.nan_to_num(work.own_ns - work.typical_ns), 0)
+    excess = np.where(mine, work.excess_ns, 0)
     by_place = np.bincount(its.calls.place, weights=excess)
     at = np.flatnonzero(mine & (its.calls.place == by_place.argmax()))
     return parts, int(at[excess[at].argmax()]) if at.size else -1

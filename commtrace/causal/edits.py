@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.builder import JOIN, LAUNCH, MEET, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, replay
-from commtrace.causal.host_graph import HOST, JOIN, MEET, QUEUE, START, TRANSFER, run_graph
-from commtrace.causal.segments import OwnWork, own_work
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, own_edges, own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -36,20 +37,22 @@ def typical(
     run: Measures,
     ranks: Collection[int],
     lag_ns: Int64 | None = None,
+    part: int | None = None,
     work: OwnWork | None = None,
 ) -> Int64:
     """The ranks do each segment in the time that is typical of those that are not among them.
 
-    ``lag_ns`` are the lags of edits made before, and ``work`` the own work with these, by
-    default as measured; so in the others.
+    ``part`` is HOSTS or DEVICES for only that of their own work. ``lag_ns`` are the lags of
+    edits made before, and ``work`` the own work with these, by default as measured; so in the
+    others.
     """
     its, work = run_graph(run), work or own_work(run)
     mine = np.isin(its.calls.rank, list(ranks))
     wanted = work.typical_ns
     if len(ranks) > 1:
-        wanted = _of_the_rest(work.own_ns, work.place, mine)
-        wanted = np.where(np.isnan(wanted), work.typical_ns, wanted)
-    return _scaled(run, work.own_ns, wanted, mine, lag_ns)
+        rest = [_of_the_rest(work.own_ns[:, its], work.place, mine) for its in (HOSTS, DEVICES)]
+        wanted = np.where(np.isnan(rest).T, work.typical_ns, np.stack(rest, axis=1))
+    return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
 
 
 def even(
@@ -63,12 +66,11 @@ def even(
     mine = ~np.isin(its.calls.rank, list(but))
     wanted = work.mean_ns
     if but:
-        sums = np.bincount(
-            work.place[mine], weights=work.own_ns[mine], minlength=work.place.max() + 1
-        )
-        wanted = (sums / np.maximum(np.bincount(work.place[mine], minlength=sums.size), 1))[
-            work.place
-        ]
+        count = int(work.place.max()) + 1
+        sums = np.zeros((count, 2))
+        np.add.at(sums, work.place[mine], work.own_ns[mine])
+        counts = np.bincount(work.place[mine], minlength=count)
+        wanted = (sums / np.maximum(counts, 1)[:, None])[work.place]
     return _scaled(run, work.own_ns, wanted, mine, lag_ns)
 
 
@@ -86,12 +88,14 @@ def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
     """These calls (a flag for each) are over at once: they wait for nobody and move nothing."""
     its = run_graph(run)
     lag: Int64 = lag_ns.copy()
+    kind = its.graph.kind
     call = its.call_of[its.graph.target]
     mine = (call >= 0) & which[call]
-    kind = its.graph.kind
-    lag[mine & ((kind == START) | (kind == TRANSFER))] = 0
-    other = its.rank[its.graph.source] != its.rank[its.graph.target]
-    lag[mine & ((kind == QUEUE) | ((kind == MEET) & other))] = DROPPED
+    lag[mine & (kind == LAUNCH)] = 0
+    lag[mine & np.isin(kind, (QUEUE, TRANSFER))] = DROPPED
+    out = its.call_of[its.graph.source]
+    mine = (out >= 0) & which[out]
+    lag[mine & np.isin(kind, (MEET, JOIN))] = DROPPED
     return lag
 
 
@@ -152,14 +156,21 @@ def _of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
 
 
 def _scaled(
-    run: Measures, own_ns: Int64, wanted_ns: Float64, which: Bool, lag_ns: Int64 | None
+    run: Measures,
+    own_ns: Int64,
+    wanted_ns: Float64,
+    which: Bool,
+    lag_ns: Int64 | None,
+    part: int | None = None,
 ) -> Int64:
     """The segments of some calls take the time that is wanted, shared as it was."""
     its = run_graph(run)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = wanted_ns / own_ns
-    factor = np.where(which & np.isfinite(factor), factor, 1.0)
-    host = np.flatnonzero((its.graph.kind == HOST) & (its.segment >= 0))
+    factor = np.where(which[:, None] & np.isfinite(factor), factor, 1.0)
+    edges, column = own_edges(its)
+    if part is not None:
+        edges, column = edges[column == part], column[column == part]
     lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
-    lag[host] = np.rint(lag[host] * factor[its.segment[host]]).astype(np.int64)
+    lag[edges] = np.rint(lag[edges] * factor[its.segment[edges], column]).astype(np.int64)
     return lag

@@ -11,7 +11,8 @@ import pandas as pd
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.culprits import modelled
 from commtrace.causal.edits import as_measured, even, step_times, transferring
-from commtrace.causal.host_graph import HOST, run_graph
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import own_edges
 from commtrace.intervals import total, union
 from commtrace.measures import measure
 from commtrace.table import Column, Table
@@ -124,7 +125,7 @@ def _usual(run: Measures) -> Float64:
 def _own_ns(run: Measures) -> list[int]:
     """How long each rank worked by itself within the run."""
     its = run_graph(run)
-    edges = np.flatnonzero((its.graph.kind == HOST) & (its.segment >= 0))
+    edges, _ = own_edges(its)
     start, end = (
         np.clip(its.graph.time_ns[nodes[edges]], its.begin_ns, its.end_ns.max())
         for nodes in (its.graph.source, its.graph.target)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Float64, Int64, integers
-from commtrace.causal.host_graph import HOST, run_graph
+from commtrace.causal.builder import COPY, HOST, OWN
+from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
 from commtrace.matching import on_run_clock
@@ -21,30 +23,51 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["CAUSES", "OwnWork", "busy", "others", "own_parts", "own_work", "work_with"]
+__all__ = [
+    "CAUSES",
+    "DEVICES",
+    "HOSTS",
+    "OwnWork",
+    "busy",
+    "others",
+    "own_edges",
+    "own_parts",
+    "own_work",
+    "work_with",
+]
 
 _LABELLED: dict[Cause, re.Pattern[str]] = {
     "garbage-collection": re.compile(r"commtrace::garbage-collection"),
     "checkpoint": re.compile(r"commtrace::checkpoint"),
     "loader": re.compile(r"enumerate\(DataLoader\)#"),
 }
-CAUSES: tuple[Cause, ...] = (*_LABELLED, "compute", "host")
+CAUSES: tuple[Cause, ...] = (*_LABELLED, "compute", "copy", "host")
+
+
+HOSTS, DEVICES = range(2)
+"""The two columns of own work: that of host threads, and that of a device's streams."""
 
 
 @dataclass(frozen=True, eq=False)
 class OwnWork:
-    """``own_ns`` of each call is its rank's own work since its call before, without waiting.
+    """Own work of each call: its rank's since its call before, without waiting.
 
-    ``typical_ns`` is the median of the other ranks' at the same place of the same step; where
-    ranks call differently, its own times what the step's own work of a rank is to its own in the
-    median; NaN where nobody is to compare with. ``mean_ns`` is the mean of all ranks there, its
-    own included. ``place`` numbers step and place.
+    Arrays are calls × (HOSTS, DEVICES), for what these do at one time. ``typical_ns`` is the median
+    of the other ranks' at the same place of the same step; where ranks call differently, its own
+    times what the step's own work of a rank is to its own in the median; NaN where nobody is to
+    compare with. ``mean_ns`` is the mean of all ranks there, its own included. ``place`` numbers
+    step and place.
     """
 
     own_ns: Int64
     typical_ns: Float64
     mean_ns: Float64
     place: Int64
+
+    @cached_property
+    def excess_ns(self) -> Float64:
+        """What each call's own work is beyond the typical, on host and device together."""
+        return np.asarray(np.nan_to_num(self.own_ns - self.typical_ns).sum(axis=1))
 
 
 @measure
@@ -57,44 +80,56 @@ def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
     """The own work of a run's calls with these lags."""
     its = run_graph(run)
     calls = its.calls
-    host = (its.graph.kind == HOST) & (its.segment >= 0)
-    own = np.zeros(calls.rank.size, dtype=np.int64)
-    np.add.at(own, its.segment[host], lag_ns[host])
+    own = np.zeros((calls.rank.size, 2), dtype=np.int64)
+    edges, column = own_edges(its)
+    np.add.at(own, (its.segment[edges], column), lag_ns[edges])
     place = _codes(calls.step, calls.place)
-    typical, mean = others(place, own.astype(np.float64))
     in_step = _codes(calls.step, calls.rank)
-    sums = np.bincount(in_step, weights=own).astype(np.float64)
     first = np.unique(in_step, return_index=True)[1]
-    median, average = others(calls.step[first], sums)
-    alone = np.isnan(typical)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        typical = np.where(alone, own * (median / sums)[in_step], typical)
-        mean = np.where(alone, own * (average / sums)[in_step], mean)
+    typical, mean = np.empty(own.shape), np.empty(own.shape)
+    for part in (HOSTS, DEVICES):
+        mine = own[:, part].astype(np.float64)
+        usual, level = others(place, mine)
+        sums = np.bincount(in_step, weights=mine).astype(np.float64)
+        median, average = others(calls.step[first], sums)
+        alone = np.isnan(usual)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            typical[:, part] = np.where(alone, mine * (median / sums)[in_step], usual)
+            mean[:, part] = np.where(alone, mine * (average / sums)[in_step], level)
     return OwnWork(own, typical, mean, place)
+
+
+def own_edges(its: RunGraph) -> tuple[Int64, Int64]:
+    """The edges that are part of a segment, and which column of own work each is of."""
+    edges = np.flatnonzero(np.isin(its.graph.kind, OWN) & (its.segment >= 0))
+    return edges, np.where(its.graph.kind[edges] == HOST, HOSTS, DEVICES)
 
 
 @measure
 def own_parts(run: Measures) -> Mapping[Cause, Int64]:
-    """Each call's own work by CAUSES: under a label, in operators, and in none (``host``)."""
+    """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
-    host = np.flatnonzero((its.graph.kind == HOST) & (its.segment >= 0))
-    start, end = (
-        its.graph.time_ns[its.graph.source[host]],
-        its.graph.time_ns[its.graph.target[host]],
-    )
-    rank = its.rank[its.graph.target[host]]
-    parts: dict[Cause, Int64] = {
-        cause: np.zeros(its.calls.rank.size, dtype=np.int64) for cause in CAUSES
-    }
+    edges, column = own_edges(its)
+    start = its.graph.time_ns[its.graph.source[edges]]
+    end = its.graph.time_ns[its.graph.target[edges]]
+    rank = its.rank[its.graph.target[edges]]
+    calls = its.calls.rank.size
+    parts: dict[Cause, Int64] = {cause: np.zeros(calls, dtype=np.int64) for cause in CAUSES}
+    segment = its.segment[edges]
+    on_device = column == DEVICES
+    copies = its.graph.kind[edges] == COPY
+    np.add.at(parts["copy"], segment[copies], (end - start)[copies])
+    computes = on_device & ~copies
+    np.add.at(parts["compute"], segment[computes], (end - start)[computes])
     for one in np.unique(rank).tolist():
-        mine = rank == one
+        mine = (rank == one) & ~on_device
         window = start[mine], end[mine]
         left = window[1] - window[0]
         for cause, when in _work(run, one).items():
             time = covered(*window, when)
-            np.add.at(parts[cause], its.segment[host[mine]], time)
+            np.add.at(parts[cause], segment[mine], time)
             left = left - time
-        np.add.at(parts["host"], its.segment[host[mine]], left)
+        np.add.at(parts["host"], segment[mine], left)
     return parts
 
 

@@ -44,7 +44,7 @@ STEP_TIMES = Table(
 
 
 def path_of(run: Measures) -> pd.DataFrame | None:
-    """The run's critical path; None where the model does not hold all of its communication."""
+    """The run's critical path; None where the model does not hold its communication."""
     try:
         return critical_path(run)
     except CannotLook:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.causal.builder import TRANSFER
 from commtrace.causal.cores import cores_used
-from commtrace.causal.culprits import require_model
+from commtrace.causal.culprits import modelled
 from commtrace.causal.edit_names import EDITS
 from commtrace.causal.edits import (
     as_measured,
@@ -23,7 +24,7 @@ from commtrace.causal.edits import (
     typical,
     without_waits,
 )
-from commtrace.causal.host_graph import TRANSFER, run_graph
+from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import work_with
 from commtrace.comms import OPERATIONS, canonical_dtype, element_bytes
 from commtrace.diagnosis import CannotLook
@@ -110,15 +111,16 @@ _Edit = Callable[["Measures", Int64], Int64]
 def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
     """What each edit saves, on top of those before it, and alone.
 
-    UsageError for one that is not in ``EDITS``; CannotLook where ranks have no clock in common,
-    and where the graph does not hold the run's communication.
+    UsageError for one that is not in ``EDITS``; CannotLook where the trace does not hold a run's
+    graph.
     """
     asked = [(text, _edit(run, text)) for text in edits]
-    require_model(run)
     measured = as_measured(run)
     answers, lags = [], [measured]
     for text, edit in asked:
         try:
+            if not modelled(run):
+                raise CannotLook("replays of GPUs do not hold yet: not all of a host's waits show")
             after = edit(run, lags[-1])
             alone = int(saved(run, measured, [edit(run, measured)]).sum())
         except CannotLook as reason:
@@ -192,7 +194,7 @@ def _typical(ranks: list[int]) -> _Edit:
     def edit(run: Measures, lag: Int64) -> Int64:
         if set(run_graph(run).calls.rank.tolist()) <= set(ranks):
             raise CannotLook("no other ranks to compare with")
-        return typical(run, ranks, lag, work_with(run, lag))
+        return typical(run, ranks, lag, work=work_with(run, lag))
 
     return edit
 

@@ -93,6 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    tell(f"commtrace: {message}")
+
+
 def _status_of(arguments: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
@@ -111,10 +115,6 @@ def _status_of(arguments: Sequence[str]) -> int:
     except OSError as error:
         where = error.filename or "standard output"
         return fail(f"{where}: {error.strerror}: mend that, or use another")
-
-
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    tell(f"commtrace: {message}")
 
 
 def _closed(mode: int) -> TextIO:
@@ -204,6 +204,7 @@ def analyze(
     chosen = format or _format_of(output)
     if operations and chosen != "json":
         raise UsageError("--operations: only JSON lists them; choose --format json")
+    from commtrace.reader.workers import cores
     from commtrace.run import check_rules, load
 
     rules: dict[str, Any] = {
@@ -213,7 +214,8 @@ def analyze(
     }
     check_rules(**rules)
     with progress() as shown:
-        run = load(paths, workers=workers, progress=shown)
+        # Whatever their number, they are processes: a fault in one is a line, and costs a file.
+        run = load(paths, workers=workers or cores(), progress=shown)
     analysis = run.analysis(**rules)
     render = format_named(chosen).render
     if output is None:

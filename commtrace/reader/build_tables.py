@@ -131,7 +131,7 @@ def _collectives(rows: list[dict[str, Any]], steps: Steps, *, launches: bool) ->
 
 def _begun(row: dict[str, Any], launches: bool) -> int:
     """When the host called an operation; NULL where that was lost, as for kernels."""
-    on_gpu = row["device"].startswith("cuda")
+    on_gpu = row["device"] != "cpu"
     called = row["launch_ns"] if on_gpu and launches else row["launch_ns"] or row["start_ns"]
     return NULL if called is None else called
 

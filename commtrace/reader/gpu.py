@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ _EARLY_NS = 10_000
 _HOST = -1
 
 _CUDA_NAME = re.compile(r"(?<![A-Za-z])([HDAP])to([HDAP])(?![A-Za-z])")
+_XPU_NAME = re.compile(r"(?<![A-Za-z])([HDM])2([HDM])(?![A-Za-z])")
 _ROCM_NAME = re.compile(r"Copy(Host|Device)To(Host|Device)")
 _MEMORY = re.compile(r"\((\w+) -> (\w+)\)")
 
@@ -103,7 +105,7 @@ def kernels(scan: Scan, join: Launched, rank: int) -> Columns:
     communicates[np.asarray(kernels_of_calls, dtype=np.int64)] = True
     return {
         "rank": np.full(rows.size, rank),
-        "device": device_names(gpu.device[rows]),
+        "device": device_names(gpu.device[rows], scan.device_type),
         "stream": gpu.stream[rows],
         "name": selected(gpu.name, rows),
         "kind": Coded(communicates[rows].astype(np.int32), ("compute", "communication")),
@@ -125,14 +127,15 @@ def copies(scan: Scan, join: Launched, rank: int) -> Columns:
     routes = [*(_route(name, is_rocm(scan)) for name in names.names), _FILL, _NO_ROUTE]
     at = np.where(filled[rows], len(names.names), names.codes)  # -1, null, is the last
     device = gpu.device[rows]
+    ends = partial(_ends, of_type=scan.device_type)
     from_device = np.where(gpu.from_device[rows] == NULL, device, gpu.from_device[rows])
     return {
         "rank": np.full(rows.size, rank),
-        "device": device_names(device),
+        "device": device_names(device, scan.device_type),
         "stream": gpu.stream[rows],
         "kind": _picked([route.kind for route in routes], at),
-        "source": _ends([route.source for route in routes], at, device, from_device),
-        "destination": _ends(
+        "source": ends([route.source for route in routes], at, device, from_device),
+        "destination": ends(
             [route.destination for route in routes], at, device, gpu.to_device[rows]
         ),
         "memory": _picked([route.memory for route in routes], at),
@@ -152,10 +155,10 @@ def unknown(table: Columns) -> int:
     return int((kind.codes < 0).sum()) if isinstance(kind, Coded) else 0
 
 
-def device_names(devices: Int64) -> Coded:
-    """Torch's names of device numbers: -1 is the host, NULL is null."""
+def device_names(devices: Int64, of_type: str) -> Coded:
+    """Torch's names of the numbers of devices of a type: -1 is the host, NULL is null."""
     numbers, codes = np.unique(devices, return_inverse=True)
-    names = ["host" if n == _HOST else f"cuda:{n}" for n in numbers.tolist()]
+    names = ["host" if n == _HOST else f"{of_type}:{n}" for n in numbers.tolist()]
     found = np.asarray(codes.reshape(-1), dtype=np.int32)
     if numbers.size and numbers[0] == NULL:
         return Coded(found - np.int32(1), tuple(names[1:]))
@@ -167,17 +170,19 @@ def _picked(values: list[str | None], at: Int64) -> Coded:
     return Coded(distinct.codes[at], distinct.names)
 
 
-def _ends(sides: list[_Side], at: Int64, device: Int64, peer: Int64) -> Coded:
+def _ends(sides: list[_Side], at: Int64, device: Int64, peer: Int64, of_type: str) -> Coded:
     """Names of one end of each copy, given which side of it that is."""
     side = np.asarray([list(_Side).index(s) for s in sides])[at]
     host, unknown = np.full_like(device, _HOST), np.full_like(device, NULL)
-    return device_names(np.choose(side, (host, device, peer, unknown)))
+    return device_names(np.choose(side, (host, device, peer, unknown)), of_type)
 
 
 def _route(name: str, rocm: bool) -> _Route:
     """What a copy's name tells. CUDA arrays (A) lie on the device."""
     if match := _CUDA_NAME.search(name):
         source, destination = match[1].replace("A", "D"), match[2].replace("A", "D")
+    elif match := _XPU_NAME.search(name):  # M is memory of the host that the driver did not map
+        source, destination = match[1].replace("M", "H"), match[2].replace("M", "H")
     elif match := _ROCM_NAME.search(name):
         source, destination = match[1][0], match[2][0]
     else:

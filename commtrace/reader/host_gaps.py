@@ -1,4 +1,4 @@
-"""When the host threads that call communication ran nothing: where their waits may have been."""
+"""When the host threads that call communication were idle: where their waits may have been."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ def blocking_calls(scan: Scan, steps: Steps, rank: int) -> Columns:
         "thread": calls.thread[rows],
         "name": selected(calls.name, rows),
         "device": device_names(
-            np.where(copied >= 0, values_at(gpu.device, copied), values_at(syncs.device, waited))
+            np.where(copied >= 0, values_at(gpu.device, copied), values_at(syncs.device, waited)),
+            scan.device_type,
         ),
         "stream": np.where(copied >= 0, values_at(gpu.stream, copied), values_at(awaited, waited)),
         "start_ns": start_ns,
@@ -80,7 +81,7 @@ def synchronisations(scan: Scan, steps: Steps, rank: int) -> Columns:
         "rank": np.full(rows.size, rank),
         "kind": selected(Coded(kind, (*syncs.name.names, *_KINDS)), rows),
         "call": selected(name, called[rows]),
-        "device": device_names(np.concatenate((syncs.device, missing))[rows]),
+        "device": device_names(np.concatenate((syncs.device, missing))[rows], scan.device_type),
         "step": steps.containing(columns["start_ns"][rows]),
         **{column: its[rows] for column, its in columns.items()},
     }

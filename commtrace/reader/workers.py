@@ -7,12 +7,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import TracebackType
 
 from commtrace.errors import TraceError
 from commtrace.reader.build_tables import Identity, identify, tables
@@ -20,10 +22,10 @@ from commtrace.reader.json.document import NotATraceError
 from commtrace.reader.json.scan import scan
 from commtrace.trace import RankTrace
 
-__all__ = ["Failure", "read_each"]
+__all__ = ["Failure", "cores", "read_each"]
 
 _FEWER = "try again with --workers 1"
-_FAULT = "a fault of commtrace's: please report it with what --workers 1 prints"
+_FAULT = "a fault of commtrace's: please report it"
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,21 @@ def read_each(
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
     The files come with the rank that they are taken to be of where they name none. By default
-    as many ``workers`` as there are cores for this process. A worker that dies costs its own
-    file only, and prints nothing. A single file is read in a process, too, where that lets
-    this one load pandas meanwhile. One worker that was asked for is this process: there a
-    fault of ours shows where it is.
+    as many ``workers`` as there are ``cores``. A worker that dies costs its own file only, and
+    prints nothing. By default a single file is read by this process if it has pandas, which it
+    would else load meanwhile; there, and where no process can be forked, a fault of ours raises
+    what it is.
     """
-    count = min(len(files), workers or _cores())
-    alone = count == 1 and (workers == 1 or "pandas" in sys.modules)
-    if alone or not _can_fork():
+    here = workers is None and len(files) == 1 and "pandas" in sys.modules
+    if here or not _can_fork():
         yield from ((file, _outcome(file, files[file])) for file in files)
     else:
-        yield from _in_processes(files, count)
+        yield from _in_processes(files, min(len(files), workers or cores()))
+
+
+def cores() -> int:
+    """How many there are for this process."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _outcome(file: Path, otherwise: Identity) -> RankTrace | Failure:
@@ -64,10 +70,6 @@ def _outcome(file: Path, otherwise: Identity) -> RankTrace | Failure:
         return Failure(f"{file}: needs more memory than there is: {_FEWER}")
     noted = tuple(replace(note, rank=identity[0]) for note in found.notes)
     return RankTrace(file, *identity, made.columns, noted + made.notes)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _can_fork() -> bool:
@@ -120,7 +122,30 @@ def _work(file: Path, otherwise: Identity, pipe: Connection) -> None:
     # What goes wrong here is said in one line by the parent.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a notebook has its own
-    pipe.send(_outcome(file, otherwise))
+    with _FaultReported(file, pipe):
+        pipe.send(_outcome(file, otherwise))
+
+
+class _FaultReported:
+    """Lets the parent know where an exception was raised, which then ends the process."""
+
+    def __init__(self, file: Path, pipe: Connection) -> None:
+        self._file, self._pipe = file, pipe
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            place = traceback.extract_tb(trace)[-1]
+            where = f"{Path(place.filename).name}, line {place.lineno}"
+            why = f"{self._file}: cannot be read: {kind.__name__} in {where}, {_FAULT}"
+            self._pipe.send(Failure(why))
 
 
 def _received(file: Path, pipe: Connection, process: BaseProcess) -> RankTrace | Failure:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from commtrace.causal.culprits import Culprit, culprits
-from commtrace.causal.host_graph import run_graph
+from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.whole import of_time, share_pct

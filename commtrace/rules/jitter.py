@@ -12,8 +12,8 @@ import pandas as pd
 from commtrace.causal.chance import above_zero
 from commtrace.causal.culprits import evened, modelled
 from commtrace.causal.delays import stands_ns
-from commtrace.causal.host_graph import run_graph
 from commtrace.causal.lateness import arrivals, late_ranks
+from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule

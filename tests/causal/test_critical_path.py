@@ -12,7 +12,7 @@ import commtrace as ct
 from commtrace.causal.critical_path import critical_path, path_with
 from commtrace.causal.edits import as_measured, even, step_times
 from commtrace.causal.graph import replay
-from commtrace.causal.host_graph import run_graph
+from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 from commtrace.synthetic import Tiny

@@ -52,7 +52,7 @@ def test_so_does_its_host_and_even_saves_to_the_mean(slow: Measures) -> None:
 
 def test_edits_on_top_start_from_what_those_before_left(slow: Measures) -> None:
     """What is typical after ``even`` is the mean, not what the slow rank did."""
-    first, second = whatif(slow, ["even", "rank=0:typical"]).edits
+    _, second = whatif(slow, ["even", "rank=0:typical"]).edits
     assert abs(second.saved_ns or 0) <= 10, "all are alike: roundings remain"
     assert second.alone_ns == pytest.approx(0, abs=MS // 10)
     assert saved(slow, "rank=1:typical", "rank=1:typical")[1] == 0
@@ -126,15 +126,9 @@ def test_what_the_run_lacks_is_refused_and_the_rest_answered(
 @pytest.mark.parametrize(
     "edit",
     [
-        "",
-        "evens",
-        "rank=7:typical",
-        "rank=1",
-        "host=c:typical",
-        "link=0-1:0GB/s",
-        "link=0-1:1.2.3GB/s",
-    ]
-    + ["all_reduce:dtype=quarter", "remove:everything"],
+        *("", "evens", "rank=7:typical", "rank=1", "host=c:typical", "remove:everything"),
+        *("link=0-1:0GB/s", "link=0-1:1.2.3GB/s", "all_reduce:dtype=quarter"),
+    ],
 )
 def test_what_is_no_edit_is_an_error_that_names_it(slow: Measures, edit: str) -> None:
     with pytest.raises(UsageError, match=edit or "''"):

@@ -242,7 +242,7 @@ def test_kinds_are_apart_and_the_costliest_is_first(table: Table) -> None:
     ]
 
 
-def test_exposed_is_null_where_compute_is_untold(table: Table) -> None:
+def test_exposed_is_null_where_compute_is_unknown(table: Table) -> None:
     kernels = [{"kind": "compute", "start_ns": 0, "duration_ns": 10}]
     (row,) = table([{**ALL_REDUCE, "device": "cpu"}], kernels=kernels)
     assert row["exposed_ns"] is None

@@ -144,8 +144,8 @@ def test_an_unexpected_error_in_a_worker_is_one_line(
     for file, failure in told.items():
         assert isinstance(failure, workers.Failure)
         message = failure.why
-        assert message.startswith(f"{file}: the process that read it failed")
-        assert "--workers 1" in message
+        assert message.startswith(f"{file}: cannot be read: ZeroDivisionError in test_reader_host")
+        assert message.endswith("a fault of commtrace's: please report it")
         assert "\n" not in message
     assert capfd.readouterr() == ("", "")
 

@@ -24,9 +24,15 @@ def test_every_age_of_timestamp() -> None:
 
 
 def test_what_is_no_number_is_null_and_spoils_no_other() -> None:
-    texts = [b"null", b'"12"', b"1.5", b"true", b"[1]", b"1e30", b"9223372036854775807", b"2"]
+    texts = [b"null", b'"soon"', b"1.5", b"true", b"[1]", b"1e30", b"9223372036854775807", b"2"]
     assert nanoseconds(texts).tolist() == [NULL] * 2 + [1500] + [NULL] * 4 + [2000]
     assert nanoseconds([]).tolist() == []
+
+
+def test_strings_hold_numbers() -> None:
+    """As Ascend writes them; one that holds several is none, and shifts no other."""
+    texts = [b'"1711964646123456.789"', b'"1,2"', b'""', b"2"]
+    assert nanoseconds(texts).tolist() == [1711964646123456789, NULL, NULL, 2000]
 
 
 whole = st.integers(-(2**60) // 1000, 2**60 // 1000).map(str)

@@ -428,7 +428,7 @@ def test_the_program_may_begin_late_to_say_its_steps(path: Path, steps: int) -> 
     assert spans(content, "ProfilerStep") == ["ProfilerStep#3", "ProfilerStep#4"]
     assert spans(content, "aten::ones") == ["aten::ones"] * 2
     before = "1 step of" if steps == 1 else f"{steps} steps of"
-    note = f"the program counts its own steps; the first ended behind {before}"
+    note = f"the program counts its own steps; the first ended after {before}"
     assert note in content["commtrace"]["notes"][0]
 
 

@@ -86,7 +86,7 @@ SKIPPED = {
 UNFIT = replace(
     STRAGGLER,
     rule="unfit-trace",
-    summary="no trace file for 15 of 16 ranks: waiting for them cannot be told from transfer",
+    summary="no trace file for ranks 1–15: waiting for them cannot be separated from transfer",
     cost_ns=0,
     advice="record every rank in the same steps and give all files together",
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["launching_threads", "phases"]
@@ -46,21 +46,24 @@ def phases(run: Measures) -> list[str | None]:
     launched = run.collectives[["rank", "launch_ns"]].assign(
         row=np.arange(found.size), thread=launching_threads(run)
     )
-    for rank, calls in launched.dropna(subset="launch_ns").groupby("rank", sort=False):
-        steps = run.steps[run.steps["rank"] == rank]
-        own = steps.loc[steps["label"].isna(), "thread"]
-        away = calls["thread"].notna() & ~calls["thread"].isin(own) & (own.size > 0)
-        found[calls["row"][away]] = "backward"
-        calls = calls.sort_values("launch_ns")
-        launch_ns, row = calls["launch_ns"].to_numpy(dtype=np.int64), calls["row"].to_numpy()
-        ops = run.ops[run.ops["rank"] == rank]
-        for start_ns, end_ns, phase in (*_autograd(ops), *_labels(steps)):
-            first, last = np.searchsorted(launch_ns, (start_ns, end_ns))
-            found[row[first:last]] = phase
+    found[_away(launched, run.steps)] = "backward"
+    ranges: dict[Any, list[_Range]] = defaultdict(list)
+    for one in (*_autograd(run.ops), *_labels(run.steps)):
+        ranges[one.rank].append(one)
+    calls = launched[launched["launch_ns"].notna() & launched["rank"].isin([*ranges])]
+    for rank, its in calls.sort_values("launch_ns").groupby("rank", sort=False):
+        launch_ns, row = its["launch_ns"].to_numpy(dtype=np.int64), its["row"].to_numpy()
+        for one in ranges[rank]:
+            first, last = np.searchsorted(launch_ns, (one.start_ns, one.end_ns))
+            found[row[first:last]] = one.phase
     return list(found)
 
 
-_Range = tuple[int, int, str]
+class _Range(NamedTuple):
+    rank: int
+    start_ns: int
+    end_ns: int
+    phase: str
 
 
 def launching_threads(run: Measures) -> Any:
@@ -69,6 +72,15 @@ def launching_threads(run: Measures) -> Any:
     kernels = run.kernels.loc[run.kernels["kind"] == "communication", [*place, "thread"]]
     of_rows = run.collectives[place].merge(kernels.drop_duplicates(place), how="left", on=place)
     return of_rows["thread"].array
+
+
+def _away(launched: pd.DataFrame, steps: pd.DataFrame) -> pd.Series[int]:
+    """The rows that were launched from a thread that is none of the steps' of their rank."""
+    own = steps.loc[steps["label"].isna(), ["rank", "thread"]]
+    known = launched["launch_ns"].notna() & launched["thread"].notna()
+    launched = launched[known & launched["rank"].isin(own["rank"])].astype({"thread": "int64"})
+    at = pd.MultiIndex.from_frame(launched[["rank", "thread"]])
+    return launched["row"][~at.isin(pd.MultiIndex.from_frame(own))]
 
 
 def _autograd(ops: pd.DataFrame) -> Iterator[_Range]:
@@ -87,7 +99,7 @@ def _ranges(events: pd.DataFrame, phase: pd.Series[Any]) -> Iterator[_Range]:
     known = known.dropna(subset="phase").sort_values(
         ["start_ns", "duration_ns"], ascending=[True, False]
     )
-    return zip(known["start_ns"].tolist(), known["end_ns"].tolist(), known["phase"], strict=True)
+    return map(_Range._make, known[[*_Range._fields]].itertuples(index=False))
 
 
 def _phase(label: str) -> str | None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from commtrace import comms, kernels
 from commtrace.arrays import NULL, Int64
 from commtrace.reader.json import arguments
+from commtrace.reader.json.accelerators import LAUNCHES, Accelerators
 from commtrace.reader.json.columns import Names, Numbers, integers
 from commtrace.reader.json.document import Event
 from commtrace.reader.json.events import (
@@ -42,13 +43,8 @@ _KINDS: dict[str | None, str] = {
     "cuda_runtime": "launch",
     "cuda_driver": "launch",
     "Runtime": "launch",
-    # Other accelerators' kernels and copies have CUDA's categories, but not their launches.
-    "xpu_runtime": "launch",
-    "xpu_driver": "launch",
-    "privateuse1_runtime": "launch",
-    "privateuse1_driver": "launch",
-    "mtia_runtime": "launch",
     "cuda_sync": "synchronisation",
+    **dict.fromkeys(LAUNCHES, "launch"),
     "cpu_op": "cpu_op",
     "Operator": "cpu_op",
     "user_annotation": "user_annotation",
@@ -143,7 +139,8 @@ class Collector:
     with a phase at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accelerators: Accelerators) -> None:
+        self.accelerators = accelerators
         self.left_out, self.unbelieved = Faults(), Faults()
         self.unread = Unread()
         self.seen = False
@@ -174,8 +171,9 @@ class Collector:
 
     def flush(self) -> None:
         """Have all events so far in the columns."""
-        events, self._pending = self._pending, []
-        self.seen = self.seen or any(event.ph for event in events)
+        pending, self._pending = self._pending, []
+        self.seen = self.seen or any(event.ph for event in pending)
+        events = self.accelerators.translated(pending)
         kinds: dict[str, list[Event]] = defaultdict(list)
         for event in events:
             kind = _KINDS.get(event.cat)

@@ -155,7 +155,8 @@ class Scan:
     otherwise; ``annotations`` every ``user_annotation``; ``calls`` the communication:
     kernels, ``c10d`` operators, ``record_param_comms``, annotations ``nccl:*`` and
     ``gloo:*``, in the file's order. ``metadata`` is the file's top level without
-    ``traceEvents``; ``events`` counts the file's events, kept or not.
+    ``traceEvents``; ``events`` counts the file's events, kept or not; ``device_type`` is torch's
+    name of the devices.
     """
 
     file: str
@@ -168,3 +169,4 @@ class Scan:
     calls: tuple[Call, ...]
     events: int
     notes: tuple[Note, ...] = field(default=())
+    device_type: str = "cuda"

@@ -8,6 +8,7 @@ from typing import Any
 
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
+from commtrace.reader.json.accelerators import Accelerators
 from commtrace.reader.json.columns_from_events import Collector
 from commtrace.reader.json.document import Document, Event, NotATraceError
 from commtrace.reader.json.events import Scan
@@ -30,11 +31,16 @@ def scan(path: Path, *, max_bytes: int | None = None, fast: bool = True) -> Scan
 
     Raises TraceError where the file cannot be read, is not a trace, or becomes too large.
     """
-    reading = _Reading(path, max_bytes, fast)
+    accelerators = Accelerators()
+    reading = _Reading(path, max_bytes, fast, accelerators)
     reading.run(operators=False)
+    if accelerators.late:
+        accelerators = accelerators.again()
+        reading = _Reading(path, max_bytes, fast, accelerators)
+        reading.run(operators=False)
     if reading.lacks_operators:
         # The process saw GPUs, but nothing ran there: its work is on the CPU.
-        reading = _Reading(path, max_bytes, fast)
+        reading = _Reading(path, max_bytes, fast, accelerators.again())
         reading.run(operators=True)
     return reading.scan()
 
@@ -48,10 +54,12 @@ def base_ns(metadata: Mapping[str, Any]) -> int | None:
 class _Reading:
     """One pass over a file."""
 
-    def __init__(self, path: Path, max_bytes: int | None, fast: bool) -> None:
+    def __init__(
+        self, path: Path, max_bytes: int | None, fast: bool, accelerators: Accelerators
+    ) -> None:
         self._path = path
         self._source = Source(path, max_bytes)
-        self._collector = Collector()
+        self._collector = Collector(accelerators)
         self._document = Document(path, Event, self._take, fast=fast)
         self._notes: list[Note] = []
         self._operators = True
@@ -108,6 +116,7 @@ class _Reading:
             calls=collector.calls(base),
             events=document.events,
             notes=tuple(self._notes),
+            device_type=collector.accelerators.device_type,
         )
 
     def _take(self, events: list[Event]) -> None:

@@ -29,7 +29,10 @@ _floats = msgspec.json.Decoder(list[float])
 
 
 def nanoseconds(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
-    """Each JSON number of microseconds as nanoseconds, half to even; NULL for anything else."""
+    """Each JSON number of microseconds as nanoseconds, half to even; NULL for anything else.
+
+    Ascend writes numbers as strings.
+    """
     array = b"[" + b",".join(texts) + b"]"
     try:
         return _from_integers(array)
@@ -61,7 +64,7 @@ def _one_by_one(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
 
 def _exact(text: bytes) -> int:
     try:
-        us = Decimal(text.decode("ascii"))
+        us = Decimal(text.strip(b'"').decode("ascii"))
     except (InvalidOperation, UnicodeDecodeError):
         return NULL
     if not us.is_finite() or abs(us) > _LIMIT_US:

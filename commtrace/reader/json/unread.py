@@ -10,6 +10,7 @@ from commtrace.arrays import NULL, Int64
 from commtrace.intervals import total, union
 from commtrace.reader.json.document import Event
 from commtrace.reader.json.times import nanoseconds
+from commtrace.units import counted
 
 __all__ = ["Unread"]
 
@@ -63,8 +64,10 @@ class Unread:
             span = int(end.max(initial=last_ns)) - int(start.min(initial=first_ns))
             share = f", {100 * busy / span:.0f} % of the trace's time" if span > 0 else ""
             name = f"of category {category[:40]}" if category else "without a category"
+            are, they_are = ("is", "it is") if timed.size == 1 else ("are", "they are")
             lines.append(
-                f"{timed.size:,} events {name} are not read: {busy / 1e6:,.3g} ms{share}; if they "
-                "are an accelerator's, its work and communication are missing here"
+                f"{counted(timed.size, 'event')} {name} {are} not read: {busy / 1e6:,.3g} ms"
+                f"{share}; if {they_are} an accelerator's, its work and communication are missing "
+                "here"
             )
         return lines

@@ -114,7 +114,7 @@ def _row(
         executed=own.executed if own.executed or own.call else facts.op,
         provenance=next((label for label, rung in rungs if rung.op), "kernel-name"),
         name=kernel.name,
-        device=f"cuda:{int(gpu.device[at])}",
+        device=f"{scan.device_type}:{int(gpu.device[at])}",
         stream=int(gpu.stream[at]),
         launch_ns=launch_ns,
         start_ns=kernel.start_ns,

@@ -1,0 +1,101 @@
+"""A run's graph in the making."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commtrace.arrays import Int64
+from commtrace.causal.calls import Calls
+from commtrace.causal.graph import Graph
+
+__all__ = [
+    "COPY",
+    "DEVICE",
+    "HOST",
+    "JOIN",
+    "LAUNCH",
+    "MEET",
+    "OWN",
+    "QUEUE",
+    "TRANSFER",
+    "WAIT",
+    "Builder",
+]
+
+HOST, DEVICE, COPY, WAIT, LAUNCH, QUEUE, MEET, TRANSFER, JOIN = range(9)
+"""Kinds of edges: a host's own work; a device's, computing or copying; from a wait's beginning to
+its end; from a call to its start; from what ran before on the same stream or thread of gloo; from
+a start to where all are there; from there to the end; from an end to who waited for it."""
+OWN = (HOST, DEVICE, COPY)
+
+
+class Builder:
+    """Nodes and edges, a block of them at a time; ``started`` and ``ended`` are nodes of calls."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.started: Int64 = np.full(calls.rank.size, -1)
+        self.ended: Int64 = np.full(calls.rank.size, -1)
+        self._times: list[Int64] = []
+        self._ranks: list[Int64] = []
+        self._count = 0
+        self._edges: list[tuple[int, Int64, Int64, Int64, Int64]] = []
+        self._step_ends: list[tuple[Int64, Int64]] = []
+
+    @property
+    def ranks(self) -> Int64:
+        """Each node's rank."""
+        return np.concatenate([np.empty(0, np.int64), *self._ranks])
+
+    def nodes(self, time_ns: Int64, rank: Int64) -> Int64:
+        """More of them; their numbers."""
+        self._times.append(time_ns)
+        self._ranks.append(rank)
+        self._count += time_ns.size
+        return np.arange(self._count - time_ns.size, self._count)
+
+    def edges(
+        self,
+        kind: int,
+        source: Int64,
+        target: Int64,
+        lag_ns: Int64 | None = None,
+        segment: Int64 | None = None,
+    ) -> None:
+        """More of one kind: with the lag that is known, else what was measured."""
+        far = np.full(source.size, np.iinfo(np.int64).max) if lag_ns is None else lag_ns
+        of = np.full(source.size, -1) if segment is None else segment
+        self._edges.append((kind, source, target, far, of))
+
+    def end_steps(self, nodes: Int64, step: Int64) -> None:
+        """Nodes before which a step is not over."""
+        self._step_ends.append((nodes, step))
+
+    def step_ends(self) -> tuple[Int64, Int64]:
+        """All of these, and their steps."""
+        nodes, step = zip(*self._step_ends, strict=True) if self._step_ends else ((), ())
+        none = np.empty(0, np.int64)
+        return np.concatenate((none, *nodes)), np.concatenate((none, *step))
+
+    def graph(self) -> tuple[Graph, Int64]:
+        """The graph, and the call whose segment each edge is part of."""
+        time = np.concatenate([np.empty(0, np.int64), *self._times])
+        source, target, lag, segment = (
+            np.concatenate([np.empty(0, np.int64), *(part[i] for part in self._edges)])
+            for i in range(1, 5)
+        )
+        sizes = [part[1].size for part in self._edges]
+        kind = np.repeat([part[0] for part in self._edges], sizes).astype(np.int8)
+        return Graph(time, source, target, _binding(time, source, target, lag), kind), segment
+
+
+def _binding(time: Int64, source: Int64, target: Int64, lag: Int64) -> Int64:
+    """The lags, none of which would make its target later than it was; and one of which binds."""
+    lag = np.minimum(lag, time[target] - time[source])
+    lowest = np.iinfo(np.int64).min
+    latest = np.full(time.size, lowest)
+    np.maximum.at(latest, target, time[source] + lag)
+    short = latest[target] < time[target]
+    # The one that came last gets what was measured.
+    binds = short & (time[source] + lag == latest[target])
+    return np.where(binds, time[target] - time[source], lag)

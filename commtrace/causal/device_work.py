@@ -1,0 +1,250 @@
+"""What one rank's GPUs did, as arrays in the order of its starts, and a way to find in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.table import Coded, Columns
+from commtrace.trace_tables import (
+    BLOCKING_CALLS,
+    COLLECTIVES,
+    COPIES,
+    KERNELS,
+    STEPS,
+    SYNCHRONISATIONS,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.measures import Measures
+
+__all__ = [
+    "ROUNDING_NS",
+    "Numbered",
+    "Timeline",
+    "Work",
+    "being",
+    "numbers",
+    "rank_columns",
+    "strings",
+]
+
+ROUNDING_NS = 2_000
+"""Old traces round starts and durations to whole microseconds, each by itself."""
+_STREAMS = 1 << 40  # more than any number of a stream
+_TABLES = (KERNELS, COPIES, BLOCKING_CALLS, SYNCHRONISATIONS, COLLECTIVES, STEPS)
+
+
+def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
+    """One rank's tables as numpy columns, as the process that read its file had them.
+
+    The tables are those that ``device_graph`` and ``collective_nodes`` read.
+    """
+    found: dict[str, Columns] = {}
+    for table in _TABLES:
+        frame = getattr(run, table.name)
+        its = frame[frame["rank"] == rank]
+        found[table.name] = {
+            column.name: _coded(its[column.name])
+            if column.dtype == "category"
+            else integers(its[column.name])
+            for column in table.columns
+        }
+    return found
+
+
+class Timeline:
+    """Moments in groups, such as those of a stream or a thread, to find neighbours in time.
+
+    Groups are numbers from 0; those asked for may be -1, which has no moments.
+    """
+
+    def __init__(self, group: Int64, moment: Int64) -> None:
+        self._first = int(moment.min()) if moment.size else 0
+        self._span = int(moment.max()) - self._first + 2 if moment.size else 2
+        keys = self._keys(group, moment)
+        self._order = np.argsort(keys, kind="stable")
+        self._sorted = keys[self._order]
+
+    @property
+    def place(self) -> Int64:
+        """How many moments of its group each row's is, counted in time."""
+        rows = np.empty_like(self._order)
+        rows[self._order] = np.arange(self._order.size)
+        group = self._sorted // self._span
+        first = np.searchsorted(group, group)
+        return (np.arange(group.size) - first + 1)[rows]
+
+    def count(self, group: Int64, until: Int64) -> Int64:
+        """How many moments a group has up to a time."""
+        found = np.searchsorted(self._sorted, self._keys(group, until), "right")
+        return found - np.searchsorted(self._sorted, group * self._span)
+
+    def last(self, group: Int64, until: Int64) -> Int64:
+        """The row of a group's last moment up to a time; -1 where there is none."""
+        return self._row(
+            group, np.searchsorted(self._sorted, self._keys(group, until), "right") - 1
+        )
+
+    def next(self, group: Int64, after: Int64) -> Int64:
+        """The row of a group's first moment behind a time; -1 where there is none."""
+        return self._row(group, np.searchsorted(self._sorted, self._keys(group, after), "right"))
+
+    def _keys(self, group: Int64, moment: Int64) -> Int64:
+        return group * self._span + np.clip(moment - self._first + 1, 0, self._span - 1)
+
+    def _row(self, group: Int64, at: Int64) -> Int64:
+        keys, order = np.append(self._sorted, -1), np.append(self._order, -1)  # also for row -1
+        return np.where((group >= 0) & (keys[at] // self._span == group), order[at], -1)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Distinct values, and the number from 0 of each."""
+
+    values: Int64
+
+    @classmethod
+    def of(cls, values: Int64) -> Numbered:
+        """All that occur."""
+        return cls(np.unique(values))
+
+    def number(self, values: Int64) -> Int64:
+        """The numbers of some values; -1 for others."""
+        at = np.searchsorted(self.values, values)
+        found = np.append(self.values, NULL)[at] == values
+        return np.where(found & (at < self.values.size), at, -1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A rank's kernels and copies in the order of their starts.
+
+    ``table`` is 0 for a row of ``kernels``, 1 for one of ``copies``. ``stream`` counts the pairs
+    of device and stream, ``name`` the kernels' names and the copies' kinds, ``thread`` the host
+    threads; where the launch is unknown ``thread`` is -1, ``launch_ns`` NULL.
+    """
+
+    table: Int64
+    row: Int64
+    start_ns: Int64
+    end_ns: Int64
+    launch_ns: Int64
+    thread: Int64
+    stream: Int64
+    name: Int64
+    step: Int64
+    communicates: Bool
+    to_host: Bool
+    pageable: Bool
+    threads: Numbered
+    devices: dict[str | None, int]
+    streams: Numbered
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Columns]) -> Work:
+        """The work in one rank's ``kernels`` and ``copies``; threads also of ``blocking_calls``."""
+        kernels, copies = tables["kernels"], tables["copies"]
+
+        def both(name: str) -> Int64:
+            return np.concatenate((numbers(kernels, name), numbers(copies, name)))
+
+        start_ns, launch_ns, thread = both("start_ns"), both("launch_ns"), both("thread")
+        places = [strings(table, "device") for table in (kernels, copies)]
+        every = dict.fromkeys(name for part in places for name in (*part.names, None))
+        devices = {name: number for number, name in enumerate(every)}
+        device = np.concatenate([_codes(part, devices) for part in places])
+        known = (launch_ns != NULL) & (thread != NULL)
+        calling = numbers(tables["blocking_calls"], "thread")
+        threads = Numbered.of(np.append(thread[known], calling))
+        streams = Numbered.of(device * _STREAMS + both("stream"))
+        memory, kind = being(copies, "memory", "pageable"), being(kernels, "kind", "communication")
+        no_kernel, no_copy = np.zeros(kind.size, np.bool_), np.zeros(memory.size, np.bool_)
+        named = strings(kernels, "name"), strings(copies, "kind")
+        name = np.append(named[0].codes, named[1].codes + np.int32(1 + len(named[0].names)))
+        size = kind.size, memory.size
+        order = np.lexsort((launch_ns, start_ns))
+        return cls(
+            table=np.repeat(np.arange(2), size)[order],
+            row=np.concatenate((np.arange(size[0]), np.arange(size[1])))[order],
+            start_ns=start_ns[order],
+            end_ns=(start_ns + both("duration_ns"))[order],
+            launch_ns=np.where(known, launch_ns, NULL)[order],
+            thread=np.where(known, threads.number(thread), -1)[order],
+            stream=streams.number(device * _STREAMS + both("stream"))[order],
+            name=name.astype(np.int64)[order],
+            step=both("step")[order],
+            communicates=np.append(kind, no_copy)[order],
+            to_host=np.append(no_kernel, being(copies, "kind", "DtoH"))[order],
+            pageable=np.append(no_kernel, memory)[order],
+            threads=threads,
+            devices=devices,
+            streams=streams,
+        )
+
+    @cached_property
+    def launched(self) -> Timeline:
+        """The launches on each stream; of work out of order that of what ran before it."""
+        known = self.thread >= 0
+        before_all = int(self.launch_ns[known].min()) - 1 if known.any() else 0
+        launch = np.where(known, self.launch_ns, before_all)
+        for rows in self.by_stream:
+            launch[rows] = np.maximum.accumulate(launch[rows])
+        return Timeline(self.stream, launch)
+
+    @cached_property
+    def ended(self) -> Timeline:
+        """The ends on each stream."""
+        return Timeline(self.stream, self.end_ns)
+
+    @cached_property
+    def by_stream(self) -> list[Int64]:
+        """The rows of each stream, in order."""
+        order = np.argsort(self.stream, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.stream[order])) + 1)
+
+    def stream_numbers(self, table: Columns, stream: str) -> Int64:
+        """The numbers of the streams that another table names; -1 for those without work."""
+        named = numbers(table, stream)
+        device = _codes(strings(table, "device"), self.devices)
+        number = self.streams.number(device * _STREAMS + named)
+        return np.where((device < 0) | (named == NULL), -1, number)
+
+
+def numbers(table: Columns, name: str) -> Int64:
+    """A column of integers."""
+    column = table[name]
+    assert not isinstance(column, Coded)
+    return column
+
+
+def strings(table: Columns, name: str) -> Coded:
+    """A column of strings."""
+    column = table[name]
+    assert isinstance(column, Coded)
+    return column
+
+
+def being(table: Columns, name: str, value: str) -> Bool:
+    """Which rows of a column of strings have a value."""
+    column = strings(table, name)
+    has: Bool = np.asarray([*(n == value for n in column.names), False])[column.codes]
+    return has
+
+
+def _codes(column: Coded, known: Mapping[str | None, int]) -> Int64:
+    codes: Int64 = np.asarray([known.get(name, -1) for name in (*column.names, None)])
+    found: Int64 = codes[column.codes]
+    return found
+
+
+def _coded(column: pd.Series[Any]) -> Coded:
+    codes = column.cat.codes.to_numpy().astype(np.int32)
+    return Coded(codes, tuple(column.cat.categories))

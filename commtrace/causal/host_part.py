@@ -1,0 +1,146 @@
+"""The part of ranks that communicate from the CPU: host threads, and gloo's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Bool, Int64, integers
+from commtrace.causal.builder import HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
+from commtrace.causal.calls import Calls
+from commtrace.causal.joins import Gaps, joins
+from commtrace.matching import on_run_clock
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["add_hosts"]
+
+_END_OF_STEP, _CALL, _WAITS, _RESUMES = range(4)
+"""What a moment of a host is, in the order of those at one time."""
+
+
+def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
+    """The host threads and the operations of some calls, which ran on CPUs."""
+    mine = made.calls.taken(rows)
+    place = _places(mine.rank, mine.thread)
+    gaps = _gaps(run, mine, place)
+    gap = joins(mine, place, gaps).gap
+    waited = gap >= 0
+    used, at_gap = np.unique(gap[waited], return_inverse=True)
+    # What its thread waited for was done when that ran on, however late gloo notes it.
+    ended_ns = mine.end_ns.copy()
+    ended_ns[waited] = np.minimum(ended_ns, np.maximum(gaps.end_ns[gap], mine.start_ns))[waited]
+    resume_ns = gaps.start_ns[used].copy()
+    np.maximum.at(resume_ns, at_gap, ended_ns[waited])
+    resume_ns = np.minimum(resume_ns, np.maximum(gaps.end_ns, gaps.start_ns)[used])
+    ended_ns[waited] = np.minimum(ended_ns[waited], resume_ns[at_gap])
+    rank_of = np.zeros(int(place.max()) + 1, dtype=np.int64)
+    rank_of[place] = mine.rank
+    gap_place = gaps.place[used]
+    called = made.nodes(mine.launch_ns, mine.rank)
+    waits = made.nodes(gaps.start_ns[used], rank_of[gap_place])
+    resumes = made.nodes(resume_ns, rank_of[gap_place])
+    bound_ns, bound_place, step, is_end = _step_bounds(run, mine, place)
+    bounds = made.nodes(bound_ns, rank_of[bound_place])
+    made.end_steps(bounds[is_end], step[is_end])
+    _chain(
+        made,
+        rows,
+        np.concatenate((called, waits, resumes, bounds)),
+        np.concatenate((place, gap_place, gap_place, bound_place)),
+        np.concatenate((mine.launch_ns, gaps.start_ns[used], resume_ns, bound_ns)),
+        np.repeat(
+            [_CALL, _WAITS, _RESUMES, _END_OF_STEP],
+            [called.size, waits.size, resumes.size, bounds.size],
+        ),
+    )
+    started = made.nodes(mine.start_ns, mine.rank)
+    ended = made.nodes(ended_ns, mine.rank)
+    made.started[rows], made.ended[rows] = started, ended
+    made.edges(JOIN, ended[waited], resumes[at_gap], np.zeros(at_gap.size, np.int64))
+    _start(made, mine, called, started, ended, ended_ns)
+
+
+def _chain(
+    made: Builder, rows: Int64, node: Int64, place: Int64, time_ns: Int64, what: Int64
+) -> None:
+    """Each thread's moments in their order; calls are the first of the nodes, as ``rows``."""
+    order = np.lexsort((what, time_ns, place))
+    call = np.where(order < rows.size, order, -1)
+    node, place, time_ns, what = node[order], place[order], time_ns[order], what[order]
+    follows = place[1:] == place[:-1]
+    segment = np.append(rows, -1)[_next(call, place)][1:]
+    waits = follows & (what[1:] == _RESUMES) & (what[:-1] == _WAITS)
+    own = follows & ~waits
+    made.edges(HOST, node[:-1][own], node[1:][own], np.diff(time_ns)[own], segment[own])
+    made.edges(WAIT, node[:-1][waits], node[1:][waits], np.zeros(int(waits.sum()), np.int64))
+
+
+def _start(
+    made: Builder, mine: Calls, called: Int64, started: Int64, ended: Int64, ended_ns: Int64
+) -> None:
+    """From the call to the start; and from the operation before it on gloo's thread."""
+    dispatch = mine.start_ns - mine.launch_ns
+    usual = int(np.median(dispatch))
+    order = np.lexsort((mine.start_ns, mine.worker))
+    before, after = order[:-1], order[1:]
+    queued = mine.worker[before] == mine.worker[after]
+    queued &= mine.start_ns[after] >= ended_ns[before]
+    queued &= ended_ns[before] > mine.launch_ns[after]
+    lag = dispatch.copy()
+    lag[after[queued]] = np.minimum(usual, dispatch[after[queued]])
+    made.edges(LAUNCH, called, started, lag)
+    made.edges(QUEUE, ended[before[queued]], started[after[queued]])
+
+
+def _places(rank: Int64, thread: Int64) -> Int64:
+    """Rank and thread as one number that keeps their order."""
+    both = np.stack((rank, thread), axis=1)
+    return np.unique(both, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _gaps(run: Measures, mine: Calls, place: Int64) -> Gaps:
+    table = run.host_gaps
+    rank, thread = integers(table["rank"]), integers(table["thread"])
+    start, duration = integers(table["start_ns"]), integers(table["duration_ns"])
+    start, known = on_run_clock(start, rank, matched(run).clock)
+    threads = np.unique(np.stack((mine.rank, mine.thread), axis=1), axis=0)
+    of = {(its, number): at for at, (its, number) in enumerate(threads.tolist())}
+    keys = zip(rank.tolist(), thread.tolist(), strict=True)
+    at = np.asarray([of.get(key, -1) for key in keys], dtype=np.int64)
+    rows = known & (at >= 0)
+    return Gaps.cut(at[rows], start[rows], (start + duration)[rows], place, mine.launch_ns)
+
+
+def _step_bounds(run: Measures, mine: Calls, place: Int64) -> tuple[Int64, Int64, Int64, Bool]:
+    """When each rank's first step begins and when its steps end, on the thread that calls most.
+
+    Times, places, steps, and which are ends.
+    """
+    steps = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    rank, step = integers(steps["rank"]), integers(steps["step"])
+    start, known = on_run_clock(integers(steps["start_ns"]), rank, matched(run).clock)
+    end = start + integers(steps["duration_ns"])
+    main = {}
+    for its in np.unique(mine.rank).tolist():
+        places, counts = np.unique(place[mine.rank == its], return_counts=True)
+        main[its] = int(places[counts.argmax()])
+    at = np.asarray([main.get(its, -1) for its in rank.tolist()], dtype=np.int64)
+    rows = np.flatnonzero(known & (at >= 0))
+    rows = rows[np.lexsort((start[rows], rank[rows]))]
+    first = rows[np.unique(rank[rows], return_index=True)[1]]
+    both = np.concatenate((first, rows))
+    is_end = np.repeat([False, True], [first.size, rows.size])
+    return np.concatenate((start[first], end[rows])), at[both], step[both], is_end
+
+
+def _next(call: Int64, place: Int64) -> Int64:
+    """For each link of the chains, the next call of its thread at or behind it; -1 if none."""
+    positions = np.where(call >= 0, np.arange(call.size), call.size)
+    following = np.minimum.accumulate(positions[::-1])[::-1]
+    found = following < call.size
+    at = np.where(found, following, 0)
+    return np.where(found & (place[at] == place), call[at], -1)

@@ -1,0 +1,186 @@
+"""The graph of a whole run: every rank's own part, joined by the operations that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import NULL, Int64, integers
+from commtrace.causal.builder import MEET, TRANSFER, Builder
+from commtrace.causal.calls import Calls, calls
+from commtrace.causal.gpu_part import add_gpus
+from commtrace.causal.graph import Graph
+from commtrace.causal.host_part import add_hosts
+from commtrace.diagnosis import CannotLook
+from commtrace.matching import on_run_clock
+from commtrace.measures import measure
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["RunGraph", "run_graph"]
+
+_PARTS = 10  # of a run without steps
+
+
+@dataclass(frozen=True, eq=False)
+class RunGraph:
+    """The graph, and which of its nodes and edges are what.
+
+    ``calls`` are those in it; ``started``, ``met`` and ``ended`` their nodes: when each began, when
+    all were there whom it needs, which calls of an operation may share, and when it was done.
+    ``rank`` is each node's, -1 of a meeting. ``steps`` are numbers, ``ends`` has for each the
+    nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
+    last rank. ``segment`` is, of edges of the kinds in OWN, the call whose segment it is part of,
+    the next of its rank; -1 behind the last. ``operation`` is the code of the column ``op``
+    that an edge is of, -1 for a rank's own.
+    """
+
+    graph: Graph
+    calls: Calls
+    started: Int64
+    met: Int64
+    ended: Int64
+    rank: Int64
+    steps: tuple[int, ...]
+    ends: tuple[Int64, ...]
+    begin_ns: int
+    segment: Int64
+    operation: Int64
+
+    @cached_property
+    def end_ns(self) -> Int64:
+        """When each step ended."""
+        ends = [self.graph.time_ns[nodes].max() for nodes in self.ends]
+        return np.maximum.accumulate(np.asarray(ends, dtype=np.int64))
+
+    @cached_property
+    def call_of(self) -> Int64:
+        """The call that a node is the start or end of; -1 for other moments."""
+        found = np.full(self.graph.time_ns.size, -1)
+        for nodes in (self.started, self.ended):
+            found[nodes] = np.arange(nodes.size)
+        return found
+
+    @cached_property
+    def transfer_ns(self) -> Int64:
+        """How long each call took once all were there."""
+        return self.graph.time_ns[self.ended] - self.graph.time_ns[self.met]
+
+    @property
+    def step_ns(self) -> Int64:
+        """How long each step was: from the end of the one before to its own."""
+        return np.diff(self.end_ns, prepend=self.begin_ns)
+
+
+@measure
+def run_graph(run: Measures) -> RunGraph:
+    """The graph of a run. CannotLook where ranks have no clock in common.
+
+    Of ranks that use a GPU it holds what runs there, of the others what runs on their CPU.
+    """
+    every = calls(run)
+    with_gpu = np.unique(every.rank[~every.on_cpu])
+    mine = every.taken(~(every.on_cpu & np.isin(every.rank, with_gpu)))
+    if (mine.on_cpu & (mine.thread == NULL)).any():
+        raise CannotLook("needs the calls of the operations, which the trace lacks")
+    if not mine.rank.size:
+        raise CannotLook("needs communication")
+    made = Builder(mine)
+    on_host = np.flatnonzero(mine.on_cpu)
+    if on_host.size:
+        add_hosts(run, made, on_host)
+    if on_host.size < mine.rank.size:
+        add_gpus(run, made, np.flatnonzero(~mine.on_cpu))
+    met = _meet(made, mine)
+    made.edges(TRANSFER, met, made.ended)
+    graph, segment = made.graph()
+    numbers, ends = _ends(made, graph)
+    return RunGraph(
+        graph,
+        mine,
+        made.started,
+        met,
+        made.ended,
+        made.ranks,
+        numbers,
+        ends,
+        _begin(run, mine),
+        segment,
+        _operation(run, mine, graph, made),
+    )
+
+
+def _meet(made: Builder, mine: Calls) -> Int64:
+    """The node where all are there whom a call needs: of most operations one for all ranks."""
+    order = np.argsort(mine.operation, kind="stable")
+    number = mine.operation[order]
+    begins = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))[: order.size]
+    sizes = np.diff(np.append(begins, number.size))
+    of = np.empty(order.size, dtype=np.int64)
+    of[order] = np.repeat(np.arange(sizes.size), sizes)
+    several = mine.from_root | mine.to_root | mine.is_p2p
+    met = np.empty(order.size, dtype=np.int64)
+    joint = np.unique(of[~several])
+    latest = np.full(sizes.size, NULL)
+    np.maximum.at(latest, of, mine.last_ns)
+    node = np.zeros(sizes.size, dtype=np.int64)
+    node[joint] = made.nodes(latest[joint], np.full(joint.size, -1))
+    met[~several] = node[of[~several]]
+    made.edges(
+        MEET, made.started[~several], met[~several], np.zeros(int((~several).sum()), np.int64)
+    )
+    each = np.flatnonzero(several)
+    met[each] = made.nodes(mine.last_ns[each], mine.rank[each])
+    source, target = _pairs(order, begins[of], sizes[of], each)
+    own = source == target
+    from_root = mine.is_root[source] | ~mine.from_root[target]
+    to_root = mine.is_root[target] | ~mine.to_root[target]
+    needs = own | (from_root & to_root & (mine.start_ns[source] <= mine.last_ns[target]))
+    source, target = source[needs], target[needs]
+    made.edges(MEET, made.started[source], met[target], np.zeros(source.size, np.int64))
+    return met
+
+
+def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """Every call of the operations of some calls, and these: ``order`` is by operation."""
+    counts = size[rows]
+    target = np.repeat(rows, counts)
+    offset = np.arange(target.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return order[np.repeat(begin[rows], counts) + offset], target
+
+
+def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> Int64:
+    """The code of the operation whose start or end an edge leads to, or comes from to a wait's."""
+    code = np.full(graph.time_ns.size, -1)
+    for nodes in (made.started, made.ended):
+        code[nodes] = run.collectives["op"].cat.codes.to_numpy()[mine.row]
+    return np.where(code[graph.target] >= 0, code[graph.target], code[graph.source])
+
+
+def _ends(made: Builder, graph: Graph) -> tuple[tuple[int, ...], tuple[Int64, ...]]:
+    """The nodes that each step ends with; of the last one, or without steps, joint operations."""
+    nodes, step = made.step_ends()
+    numbers = np.unique(step)
+    mine, ended = made.calls, made.ended
+    if numbers.size:
+        inside = ended[mine.step <= numbers[-1]] if (mine.step != NULL).any() else ended
+        ends = *(nodes[step == number] for number in numbers[:-1]), inside
+        return tuple(numbers.tolist()), ends
+    order = np.argsort(graph.time_ns[ended], kind="stable")
+    tenths = np.array_split(order, max(min(_PARTS, order.size), 1))
+    return tuple(range(len(tenths))), tuple(ended[tenth] for tenth in tenths)
+
+
+def _begin(run: Measures, mine: Calls) -> int:
+    steps = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    if not len(steps):
+        return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
+    first = steps[steps["step"] == steps["step"].min()]
+    rank = integers(first["rank"])
+    start, _ = on_run_clock(integers(first["start_ns"]), rank, matched(run).clock)
+    return int(start.max())
