@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
-from commtrace.causal.builder import JOIN, LAUNCH, MEET, QUEUE, TRANSFER
+from commtrace.causal.builder import JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, own_edges, own_work
@@ -85,17 +85,14 @@ def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
 
 
 def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
-    """These calls (a flag for each) are over at once: they wait for nobody and move nothing."""
+    """These calls (a flag for each) move nothing, and nothing waits for them but a run's end."""
     its = run_graph(run)
     lag: Int64 = lag_ns.copy()
     kind = its.graph.kind
-    call = its.call_of[its.graph.target]
-    mine = (call >= 0) & which[call]
-    lag[mine & (kind == LAUNCH)] = 0
-    lag[mine & np.isin(kind, (QUEUE, TRANSFER))] = DROPPED
-    out = its.call_of[its.graph.source]
-    mine = (out >= 0) & which[out]
-    lag[mine & np.isin(kind, (MEET, JOIN))] = DROPPED
+    call, source = its.call_of[its.graph.target], its.call_of[its.graph.source]
+    mine, out = (call >= 0) & which[call], (source >= 0) & which[source]
+    lag[mine & np.isin(kind, (LAUNCH, TRANSFER))] = 0
+    lag[(mine & (kind == QUEUE)) | (out & np.isin(kind, (QUEUE, JOIN)))] = DROPPED
     return lag
 
 
