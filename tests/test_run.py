@@ -84,7 +84,7 @@ def test_what_comparing_ranks_tells(recorded: Path) -> None:
     assert list(run.clock["rank"]) == list(run.ranks["rank"])
     assert run.skew()["wait_ns_total"].sum() == run.waits["wait_ns"].sum()
     shown = run._repr_html_()
-    assert "rank 1 is last" in shown
+    assert "rank 1 delays every step" in shown
     assert "Rank 1 arrived last" not in shown, "the finding says it"
     ignored = run.analysis(ignore=["straggler"])
     assert "Rank 1 arrived last" in terminal.render(ignored)

@@ -99,7 +99,7 @@ class Culprits:
 
 @measure
 def culprits(run: Measures, min_share: float) -> Culprits:
-    """Who saves at least that share of the steps' time if typical.
+    """Who saves at least that share of the steps' time if typical, in every step or in spikes.
 
     CannotLook for one rank, and where ranks have no clock in common.
     """
@@ -117,8 +117,11 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         if who is None:
             break
         edited = typical(run, [*who.ranks], lag)
+        culprit = _weighed(run, who, edited, len(ranks))
+        if not (culprit.persistent or culprit.spikes):
+            break
+        found.append(culprit)
         taken += who.ranks
-        found.append(_weighed(run, who, edited, len(ranks)))
         lag = edited
     return Culprits(tuple(found), lag)
 

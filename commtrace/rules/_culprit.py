@@ -53,15 +53,13 @@ def awaited(run: Measures, min_step_share: float, kind: str) -> Iterator[Culprit
 def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share: float) -> Finding:
     """A finding of that rule about a culprit; ``who`` names it."""
     waits = culprit.waits
-    count, each = culprit.steps_ns.size, culprit.steps_ns / 1
+    count, each = culprit.steps_ns.size, culprit.steps_ns
     place = _place(run, culprit)
     spikes = len(culprit.spikes)
     how = (
         f"stalls in {spikes} of {counted(count, 'step')}"
-        if spikes and not culprit.persistent
+        if not culprit.persistent
         else "delays every step"
-        if culprit.persistent
-        else f"delays {counted(int((each > culprit.noise_ns).sum()), 'step')} of {count}"
     )
     does = f", {_DOES[culprit.cause]}" if culprit.cause else ""
     at = float(each[list(culprit.spikes)].mean() if "stalls" in how else each.mean())
@@ -114,7 +112,7 @@ def _ruled_out(culprit: Culprit) -> Iterator[str]:
 
 
 def _confidence(culprit: Culprit) -> Literal["high", "medium", "low"]:
-    if culprit.doubt or not (culprit.persistent or culprit.spikes):
+    if culprit.doubt:
         return "low"
     return "high" if culprit.p_value < 1e-3 or culprit.spikes else "medium"
 

@@ -426,6 +426,7 @@ def _measures(job: _Job) -> Measures:
         synchronisations=schema.SYNCHRONISATIONS.frame(),
         collectives=schema.COLLECTIVES.from_rows(collectives),
         ops=schema.OPS.frame(),
+        host_gaps=schema.HOST_GAPS.frame(),
         steps=schema.STEPS.from_rows(
             [{**times({**whole, "rank": rank}), "label": None} for rank in job.everyone]
         ),

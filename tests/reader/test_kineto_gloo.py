@@ -66,6 +66,7 @@ def test_a_call_and_its_work_are_one_row(read: Any, gloo: Any, events: Any) -> N
         "root": None,
         "asynchronous": None,
         "launch_ns": 1_000,
+        "thread": 1,
         "start_ns": 9_000,
         "duration_ns": 20_000,
         "name": "gloo:all_reduce",

@@ -63,6 +63,7 @@ def test_rung_one_the_kernels_arguments(read: Any, events: Any) -> None:
         "root": None,
         "asynchronous": None,
         "launch_ns": 10_000,
+        "thread": None,
         "start_ns": 20_000,
         "duration_ns": 5_000,
         "name": "ncclDevKernel_AllGather_RING_LL(x)",
