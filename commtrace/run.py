@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from commtrace import config
 from commtrace.analysis import Analysis
-from commtrace.diagnosis import Diagnosis, Note
+from commtrace.diagnosis import CannotLook, Diagnosis, Note
 from commtrace.errors import UsageError
 from commtrace.measures import Measures
 from commtrace.units import counted
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
     from commtrace.metrics.rank.exposure import By
     from commtrace.metrics.rank.rank_summary import RankSummary
+    from commtrace.reports.whatif import Replayed
     from commtrace.rules import Thresholds
 
 __all__ = ["Plot", "Run", "check_rules", "load"]
+
+_T = TypeVar("_T")
 
 # pandas, the measures and the pictures are imported where they are used: the processes
 # that read the files start before, and matplotlib is for who wants a picture.
@@ -223,6 +226,59 @@ class Run:
 
         return queueing(self.measures)
 
+    def step_times(self) -> pd.DataFrame:
+        """Where each rank's steps went, critical path included: ``causal.steps.STEP_TIMES``."""
+        from commtrace.causal.steps import step_times_by_rank
+
+        return step_times_by_rank(self.measures)
+
+    def critical_path(self) -> pd.DataFrame:
+        """What each step's time went into, on which rank: ``causal.critical_path.CRITICAL_PATH``.
+
+        The times of a step sum to it. Raises UsageError where the run cannot be replayed.
+        """
+        from commtrace.causal.critical_path import critical_path
+
+        return self._replayed(lambda: critical_path(self.measures))
+
+    def whatif(self, *edits: str) -> pd.DataFrame:
+        """What each edit saves, on top of those before it and alone: ``causal.whatif.EDITED``.
+
+        ``run.whatif("rank=1:typical", "even")``; ``causal.whatif.EDITS`` lists all. Raises
+        UsageError for an edit that there is not, and where the run cannot be replayed.
+        """
+        from commtrace.causal.whatif import edited
+
+        return self._replayed(lambda: edited(self.measures, edits))
+
+    def replay(self, *edits: str) -> pd.DataFrame:
+        """Every step as measured and after each edit: ``causal.whatif.REPLAYED_STEPS``.
+
+        Raises as ``whatif`` does.
+        """
+        from commtrace.causal.whatif import replayed_steps
+
+        return self._replayed(lambda: replayed_steps(self.measures, edits))
+
+    def slowdown(self) -> pd.DataFrame:
+        """How much slower uneven work makes the run, by rank, host and operation.
+
+        The columns are those of ``causal.efficiency.SLOWDOWN``; no rows where the run cannot be
+        replayed.
+        """
+        from commtrace.causal.efficiency import slowdown
+
+        return slowdown(self.measures)
+
+    def efficiency(self) -> pd.DataFrame:
+        """The POP efficiencies, one row: ``causal.efficiency.EFFICIENCY``.
+
+        No row where the run cannot be replayed.
+        """
+        from commtrace.causal.efficiency import efficiency
+
+        return efficiency(self.measures)
+
     def diagnose(
         self,
         *,
@@ -265,6 +321,24 @@ class Run:
             measures=run,
             verdict=verdict(run, diagnosis),
         )
+
+    def replayed(self, edits: Sequence[str]) -> Replayed:
+        """The run, and what edits of it save: what ``commtrace whatif`` shows.
+
+        Raises as ``whatif`` does.
+        """
+        from commtrace.causal.whatif import whatif
+        from commtrace.metrics.run.summary import summary
+        from commtrace.reports.whatif import Replayed
+
+        answer = self._replayed(lambda: whatif(self.measures, edits))
+        return Replayed(summary(self.measures, self.name), self.measures, answer)
+
+    def _replayed(self, answer: Callable[[], _T]) -> _T:
+        try:
+            return answer()
+        except CannotLook as reason:
+            raise UsageError(f"{self.name}: cannot be replayed: {reason}") from None
 
     def hta(self) -> Any:
         """Holistic Trace Analysis on the same files: its ``TraceAnalysis``.

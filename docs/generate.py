@@ -7,12 +7,14 @@ import pkgutil
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from commtrace import matching, metrics
+from commtrace import causal, matching, metrics
 from commtrace.record import workloads
 from commtrace.reports.content import prose
 from commtrace.reports.formats import markdown
 from commtrace.reports.formats.json import schema
+from commtrace.reports.whatif import schema as whatif_schema
 from commtrace.rules import RULES, explanation
 from commtrace.table import Table
 from commtrace.trace_tables import TABLES
@@ -27,7 +29,8 @@ def pages() -> dict[str, str]:
         "rules.md": _rules(),
         **{f"rules/{name}.md": _rule(name) for name in RULES},
         "workloads.md": _workloads(),
-        "../commtrace/reports/analysis.schema.json": _schema(),
+        "../commtrace/reports/analysis.schema.json": _schema(schema()),
+        "../commtrace/reports/whatif.schema.json": _schema(whatif_schema()),
     }
 
 
@@ -44,11 +47,11 @@ def _columns() -> str:
 
 
 def _measured() -> Iterator[Table]:
-    """The tables that the modules of ``metrics`` and ``matching`` define."""
+    """The tables that the modules of ``metrics``, ``matching`` and ``causal`` define."""
     seen = set(TABLES)
     names = [
         module.name
-        for package in (metrics, matching)
+        for package in (metrics, matching, causal)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     for module in map(import_module, names):
@@ -104,8 +107,8 @@ def _each_workload() -> Iterator[str]:
         yield _grid(("setting", "default"), ((f"`{k}`", v) for k, v in workload.settings.items()))
 
 
-def _schema() -> str:
-    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+def _schema(its: dict[str, Any]) -> str:
+    return json.dumps(its, indent=2, ensure_ascii=False) + "\n"
 
 
 def _grid(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

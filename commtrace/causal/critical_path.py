@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,8 @@ import pandas as pd
 
 from commtrace.arrays import Int64
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, MEET, QUEUE, TRANSFER, WAIT
-from commtrace.causal.graph import Graph
+from commtrace.causal.edits import as_measured, step_times
+from commtrace.causal.graph import Graph, replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
@@ -19,7 +21,7 @@ from commtrace.table import Coded, Column, Table
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["CRITICAL_PATH", "KINDS", "critical_path"]
+__all__ = ["CRITICAL_PATH", "KINDS", "critical_path", "path_with"]
 
 KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
 _OF_EDGE = {
@@ -59,37 +61,25 @@ CRITICAL_PATH = Table(
 def critical_path(run: Measures) -> pd.DataFrame:
     """The critical path of a run: CRITICAL_PATH. It ends with the last joint operation.
 
-    CannotLook where ranks have no clock in common.
+    CannotLook where the trace does not hold a run's graph.
     """
-    its = run_graph(run)
-    time = its.graph.time_ns
-    last = int(its.ends[-1][time[its.ends[-1]].argmax()])
-    way = _binding(its.graph, last)
-    start, end = time[its.graph.source[way]], time[its.graph.target[way]]
-    rank, kind = its.rank[its.graph.target[way]], its.graph.kind[way].astype(np.int64)
-    op = its.operation[way]
-    # Before the first moment that the graph knows of the rank, it did something by itself.
-    source = int(its.graph.source[way[-1]]) if way.size else last
-    start, end = np.append(start, its.begin_ns), np.append(end, time[source])
-    rank, kind, op = np.append(rank, its.rank[source]), np.append(kind, HOST), np.append(op, -1)
-    bounds = np.concatenate(([its.begin_ns], np.maximum.accumulate(its.end_ns)))
-    start, end = np.clip(start, bounds[0], bounds[-1]), np.clip(end, bounds[0], bounds[-1])
-    inside = end > start
-    of, step, start, end = _cut(start[inside], end[inside], bounds)
-    rank, kind, op = rank[inside][of], kind[inside][of], op[inside][of]
-    computes = np.zeros(of.size, dtype=np.int64)
-    for one in np.unique(rank).tolist():
-        mine = (rank == one) & (kind == HOST)
-        when = busy(run, one)
-        computes[mine] = covered(start[mine], end[mine], when)
-    named = np.asarray([KINDS.index(_OF_EDGE[number]) for number in sorted(_OF_EDGE)])[kind]
+    return path_with(run, as_measured(run))
+
+
+def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
+    """The critical path of the run replayed with these lags: CRITICAL_PATH."""
+    way = _way(run, lag_ns)
+    computes = _computes(run, way)
+    named = np.asarray([KINDS.index(_OF_EDGE[number]) for number in sorted(_OF_EDGE)])[way.kind]
+    own = named == KINDS.index("host")
+    nothing = np.full(own.size, -1)
     rows = pd.DataFrame(
         {
-            "step": np.tile(np.asarray(its.steps)[step], 2),
-            "rank": np.tile(rank, 2),
-            "kind": np.append(named, np.zeros(of.size, np.int64)),
-            "op": np.append(np.where(named == KINDS.index("host"), -1, op), np.full(of.size, -1)),
-            "time_ns": np.append(end - start - computes, computes),
+            "step": np.tile(np.asarray(run_graph(run).steps)[way.step], 2),
+            "rank": np.tile(way.rank, 2),
+            "kind": np.append(named, np.zeros(own.size, np.int64)),
+            "op": np.append(np.where(own, nothing, way.op), nothing),
+            "time_ns": np.append(way.end_ns - way.start_ns - computes, computes),
         }
     )
     sums = (
@@ -110,6 +100,67 @@ def critical_path(run: Measures) -> pd.DataFrame:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """Pieces of the longest way through the run, each within one step, the last one first.
+
+    From ``since_ns`` to ``until_ns`` a piece was as measured, however long it now takes.
+    """
+
+    rank: Int64
+    kind: Int64
+    op: Int64
+    step: Int64
+    start_ns: Int64
+    end_ns: Int64
+    since_ns: Int64
+    until_ns: Int64
+
+
+def _way(run: Measures, lag_ns: Int64) -> _Way:
+    its, lags = run_graph(run), lag_ns[:, None]
+    time, measured = replay(its.graph, lags)[:, 0], its.graph.time_ns
+    joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
+    done = np.concatenate((its.ends[-1], joint))
+    last = int(done[time[done].argmax()])
+    edges = _binding(its.graph, time, lag_ns, last)
+    source, target = its.graph.source[edges], its.graph.target[edges]
+    # Before the first moment that the graph knows of the rank, it did something by itself.
+    first = int(source[-1]) if edges.size else last
+    start = np.append(time[source], its.begin_ns)
+    end = np.append(time[target], time[first])
+    since = np.append(measured[source], its.begin_ns)
+    until = np.append(measured[target], measured[first])
+    ends = np.maximum.accumulate(step_times(run, lags)[:, 0])
+    bounds = np.concatenate(([its.begin_ns], ends))
+    left, right = np.maximum(start, bounds[0]), np.minimum(end, bounds[-1])
+    inside = np.flatnonzero(right > left)
+    of, step, left, right = _cut(left[inside], right[inside], bounds)
+    of = inside[of]
+    stretch = (until - since)[of] / (end - start)[of]
+    return _Way(
+        np.append(its.rank[target], its.rank[first])[of],
+        np.append(its.graph.kind[edges], HOST)[of].astype(np.int64),
+        np.append(its.operation[edges], -1)[of],
+        step,
+        left,
+        right,
+        since[of] + np.rint((left - start[of]) * stretch).astype(np.int64),
+        since[of] + np.rint((right - start[of]) * stretch).astype(np.int64),
+    )
+
+
+def _computes(run: Measures, way: _Way) -> Int64:
+    """How much of each piece of a host's own work is in operators."""
+    computes = np.zeros(way.kind.size, dtype=np.int64)
+    for rank in np.unique(way.rank[way.kind == HOST]).tolist():
+        mine = (way.rank == rank) & (way.kind == HOST)
+        since, until = way.since_ns[mine], way.until_ns[mine]
+        share = covered(since, until, busy(run, rank)) / np.maximum(until - since, 1)
+        computes[mine] = np.rint(share * (way.end_ns - way.start_ns)[mine]).astype(np.int64)
+    return computes
+
+
 def _cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     """Intervals cut at the bounds: which each was, between which bounds, its start and end."""
     first = np.searchsorted(bounds, start, side="right") - 1
@@ -120,11 +171,11 @@ def _cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, 
     return of, at, np.maximum(start[of], bounds[at]), np.minimum(end[of], bounds[at + 1])
 
 
-def _binding(graph: Graph, last: int) -> Int64:
+def _binding(graph: Graph, time: Int64, lag: Int64, last: int) -> Int64:
     """The edges of the longest way to a node, the last one first."""
-    at = np.lexsort((graph.lag_ns, graph.target))
-    first = np.searchsorted(graph.target[at], np.arange(graph.time_ns.size + 1))
-    arrives = graph.time_ns[graph.source] + graph.lag_ns == graph.time_ns[graph.target]
+    at = np.argsort(graph.target, kind="stable")
+    first = np.searchsorted(graph.target[at], np.arange(time.size + 1))
+    arrives = time[graph.source] + lag == time[graph.target]
     way: list[int] = []
     node = last
     while True:
@@ -132,6 +183,6 @@ def _binding(graph: Graph, last: int) -> Int64:
         into = into[arrives[into]]
         if not into.size:
             return np.asarray(way, dtype=np.int64)
-        edge = int(into[graph.time_ns[graph.source[into]].argmax()])
+        edge = int(into[time[graph.source[into]].argmax()])
         way.append(edge)
         node = int(graph.source[edge])

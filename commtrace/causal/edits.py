@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
-from commtrace.causal.builder import JOIN, LAUNCH, MEET, QUEUE, TRANSFER
+from commtrace.causal.builder import JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import DEVICES, HOSTS, own_edges, own_work
+from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, own_edges, own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -34,25 +34,35 @@ def as_measured(run: Measures) -> Int64:
 
 
 def typical(
-    run: Measures, ranks: Collection[int], lag_ns: Int64 | None = None, part: int | None = None
+    run: Measures,
+    ranks: Collection[int],
+    lag_ns: Int64 | None = None,
+    part: int | None = None,
+    work: OwnWork | None = None,
 ) -> Int64:
     """The ranks do each segment in the time that is typical of those that are not among them.
 
     ``part`` is HOSTS or DEVICES for only that of their own work. ``lag_ns`` are the lags of
-    edits made before; so in the others.
+    edits made before, and ``work`` the own work with these, by default as measured; so in the
+    others.
     """
-    its, work = run_graph(run), own_work(run)
+    its, work = run_graph(run), work or own_work(run)
     mine = np.isin(its.calls.rank, list(ranks))
     wanted = work.typical_ns
     if len(ranks) > 1:
         rest = [_of_the_rest(work.own_ns[:, its], work.place, mine) for its in (HOSTS, DEVICES)]
         wanted = np.where(np.isnan(rest).T, work.typical_ns, np.stack(rest, axis=1))
-    return _scaled(run, wanted, mine, lag_ns, part)
+    return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
 
 
-def even(run: Measures, lag_ns: Int64 | None = None, but: Collection[int] = ()) -> Int64:
+def even(
+    run: Measures,
+    lag_ns: Int64 | None = None,
+    but: Collection[int] = (),
+    work: OwnWork | None = None,
+) -> Int64:
     """All ranks, ``but`` some, do each segment in the mean time of these."""
-    its, work = run_graph(run), own_work(run)
+    its, work = run_graph(run), work or own_work(run)
     mine = ~np.isin(its.calls.rank, list(but))
     wanted = work.mean_ns
     if but:
@@ -61,7 +71,7 @@ def even(run: Measures, lag_ns: Int64 | None = None, but: Collection[int] = ()) 
         np.add.at(sums, work.place[mine], work.own_ns[mine])
         counts = np.bincount(work.place[mine], minlength=count)
         wanted = (sums / np.maximum(counts, 1)[:, None])[work.place]
-    return _scaled(run, wanted, mine, lag_ns)
+    return _scaled(run, work.own_ns, wanted, mine, lag_ns)
 
 
 def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
@@ -75,17 +85,14 @@ def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
 
 
 def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
-    """These calls (a flag for each) are over at once: they wait for nobody and move nothing."""
+    """These calls (a flag for each) move nothing, and nothing waits for them but a run's end."""
     its = run_graph(run)
     lag: Int64 = lag_ns.copy()
     kind = its.graph.kind
-    call = its.call_of[its.graph.target]
-    mine = (call >= 0) & which[call]
-    lag[mine & (kind == LAUNCH)] = 0
-    lag[mine & np.isin(kind, (QUEUE, TRANSFER))] = DROPPED
-    out = its.call_of[its.graph.source]
-    mine = (out >= 0) & which[out]
-    lag[mine & np.isin(kind, (MEET, JOIN))] = DROPPED
+    call, source = its.call_of[its.graph.target], its.call_of[its.graph.source]
+    mine, out = (call >= 0) & which[call], (source >= 0) & which[source]
+    lag[mine & np.isin(kind, (LAUNCH, TRANSFER))] = 0
+    lag[(mine & (kind == QUEUE)) | (out & np.isin(kind, (QUEUE, JOIN)))] = DROPPED
     return lag
 
 
@@ -147,6 +154,7 @@ def _of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
 
 def _scaled(
     run: Measures,
+    own_ns: Int64,
     wanted_ns: Float64,
     which: Bool,
     lag_ns: Int64 | None,
@@ -155,7 +163,7 @@ def _scaled(
     """The segments of some calls take the time that is wanted, shared as it was."""
     its = run_graph(run)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factor = wanted_ns / own_work(run).own_ns
+        factor = wanted_ns / own_ns
     factor = np.where(which[:, None] & np.isfinite(factor), factor, 1.0)
     edges, column = own_edges(its)
     if part is not None:

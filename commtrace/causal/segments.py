@@ -33,6 +33,7 @@ __all__ = [
     "own_edges",
     "own_parts",
     "own_work",
+    "work_with",
 ]
 
 _LABELLED: dict[Cause, re.Pattern[str]] = {
@@ -71,12 +72,17 @@ class OwnWork:
 
 @measure
 def own_work(run: Measures) -> OwnWork:
-    """The own work of a run's calls."""
+    """The own work of a run's calls, as measured."""
+    return work_with(run, run_graph(run).graph.lag_ns)
+
+
+def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
+    """The own work of a run's calls with these lags."""
     its = run_graph(run)
     calls = its.calls
     own = np.zeros((calls.rank.size, 2), dtype=np.int64)
     edges, column = own_edges(its)
-    np.add.at(own, (its.segment[edges], column), its.graph.lag_ns[edges])
+    np.add.at(own, (its.segment[edges], column), lag_ns[edges])
     place = _codes(calls.step, calls.place)
     in_step = _codes(calls.step, calls.rank)
     first = np.unique(in_step, return_index=True)[1]

@@ -4,106 +4,199 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.causal.builder import TRANSFER
+from commtrace.causal.cores import cores_used
 from commtrace.causal.culprits import modelled
+from commtrace.causal.edit_names import EDITS
 from commtrace.causal.edits import (
     as_measured,
     even,
     needing_nobody,
     saved,
+    step_times,
     transferring,
     typical,
     without_waits,
 )
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import work_with
 from commtrace.comms import OPERATIONS, canonical_dtype, element_bytes
-from commtrace.diagnosis import CannotLook, about
+from commtrace.diagnosis import CannotLook
 from commtrace.errors import UsageError
 from commtrace.expect import fit
+from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commtrace.measures import Measures
 
-__all__ = ["EDITS", "Edited", "whatif"]
+__all__ = [
+    "EDITED",
+    "REPLAYED_STEPS",
+    "Edited",
+    "WhatIf",
+    "edited",
+    "replayed_steps",
+    "whatif",
+]
 
-EDITS = {
-    "even": "all ranks do each segment of their own work in their mean time",
-    "rank=R:typical": "rank R does each segment in the time that is typical of the other ranks",
-    "host=H:typical": "so do all ranks of host H",
-    "link=A-B:50GB/s": "messages between the ranks A and B run at that bandwidth",
-    "OP:dtype=bfloat16": "OP (all_reduce, …) sends elements of that type",
-    "no-wait:OP": "nobody waits for OP before its step ends",
-    "remove:OP": "OP is not called",
-}
+_BUSY = 0.85  # of the cores: work that no longer waits gains nothing on them
 _OP = "|".join(OPERATIONS)
+
+
+EDITED = Table(
+    "edits",
+    "one edit, made on top of those before it",
+    (
+        Column("edit", "category", "The edit, as it was asked for."),
+        Column(
+            "saved_ns",
+            "Int64",
+            "What it saves in all, on top of those before; negative if it costs, null if refused.",
+            "ns",
+        ),
+        Column("alone_ns", "Int64", "What it saves in all by itself.", "ns"),
+        Column("step_ns", "Int64", "The median step after it.", "ns"),
+        Column("refused", "category", "Why the model does not answer; null if it does."),
+    ),
+)
+
+REPLAYED_STEPS = Table(
+    "replayed_steps",
+    "one step, as measured or after an edit and those before it; refused ones have none",
+    (
+        Column("edit", "category", "The edit; null as measured."),
+        Column("step", "int64", "n of `ProfilerStep#n`; of a run without steps its n-th tenth."),
+        Column("duration_ns", "int64", "How long it is, from the last rank's end to that.", "ns"),
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Edited:
-    """One edit, made on top of those before it."""
+    """One edit, made on top of those before it: a row of EDITED."""
 
-    edit: Annotated[str, about("The edit, as it was asked for.")]
-    saved_ns: Annotated[
-        int | None, about("What it saves in all, on top of those before; null if refused.", "ns")
-    ]
-    alone_ns: Annotated[int | None, about("What it saves in all by itself.", "ns")]
-    step_ns: Annotated[int | None, about("The median step after it.", "ns")]
-    refused: Annotated[str | None, about("Why the model does not answer; null if it does.")] = None
+    edit: str
+    saved_ns: int | None = None
+    alone_ns: int | None = None
+    step_ns: int | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """The edits and, after each that was not refused, all lags: ``lags_ns``, the measured first.
+
+    As measured the run took ``run_ns`` in all and ``step_ns`` in its median step, of which it has
+    ``steps``: 0 if the trace has none.
+    """
+
+    edits: tuple[Edited, ...]
+    lags_ns: tuple[Int64, ...]
+    run_ns: int
+    step_ns: int
+    steps: int
 
 
 _Edit = Callable[["Measures", Int64], Int64]
 
 
-def whatif(run: Measures, edits: Sequence[str]) -> tuple[Edited, ...]:
+def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
     """What each edit saves, on top of those before it, and alone.
 
-    UsageError for one that is not in ``EDITS``; CannotLook where ranks have no clock in common.
+    UsageError for one that is not in ``EDITS``; CannotLook where the trace does not hold a run's
+    graph.
     """
     asked = [(text, _edit(run, text)) for text in edits]
-    measured = lag = as_measured(run)
-    answers = []
+    measured = as_measured(run)
+    answers, lags = [], [measured]
     for text, edit in asked:
         try:
             if not modelled(run):
                 raise CannotLook("replays of GPUs do not hold yet: not all of a host's waits show")
-            after = edit(run, lag)
+            after = edit(run, lags[-1])
             alone = int(saved(run, measured, [edit(run, measured)]).sum())
         except CannotLook as reason:
-            answers.append(Edited(text, None, None, None, str(reason)))
+            answers.append(Edited(text, refused=str(reason)))
             continue
-        on_top = saved(run, lag, [after])[:, 0]
-        left = run_graph(run).step_ns - saved(run, measured, [after])[:, 0]
-        answers.append(Edited(text, int(on_top.sum()), alone, int(np.median(left))))
-        lag = after
-    return tuple(answers)
+        on_top = int(saved(run, lags[-1], [after]).sum())
+        step_ns = int(np.median(_steps(run, after)))
+        answers.append(Edited(text, on_top, alone, step_ns))
+        lags.append(after)
+    steps = _steps(run, measured)
+    real = run.steps["label"].isna() & run.steps["step"].notna()
+    return WhatIf(
+        tuple(answers),
+        tuple(lags),
+        int(steps.sum()),
+        int(np.median(steps)),
+        steps.size if real.any() else 0,
+    )
+
+
+def edited(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
+    """What each edit saves: EDITED. Errors as of ``whatif``."""
+    return EDITED.from_rows([asdict(its) for its in whatif(run, edits).edits])
+
+
+def replayed_steps(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
+    """Every step as measured, and after each edit: REPLAYED_STEPS. Errors as of ``whatif``."""
+    answer, steps = whatif(run, edits), run_graph(run).steps
+    names = [None, *(its.edit for its in answer.edits if its.refused is None)]
+    return REPLAYED_STEPS.from_rows(
+        [
+            {"edit": name, "step": step, "duration_ns": duration}
+            for name, lag in zip(names, answer.lags_ns, strict=True)
+            for step, duration in zip(steps, _steps(run, lag).tolist(), strict=True)
+        ]
+    )
+
+
+def _steps(run: Measures, lag_ns: Int64) -> Int64:
+    return np.diff(step_times(run, lag_ns[:, None])[:, 0], prepend=run_graph(run).begin_ns)
 
 
 def _edit(run: Measures, text: str) -> _Edit:
     if text == "even":
-        return even
+        return lambda run, lag: even(run, lag, work=work_with(run, lag))
     if match := re.fullmatch(r"rank=(\d+):typical", text):
         rank = int(match[1])
         if rank not in set(run.ranks["rank"].tolist()):
             raise UsageError(f"{text}: the run has no rank {rank}")
-        return lambda run, lag: typical(run, [rank], lag)
+        return _typical([rank])
     if match := re.fullmatch(r"host=(.+):typical", text):
         ranks = run.ranks.loc[run.ranks["host"].astype(object) == match[1], "rank"].tolist()
         if not ranks:
             raise UsageError(f"{text}: the run has no host {match[1]!r}")
-        return lambda run, lag: typical(run, ranks, lag)
-    if match := re.fullmatch(r"link=(\d+)-(\d+):([\d.]+)GB/s", text):
+        return _typical(ranks)
+    if match := re.fullmatch(r"link=(\d+)-(\d+):(\d+\.?\d*)GB/s", text):
+        if not float(match[3]):
+            raise UsageError(f"{text}: a bandwidth is more than 0")
         return _at_bandwidth(int(match[1]), int(match[2]), float(match[3]))
     if match := re.fullmatch(rf"({_OP}):dtype=(\w+)", text):
         return _of_type(match[1], match[2], text)
     if match := re.fullmatch(rf"(no-wait|remove):({_OP})", text):
-        without, op = {"no-wait": without_waits, "remove": needing_nobody}[match[1]], match[2]
-        return lambda run, lag: without(run, _is(run, op), lag)
+        op = match[2]
+        if match[1] == "no-wait":
+            return lambda run, lag: _without_waits(run, op, lag)
+        return lambda run, lag: needing_nobody(run, _is(run, op), lag)
     raise UsageError(f"no edit is called {text!r}; there are {', '.join(EDITS)}")
+
+
+def _typical(ranks: list[int]) -> _Edit:
+    def edit(run: Measures, lag: Int64) -> Int64:
+        if set(run_graph(run).calls.rank.tolist()) <= set(ranks):
+            raise CannotLook("no other ranks to compare with")
+        return typical(run, ranks, lag, work=work_with(run, lag))
+
+    return edit
 
 
 def _is(run: Measures, op: str) -> Bool:
@@ -115,6 +208,25 @@ def _is(run: Measures, op: str) -> Bool:
     return its
 
 
+def _without_waits(run: Measures, op: str, lag: Int64) -> Int64:
+    which, used = _is(run, op), cores_used(run)
+    if used is not None and used > _BUSY:
+        raise CannotLook(
+            f"operators and transfers ask for {100 * used:.0f} % of the CPU cores that the ranks "
+            "share: what need not wait has no core to run on"
+        )
+    return without_waits(run, which, lag)
+
+
+def _transfer(run: Measures, lag: Int64) -> Int64:
+    """How long each call takes with these lags once all are there."""
+    its = run_graph(run)
+    edges = np.flatnonzero(its.graph.kind == TRANSFER)
+    took = np.zeros(its.calls.rank.size, dtype=np.int64)
+    took[its.call_of[its.graph.target[edges]]] = np.maximum(lag[edges], 0)
+    return took
+
+
 def _at_bandwidth(a: int, b: int, gb_s: float) -> _Edit:
     def edit(run: Measures, lag: Int64) -> Int64:
         calls = run_graph(run).calls
@@ -123,7 +235,7 @@ def _at_bandwidth(a: int, b: int, gb_s: float) -> _Edit:
         mine = (np.minimum(calls.rank, peer) == min(a, b)) & (
             np.maximum(calls.rank, peer) == max(a, b)
         )
-        mine &= size != NULL
+        mine &= (size != NULL) & (_transfer(run, lag) > 0)
         if not mine.any():
             raise CannotLook(f"no message of known size between the ranks {a} and {b}")
         return transferring(run, mine, size / gb_s, lag)
@@ -142,15 +254,15 @@ def _of_type(op: str, dtype: str, text: str) -> _Edit:
         known = _is(run, op) & (size > 0) & rows["dtype"].notna().to_numpy()
         if not known.any():
             raise CannotLook(f"no {op} of known size and type")
-        transfer = its.transfer_ns.astype(np.float64)
+        measured = its.transfer_ns.astype(np.float64)
         wide = (
             rows["dtype"].astype(object).map(element_bytes, na_action="ignore").to_numpy(np.float64)
         )
-        model = fit(size[known], transfer[known])
+        model = fit(size[known], measured[known])
         if model is None:
             raise CannotLook(f"{op}: its sizes vary too little to tell latency from bandwidth")
         new = size * element_bytes(dtype) / wide
         share = (model.latency_ns + new / model.gb_s) / (model.latency_ns + size / model.gb_s)
-        return transferring(run, known, np.minimum(share, 1.0) * transfer, lag)
+        return transferring(run, known, np.minimum(share, 1.0) * _transfer(run, lag), lag)
 
     return edit

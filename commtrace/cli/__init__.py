@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from enum import Enum
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -19,6 +20,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from commtrace import __version__
+from commtrace.causal.edit_names import EDITS, beginnings
 from commtrace.cli.recording import RecordCommand, record
 from commtrace.cli.streams import WIDTH, fail, indented, look, progress, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
@@ -47,6 +49,19 @@ def _rules() -> list[str]:
 
 def _formats() -> list[str]:
     return list(FORMATS)
+
+
+class ReplayFormat(str, Enum):
+    """How ``whatif`` answers."""
+
+    text = "text"
+    json = "json"
+
+
+def _edits_in_words() -> str:
+    """The edits, a line each, which click leaves as they are."""
+    width = max(map(len, EDITS))
+    return "\n".join(("\b", "Edits:", *(f"  {edit:{width}}  {its}" for edit, its in EDITS.items())))
 
 
 def _listed(name: str | None) -> str | None:
@@ -212,6 +227,35 @@ def analyze(
         raise CommtraceError(f"no rule could be checked: {diagnosis.notes[0].message}")
     if strict and analysis.verdict.faults:
         raise typer.Exit(_FINDINGS)
+
+
+@app.command(epilog=_edits_in_words())
+def whatif(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="A trace file, a folder of one run's, or a glob."),
+    ],
+    edits: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="EDIT",
+            autocompletion=beginnings,
+            help="What to change, each on top of those before; default: nothing, which shows "
+            "where the time goes and lists the edits.",
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        ReplayFormat, typer.Option(help="The report's format.")
+    ] = ReplayFormat.text,
+) -> None:
+    """What a change would save: the run replayed with it, rank by rank."""
+    from commtrace.reports.whatif import as_json, as_text
+    from commtrace.run import load
+
+    with progress() as shown:
+        run = load(path, progress=shown)
+    replayed = run.replayed(edits or ())
+    say(as_json(replayed) if format is ReplayFormat.json else as_text(replayed, look()))
 
 
 @app.command()

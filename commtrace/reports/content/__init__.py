@@ -9,7 +9,7 @@ from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run import ranges as labels
 from commtrace.metrics.run.collectives import collectives_by_dimension
-from commtrace.reports.content import ranges, tables, waiting
+from commtrace.reports.content import critical_path, ranges, tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.reports.content.unchecked import unchecked
 from commtrace.reports.content.verdict import verdict
@@ -18,22 +18,33 @@ from commtrace.trace_tables import CUT_BEFORE_GPU
 from commtrace.units import clean, counted, duration, percent
 
 if TYPE_CHECKING:
-    from commtrace.analysis import Analysis
+    from commtrace.analysis import Analysis, Summary
     from commtrace.diagnosis import Note
 
-__all__ = ["headline", "notes", "sections", "unchecked", "verdict"]
+__all__ = ["headline", "notes", "sections", "unchecked", "verdict", "what_ran"]
 
 _NOTES = 12
 _NAMED = 4
 
 
 def headline(analysis: Analysis) -> list[str]:
-    """A line each: the name, what ran, what its communication cost, and who was waited for.
+    """A line each: the name, what ran, its communication's cost, critical path, who was waited for.
 
-    The last only if one rank stands out. What a recorded workload asked, and the answer, comes
-    before what ran.
+    The path only if it is known, the rank only if one stands out. What a recorded workload asked,
+    and the answer, comes before what ran.
     """
     run = analysis.run
+    return [
+        clean(run.name),
+        *filter(None, [ranges.answer(analysis)]),
+        what_ran(run),
+        clean(_exposure(rows(devices(analysis.measures)), {note.code for note in analysis.notes})),
+        *filter(None, [critical_path.sentence(analysis.measures), waiting.straggler(analysis)]),
+    ]
+
+
+def what_ran(run: Summary) -> str:
+    """Backends, ranks, devices, hosts, steps and time on one line."""
     present = len(run.ranks)
     ranks = counted(present, "rank")
     if run.world_size is not None and run.world_size != present:
@@ -48,13 +59,7 @@ def headline(analysis: Analysis) -> list[str]:
         *steps,
         duration(run.span_ns),
     ]
-    return [
-        clean(run.name),
-        *filter(None, [ranges.answer(analysis)]),
-        " · ".join(clean(fact, 60) for fact in facts),
-        clean(_exposure(rows(devices(analysis.measures)), {note.code for note in analysis.notes})),
-        *filter(None, [waiting.straggler(analysis)]),
-    ]
+    return " · ".join(clean(fact, 60) for fact in facts)
 
 
 def sections(analysis: Analysis, bar: int) -> Iterator[Section]:

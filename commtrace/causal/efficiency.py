@@ -1,0 +1,141 @@
+"""How evenly and how efficiently a run works: slowdown by stragglers, and the POP efficiencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import Float64, Int64
+from commtrace.causal.culprits import modelled
+from commtrace.causal.edits import as_measured, even, step_times, transferring
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import own_edges
+from commtrace.intervals import total, union
+from commtrace.measures import measure
+from commtrace.table import Column, Table
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["EFFICIENCY", "SLOWDOWN", "efficiency", "slowdown"]
+
+SLOWDOWN = Table(
+    "slowdown",
+    "the run's slowdown by uneven work, or the part of a rank, a host or an operation in it",
+    (
+        Column("by", "category", "`run`, `rank`, `host` or `op`."),
+        Column("rank", "Int64", "The rank; null if by something else."),
+        Column("host", "category", "The host; null if by something else."),
+        Column("op", "category", "The operation; null if by something else."),
+        Column(
+            "slowdown",
+            "float64",
+            "Of the run: its time over its time if all ranks did each segment of their own work "
+            "in their mean time. By rank or host: the same with only these as measured, and all "
+            "others even. By operation: the run's time over its time if each transfer of the "
+            "operation took the median of its kind. 1 is no slowdown.",
+        ),
+    ),
+)
+
+EFFICIENCY = Table(
+    "efficiency",
+    "the efficiencies of the run as POP defines them; own work is what a rank does by itself, "
+    "without waiting",
+    (
+        Column("load_balance", "float64", "Mean own work of the ranks over the most."),
+        Column("communication", "float64", "The most own work of a rank over the run's time."),
+        Column("transfer", "float64", "The run's time if transfers took no time over its time."),
+        Column(
+            "serialisation",
+            "float64",
+            "The most own work of a rank over the run's time if transfers took no time.",
+        ),
+        Column("parallel", "float64", "Load balance times communication efficiency."),
+    ),
+)
+
+
+@measure
+def slowdown(run: Measures) -> pd.DataFrame:
+    """How much slower uneven work makes the run: SLOWDOWN; empty where no graph holds the run."""
+    if not modelled(run):
+        return SLOWDOWN.frame()
+    its, lag, mean = run_graph(run), as_measured(run), even(run)
+    hosts = run.ranks.dropna(subset="host").groupby("host", observed=True)["rank"]
+    ranks = np.unique(its.calls.rank).tolist()
+    some = [
+        *({"by": "rank", "rank": rank, "ranks": [rank]} for rank in ranks),
+        *({"by": "host", "host": str(host), "ranks": list(on)} for host, on in hosts),
+    ]
+    of = its.rank[its.graph.target]
+    uneven = (np.where(np.isin(of, one["ranks"]), lag, mean) for one in some)
+    codes = run.collectives["op"].cat.codes.to_numpy()[its.calls.row]
+    ops = [(name, codes == code) for code, name in enumerate(run.collectives["op"].cat.categories)]
+    ops = [(name, which) for name, which in ops if which.any()]
+    steady = (transferring(run, which, _usual(run), lag) for _, which in ops)
+    time, ideal = _run_ns(run, (lag, mean))
+    values = [_ratio(each, ideal) for each in _run_ns(run, uneven)]
+    values += [_ratio(time, each) for each in _run_ns(run, steady)]
+    rows: list[dict[str, Any]] = [{"by": "run"}, *some, *({"by": "op", "op": op} for op, _ in ops)]
+    return SLOWDOWN.from_rows(
+        [
+            {**dict.fromkeys(("rank", "host", "op")), **row, "slowdown": value}
+            for row, value in zip(rows, [_ratio(time, ideal), *values], strict=True)
+        ]
+    )
+
+
+@measure
+def efficiency(run: Measures) -> pd.DataFrame:
+    """The POP efficiencies: EFFICIENCY, one row; none where no graph holds the run."""
+    if not modelled(run):
+        return EFFICIENCY.frame()
+    lag, every = as_measured(run), np.ones(run_graph(run).calls.rank.size, dtype=np.bool_)
+    at_once = transferring(run, every, np.zeros(every.size), lag)
+    time, ideal = _run_ns(run, [lag, at_once])
+    own = _own_ns(run)
+    most, mean = max(own), float(np.mean(own))
+    row = {
+        "load_balance": _ratio(mean, most),
+        "communication": _ratio(most, time),
+        "transfer": _ratio(ideal, time),
+        "serialisation": _ratio(most, ideal),
+        "parallel": _ratio(mean, time),
+    }
+    return EFFICIENCY.from_rows([row])
+
+
+def _run_ns(run: Measures, lags: Iterable[Int64]) -> list[int]:
+    """How long the run is with each of these lags."""
+    begin = run_graph(run).begin_ns
+    return [int(step_times(run, lag[:, None]).max()) - begin for lag in lags]
+
+
+def _usual(run: Measures) -> Float64:
+    """The median transfer of calls of each call's kind."""
+    its = run_graph(run)
+    times = pd.Series(its.transfer_ns.astype(np.float64))
+    return times.groupby(its.calls.kind).transform("median").to_numpy()
+
+
+def _own_ns(run: Measures) -> list[int]:
+    """How long each rank worked by itself within the run."""
+    its = run_graph(run)
+    edges, _ = own_edges(its)
+    start, end = (
+        np.clip(its.graph.time_ns[nodes[edges]], its.begin_ns, its.end_ns.max())
+        for nodes in (its.graph.source, its.graph.target)
+    )
+    rank = its.rank[its.graph.target[edges]]
+    return [
+        total(union(start[rank == one], end[rank == one]))
+        for one in np.unique(its.calls.rank).tolist()
+    ]
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None

@@ -1,0 +1,64 @@
+"""Where the steps' time goes, as the reports for people say it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.causal.steps import path_of
+from commtrace.reports.content.tables import Section
+from commtrace.units import duration, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.measures import Measures
+
+__all__ = ["section", "sentence", "shares"]
+
+_SHOWN = 8
+
+
+def sentence(run: Measures) -> str | None:
+    """What is on the critical path of a step; None where no path is known."""
+    path = path_of(run)
+    if path is None or path.empty:
+        return None
+    of_step = " of a step" if run.steps["step"].notna().any() else ""
+    return f"Critical path{of_step}: {shares(path)}."
+
+
+def shares(path: pd.DataFrame) -> str:
+    """The kinds of a path, the longest first, those below half a percent left out."""
+    times = path.groupby("kind", observed=True)["time_ns"].sum().sort_values(ascending=False)
+    whole = int(times.sum())
+    parts = [
+        f"{percent(time, whole)} {kind}"
+        for kind, time in zip(times.index.tolist(), times.tolist(), strict=True)
+        if 200 * time >= whole
+    ]
+    return ", ".join(parts)
+
+
+def section(path: pd.DataFrame, title: str, steps: int) -> Section:
+    """How long each rank did what on the critical path, in the mean of so many steps."""
+    by = path.pivot_table(
+        index="rank", columns="kind", values="time_ns", aggfunc="sum", fill_value=0, observed=True
+    )
+    kinds = [str(kind) for kind in by.columns]
+    by["sum"] = by.sum(axis=1)
+    longest = by.sort_values("sum", ascending=False).head(_SHOWN).sort_index()
+    lines = [(str(rank), longest.loc[rank]) for rank in longest.index.tolist()]
+    if len(by) > 1:
+        lines.append(("all", by.sum()))
+    footer = ["transfer: all ranks were there; launch: from call to start; host: no operator ran."]
+    if len(by) > len(longest):
+        footer.insert(0, f"The {_SHOWN} ranks with most of it.")
+    return Section(
+        title,
+        (("rank", ">"), *((kind, ">") for kind in kinds), ("sum", ">")),
+        [
+            [name, *(duration(round(int(row[kind]) / steps)) for kind in (*kinds, "sum"))]
+            for name, row in lines
+        ],
+        tuple(footer),
+    )

@@ -1,0 +1,81 @@
+"""The critical path sums to every step, to the nanosecond; replay gives every time again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import commtrace as ct
+from commtrace.causal.critical_path import critical_path, path_with
+from commtrace.causal.edits import as_measured, even, step_times
+from commtrace.causal.graph import replay
+from commtrace.causal.run_graph import run_graph
+from commtrace.diagnosis import CannotLook
+from commtrace.measures import Measures
+from commtrace.synthetic import Tiny
+
+Make = Callable[..., Measures]
+MS = 1_000_000
+RECORDED = sorted(
+    folder.relative_to(Path(__file__).parents[2] / "traces").as_posix()
+    for folder in (Path(__file__).parents[2] / "traces").glob("*/gloo-4")
+)
+
+
+@pytest.mark.parametrize("folder", RECORDED)
+def test_recordings_are_replayed_exactly_and_their_paths_sum_to_their_steps(
+    recorded: Path, folder: str
+) -> None:
+    run = ct.load(recorded / folder, workers=1).measures
+    its = run_graph(run)
+    again = replay(its.graph, its.graph.lag_ns[:, None])[:, 0]
+    assert (again == its.graph.time_ns).all()
+    path = critical_path(run)
+    assert path["time_ns"].sum() == its.step_ns.sum()
+    by_step = path.groupby("step")["time_ns"].sum()
+    assert by_step.tolist() == [time for time in its.step_ns.tolist() if time]
+    assert (path["time_ns"] > 0).all()
+
+
+def test_with_edits_it_sums_to_the_steps_replayed(training: Make) -> None:
+    run = training(lambda rank, step: 5_000 + 1_000 * rank, ranks=3)
+    lag = even(run)
+    ends = step_times(run, lag[:, None])[:, 0]
+    steps = np.diff(ends, prepend=run_graph(run).begin_ns)
+    assert path_with(run, lag).groupby("step")["time_ns"].sum().tolist() == steps.tolist()
+
+
+def test_the_late_rank_is_on_it_with_what_it_does(training: Make) -> None:
+    run = training(
+        lambda rank, step: 2_000, ranks=3, sleep_us=lambda rank, step: 6_000 * (rank == 1)
+    )
+    path = critical_path(run)
+    assert set(path[path["kind"].isin(("compute", "host"))]["rank"]) == {1}
+    kinds = path.groupby("kind", observed=True)["time_ns"].sum().to_dict()
+    assert kinds["compute"] == 6 * 2 * MS
+    assert kinds["host"] == pytest.approx(6 * 6 * MS, rel=0.01)
+    assert kinds["transfer"] == 6 * MS
+    assert kinds["launch"] == 6 * MS // 20
+    ops = path[path["kind"].isin(("transfer", "launch"))]["op"]
+    assert set(ops) == {"all_reduce"}
+
+
+def test_what_an_edit_shortens_is_made_of_what_it_was(training: Make) -> None:
+    run = training(
+        lambda rank, step: 2_000 * (1 + rank), sleep_us=lambda rank, step: 2_000 * (1 + rank)
+    )
+    path = path_with(run, even(run, as_measured(run)))
+    own = path[path["kind"].isin(("compute", "host"))].groupby("kind", observed=True)
+    compute, host = (own["time_ns"].sum()[kind] for kind in ("compute", "host"))
+    assert compute == pytest.approx(6 * 3 * MS, rel=0.02)
+    assert host == pytest.approx(6 * 3 * MS, rel=0.02)
+
+
+def test_a_run_that_no_graph_holds_has_none() -> None:
+    run = Tiny(1)
+    run.kernel(0, 0, 10)
+    with pytest.raises(CannotLook):
+        critical_path(run.trace())

@@ -1,0 +1,90 @@
+"""Who delays a run, of runs whose culprits are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from commtrace.causal.culprits import Culprit, culprits, evened
+from commtrace.diagnosis import CannotLook
+from commtrace.measures import Measures
+
+Make = Callable[..., Measures]
+MS = 1_000_000
+SHARE = 0.05
+
+
+def uneven(rank: int, step: int) -> float:
+    """10 ms, and a little that differs by rank and step."""
+    return 10_000 + (37 * rank + 91 * step) % 120
+
+
+def found(run: Measures) -> list[Culprit]:
+    return list(culprits(run, SHARE).found)
+
+
+def test_a_clean_run_has_none(training: Make) -> None:
+    assert found(training(uneven, ranks=4)) == []
+
+
+def test_a_sleeping_rank_is_named_with_what_it_costs_and_why(training: Make) -> None:
+    run = training(uneven, ranks=3, sleep_us=lambda rank, step: 8_000 * (rank == 1))
+    (its,) = found(run)
+    assert its.ranks == (1,)
+    assert its.cause == "host"
+    assert its.persistent
+    assert not its.spikes
+    assert its.doubt is None
+    assert its.saved_ns == its.on_top_ns == pytest.approx(6 * 8 * MS, rel=0.03)
+    assert its.replayed_step_ns == pytest.approx(11.2 * MS, rel=0.03)
+    assert its.waits.mostly == "collective"
+    assert (its.waits.end_ns - its.waits.start_ns).sum() == pytest.approx(2 * 48 * MS, rel=0.05)
+
+
+def test_a_rank_that_computes_longer(training: Make) -> None:
+    run = training(lambda rank, step: uneven(rank, step) * (1.8 if rank == 2 else 1), ranks=4)
+    (its,) = found(run)
+    assert (its.ranks, its.cause, its.doubt) == ((2,), "compute", None)
+
+
+def test_a_little_more_compute_may_be_a_fight_for_cores(training: Make) -> None:
+    run = training(lambda rank, step: uneven(rank, step) * (1.3 if rank == 2 else 1), ranks=4)
+    (its,) = found(run)
+    assert its.ranks == (2,)
+    assert "1.30 times the typical" in (its.doubt or "")
+
+
+def test_two_equally_late_ranks_hide_each_other_and_are_named_together(training: Make) -> None:
+    run = training(uneven, ranks=4, sleep_us=lambda rank, step: 8_000 * (rank in (1, 2)))
+    (its,) = found(run)
+    assert its.ranks == (1, 2)
+    assert its.saved_ns == pytest.approx(6 * 8 * MS, rel=0.03)
+
+
+def test_delays_of_unlike_length_are_named_one_on_top_of_the_other(training: Make) -> None:
+    delays = {1: 10_000, 2: 8_000}
+    run = training(uneven, ranks=5, sleep_us=lambda rank, step: delays.get(rank, 0))
+    named = found(run)
+    assert {rank for its in named for rank in its.ranks} == {1, 2}
+    assert sum(its.on_top_ns for its in named) == pytest.approx(6 * 10 * MS, rel=0.03)
+
+
+def test_ranks_that_take_turns_are_no_culprits_but_evening_saves(training: Make) -> None:
+    run = training(uneven, ranks=4, steps=8, sleep_us=lambda rank, step: 8_000 * (rank == step % 4))
+    assert found(run) == []
+    assert evened(run, SHARE).sum() == pytest.approx(8 * 6 * MS, rel=0.05)
+
+
+def test_a_stall_once_is_a_spike(training: Make) -> None:
+    run = training(
+        uneven, ranks=3, steps=8, sleep_us=lambda rank, step: 40_000 * (rank == 2 and step == 4)
+    )
+    (its,) = found(run)
+    assert (its.ranks, its.spikes, its.persistent) == ((2,), (4,), False)
+    assert its.saved_ns == pytest.approx(40 * MS, rel=0.03)
+
+
+def test_one_rank_has_nobody_to_be_held_against(training: Make) -> None:
+    with pytest.raises(CannotLook, match="one rank"):
+        culprits(training(uneven, ranks=1), SHARE)

@@ -1,0 +1,60 @@
+"""Slowdown and efficiency of runs whose numbers can be reckoned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from commtrace.causal.efficiency import efficiency, slowdown
+from commtrace.measures import Measures
+from commtrace.synthetic import Tiny
+from commtrace.table import rows
+
+Make = Callable[..., Measures]
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def uneven(training: Make) -> Measures:
+    """Four ranks of 4 ms, one of which works for 8; 1.05 ms from call to end, 0.01 behind."""
+    return training(lambda rank, step: 8_000 if rank == 3 else 4_000, ranks=4, steps=STEPS)
+
+
+def test_slowdown_of_the_run_and_of_each_rank(uneven: Measures) -> None:
+    table = slowdown(uneven)
+    found = {(row["by"], row["rank"] or row["op"]): row["slowdown"] for row in rows(table)}
+    took, mean = 8 + 1.06, 5 + 1.06
+    assert found["run", None] == pytest.approx(took / mean, rel=0.003)
+    assert found["rank", 3] == pytest.approx(took / mean, rel=0.003)
+    assert found["rank", 1] == pytest.approx(1, abs=0.003)
+    assert found["op", "all_reduce"] == pytest.approx(1, abs=0.003)
+
+
+def test_slowdown_by_an_operation_whose_transfers_differ(training: Make) -> None:
+    run = training(
+        lambda rank, step: 4_000,
+        steps=9,
+        transfer_us=lambda rank, step: 5_000 if step == 4 else 1_000,
+    )
+    (its,) = [row["slowdown"] for row in rows(slowdown(run)) if row["by"] == "op"]
+    assert its == pytest.approx((9 * 5.06 + 4) / (9 * 5.06), rel=0.003)
+
+
+def test_the_pop_efficiencies(uneven: Measures) -> None:
+    (its,) = rows(efficiency(uneven))
+    took, most, mean = 9.06, 8.01, 5.01  # what is behind a call's end is own work
+    assert its["load_balance"] == pytest.approx(mean / most, rel=0.003)
+    assert its["communication"] == pytest.approx(most / took, rel=0.003)
+    assert its["transfer"] == pytest.approx((took - 1) / took, rel=0.003)
+    assert its["serialisation"] == pytest.approx(most / (took - 1), rel=0.003)
+    assert its["parallel"] == pytest.approx(its["load_balance"] * its["communication"])
+    assert its["communication"] == pytest.approx(its["transfer"] * its["serialisation"])
+
+
+def test_a_run_that_no_graph_holds_has_no_rows() -> None:
+    run = Tiny(1)
+    run.kernel(0, 0, 10)
+    trace = run.trace()
+    assert slowdown(trace).empty
+    assert efficiency(trace).empty

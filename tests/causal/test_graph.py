@@ -1,0 +1,87 @@
+"""Laws of replaying a graph, over any graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commtrace.arrays import Int64
+from commtrace.causal.graph import DROPPED, Graph, replay
+
+
+@dataclass(frozen=True)
+class Case:
+    graph: Graph
+    edge: int
+    more_ns: int
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A graph whose nodes wait for any of those before them; chains are frequent."""
+    count = draw(st.integers(2, 14))
+    lags = st.integers(0, 1_000)
+    pairs: set[tuple[int, int]] = set()
+    for node in range(1, count):
+        sources = st.just([node - 1]) | st.lists(st.integers(0, node - 1), max_size=3)
+        pairs |= {(source, node) for source in draw(sources)}
+    pairs = pairs or {(0, 1)}
+    source, target = (np.asarray(column, dtype=np.int64) for column in zip(*pairs, strict=True))
+    lag = np.asarray(draw(st.lists(lags, min_size=len(pairs), max_size=len(pairs))), np.int64)
+    roots = np.asarray(draw(st.lists(lags, min_size=count, max_size=count)), dtype=np.int64)
+    kind = np.zeros(lag.size, np.int8)
+    time = longest(Graph(roots, source, target, lag, kind), lag)
+    return Case(
+        Graph(time, source, target, lag, kind),
+        draw(st.integers(0, lag.size - 1)),
+        draw(st.integers(0, 5_000)),
+    )
+
+
+def longest(graph: Graph, lag: Int64) -> Int64:
+    """The longest way to each node, found naively: sources come before targets."""
+    time = graph.time_ns.copy()
+    for node in range(time.size):
+        into = graph.target == node
+        if into.any():
+            time[node] = (time[graph.source[into]] + lag[into]).max()
+    return time
+
+
+@given(cases())
+def test_unchanged_lags_give_every_time_again(case: Case) -> None:
+    again = replay(case.graph, case.graph.lag_ns[:, None])[:, 0]
+    assert again.tolist() == case.graph.time_ns.tolist()
+
+
+@given(cases(), st.integers(1, 20))
+def test_each_edit_is_what_the_longest_way_is(case: Case, edits: int) -> None:
+    lags = case.graph.lag_ns[:, None] + np.arange(edits) * case.more_ns
+    lags[case.edge, ::2] = DROPPED
+    replayed = replay(case.graph, lags)
+    for edit in range(edits):
+        assert replayed[:, edit].tolist() == longest(case.graph, lags[:, edit]).tolist()
+
+
+@given(cases())
+def test_a_dropped_edge_makes_nothing_later(case: Case) -> None:
+    lag = case.graph.lag_ns.copy()
+    lag[case.edge] = DROPPED
+    assert (replay(case.graph, lag[:, None])[:, 0] <= case.graph.time_ns).all()
+
+
+@given(cases())
+def test_a_longer_edge_makes_nothing_earlier(case: Case) -> None:
+    lag = case.graph.lag_ns.copy()
+    lag[case.edge] += case.more_ns
+    later = replay(case.graph, lag[:, None])[:, 0] - case.graph.time_ns
+    assert (later >= 0).all()
+
+
+def test_no_edits_have_no_answers() -> None:
+    one = np.zeros(1, np.int64)
+    graph = Graph(np.arange(2), one, one + 1, one + 1, one.astype(np.int8))
+    assert replay(graph, np.empty((1, 0), np.int64)).shape == (2, 0)

@@ -1,0 +1,90 @@
+"""In which gap of a host a call was waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commtrace.arrays import Int64
+from commtrace.causal.calls import Calls, calls, nth
+from commtrace.causal.joins import Gaps, joins
+from commtrace.synthetic import BASE_NS, Tiny
+
+US = 1_000
+
+
+def gaps(*spans: tuple[float, float]) -> Gaps:
+    """Gaps of the only thread, in µs from the start."""
+    times = BASE_NS + np.rint(np.asarray(spans).reshape(-1, 2) * US).astype(np.int64)
+    return Gaps(np.zeros(len(spans), np.int64), times[:, 0], times[:, 1])
+
+
+def called(
+    *each: tuple[float, float], op: str = "all_reduce", asynchronous: int | None = 1
+) -> Calls:
+    """Rank 0's calls, from launch to end; rank 1 arrives with it."""
+    run = Tiny(2, backend="gloo")
+    for launch, end in each:
+        for rank in range(2):
+            run.collective(
+                rank,
+                op,
+                launch + 10,
+                end - launch - 10,
+                size=4096,
+                asynchronous=asynchronous,
+                thread=1,
+                launch_ns=BASE_NS + round(launch * US),
+                **({"peer": 1 - rank} if op in ("send", "recv") else {}),
+            )
+    every = calls(run.trace())
+    return every.taken(every.rank == 0)
+
+
+def places(its: Calls) -> Int64:
+    return np.zeros(its.rank.size, np.int64)
+
+
+def found(its: Calls, there: Gaps) -> list[int]:
+    return joins(its, places(its), there).gap.tolist()
+
+
+def test_a_blocking_call_is_waited_for_where_it_was_called() -> None:
+    its = called((100, 900), asynchronous=0)
+    assert found(its, gaps((100, 905), (950, 960))) == [0]
+
+
+def test_an_asynchronous_call_is_waited_for_where_long_gaps_end_with_it() -> None:
+    starts = np.arange(6) * 10_000
+    its = called(*((at, at + 6_000) for at in starts))
+    waits = [(at + 3_000, at + 6_010) for at in starts]
+    assert found(its, gaps(*waits)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_ends_that_lie_anywhere_in_gaps_are_no_waits() -> None:
+    starts = np.arange(6) * 10_000
+    its = called(*((at, at + 2_000 + 1_100 * i) for i, at in enumerate(starts)))
+    between = [(at + part, at + part + 900) for at in starts for part in range(0, 10_000, 1_000)]
+    assert found(its, gaps(*between)) == [-1] * 6
+
+
+def test_a_gap_that_ended_shortly_before_a_late_note_was_the_wait() -> None:
+    starts = np.arange(6) * 10_000
+    its = called(*((at, at + 6_000) for at in starts))
+    spans = [span for at in starts for span in ((at + 1_000, at + 5_900), (at + 5_980, at + 6_020))]
+    assert found(its, gaps(*spans)) == [0, 2, 4, 6, 8, 10]
+
+
+def test_nothing_is_waited_for_without_gaps() -> None:
+    assert found(called((0, 100)), gaps()) == [-1]
+
+
+def test_gaps_begin_anew_at_calls() -> None:
+    whole = gaps((0, 100), (200, 300))
+    at = np.asarray([30, 60, 150, 200]) * US + BASE_NS
+    cut = Gaps.cut(whole.place, whole.start_ns, whole.end_ns, np.zeros(4, np.int64), at)
+    spans = np.stack((cut.start_ns - BASE_NS, cut.end_ns - BASE_NS)) // US
+    assert spans.T.tolist() == [[0, 30], [30, 60], [60, 100], [200, 300]]
+
+
+def test_the_nth_of_equal_ones() -> None:
+    assert nth(np.asarray([7, 3, 7, 7, 3])).tolist() == [0, 0, 1, 2, 1]
