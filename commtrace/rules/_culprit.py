@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["awaited", "delays"]
 
 _ADVICE: dict[Cause, str] = {
-    "loader": "its data loader keeps it: more workers (num_workers), prefetching, pinned memory, "
+    "loader": "held up by the data loader: more workers (num_workers), prefetching, pinned memory, "
     "or faster storage",
-    "checkpoint": "it saves a checkpoint meanwhile: save asynchronously, or sharded over all ranks "
+    "checkpoint": "held up by saving a checkpoint: save asynchronously, or sharded over all ranks "
     "(torch.distributed.checkpoint), and less often",
-    "garbage-collection": "Python collects garbage on it: gc.freeze() after setting up, "
+    "garbage-collection": "held up by Python's garbage collection: gc.freeze() after setting up, "
     "gc.disable() and gc.collect() on all ranks in the same steps",
-    "compute": "it computes longer: split the work evenly (batch, sequence lengths, layers); with "
-    "the same work, look at its clocks and at what else runs there",
-    "copy": "it copies longer: prefetch, and pin the host's memory",
-    "host": "its host runs no operator meanwhile: look at data loading, logging, file systems and "
-    "other processes there",
+    "compute": "computes longer than the others: split the work evenly (batch, sequence lengths, "
+    "layers); with the same work, look at clocks and at what else runs there",
+    "copy": "copies longer than the others: prefetch, and pin the host's memory",
+    "host": "runs no operator meanwhile: look at data loading, logging, file systems and other "
+    "processes there",
 }
 _DOES: dict[Cause, str] = {
     "loader": "in its data loader",
@@ -56,13 +56,14 @@ def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share
     count, each = culprit.steps_ns.size, culprit.steps_ns
     place = _place(run, culprit)
     spikes = len(culprit.spikes)
+    stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
     how = (
-        f"stalls in {spikes} of {counted(count, 'step')}"
+        f"{stall} in {spikes} of {counted(count, 'step')}"
         if not culprit.persistent
-        else "delays every step"
+        else f"{delay} every step"
     )
     does = f", {_DOES[culprit.cause]}" if culprit.cause else ""
-    at = float(each[list(culprit.spikes)].mean() if "stalls" in how else each.mean())
+    at = float(each[list(culprit.spikes)].mean() if spikes and not culprit.persistent else each.mean())
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
         summary=f"{who} {how} by {ms(at)}{does} {place}",
