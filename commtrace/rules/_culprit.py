@@ -63,7 +63,9 @@ def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share
         else f"{delay} every step"
     )
     does = f", {_DOES[culprit.cause]}" if culprit.cause else ""
-    at = float(each[list(culprit.spikes)].mean() if spikes and not culprit.persistent else each.mean())
+    at = float(
+        each[list(culprit.spikes)].mean() if spikes and not culprit.persistent else each.mean()
+    )
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
         summary=f"{who} {how} by {ms(at)}{does} {place}",
