@@ -190,7 +190,7 @@ def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:
     if (calls["phase"] == "backward").all():
         return (
             f"{op} runs asynchronously already; what is left is exposed after backward: try "
-            "other bucket sizes (bucket_cap_mb), static_graph=True, or send fewer bytes (bf16 gradients)"
+            "other bucket sizes (bucket_cap_mb), static_graph=True, or fewer bytes (bf16 gradients)"
         )
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
