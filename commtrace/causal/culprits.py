@@ -11,6 +11,7 @@ import numpy as np
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.chance import above_zero
+from commtrace.causal.cores import crowded, foreign_load
 from commtrace.causal.edits import as_measured, even, saved, step_times, typical, typically_idle
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import HOSTS, others, own_parts, own_work
@@ -20,7 +21,7 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "crowded", "culprits", "evened", "modelled"]
+__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "culprits", "evened", "modelled"]
 
 _OTHERS = 0.25  # of its saving: what any other rank may save, or it is not one that delays
 _CHANCE = 0.01
@@ -29,6 +30,7 @@ _MANY_STEPS = 5
 _SPIKES_SHARE = 0.6  # of all that is saved
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
+_FOREIGN = 0.15  # of the cores
 _FIGHT = 1.36  # so much longer operators take that fight for a core
 _MOST = 4  # culprits, one on top of the other
 
@@ -257,7 +259,7 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks),
-        doubt=None if few else _doubt(run, who.ranks, cause),
+        doubt=_crowded_out(run) or (None if few else _doubt(run, who.ranks, cause)),
     )
 
 
@@ -278,6 +280,14 @@ def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
 
 
+def _crowded_out(run: Measures) -> str | None:
+    """Why a rank may seem late: what else ran on its cores, as the recording says."""
+    foreign = foreign_load(run)
+    if foreign is None or foreign < _FOREIGN:
+        return None
+    return f"other processes took {100 * foreign:.0f} % of the cores meanwhile, and left none idle"
+
+
 def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | None:
     """Why it may not be the ranks that are slow: processes that fight for cores look like it."""
     its, work = run_graph(run), own_work(run)
@@ -290,19 +300,6 @@ def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | 
     if factor > max(_FIGHT, crowd):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
-
-
-def crowded(run: Measures) -> float:
-    """Processes per core that they may use, as the recording says; 1 where it does not."""
-    ranks = (run.manifest or {}).get("ranks")
-    shares = [1.0]
-    for one in ranks if isinstance(ranks, list) else ():
-        machine = one.get("machine") if isinstance(one, dict) else None
-        if isinstance(machine, dict):
-            cores, processes = machine.get("usable_cores"), machine.get("processes")
-            if isinstance(cores, int) and isinstance(processes, int) and cores > 0:
-                shares.append(processes / cores)
-    return max(shares)
 
 
 def _noise(run: Measures, ranks: tuple[int, ...], steps_ns: Int64) -> float:

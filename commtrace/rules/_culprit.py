@@ -108,8 +108,6 @@ def _ruled_out(culprit: Culprit) -> Iterator[str]:
         f"{ms(culprit.others_ns)} at most, replayed"
     )
     yield "inherited lateness: what it waits for others is no work of its own in the replay"
-    if culprit.doubt:
-        return
     if culprit.cause in ("compute", "host") and not culprit.persistent and culprit.spikes:
         yield f"every step: {counted(len(culprit.spikes), 'step')} hold most of it"
 
