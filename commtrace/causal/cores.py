@@ -63,9 +63,7 @@ def foreign_load(run: Measures) -> float | None:
     numbers = [[machine.get(name) for name in names] for machine in machines]
     if not all(isinstance(each, int | float) for row in numbers for each in row):
         return None
-    own, busy, seconds, cores = (
-        np.asarray(column, dtype=float) for column in zip(*numbers, strict=True)
-    )
+    own, busy, seconds, cores = np.asarray(numbers, dtype=np.float64).T
     there = float((seconds * cores).max())
     if there <= 0 or float(busy.max()) < _NO_TIME_LEFT * there:
         return 0.0
@@ -75,11 +73,8 @@ def foreign_load(run: Measures) -> float | None:
 def _machines(run: Measures) -> list[dict[str, Any]]:
     """What each rank's process saw of its machine, as the manifest has it."""
     ranks = (run.manifest or {}).get("ranks")
-    each = (
-        [one.get("machine") for one in ranks if isinstance(one, dict)]
-        if isinstance(ranks, list)
-        else []
-    )
+    rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
+    each = [one.get("machine") for one in rows]
     return [machine for machine in each if isinstance(machine, dict)]
 
 

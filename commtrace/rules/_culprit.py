@@ -63,12 +63,11 @@ def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share
         else f"{delay} every step"
     )
     does = f", {_DOES[culprit.cause]}" if culprit.cause else ""
-    at = float(
-        each[list(culprit.spikes)].mean() if spikes and not culprit.persistent else each.mean()
-    )
+    unsure = f"; not sure: {culprit.doubt}" if culprit.doubt else ""
+    in_them = each if culprit.persistent else each[list(culprit.spikes)]
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
-        summary=f"{who} {how} by {ms(at)}{does} {place}",
+        summary=f"{who} {how} by {ms(float(in_them.mean()))}{does} {place}{unsure}",
         ranks=culprit.ranks,
         streams=(),
         cost_ns=max(culprit.saved_ns, 0),
