@@ -63,7 +63,7 @@ def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share
         else f"{delay} every step"
     )
     does = f", {_DOES[culprit.cause]}" if culprit.cause else ""
-    unsure = f"; not sure: {culprit.doubt}" if culprit.doubt else ""
+    unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
     in_them = each if culprit.persistent else each[list(culprit.spikes)]
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
