@@ -61,7 +61,7 @@ def test_without_edits_it_shows_where_time_goes_and_what_edits_there_are(run: Ru
     shown = as_text(run.replayed([]))
     assert "Critical path of a step: 90 % compute, 10 % transfer." in shown
     words = " ".join(shown.split())
-    assert "the run 1.286 rank 1 1.286 rank 0 1.000 all_reduce 1.000" in words
+    assert "the run 1.250 rank 1 1.250 rank 0 1.000 all_reduce 1.000" in words
     assert "load balance 78 %" in words
     assert "  rank=R:typical: rank R does each segment" in shown
 
