@@ -126,7 +126,7 @@ PROGRAMS = (
     Program("gather_metrics", (Fault("slow-loader", LATE, (0,), "all_reduce", LOADER, 32),)),
     Program(
         "gossip_hosts",
-        (Fault("slow-link", ("slow-link",), (1, 2), "send", link_mbit=200),),
+        (Fault("slow-link", ("slow-link",), (1, 2), "send", link_mbit=50),),
         world_size=4,
         hosts=4,
     ),
