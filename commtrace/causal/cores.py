@@ -44,6 +44,9 @@ def cores_used(run: Measures) -> float | None:
 def crowded(run: Measures) -> float:
     """Processes per core that they may use, as the recording says; 1 where it does not."""
     shares = [1.0]
+    usable = _cores(run)
+    if usable and run.ranks["host"].nunique() == 1:
+        shares.append(len(run.ranks) / min(usable.values()))
     for machine in _machines(run):
         cores, processes = machine.get("usable_cores"), machine.get("processes")
         if isinstance(cores, int) and isinstance(processes, int) and cores > 0:

@@ -236,8 +236,14 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     measured = as_measured(run)
     alone = saved(run, measured, [who.edit(run, who.ranks, measured)])[:, 0]
     steps = who.steps_ns
-    noise = _noise(run, who.ranks, steps)
-    big = steps > _SPIKE * noise
+    noise = _noise(run, who.ranks)
+    # What is saved in each of many steps scatters with what is no spike, too.
+    usual = (
+        max(_scatter(steps.astype(np.float64)), _NOISE_CPU_NS)
+        if steps.size >= _MANY_STEPS
+        else noise
+    )
+    big = steps > _SPIKE * min(noise, usual)
     positive = float(steps[steps > 0].sum())
     few = big.sum() > 0 and steps[big].sum() >= _SPIKES_SHARE * positive
     parts, call = _excess(run, who.ranks)
@@ -302,19 +308,13 @@ def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | 
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 
 
-def _noise(run: Measures, ranks: tuple[int, ...], steps_ns: Int64) -> float:
-    """How much the ranks' own work beyond the typical scatters from step to step, spikes aside.
-
-    Or what is saved in each step, of enough of them: what is no spike scatters no more than that.
-    """
+def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
+    """How much the ranks' own work beyond the typical scatters from step to step, spikes aside."""
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
     by_step = np.bincount(steps, weights=work.excess_ns[mine]) / len(ranks)
-    scatter = _scatter(by_step)
-    if steps_ns.size >= _MANY_STEPS:
-        scatter = min(scatter, _scatter(steps_ns.astype(np.float64)))
-    return max(scatter, _NOISE_CPU_NS if its.calls.on_cpu.any() else _NOISE_GPU_NS)
+    return max(_scatter(by_step), _NOISE_CPU_NS if its.calls.on_cpu.any() else _NOISE_GPU_NS)
 
 
 def _scatter(values: Float64) -> float:

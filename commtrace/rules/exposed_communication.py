@@ -146,8 +146,8 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     used = cores_used(run)
     if used is not None and used >= _FULL:
         raise CannotLook(
-            f"needs cores with time left: operators and transfers fill {100 * used:.0f} % of them, "
-            "and a wait that is moved gains nothing"
+            "needs cores with time left: operators and transfers fill "
+            f"{min(100 * used, 100):.0f} % of them, and a wait that is moved gains nothing"
         )
     lag = culprits(run, min_step_share).lag_ns
     every = np.ones(run_graph(run).calls.rank.size, np.bool_)
