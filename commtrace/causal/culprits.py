@@ -14,7 +14,7 @@ from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import crowded, foreign_load
 from commtrace.causal.edits import as_measured, even, saved, step_times, typical, typically_idle
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import HOSTS, others, own_parts, own_work
+from commtrace.causal.segments import HOSTS, others, own_parts, own_work, work_with
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
 
@@ -166,7 +166,12 @@ def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | No
     On CPUs also if they are only idle as long as is typical: where processes share cores what
     they compute takes long by turns.
     """
-    edits: tuple[_Edit, ...] = (typical,)
+    work = work_with(run, lag)  # those mended before are typical of the others, too
+
+    def as_others(run: Measures, ranks: Collection[int], lag: Int64) -> Int64:
+        return typical(run, ranks, lag, work=work)
+
+    edits: tuple[_Edit, ...] = (as_others,)
     if run_graph(run).calls.on_cpu.any():
         edits += (typically_idle,)
     found = [who for edit in edits if (who := _of_edit(run, left, lag, least, edit)) is not None]
@@ -234,7 +239,8 @@ def _sets(run: Measures, left: list[int]) -> list[tuple[int, ...]]:
 def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     its = run_graph(run)
     measured = as_measured(run)
-    alone = saved(run, measured, [who.edit(run, who.ranks, measured)])[:, 0]
+    edit = typically_idle if who.edit is typically_idle else typical
+    alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
     steps = who.steps_ns
     noise = _noise(run, who.ranks)
     # What is saved in each of many steps scatters with what is no spike, too.
