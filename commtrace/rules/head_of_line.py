@@ -104,10 +104,7 @@ class HeadOfLine(Rule):
                 "inputs: the compute launched before it was done",
                 "intended order: operations of the same kind and group are not compared",
             ),
-            advice=(
-                f"give {first['op']} a process group of its own, or call it before "
-                f"{first['blocker']}"
-            ),
+            advice=_advice(str(first["op"]), str(first["blocker"])),
         )
 
     @staticmethod
@@ -119,6 +116,15 @@ class HeadOfLine(Rule):
     def good() -> Measures:
         """The same on a stream of its own."""
         return _run(stream=21)
+
+
+def _advice(op: str, blocker: str) -> str:
+    if {op, blocker} == {"all_gather", "reduce_scatter"}:
+        return (
+            "let the two run on communicators of their own: FSDP2's modules have "
+            "set_separate_reduce_scatter_group(); else give one a process group of its own"
+        )
+    return f"give {op} a process group of its own, or call it before {blocker}"
 
 
 def _run(stream: int) -> Measures:
