@@ -485,6 +485,20 @@ def test_a_fault_in_reading_is_one_line(
     )
 
 
+def test_what_if(recorded: Path, capsys: Captured) -> None:
+    folder = str(recorded / "straggler" / "gloo-4")
+    assert main(["whatif", folder, "rank=1:typical", "remove:barrier", "--format", "json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["edits"]
+    assert first["saved_ns"] > 0
+    assert second["refused"] == "the run has no barrier"
+    assert main(["whatif", folder, "slower"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("commtrace: no edit is called 'slower'; there are even, rank=R:typical")
+    assert error.count("\n") == 1
+    assert main(["whatif", "--help"]) == 0
+    assert "link=A-B:50GB/s    messages between" in capsys.readouterr().out
+
+
 def test_version_help_and_workloads(capsys: Captured) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"commtrace {__version__}\n"
@@ -506,6 +520,8 @@ def test_version_help_and_workloads(capsys: Captured) -> None:
         ("record all_re", ["all_reduce"]),
         ("record all_reduce --backend n", ["nccl"]),
         ("wor", ["workloads"]),
+        ("whatif TRACE no-wait:all_r", ["no-wait:all_reduce"]),
+        ("whatif TRACE e", ["even"]),
         ("analyze no_such_file", []),  # the shell completes files itself
     ],
 )

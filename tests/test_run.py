@@ -86,7 +86,7 @@ def test_what_comparing_ranks_tells(recorded: Path) -> None:
     shown = run._repr_html_()
     assert "rank 1 delays every step" in shown
     assert "Rank 1 arrived last" not in shown, "the finding says it"
-    ignored = run.analysis(ignore=["straggler"])
+    ignored = run.analysis(ignore=["straggler", "device-late"])
     assert "Rank 1 arrived last" in terminal.render(ignored)
 
 

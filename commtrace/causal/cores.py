@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["cores_used"]
+__all__ = ["cores_used", "crowded", "foreign_load"]
+
+_NO_TIME_LEFT = 0.85
 
 
 @measure
@@ -37,6 +39,46 @@ def cores_used(run: Measures) -> float | None:
         share = (computes + transfers) / max(cores[rank] * (end - begin), 1)
         used[hosts[rank]] = used.get(hosts[rank], 0.0) + share
     return max(used.values(), default=None)
+
+
+def crowded(run: Measures) -> float:
+    """Processes per core that they may use, as the recording says; 1 where it does not."""
+    shares = [1.0]
+    usable = _cores(run)
+    if usable and run.ranks["host"].nunique() == 1:
+        shares.append(len(run.ranks) / min(usable.values()))
+    for machine in _machines(run):
+        cores, processes = machine.get("usable_cores"), machine.get("processes")
+        if isinstance(cores, int) and isinstance(processes, int) and cores > 0:
+            shares.append(processes / cores)
+    return max(shares)
+
+
+def foreign_load(run: Measures) -> float | None:
+    """The share of a host's cores that other processes took, where no core had time left.
+
+    0 where some had; None where no recording says it, or the ranks are of several hosts.
+    """
+    machines = _machines(run)
+    if not machines or run.ranks["host"].nunique() != 1:
+        return None
+    names = ("own_s", "busy_s", "seconds", "usable_cores")
+    numbers = [[machine.get(name) for name in names] for machine in machines]
+    if not all(isinstance(each, int | float) for row in numbers for each in row):
+        return None
+    own, busy, seconds, cores = np.asarray(numbers, dtype=np.float64).T
+    there = float((seconds * cores).max())
+    if there <= 0 or float(busy.max()) < _NO_TIME_LEFT * there:
+        return 0.0
+    return max(float(busy.max() - own.sum()) / there, 0.0)
+
+
+def _machines(run: Measures) -> list[dict[str, Any]]:
+    """What each rank's process saw of its machine, as the manifest has it."""
+    ranks = (run.manifest or {}).get("ranks")
+    rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
+    each = [one.get("machine") for one in rows]
+    return [machine for machine in each if isinstance(machine, dict)]
 
 
 def _cores(run: Measures) -> dict[int, int]:

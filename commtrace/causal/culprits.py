@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import as_measured, even, saved, step_times, typical
+from commtrace.causal.cores import crowded, foreign_load
+from commtrace.causal.edits import as_measured, even, saved, step_times, typical, typically_idle
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import HOSTS, others, own_parts, own_work
 from commtrace.diagnosis import CannotLook, Cause
@@ -20,14 +21,16 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "crowded", "culprits", "evened", "modelled"]
+__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "culprits", "evened", "modelled"]
 
 _OTHERS = 0.25  # of its saving: what any other rank may save, or it is not one that delays
 _CHANCE = 0.01
 _SPIKE = 6  # times the noise
+_MANY_STEPS = 5
 _SPIKES_SHARE = 0.6  # of all that is saved
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
+_FOREIGN = 0.15  # of the cores
 _FIGHT = 1.36  # so much longer operators take that fight for a core
 _MOST = 4  # culprits, one on top of the other
 
@@ -116,7 +119,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         who = _next(run, left, lag, least)
         if who is None:
             break
-        edited = typical(run, [*who.ranks], lag)
+        edited = who.edit(run, who.ranks, lag)
         culprit = _weighed(run, who, edited, len(ranks))
         if not (culprit.persistent or culprit.spikes):
             break
@@ -146,38 +149,52 @@ def evened(run: Measures, min_share: float) -> Int64:
     return saved(run, known.lag_ns, [even(run, known.lag_ns, but)])[:, 0]
 
 
+_Edit = Callable[["Measures", Collection[int], Int64], Int64]
+
+
 @dataclass(frozen=True)
 class _Who:
     ranks: tuple[int, ...]
+    edit: _Edit
     steps_ns: Int64
     others_ns: int
-    replayed_ns: Int64
 
 
 def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | None:
-    """The fewest ranks whose typical work saves most, if it saves enough, and others do not."""
-    singles = saved(run, lag, (typical(run, [rank], lag) for rank in left))
-    totals = singles.sum(axis=0)
+    """The fewest ranks whose typical work saves most, if it saves enough, and others do not.
+
+    On CPUs also if they are only idle as long as is typical: where processes share cores what
+    they compute takes long by turns.
+    """
+    edits: tuple[_Edit, ...] = (typical,)
+    if run_graph(run).calls.on_cpu.any():
+        edits += (typically_idle,)
+    found = [who for edit in edits if (who := _of_edit(run, left, lag, least, edit)) is not None]
+    return max(found, key=lambda who: int(who.steps_ns.sum()), default=None)
+
+
+def _of_edit(run: Measures, left: list[int], lag: Int64, least: float, edit: _Edit) -> _Who | None:
+    singles = saved(run, lag, (edit(run, [rank], lag) for rank in left))
+    totals, surely = singles.sum(axis=0), _surely(singles)
     best = int(totals.argmax())
-    surely = _surely(singles)
     rest = int(np.delete(surely, best).max(initial=0))
     if totals[best] >= least and rest <= _OTHERS * totals[best]:
-        return _Who((left[best],), singles[:, best], max(rest, 0), singles[:, best])
+        return _Who((left[best],), edit, singles[:, best], rest)
     sets = [ranks for ranks in _sets(run, left) if 1 < len(ranks) <= len(left) / 2]
     if not sets:
         return None
-    shorter = saved(run, lag, (typical(run, ranks, lag) for ranks in sets))
+    shorter = saved(run, lag, (edit(run, ranks, lag) for ranks in sets))
     together = shorter.sum(axis=0)
     fits = [
         at
         for at, ranks in enumerate(sets)
-        if together[at] >= least and _rest(left, ranks, totals) <= _OTHERS * together[at]
+        if together[at] >= least and _rest(left, ranks, surely) <= _OTHERS * together[at]
     ]
     if not fits:
         return None
     most = max(together[at] for at in fits)
     at = next(at for at in sorted(fits, key=lambda at: len(sets[at])) if together[at] >= 0.9 * most)
-    return _Who(sets[at], shorter[:, at], max(_rest(left, sets[at], surely), 0), shorter[:, at])
+    return _Who(sets[at], edit, shorter[:, at], max(_rest(left, sets[at], surely), 0))
 
 
 def _surely(steps_ns: Int64) -> Int64:
@@ -216,13 +233,22 @@ def _sets(run: Measures, left: list[int]) -> list[tuple[int, ...]]:
 
 def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     its = run_graph(run)
-    alone = saved(run, as_measured(run), [typical(run, who.ranks)])[:, 0]
+    measured = as_measured(run)
+    alone = saved(run, measured, [who.edit(run, who.ranks, measured)])[:, 0]
     steps = who.steps_ns
     noise = _noise(run, who.ranks)
-    big = steps > _SPIKE * noise
+    # What is saved in each of many steps scatters with what is no spike, too.
+    usual = (
+        max(_scatter(steps.astype(np.float64)), _NOISE_CPU_NS)
+        if steps.size >= _MANY_STEPS
+        else noise
+    )
+    big = steps > _SPIKE * min(noise, usual)
     positive = float(steps[steps > 0].sum())
     few = big.sum() > 0 and steps[big].sum() >= _SPIKES_SHARE * positive
     parts, call = _excess(run, who.ranks)
+    if who.edit is typically_idle:
+        parts = {**parts, "compute": 0.0}
     cause = _cause(parts)
     after = np.diff(step_times(run, edited[:, None])[:, 0], prepend=its.begin_ns)
     return Culprit(
@@ -239,7 +265,7 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks),
-        doubt=_doubt(run, who.ranks, cause),
+        doubt=_crowded_out(run) or (None if few else _doubt(run, who.ranks, cause)),
     )
 
 
@@ -260,6 +286,14 @@ def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
 
 
+def _crowded_out(run: Measures) -> str | None:
+    """Why a rank may seem late: what else ran on its cores, as the recording says."""
+    foreign = foreign_load(run)
+    if foreign is None or foreign < _FOREIGN:
+        return None
+    return f"other processes took {100 * foreign:.0f} % of the cores meanwhile, and left none idle"
+
+
 def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | None:
     """Why it may not be the ranks that are slow: processes that fight for cores look like it."""
     its, work = run_graph(run), own_work(run)
@@ -274,28 +308,18 @@ def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | 
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 
 
-def crowded(run: Measures) -> float:
-    """Processes per core that they may use, as the recording says; 1 where it does not."""
-    ranks = (run.manifest or {}).get("ranks")
-    shares = [1.0]
-    for one in ranks if isinstance(ranks, list) else ():
-        machine = one.get("machine") if isinstance(one, dict) else None
-        if isinstance(machine, dict):
-            cores, processes = machine.get("usable_cores"), machine.get("processes")
-            if isinstance(cores, int) and isinstance(processes, int) and cores > 0:
-                shares.append(processes / cores)
-    return max(shares)
-
-
 def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
     """How much the ranks' own work beyond the typical scatters from step to step, spikes aside."""
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
-    excess = work.excess_ns[mine]
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
-    by_step = np.bincount(steps, weights=excess) / len(ranks)
-    scatter = 1.4826 * float(np.median(np.abs(by_step - np.median(by_step))))
-    return max(scatter, _NOISE_CPU_NS if its.calls.on_cpu.any() else _NOISE_GPU_NS)
+    by_step = np.bincount(steps, weights=work.excess_ns[mine]) / len(ranks)
+    return max(_scatter(by_step), _NOISE_CPU_NS if its.calls.on_cpu.any() else _NOISE_GPU_NS)
+
+
+def _scatter(values: Float64) -> float:
+    """The standard deviation, as the median distance from the median has it."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
 def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:

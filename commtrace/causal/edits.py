@@ -11,7 +11,7 @@ from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.builder import JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, own_edges, own_work
+from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, idle_ns, own_edges, own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -24,6 +24,7 @@ __all__ = [
     "step_times",
     "transferring",
     "typical",
+    "typically_idle",
     "without_waits",
 ]
 
@@ -53,6 +54,26 @@ def typical(
         rest = [_of_the_rest(work.own_ns[:, its], work.place, mine) for its in (HOSTS, DEVICES)]
         wanted = np.where(np.isnan(rest).T, work.typical_ns, np.stack(rest, axis=1))
     return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
+
+
+def typically_idle(run: Measures, ranks: Collection[int], lag_ns: Int64 | None = None) -> Int64:
+    """The ranks' hosts are without operators as long as is typical of the rest; these stay.
+
+    Processes that fight for cores compute longer by turns, and seldom sleep.
+    """
+    its, work = run_graph(run), own_work(run)
+    mine = np.isin(its.calls.rank, list(ranks))
+    idle = idle_ns(run)
+    usual = _of_the_rest(idle, work.place, mine)
+    in_step = np.unique(np.stack((its.calls.step, its.calls.rank), 1), axis=0, return_inverse=True)
+    step_of = in_step[0][:, 0]
+    sums = np.bincount(in_step[1].reshape(-1), weights=idle).astype(np.int64)
+    by_step = _of_the_rest(sums, step_of, np.isin(in_step[0][:, 1], list(ranks)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = idle * (by_step / sums)[in_step[1].reshape(-1)]
+    wanted = work.own_ns.astype(np.float64)
+    wanted[:, HOSTS] += np.where(np.isnan(usual), scaled, usual) - idle
+    return _scaled(run, work.own_ns, wanted, mine, lag_ns)
 
 
 def even(

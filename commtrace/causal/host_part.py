@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_hosts"]
 
-_END_OF_STEP, _CALL, _WAITS, _RESUMES = range(4)
+_CALL, _WAITS, _RESUMES, _END_OF_STEP = range(4)
 """What a moment of a host is, in the order of those at one time."""
 
 
@@ -73,7 +73,7 @@ def _chain(
     node, place, time_ns, what = node[order], place[order], time_ns[order], what[order]
     follows = place[1:] == place[:-1]
     segment = np.append(rows, -1)[_next(call, place)][1:]
-    waits = follows & (what[1:] == _RESUMES) & (what[:-1] == _WAITS)
+    waits = follows & (what[1:] == _RESUMES)  # a step can end within a wait
     own = follows & ~waits
     made.edges(HOST, node[:-1][own], node[1:][own], np.diff(time_ns)[own], segment[own])
     made.edges(WAIT, node[:-1][waits], node[1:][waits], np.zeros(int(waits.sum()), np.int64))

@@ -29,6 +29,7 @@ __all__ = [
     "HOSTS",
     "OwnWork",
     "busy",
+    "idle_ns",
     "others",
     "own_edges",
     "own_parts",
@@ -131,6 +132,16 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
             left = left - time
         np.add.at(parts["host"], segment[mine], left)
     return parts
+
+
+@measure
+def idle_ns(run: Measures) -> Int64:
+    """Of each call's own work the time in which its host ran no operator, labelled or not."""
+    parts = own_parts(run)
+    idle: Int64 = parts["host"].copy()
+    for cause in _LABELLED:
+        idle += parts[cause]
+    return idle
 
 
 def _work(run: Measures, rank: int) -> dict[Cause, Intervals]:

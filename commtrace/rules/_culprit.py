@@ -63,10 +63,11 @@ def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share
         else f"{delay} every step"
     )
     does = f", {_DOES[culprit.cause]}" if culprit.cause else ""
-    at = float(each[list(culprit.spikes)].mean() if spikes and not culprit.persistent else each.mean())
+    unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
+    in_them = each if culprit.persistent else each[list(culprit.spikes)]
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
-        summary=f"{who} {how} by {ms(at)}{does} {place}",
+        summary=f"{who} {how} by {ms(float(in_them.mean()))}{does} {place}{unsure}",
         ranks=culprit.ranks,
         streams=(),
         cost_ns=max(culprit.saved_ns, 0),
@@ -106,8 +107,6 @@ def _ruled_out(culprit: Culprit) -> Iterator[str]:
         f"{ms(culprit.others_ns)} at most, replayed"
     )
     yield "inherited lateness: what it waits for others is no work of its own in the replay"
-    if culprit.doubt:
-        return
     if culprit.cause in ("compute", "host") and not culprit.persistent and culprit.spikes:
         yield f"every step: {counted(len(culprit.spikes), 'step')} hold most of it"
 

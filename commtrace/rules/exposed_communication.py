@@ -6,6 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commtrace.causal.cores import cores_used
+from commtrace.causal.culprits import culprits, modelled
+from commtrace.causal.edits import as_measured, saved, without_waits
+from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
@@ -18,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
+
+_FULL = 0.85  # of the cores: what runs then takes from something else
 
 
 @dataclass(frozen=True)
@@ -61,13 +69,18 @@ class ExposedCommunication(Rule):
         if found.empty:
             raise CannotLook("needs a device with both communication and compute")
         gain = float(found["gain_ns"].median())
+        on_top = None
+        if modelled(run) and worth_reporting(gain, run, self.min_step_share):
+            gain, on_top = _replayed(run, gain, self.min_step_share)
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and worth_reporting(gain, run, self.min_step_share):
-            yield self._finding(found, round(gain), hidden, run)
+            yield self._finding(found, round(gain), hidden, run, on_top)
 
-    def _finding(self, found: pd.DataFrame, gain: int, hidden: float, run: Measures) -> Finding:
+    def _finding(
+        self, found: pd.DataFrame, gain: int, hidden: float, run: Measures, on_top: int | None
+    ) -> Finding:
         share = share_pct(gain, run)
         exposed = float(found["exposed_ns"].median())
         most, part = most_exposed(run)
@@ -86,6 +99,7 @@ class ExposedCommunication(Rule):
             ),
             ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
             cost_ns=gain,
+            cost_on_top_ns=on_top,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence("compute without communication", float(found["free_ns"].median()), "ns"),
@@ -124,6 +138,26 @@ def _run(compute_at: float) -> Measures:
     return run.trace()
 
 
+def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:
+    """What is saved if nobody waits for anything before its step ends, at most the gain.
+
+    In all, and with late ranks already mended. CannotLook where the cores are full.
+    """
+    used = cores_used(run)
+    if used is not None and used >= _FULL:
+        raise CannotLook(
+            "needs cores with time left: operators and transfers fill "
+            f"{min(100 * used, 100):.0f} % of them, and a wait that is moved gains nothing"
+        )
+    lag = culprits(run, min_step_share).lag_ns
+    every = np.ones(run_graph(run).calls.rank.size, np.bool_)
+    alone, on_top = (
+        max(min(float(saved(run, its, [without_waits(run, every, its)]).sum()), gain), 0.0)
+        for its in (as_measured(run), lag)
+    )
+    return alone, round(on_top)
+
+
 def _per_device(run: Measures) -> pd.DataFrame:
     """Exposed communication, compute without communication, and what could hide, per device."""
     steps = run.steps["label"].isna().any()
@@ -156,7 +190,7 @@ def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:
     if (calls["phase"] == "backward").all():
         return (
             f"{op} runs asynchronously already; what is left is exposed after backward: try "
-            "other bucket sizes (bucket_cap_mb), or send fewer bytes (bf16 gradients)"
+            "other bucket sizes (bucket_cap_mb), static_graph=True, or fewer bytes (bf16 gradients)"
         )
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "

@@ -10,7 +10,7 @@ from commtrace.measures import Measures
 from commtrace.synthetic import BASE_NS, Tiny
 
 Work = Callable[[int, int], float]
-DISPATCH_US, TAIL_US = 50, 10
+DISPATCH_US = 50
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +29,7 @@ def _training(
     hosts: tuple[str, ...] = ("host",),
     cores: int | None = None,
     op: str = "all_reduce",
+    tail_us: float = 10,
 ) -> Measures:
     """In each step a rank sleeps, runs operators and calls; all are done at the same time."""
     manifest = {"cpu": {"count": cores}} if cores else None
@@ -54,6 +55,6 @@ def _training(
                 launch_ns=BASE_NS + round(call * 1e3),
             )
             run.gap(rank, call, end - call)
-            run.step(rank, step, at, end + TAIL_US - at)
-        at = end + TAIL_US
+            run.step(rank, step, at, end + tail_us - at)
+        at = end + tail_us
     return run.trace()

@@ -63,6 +63,12 @@ def test_the_late_rank_is_on_it_with_what_it_does(training: Make) -> None:
     assert set(ops) == {"all_reduce"}
 
 
+def test_a_wait_that_ends_with_its_step_is_no_work(training: Make) -> None:
+    run = training(lambda rank, step: 2_000 + 1_000 * rank, tail_us=0)
+    kinds = critical_path(run).groupby("kind", observed=True)["time_ns"].sum().to_dict()
+    assert kinds == {"compute": 6 * 3 * MS, "launch": 6 * MS // 20, "transfer": 6 * MS}
+
+
 def test_what_an_edit_shortens_is_made_of_what_it_was(training: Make) -> None:
     run = training(
         lambda rank, step: 2_000 * (1 + rank), sleep_us=lambda rank, step: 2_000 * (1 + rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commtrace.causal.culprits import modelled
 from commtrace.causal.steps import path_of
 from commtrace.reports.content.tables import Section
 from commtrace.units import duration, percent
@@ -19,8 +20,11 @@ _SHOWN = 8
 
 
 def sentence(run: Measures) -> str | None:
-    """What is on the critical path of a step; None where no path is known."""
-    path = path_of(run)
+    """What is on the critical path of a step; None where it is not known for sure.
+
+    It is not where not all waits of a host are in the trace: they would count as its own work.
+    """
+    path = path_of(run) if modelled(run) else None
     if path is None or path.empty:
         return None
     of_step = " of a step" if run.steps["step"].notna().any() else ""

@@ -1,0 +1,63 @@
+"""When a host that calls communication ran no operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def gaps(read: Any, events: Any) -> Any:
+    """The gaps of host threads, in µs, around a call at 100 whose work ends at 300."""
+
+    def found(*more: Any, work: tuple[float, float] = (110, 190)) -> list[tuple[int, int, int]]:
+        shaped = events.shaped([[[10, 5]], []], ["TensorList", ""])
+        table = read(
+            [
+                events.op("c10d::allreduce_", 100, 5, **shaped),
+                events.note("gloo:all_reduce", *work, 50, **events.shaped([[10, 5]], ["float"])),
+                *more,
+            ],
+            distributedInfo={"rank": 0, "world_size": 2, "backend": "gloo"},
+        ).host_gaps
+        base = min(row["start_ns"] for row in table) if table else 0
+        return [
+            (row["thread"], (row["start_ns"] - base) // 1000, row["duration_ns"] // 1000)
+            for row in table
+        ]
+
+    return found
+
+
+def test_the_time_of_a_call_and_its_wait_is_a_gap(gaps: Any, events: Any) -> None:
+    assert gaps(events.op("aten::mm", 0, 100), events.op("aten::mm", 310, 50)) == [(1, 0, 210)]
+
+
+def test_operators_end_a_gap_and_short_ones_are_none(gaps: Any, events: Any) -> None:
+    ops = [events.op("aten::mm", ts, dur) for ts, dur in ((0, 100), (150, 50), (203, 90), (310, 5))]
+    assert gaps(*ops) == [(1, 0, 50), (1, 193, 17)]
+
+
+def test_operators_that_hold_others_are_no_work_themselves(gaps: Any, events: Any) -> None:
+    """An optimizer's step that waits within is busy only while its own operators run."""
+    ops = [events.op("aten::mm", 0, 100), events.op("outer", 90, 300), events.op("inner", 305, 40)]
+    assert gaps(*ops)[0] == (1, 0, 205)
+
+
+def test_a_data_loader_is_at_work_other_labels_are_not(gaps: Any, events: Any) -> None:
+    ops = [events.op("aten::mm", 0, 100), events.op("aten::mm", 310, 5)]
+    loads = events.note("enumerate(DataLoader)#_SingleProcess", 150, 60)
+    label = events.note("my own label", 150, 60)
+    assert gaps(*ops, loads) == [(1, 0, 50), (1, 110, 100)]
+    assert gaps(*ops, label) == [(1, 0, 210)]
+
+
+def test_what_lies_before_the_call_and_behind_its_end_is_none(gaps: Any, events: Any) -> None:
+    ops = [events.op("aten::mm", ts, 10) for ts in (0, 50, 90, 350, 400)]
+    assert gaps(*ops) == [(1, 0, 250)]
+
+
+def test_other_threads_have_none(gaps: Any, events: Any) -> None:
+    ops = [events.op("aten::mm", 0, 100), events.op("aten::mm", 310, 5)]
+    assert gaps(*ops, events.op("aten::mm", 0, 10, tid=9)) == [(1, 0, 210)]
