@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64, integers
+from commtrace.arrays import NULL, Float64, Int64, integers
 from commtrace.causal.builder import COPY, HOST, OWN
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.diagnosis import Cause
@@ -88,9 +88,27 @@ def own_work(run: Measures) -> OwnWork:
         median, average = others(calls.step[first], sums)
         alone = np.isnan(usual)
         with np.errstate(divide="ignore", invalid="ignore"):
-            typical[:, part] = np.where(alone, mine * (median / sums)[in_step], usual)
-            mean[:, part] = np.where(alone, mine * (average / sums)[in_step], level)
+            to_median, to_mean = (
+                _as_later(calls.step[first], calls.rank[first], ratio)[in_step]
+                for ratio in (median / sums, average / sums)
+            )
+        typical[:, part] = np.where(alone, mine * to_median, usual)
+        mean[:, part] = np.where(alone, mine * to_mean, level)
     return OwnWork(own, typical, mean, place)
+
+
+def _as_later(step: Int64, rank: Int64, ratio: Float64) -> Float64:
+    """Ratios of each step and rank; in the first step the median of the rank's later ones.
+
+    What a rank does behind its last call of a step is part of the next: of the first it lacks.
+    """
+    answer = ratio.copy()
+    first = step == step[step != NULL].min(initial=np.iinfo(np.int64).max)
+    for row in np.flatnonzero(first).tolist():
+        later = ratio[(rank == rank[row]) & ~first & np.isfinite(ratio)]
+        if later.size:
+            answer[row] = np.median(later)
+    return answer
 
 
 def own_edges(its: RunGraph) -> tuple[Int64, Int64]:
