@@ -13,9 +13,11 @@ from commtrace.causal.builder import MEET
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import as_measured, even, saved, step_times, typical
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import HOSTS, others, own_parts, own_work
+from commtrace.causal.segments import DEVICES, HOSTS, others, own_parts, own_work
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
+from commtrace.metrics.run.waits import TRUST, matched
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -118,7 +120,10 @@ def culprits(run: Measures, min_share: float) -> Culprits:
             break
         edited = typical(run, [*who.ranks], lag)
         taken += who.ranks
-        found.append(_weighed(run, who, edited, len(ranks)))
+        culprit = _weighed(run, who, edited, len(ranks))
+        if not (culprit.persistent or culprit.spikes or its.calls.on_cpu.any()):
+            break  # on GPUs, which vary less than cores do, it was its turn
+        found.append(culprit)
         lag = edited
     return Culprits(tuple(found), lag)
 
@@ -220,7 +225,7 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     positive = float(steps[steps > 0].sum())
     few = big.sum() > 0 and steps[big].sum() >= _SPIKES_SHARE * positive
     parts, call = _excess(run, who.ranks)
-    cause = _cause(parts)
+    cause = _cause(run, who.ranks, parts)
     after = np.diff(step_times(run, edited[:, None])[:, 0], prepend=its.begin_ns)
     return Culprit(
         ranks=who.ranks,
@@ -236,7 +241,7 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks),
-        doubt=_doubt(run, who.ranks, cause),
+        doubt=_doubt(run, who.ranks, int(steps.sum()), cause),
     )
 
 
@@ -257,9 +262,17 @@ def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
 
 
-def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | None:
-    """Why it may not be the ranks that are slow: processes that fight for cores look like it."""
+def _doubt(run: Measures, ranks: tuple[int, ...], saved_ns: int, cause: Cause | None) -> str | None:
+    """Why it may not be the ranks that are slow.
+
+    Processes that fight for cores look like it, and clocks that differ.
+    """
     its, work = run_graph(run), own_work(run)
+    error = (
+        _clock_error_ns(run) * np.unique(its.calls.operation[np.isin(its.calls.rank, ranks)]).size
+    )
+    if saved_ns < error:
+        return f"the clocks' errors in its operations add up to {ms(error)}"
     if cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None
     mine = np.isin(its.calls.rank, ranks) & ~np.isnan(work.typical_ns[:, HOSTS])
@@ -269,6 +282,12 @@ def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | 
     if factor > max(_FIGHT, crowd):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
+
+
+def _clock_error_ns(run: Measures) -> int:
+    """What a difference between ranks has to exceed; 0 if all have one clock."""
+    clocks = matched(run).clock
+    return TRUST * int(clocks["error_ns"].max()) if clocks["clock"].nunique() > 1 else 0
 
 
 def crowded(run: Measures) -> float:
@@ -321,7 +340,19 @@ def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], 
     return parts, int(at[excess[at].argmax()]) if at.size else -1
 
 
-def _cause(parts: Mapping[Cause, float]) -> Cause | None:
-    total = sum(max(value, 0) for value in parts.values())
-    cause = max(parts, key=lambda cause: parts[cause])
-    return cause if parts[cause] > total / 2 else None
+def _cause(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]) -> Cause | None:
+    """What most of the excess is; on GPUs of the host or the device, whichever saves more."""
+    possible = dict(parts)
+    if not run_graph(run).calls.on_cpu.any():
+        edits = (typical(run, ranks, None, part) for part in (None, HOSTS, DEVICES))
+        both, host, device = saved(run, as_measured(run), edits).sum(axis=0).tolist()
+        if max(host, device) < both / 2:
+            return None
+        possible = {
+            cause: time
+            for cause, time in parts.items()
+            if (cause in ("compute", "copy")) == (device >= host)
+        }
+    total = sum(max(value, 0) for value in possible.values())
+    cause = max(possible, key=lambda cause: possible[cause])
+    return cause if possible[cause] > total / 2 else None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
-from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, Builder
+from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph
 from commtrace.causal.device_work import rank_columns
+from commtrace.causal.unrecorded import with_waits
 from commtrace.diagnosis import CannotLook
 from commtrace.matching import on_run_clock
 from commtrace.metrics.run.waits import matched
@@ -48,7 +49,7 @@ def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:
 
 
 def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
-    its = device_graph(rank_columns(run, rank))
+    its = device_graph(with_waits(rank_columns(run, rank)))
     time, _ = on_run_clock(
         its.node_time_ns, np.full(its.node_time_ns.size, rank), matched(run).clock
     )
@@ -63,6 +64,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     kind[is_run & (its.node_table[its.edge_to] == 1)] = COPY
     still = (kind == QUEUE) & its.edge_binds & (its.edge_lag_ns > _UNEXPLAINED_NS)
     kind[still] = DEVICE
+    kind[(its.edge_kind == EDGES.index("call")) & ~its.edge_binds] = WAIT
     kept = ~(is_run & communicates[its.edge_from])
     segment = _segments(run, made, rank, rows, time, its)
     for each in np.unique(kind[kept]).tolist():

@@ -122,14 +122,16 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
     edges, column = own_edges(its)
-    start = its.graph.time_ns[its.graph.source[edges]]
     end = its.graph.time_ns[its.graph.target[edges]]
+    start = end - its.graph.lag_ns[edges]
     rank = its.rank[its.graph.target[edges]]
     calls = its.calls.rank.size
     parts: dict[Cause, Int64] = {cause: np.zeros(calls, dtype=np.int64) for cause in CAUSES}
     segment = its.segment[edges]
     on_device = column == DEVICES
     copies = its.graph.kind[edges] == COPY
+    with_gpu = np.zeros(int(its.calls.rank.max()) + 1, dtype=np.bool_)
+    with_gpu[its.calls.rank[~its.calls.on_cpu]] = True
     np.add.at(parts["copy"], segment[copies], (end - start)[copies])
     computes = on_device & ~copies
     np.add.at(parts["compute"], segment[computes], (end - start)[computes])
@@ -138,6 +140,8 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
         window = start[mine], end[mine]
         left = window[1] - window[0]
         for cause, when in _work(run, one).items():
+            if cause == "compute" and with_gpu[one]:
+                continue  # operators that feed it
             time = covered(*window, when)
             np.add.at(parts[cause], segment[mine], time)
             left = left - time
