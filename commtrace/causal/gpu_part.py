@@ -146,14 +146,15 @@ def _begin(
     """What the host did from the beginning of the first step to its first launch."""
     steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].isna()]
     begins = integers(steps.loc[steps["step"].notna(), "start_ns"])
-    launches = np.flatnonzero(its.node_kind == _LAUNCH)
-    first = np.setdiff1d(launches, its.edge_to)
-    if begins.size and first.size:
-        at = first[its.node_time_ns[first] >= begins.min()][:1]
-        begin, _ = on_run_clock(begins.min(keepdims=True), np.array([rank]), matched(run).clock)
-        lag = its.node_time_ns[at] - begins.min()
-        call = rows[np.argsort(made.calls.launch_ns[rows], kind="stable")][:1]
-        made.edges(HOST, made.nodes(begin, np.array([rank]))[: at.size], nodes[at], lag, call)
+    if not begins.size:
+        return
+    launches = np.flatnonzero((its.node_kind == _LAUNCH) & (its.node_time_ns >= begins.min()))
+    first = np.setdiff1d(launches, its.edge_to)[:1]
+    each = np.full(first.size, rank)
+    lag = its.node_time_ns[first] - begins.min()
+    begin, _ = on_run_clock(its.node_time_ns[first] - lag, each, matched(run).clock)
+    call = rows[np.argsort(made.calls.launch_ns[rows], kind="stable")][: first.size]
+    made.edges(HOST, made.nodes(begin, each), nodes[first], lag, call)
 
 
 def _end_steps(run: Measures, made: Builder, rank: int, nodes: Int64, its: DeviceGraph) -> None:
