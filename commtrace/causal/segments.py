@@ -12,6 +12,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Float64, Int64, integers
 from commtrace.causal.builder import COPY, HOST, OWN
+from commtrace.causal.calls import Calls
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
@@ -89,7 +90,7 @@ def own_work(run: Measures) -> OwnWork:
         alone = np.isnan(usual)
         with np.errstate(divide="ignore", invalid="ignore"):
             to_median, to_mean = (
-                _as_later(calls.step[first], calls.rank[first], ratio)[in_step]
+                _as_later(calls.taken(first), ratio)[in_step]
                 for ratio in (median / sums, average / sums)
             )
         typical[:, part] = np.where(alone, mine * to_median, usual)
@@ -97,14 +98,15 @@ def own_work(run: Measures) -> OwnWork:
     return OwnWork(own, typical, mean, place)
 
 
-def _as_later(step: Int64, rank: Int64, ratio: Float64) -> Float64:
-    """Ratios of each step and rank; in the first step the median of the rank's later ones.
+def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
+    """Ratios of each step and rank; on GPUs in the first step the median of the rank's later ones.
 
     What a rank does behind its last call of a step is part of the next: of the first it lacks.
     """
-    answer = ratio.copy()
+    step, rank = first_calls.step, first_calls.rank
+    answer: Float64 = ratio.copy()
     first = step == step[step != NULL].min(initial=np.iinfo(np.int64).max)
-    for row in np.flatnonzero(first).tolist():
+    for row in np.flatnonzero(first & ~first_calls.on_cpu).tolist():
         later = ratio[(rank == rank[row]) & ~first & np.isfinite(ratio)]
         if later.size:
             answer[row] = np.median(later)
