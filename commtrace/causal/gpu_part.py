@@ -120,7 +120,7 @@ def _segments(
     on_host = np.isin(_KINDS[its.edge_kind], (HOST,))
     starts = its.node_kind == _START
     moment = np.where(on_host | starts[its.edge_to], at[its.edge_to], at[its.edge_from])
-    order = np.argsort(calls.launch_ns[rows], kind="stable")
+    order = np.lexsort((calls.start_ns[rows], calls.launch_ns[rows]))
     following = np.searchsorted(calls.launch_ns[rows][order], moment, side="left")
     answer: Int64 = np.append(rows[order], -1)[following]
     return answer
