@@ -92,8 +92,11 @@ class Loop:
         before = [self._device(rank) for rank in self.everyone]
         yield
         for rank in self.everyone:
-            done = before[rank] if self.host_leads else self._device(rank)
-            self.host[rank] = max(self.host[rank] + 5, done)
+            self.host[rank] += 5
+            if self.host_leads:
+                self._blocks(rank, before[rank], "cudaEventSynchronize")
+            else:
+                self._blocks(rank, self._device(rank))
             at = begun[rank] + self.clock_us[rank]
             self.run.step(rank, self.number, at, self.host[rank] - begun[rank])
 
@@ -156,7 +159,7 @@ class Loop:
         self.run.copy(rank, *self._when(rank, start, us), **self._launch(rank), **more)
         self.free[rank, stream] = start + us
         if blocks:
-            self.host[rank] = max(self.host[rank], start + us)
+            self._blocks(rank, start + us, "cudaMemcpyAsync")
 
     def busy(self, rank: int, us: float, place: str = "more") -> None:
         """Compute of that length, in kernels of a usual size."""
@@ -240,7 +243,7 @@ class Loop:
     def drain(self) -> None:
         """Every host waits for its device."""
         for rank in self.everyone:
-            self.host[rank] = max(self.host[rank], self._device(rank))
+            self._blocks(rank, self._device(rank))
 
     def synchronise(self, stream: int = COMMUNICATION) -> None:
         """Compute goes on when communication is done."""
@@ -248,6 +251,15 @@ class Loop:
             self._waits(rank, self.free[rank, stream], wait=True)
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────
+
+    def _blocks(self, rank: int, until: float, call: str = "cudaDeviceSynchronize") -> None:
+        """The host waits in a call of CUDA, or of gloo's in none, until something is done."""
+        took = max(until - self.host[rank], 0.0)
+        if not self.gloo:
+            self.run.blocking_call(
+                rank, call, *self._when(rank, self.host[rank], took), step=self.number
+            )
+        self.host[rank] += took
 
     def _device(self, rank: int) -> float:
         return max((end for (of, _), end in self.free.items() if of == rank), default=0.0)

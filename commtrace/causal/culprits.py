@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
+from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
-from commtrace.causal.cores import crowded, foreign_load
 from commtrace.causal.edits import as_measured, even, saved, step_times, typical, typically_idle
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import HOSTS, others, own_parts, own_work, work_with
+from commtrace.causal.segments import own_work, work_with
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
 
@@ -30,8 +30,6 @@ _MANY_STEPS = 5
 _SPIKES_SHARE = 0.6  # of all that is saved
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
-_FOREIGN = 0.15  # of the cores
-_FIGHT = 1.36  # so much longer operators take that fight for a core
 _MOST = 4  # culprits, one on top of the other
 
 
@@ -245,17 +243,17 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     noise = _noise(run, who.ranks)
     # What is saved in each of many steps scatters with what is no spike, too.
     usual = (
-        max(_scatter(steps.astype(np.float64)), _NOISE_CPU_NS)
+        max(_scatter(steps.astype(np.float64)), _least_noise_ns(run))
         if steps.size >= _MANY_STEPS
         else noise
     )
     big = steps > _SPIKE * min(noise, usual)
     positive = float(steps[steps > 0].sum())
-    few = big.sum() > 0 and steps[big].sum() >= _SPIKES_SHARE * positive
-    parts, call = _excess(run, who.ranks)
+    few = bool(big.any()) and bool(steps[big].sum() >= _SPIKES_SHARE * positive)
+    parts, call = excess(run, who.ranks)
     if who.edit is typically_idle:
         parts = {**parts, "compute": 0.0}
-    cause = _cause(parts)
+    cause = cause_of(run, who.ranks, parts)
     after = np.diff(step_times(run, edited[:, None])[:, 0], prepend=its.begin_ns)
     return Culprit(
         ranks=who.ranks,
@@ -271,7 +269,7 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks),
-        doubt=_crowded_out(run) or (None if few else _doubt(run, who.ranks, cause)),
+        doubt=doubt_of(run, who.ranks, int(steps.sum()), cause, in_spikes=few),
     )
 
 
@@ -292,69 +290,19 @@ def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
 
 
-def _crowded_out(run: Measures) -> str | None:
-    """Why a rank may seem late: what else ran on its cores, as the recording says."""
-    foreign = foreign_load(run)
-    if foreign is None or foreign < _FOREIGN:
-        return None
-    return f"other processes took {100 * foreign:.0f} % of the cores meanwhile, and left none idle"
-
-
-def _doubt(run: Measures, ranks: tuple[int, ...], cause: Cause | None) -> str | None:
-    """Why it may not be the ranks that are slow: processes that fight for cores look like it."""
-    its, work = run_graph(run), own_work(run)
-    if cause not in ("compute", None) or not its.calls.on_cpu.any():
-        return None
-    mine = np.isin(its.calls.rank, ranks) & ~np.isnan(work.typical_ns[:, HOSTS])
-    own, usual = work.own_ns[mine, HOSTS].sum(), work.typical_ns[mine, HOSTS].sum()
-    factor = float(own / max(usual, 1.0))
-    crowd = crowded(run)
-    if factor > max(_FIGHT, crowd):
-        return None
-    return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
-
-
 def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
     """How much the ranks' own work beyond the typical scatters from step to step, spikes aside."""
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
     by_step = np.bincount(steps, weights=work.excess_ns[mine]) / len(ranks)
-    return max(_scatter(by_step), _NOISE_CPU_NS if its.calls.on_cpu.any() else _NOISE_GPU_NS)
+    return max(_scatter(by_step), _least_noise_ns(run))
+
+
+def _least_noise_ns(run: Measures) -> int:
+    return _NOISE_CPU_NS if run_graph(run).calls.on_cpu.any() else _NOISE_GPU_NS
 
 
 def _scatter(values: Float64) -> float:
     """The standard deviation, as the median distance from the median has it."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
-
-
-def _excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
-    """What the ranks did more than is typical, by cause; and the call with most of it before it.
-
-    By place where others have such a place, else by step.
-    """
-    its, work = run_graph(run), own_work(run)
-    mine = np.isin(its.calls.rank, ranks)
-    in_step = np.unique(np.stack((its.calls.step, its.calls.rank), 1), axis=0, return_inverse=True)
-    of_step = in_step[1].reshape(-1)
-    first = np.unique(of_step, return_index=True)[1]
-    parts: dict[Cause, float] = {}
-    for cause, time in own_parts(run).items():
-        usual, _ = others(work.place, time.astype(np.float64))
-        if np.isnan(usual[mine]).any():
-            sums = np.bincount(of_step, weights=time).astype(np.float64)
-            usual, _ = others(its.calls.step[first], sums)
-            excess = (sums - usual)[np.isin(its.calls.rank[first], ranks)]
-        else:
-            excess = (time - usual)[mine]
-        parts[cause] = float(np.nansum(excess))
-    excess = np.where(mine, work.excess_ns, 0)
-    by_place = np.bincount(its.calls.place, weights=excess)
-    at = np.flatnonzero(mine & (its.calls.place == by_place.argmax()))
-    return parts, int(at[excess[at].argmax()]) if at.size else -1
-
-
-def _cause(parts: Mapping[Cause, float]) -> Cause | None:
-    total = sum(max(value, 0) for value in parts.values())
-    cause = max(parts, key=lambda cause: parts[cause])
-    return cause if parts[cause] > total / 2 else None

@@ -149,11 +149,15 @@ def step_times(run: Measures, lags: Int64) -> Int64:
 
 
 def _joint_ends(run: Measures, time: Int64) -> Int64:
-    """When the operations of each step are all done, as far as that was within it as measured."""
+    """When the operations of each step are all done, as far as that was within it as measured.
+
+    Ranks that are steps ahead have operations within it that are not of it.
+    """
     its = run_graph(run)
     measured = its.graph.time_ns[its.ended]
     ends = np.full((len(its.ends), time.shape[1]), np.iinfo(np.int64).min)
     step = np.searchsorted(its.end_ns, measured)  # the first that ends behind it
+    step = np.maximum(step, np.searchsorted(its.steps, its.calls.step))
     inside = step < len(its.ends)
     np.maximum.at(ends, step[inside], time[its.ended[inside]])
     return ends

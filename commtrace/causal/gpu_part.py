@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, integers
-from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, Builder
+from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph
 from commtrace.causal.device_work import rank_columns
+from commtrace.causal.unrecorded import with_waits
 from commtrace.diagnosis import CannotLook
 from commtrace.matching import on_run_clock
 from commtrace.metrics.run.waits import matched
@@ -48,7 +49,7 @@ def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:
 
 
 def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
-    its = device_graph(rank_columns(run, rank))
+    its = device_graph(with_waits(rank_columns(run, rank)))
     time, _ = on_run_clock(
         its.node_time_ns, np.full(its.node_time_ns.size, rank), matched(run).clock
     )
@@ -63,8 +64,9 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     kind[is_run & (its.node_table[its.edge_to] == 1)] = COPY
     still = (kind == QUEUE) & its.edge_binds & (its.edge_lag_ns > _UNEXPLAINED_NS)
     kind[still] = DEVICE
+    kind[(its.edge_kind == EDGES.index("call")) & ~its.edge_binds] = WAIT
     kept = ~(is_run & communicates[its.edge_from])
-    segment = _segments(made, rows, time, its)
+    segment = _segments(run, made, rank, rows, time, its)
     for each in np.unique(kind[kept]).tolist():
         which = kept & (kind == each)
         made.edges(
@@ -74,6 +76,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
             its.edge_lag_ns[which],
             segment[which] if each in (HOST, DEVICE, COPY) else None,
         )
+    _begin(run, made, rank, rows, nodes, its)
     _end_steps(run, made, rank, nodes, its)
 
 
@@ -105,19 +108,53 @@ def _keys(table: pd.DataFrame) -> Iterable[tuple[str, int, int]]:
     return zip(device, stream, table["start_ns"].tolist(), strict=True)
 
 
-def _segments(made: Builder, rows: Int64, time: Int64, its: DeviceGraph) -> Int64:
-    """The call that each edge comes before: on the host by its launch, on a device by its start."""
+def _segments(
+    run: Measures, made: Builder, rank: int, rows: Int64, time: Int64, its: DeviceGraph
+) -> Int64:
+    """The call that each edge comes before, in the order in which the host launched all.
+
+    Not in that of the device: what runs while another call waits is elsewhere on every rank.
+    """
     calls = made.calls
-    answer: Int64 = np.full(its.edge_from.size, -1)
+    at = _launched(run, rank, time, its)
     on_host = np.isin(_KINDS[its.edge_kind], (HOST,))
-    for which, moment, at in (
-        (on_host, calls.launch_ns[rows], time[its.edge_to]),
-        (~on_host, calls.start_ns[rows], time[its.edge_from]),
-    ):
-        order = np.argsort(moment, kind="stable")
-        following = np.searchsorted(moment[order], at[which], side="left")
-        answer[which] = np.append(rows[order], -1)[following]
+    starts = its.node_kind == _START
+    moment = np.where(on_host | starts[its.edge_to], at[its.edge_to], at[its.edge_from])
+    order = np.lexsort((calls.start_ns[rows], calls.launch_ns[rows]))
+    following = np.searchsorted(calls.launch_ns[rows][order], moment, side="left")
+    answer: Int64 = np.append(rows[order], -1)[following]
     return answer
+
+
+def _launched(run: Measures, rank: int, time: Int64, its: DeviceGraph) -> Int64:
+    """When what starts at a node was launched, as far as is known; of others their time."""
+    at: Int64 = time.copy()
+    clock = matched(run).clock
+    for number, table in enumerate((run.kernels, run.copies)):
+        launch = integers(table.loc[table["rank"] == rank, "launch_ns"])
+        known = launch != NULL
+        launch[known] = on_run_clock(launch[known], np.full(int(known.sum()), rank), clock)[0]
+        nodes = np.flatnonzero((its.node_kind == _START) & (its.node_table == number))
+        found = launch[its.node_row[nodes]]
+        at[nodes] = np.where(found == NULL, time[nodes], found)
+    return at
+
+
+def _begin(
+    run: Measures, made: Builder, rank: int, rows: Int64, nodes: Int64, its: DeviceGraph
+) -> None:
+    """What the host did from the beginning of the first step to its first launch."""
+    steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].isna()]
+    begins = integers(steps.loc[steps["step"].notna(), "start_ns"])
+    if not begins.size:
+        return
+    launches = np.flatnonzero((its.node_kind == _LAUNCH) & (its.node_time_ns >= begins.min()))
+    first = np.setdiff1d(launches, its.edge_to)[:1]
+    each = np.full(first.size, rank)
+    lag = its.node_time_ns[first] - begins.min()
+    begin, _ = on_run_clock(its.node_time_ns[first] - lag, each, matched(run).clock)
+    call = rows[np.argsort(made.calls.launch_ns[rows], kind="stable")][: first.size]
+    made.edges(HOST, made.nodes(begin, each), nodes[first], lag, call)
 
 
 def _end_steps(run: Measures, made: Builder, rank: int, nodes: Int64, its: DeviceGraph) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64, integers
+from commtrace.arrays import NULL, Float64, Int64, integers
 from commtrace.causal.builder import COPY, HOST, OWN
+from commtrace.causal.calls import Calls
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
@@ -95,9 +96,28 @@ def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
         median, average = others(calls.step[first], sums)
         alone = np.isnan(usual)
         with np.errstate(divide="ignore", invalid="ignore"):
-            typical[:, part] = np.where(alone, mine * (median / sums)[in_step], usual)
-            mean[:, part] = np.where(alone, mine * (average / sums)[in_step], level)
+            to_median, to_mean = (
+                _as_later(calls.taken(first), ratio)[in_step]
+                for ratio in (median / sums, average / sums)
+            )
+        typical[:, part] = np.where(alone, mine * to_median, usual)
+        mean[:, part] = np.where(alone, mine * to_mean, level)
     return OwnWork(own, typical, mean, place)
+
+
+def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
+    """Ratios of each step and rank; on GPUs in the first step the median of the rank's later ones.
+
+    What a rank does behind its last call of a step is part of the next: of the first it lacks.
+    """
+    step, rank = first_calls.step, first_calls.rank
+    answer: Float64 = ratio.copy()
+    first = step == step[step != NULL].min(initial=np.iinfo(np.int64).max)
+    for row in np.flatnonzero(first & ~first_calls.on_cpu).tolist():
+        later = ratio[(rank == rank[row]) & ~first & np.isfinite(ratio)]
+        if later.size:
+            answer[row] = np.median(later)
+    return answer
 
 
 def own_edges(its: RunGraph) -> tuple[Int64, Int64]:
@@ -111,14 +131,16 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
     edges, column = own_edges(its)
-    start = its.graph.time_ns[its.graph.source[edges]]
     end = its.graph.time_ns[its.graph.target[edges]]
+    start = end - its.graph.lag_ns[edges]
     rank = its.rank[its.graph.target[edges]]
     calls = its.calls.rank.size
     parts: dict[Cause, Int64] = {cause: np.zeros(calls, dtype=np.int64) for cause in CAUSES}
     segment = its.segment[edges]
     on_device = column == DEVICES
     copies = its.graph.kind[edges] == COPY
+    with_gpu = np.zeros(int(its.calls.rank.max()) + 1, dtype=np.bool_)
+    with_gpu[its.calls.rank[~its.calls.on_cpu]] = True
     np.add.at(parts["copy"], segment[copies], (end - start)[copies])
     computes = on_device & ~copies
     np.add.at(parts["compute"], segment[computes], (end - start)[computes])
@@ -127,6 +149,8 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
         window = start[mine], end[mine]
         left = window[1] - window[0]
         for cause, when in _work(run, one).items():
+            if cause == "compute" and with_gpu[one]:
+                continue  # operators that feed it
             time = covered(*window, when)
             np.add.at(parts[cause], segment[mine], time)
             left = left - time

@@ -1,0 +1,107 @@
+"""What culprits do that delays a run, and why it may not be they."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.causal.cores import crowded, foreign_load
+from commtrace.causal.edits import as_measured, saved, typical
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import DEVICES, HOSTS, others, own_parts, own_work
+from commtrace.diagnosis import Cause
+from commtrace.metrics.run.waits import TRUST, matched
+from commtrace.units import ms
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["cause_of", "doubt_of", "excess"]
+
+_FOREIGN = 0.15  # of the cores
+_FIGHT = 1.36  # so much longer operators take that fight for a core
+
+
+def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
+    """What the ranks did more than is typical, by cause; and the call with most of it before it.
+
+    By place where others have such a place, else by step.
+    """
+    its, work = run_graph(run), own_work(run)
+    mine = np.isin(its.calls.rank, ranks)
+    in_step = np.unique(np.stack((its.calls.step, its.calls.rank), 1), axis=0, return_inverse=True)
+    of_step = in_step[1].reshape(-1)
+    first = np.unique(of_step, return_index=True)[1]
+    parts: dict[Cause, float] = {}
+    for cause, time in own_parts(run).items():
+        usual, _ = others(work.place, time.astype(np.float64))
+        if np.isnan(usual[mine]).any():
+            sums = np.bincount(of_step, weights=time).astype(np.float64)
+            usual, _ = others(its.calls.step[first], sums)
+            more = (sums - usual)[np.isin(its.calls.rank[first], ranks)]
+        else:
+            more = (time - usual)[mine]
+        parts[cause] = float(np.nansum(more))
+    more = np.where(mine, work.excess_ns, 0)
+    by_place = np.bincount(its.calls.place, weights=more)
+    at = np.flatnonzero(mine & (its.calls.place == by_place.argmax()))
+    return parts, int(at[more[at].argmax()]) if at.size else -1
+
+
+def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]) -> Cause | None:
+    """What most of the excess is; on GPUs of the host or the device, whichever saves more."""
+    possible = dict(parts)
+    if not run_graph(run).calls.on_cpu.any():
+        edits = (typical(run, ranks, None, part) for part in (None, HOSTS, DEVICES))
+        both, host, device = saved(run, as_measured(run), edits).sum(axis=0).tolist()
+        if max(host, device) < both / 2:
+            return None
+        possible = {
+            cause: time
+            for cause, time in parts.items()
+            if (cause in ("compute", "copy")) == (device >= host)
+        }
+    total = sum(max(value, 0) for value in possible.values())
+    cause = max(possible, key=lambda cause: possible[cause])
+    return cause if possible[cause] > total / 2 else None
+
+
+def doubt_of(
+    run: Measures,
+    ranks: tuple[int, ...],
+    saved_ns: int,
+    cause: Cause | None,
+    *,
+    in_spikes: bool,
+) -> str | None:
+    """Why it may not be the ranks that are slow.
+
+    Processes that fight for cores look like it, though not ``in_spikes``, what else runs on
+    these, as the recording says, and clocks that differ.
+    """
+    foreign = foreign_load(run)
+    if foreign is not None and foreign >= _FOREIGN:
+        share = f"{100 * foreign:.0f} %"
+        return f"other processes took {share} of the cores meanwhile, and left none idle"
+    its, work = run_graph(run), own_work(run)
+    mine = np.isin(its.calls.rank, ranks)
+    error = _clock_error_ns(run) * np.unique(its.calls.operation[mine]).size
+    if saved_ns < error:
+        return f"the clocks' errors in its operations add up to {ms(error)}"
+    if in_spikes or cause not in ("compute", None) or not its.calls.on_cpu.any():
+        return None
+    mine = mine & ~np.isnan(work.typical_ns[:, HOSTS])
+    own, usual = work.own_ns[mine, HOSTS].sum(), work.typical_ns[mine, HOSTS].sum()
+    factor = float(own / max(usual, 1.0))
+    crowd = crowded(run)
+    if factor > max(_FIGHT, crowd):
+        return None
+    return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
+
+
+def _clock_error_ns(run: Measures) -> int:
+    """What a difference between ranks has to exceed; 0 if all have one clock."""
+    clocks = matched(run).clock
+    return TRUST * int(clocks["error_ns"].max()) if clocks["clock"].nunique() > 1 else 0

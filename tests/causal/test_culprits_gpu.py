@@ -1,0 +1,99 @@
+"""Who delays a run whose ranks communicate on GPUs, and how much, against what it really costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.faults import CLEAN, FAULTS, Case, case
+from commtrace.causal.culprits import culprits
+from commtrace.causal.device_work import rank_columns
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import DEVICES, own_work
+from commtrace.causal.unrecorded import with_waits
+from commtrace.measures import Measures
+from commtrace.synthetic import BASE_NS, Tiny
+
+
+def generated(rule: str, seed: int) -> Case:
+    return case(seed, next(fault for fault in FAULTS if fault.rule == rule), smallest=0.1)
+
+
+def unrecorded(run: Measures) -> Measures:
+    return replace(run, blocking_calls=run.blocking_calls.iloc[:0])
+
+
+def at(us: float) -> int:
+    return BASE_NS + round(us * 1e3)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize(
+    ("rule", "cause"),
+    [
+        ("straggler", "compute"),
+        ("device-late", "compute"),
+        ("host-late", "host"),
+        ("late-root", "compute"),
+    ],
+)
+def test_the_rank_is_named_with_what_it_costs_and_why(
+    rule: str, cause: str, recorded: bool
+) -> None:
+    it = generated(rule, 1)
+    truth = it.truths[0]
+    first = culprits(it.trace if recorded else unrecorded(it.trace), 0.05).found[0]
+    assert (first.ranks, first.cause, first.persistent) == (truth.ranks, cause, True)
+    assert first.saved_ns == pytest.approx(1e3 * truth.gain_us, rel=0.1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("rule", ["late-sender", "late-receiver"])
+def test_ranks_that_call_differently_lack_no_work_in_the_first_step(rule: str) -> None:
+    """A receiver's work is behind its recv: what precedes its first one is no measure."""
+    it = generated(rule, 1)
+    first = culprits(it.trace, 0.05).found[0]
+    assert first.ranks == it.truths[0].ranks
+    steps = first.steps_ns[:-1]  # a receiver's last work delays nobody
+    assert steps[0] == pytest.approx(np.median(steps), rel=0.5)
+
+
+@pytest.mark.parametrize("kind", ["data parallel", "pipeline", "tensor parallel"])
+def test_nobody_delays_a_clean_run(kind: str) -> None:
+    assert culprits(CLEAN[kind](1).trace, 0.05).found == ()
+
+
+def test_own_work_is_the_same_however_late_the_device_gets_to_it() -> None:
+    """Rank 0 waits in the first operation, and meanwhile computes what the second one needs."""
+    run = Tiny(ranks=2)
+    for rank, us in ((0, 100), (1, 900)):
+        run.step(rank, 0, 0, 3000)
+        run.kernel(rank, 20, us, launch_ns=at(0))
+        run.collective(rank, "all_reduce", 20 + us, 1000 - us, size=4096, launch_ns=at(10))
+        run.kernel(rank, 20 + us, 500, launch_ns=at(20))
+        began = 1030 if rank == 0 else 1420
+        run.collective(rank, "all_reduce", began, 1500 - began, size=8192, launch_ns=at(30))
+    trace = run.trace()
+    calls, own = run_graph(trace).calls, own_work(trace).own_ns[:, DEVICES]
+    by_rank = [own[calls.rank == rank].tolist() for rank in (0, 1)]
+    assert by_rank == [[100_000, 500_000], [900_000, 500_000]]
+
+
+def test_a_host_that_launches_when_all_is_done_has_waited_for_it() -> None:
+    run = Tiny()
+    run.kernel(0, 5, 95, launch_ns=at(0))
+    run.kernel(0, 100, 50, launch_ns=at(10))  # ahead of the device
+    run.kernel(0, 205, 5, launch_ns=at(200))
+    calls = with_waits(rank_columns(run.trace(), 0))["blocking_calls"]
+    start, lasts = calls["start_ns"], calls["duration_ns"]
+    assert (start.tolist(), lasts.tolist()) == ([at(20)], [130_000])  # type: ignore[union-attr]
+
+
+def test_recorded_calls_are_all_there_are() -> None:
+    run = Tiny()
+    run.kernel(0, 5, 95, launch_ns=at(0))
+    run.kernel(0, 205, 5, launch_ns=at(200))
+    run.blocking_call(0, "cudaDeviceSynchronize", 300, 5)
+    columns = rank_columns(run.trace(), 0)
+    assert with_waits(columns) is columns
