@@ -89,6 +89,9 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
         .reset_index()
     )
     ops = run.collectives["op"].cat
+    names = np.argsort(np.argsort([*ops.categories.astype(str)]))  # whatever came first
+    order = [np.append(names, -1)[sums["op"]], *(sums[key] for key in ("kind", "rank", "step"))]
+    sums = sums.iloc[np.lexsort(order)]
     return CRITICAL_PATH.frame(
         {
             "step": sums["step"].to_numpy(np.int64),
