@@ -90,8 +90,8 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
     )
     ops = run.collectives["op"].cat
     names = np.argsort(np.argsort([*ops.categories.astype(str)]))  # whatever came first
-    order = [np.append(names, -1)[sums["op"]], *(sums[key] for key in ("kind", "rank", "step"))]
-    sums = sums.iloc[np.lexsort(order)]
+    sums = sums.assign(name=np.append(names, -1)[sums["op"]])
+    sums = sums.sort_values(["step", "rank", "kind", "name"])
     return CRITICAL_PATH.frame(
         {
             "step": sums["step"].to_numpy(np.int64),
