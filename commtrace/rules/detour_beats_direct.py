@@ -141,7 +141,7 @@ def _possible_relay(pair: DevicePair, best: Detour, hops: Hops) -> tuple[tuple[E
     advice = (
         f"; better, if {some} has NVLinks to {pair.destination} (neither copied nor recorded "
         f"here; nvidia-smi topo -m shows it): a relay whose second hop makes {second:.3g} GB/s "
-        f"reaches {whole:.3g} one tensor at a time, up to {second:.3g} in chunks, "
+        f"reaches {whole:.3g} GB/s one tensor at a time, up to {second:.3g} GB/s in chunks, "
         f"{whole / pair.gb_s:.2g} to {second / pair.gb_s:.2g} times the direct copy"
     )
     return (evidence,), advice

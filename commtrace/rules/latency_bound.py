@@ -75,8 +75,8 @@ class LatencyBound(Rule):
         yield from enough(found, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
-                "needs a latency: sizes, or times with them, vary too little to fit one, and only "
-                "NCCL's is known without"
+                "needs a latency: sizes vary too little, or times too little with them, to fit "
+                "one; only NCCL's is known without a fit"
             )
 
     def _among(

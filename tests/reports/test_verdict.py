@@ -101,8 +101,7 @@ def test_what_the_answer_said_is_not_said_again() -> None:
         (
             one_rank(1_000, at_us=1_000),
             {},
-            " exposed-communication was not selected, or less can be saved than its thresholds "
-            "ask for.",
+            " exposed-communication was not selected, or saves less than its thresholds ask for.",
         ),
     ],
 )

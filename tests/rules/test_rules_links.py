@@ -102,7 +102,7 @@ class TestImpossibleNumber:
         run = Tiny(manifest={"devices": [{"name": "NVIDIA A100-SXM4-80GB"}]})
         run.copy(0, 0, 100, kind="DtoH", size=10 * MB)
         (finding,) = found(run.trace(), "impossible-number")
-        assert "DtoH copies cuda:0 → host of 10 MB seems to take 0.1 ms: that needs 100 GB/s" in (
+        assert "1 DtoH copy of 10 MB cuda:0 → host seems to take 0.1 ms: that needs 100 GB/s" in (
             finding.summary
         )
 

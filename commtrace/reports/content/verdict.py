@@ -65,6 +65,4 @@ def _reason(analysis: Analysis) -> list[str]:
     if most["overlapped_communication_ns"] >= _HIDDEN * communication:
         share = percent(most["overlapped_communication_ns"], communication)
         return [f"Of rank {most['rank']}'s communication {share} is hidden already."]
-    return [
-        "exposed-communication was not selected, or less can be saved than its thresholds ask for."
-    ]
+    return ["exposed-communication was not selected, or saves less than its thresholds ask for."]
