@@ -24,14 +24,14 @@ RETIRED = {
     r"(?:it|rule|they) speaks?": "fires, reports",
     r"caught by waiting": "inherited lateness",
 }
-FOLDERS = ("causal", "matching", "metrics", "reader", "record", "rules")
+FOLDERS = ("causal", "cli", "matching", "metrics", "reader", "record", "reports", "rules", "viewer")
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
 
 
 def modules() -> list[str]:
     found = [ROOT / "commtrace" / folder for folder in FOLDERS]
     files = [file for folder in found for file in folder.rglob("*.py")]
-    files += [f for f in (ROOT / "commtrace").glob("*.py") if f.name != "cli.py"]
+    files += (ROOT / "commtrace").glob("*.py")
     return sorted(str(file.relative_to(ROOT)) for file in files)
 
 

@@ -84,7 +84,7 @@ def doubt_of(
     foreign = foreign_load(run)
     if foreign is not None and foreign >= _FOREIGN:
         share = f"{100 * foreign:.0f} %"
-        return f"other processes took {share} of the cores meanwhile, and left none idle"
+        return f"other processes took {share} of the CPU cores meanwhile, and left none idle"
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
     error = _clock_error_ns(run) * np.unique(its.calls.operation[mine]).size

@@ -146,7 +146,7 @@ def analyze(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write the report there, in the format of the name's ending; default: print it.",
+            help="Write the report to this file, in its ending's format; default: print it.",
         ),
     ] = None,
     format: Annotated[  # noqa: A002 - the option's name
@@ -155,7 +155,7 @@ def analyze(
             metavar=f"[{'|'.join(FORMATS)}]",
             callback=_listed,
             autocompletion=_formats,
-            help="The report's format; default: the ending of --output says, else text.",
+            help="The report's format; default: by the ending of --output, else text.",
         ),
     ] = None,
     operations: Annotated[
@@ -248,7 +248,7 @@ def whatif(
         ReplayFormat, typer.Option(help="The report's format.")
     ] = ReplayFormat.text,
 ) -> None:
-    """What a change would save: the run replayed with it, rank by rank."""
+    """What a change would save: the run replayed with it."""
     from commtrace.reports.whatif import as_json, as_text
     from commtrace.run import load
 

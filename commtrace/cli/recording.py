@@ -73,7 +73,7 @@ def record(
             min=1,
             metavar="N",
             help="Ranks to start on this node; default: the workload's own number, else one per "
-            "GPU, else 4 (of a program 1).",
+            "GPU, else 4 (1 for a program).",
         ),
     ] = None,
     backend: Annotated[
@@ -101,7 +101,7 @@ def record(
         int | None,
         typer.Option(
             metavar="N",
-            help="How many steps of a program to record; default: 3 to 8, as fit into 10 s.",
+            help="How many steps of a program to record; default: as fit into 10 s, 3 to 8.",
         ),
     ] = None,
     seconds: Annotated[
@@ -142,9 +142,9 @@ def record(
 ) -> None:
     """Record a workload, or a program of your own, on every rank.
 
-    What is written is a trace per rank, and a manifest. A program runs to its end as under
-    torchrun, and some of its steps are profiled: those of its first optimizer, or what it ends
-    with commtrace.step().
+    Writes a trace per rank, and a manifest. A program runs to its end as under torchrun, and some
+    of its steps are profiled: a step ends when its first optimizer steps, or where it calls
+    commtrace.step().
     """
     chosen = dict(map(_setting, settings or ()))
     window = {

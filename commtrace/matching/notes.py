@@ -10,6 +10,7 @@ import numpy as np
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.diagnosis import Note
 from commtrace.matching.collective_arrays import Rows, codes, rows_of
+from commtrace.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +64,9 @@ def _alone(rows: Rows, alone: Bool) -> Iterator[Note]:
         mine = rows.rank == rank
         yield Note(
             "unmatched-operations",
-            f"{(alone & mine).sum()} of rank {rank}'s {mine.sum()} operations were matched on no "
-            "other rank of their group: the others never called them, began or ended their "
-            "recording elsewhere, or lost events",
+            f"{(alone & mine).sum():,} of rank {rank}'s {counted(int(mine.sum()), 'operation')} "
+            "had no match on another rank of their group: the others never called them, began or "
+            "ended their recording at another time, or lost events",
             rank=rank,
         )
 
@@ -75,8 +76,9 @@ def _partial(matches: pd.DataFrame, partial: Bool) -> Iterator[Note]:
     if count:
         yield Note(
             "partial-operations",
-            f"{count} of {matches['operation'].nunique()} operations were matched on some of their "
-            "ranks only: their waits are lower bounds, their transfer times upper bounds",
+            f"{count:,} of {counted(matches['operation'].nunique(), 'operation')} had a match on "
+            "some of their ranks only: their waits are lower bounds, their transfer times upper "
+            "bounds",
         )
 
 
@@ -94,9 +96,9 @@ def _misnumbered(rows: Rows, matches: pd.DataFrame) -> Iterator[Note]:
         ranks = ", ".join(map(str, np.unique(rows.rank[mine]).tolist()))
         yield Note(
             "sequence-disagrees",
-            f"{np.unique(rows.seq_key[mine]).size} sequence numbers of the group of ranks "
-            f"{rows.communicators[communicator]} stand for different operations on ranks {ranks}: "
-            "the ranks are out of step, or their traces count differently",
+            f"{counted(np.unique(rows.seq_key[mine]).size, 'sequence number')} of the group of "
+            f"ranks {rows.communicators[communicator]} named different operations on ranks "
+            f"{ranks}: the ranks are out of step, or their traces count differently",
         )
 
 
@@ -107,7 +109,7 @@ def _clocks(rows: Rows, clocks: pd.DataFrame) -> Iterator[Note]:
         if clock != read[host]:
             yield Note(
                 "clock-disagrees",
-                f"rank {rank} is done before rank {host} has come, though both name one host: "
-                "their clocks are taken for two",
+                f"rank {rank} leaves an operation before rank {host} arrives at it, though both "
+                "name one host: their clocks are compared like those of two hosts",
                 rank=rank,
             )

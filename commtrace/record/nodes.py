@@ -46,7 +46,7 @@ class Place:
         if nodes == 1 and endpoint is None and node == 0:
             return cls()
         if endpoint is None:
-            raise UsageError("--nnodes: several nodes meet somewhere; give --rdzv-endpoint")
+            raise UsageError("--nnodes: several nodes need a place to meet; give --rdzv-endpoint")
         if not 0 <= node < nodes:
             raise UsageError(f"--node-rank {node}: from 0 to {nodes - 1}, with --nnodes {nodes}")
         host, colon, port = endpoint.rpartition(":")

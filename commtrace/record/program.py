@@ -88,7 +88,7 @@ def record_program(
 def _check(plan: Plan) -> None:
     if plan.first < 2:
         raise UsageError(
-            f"--start-step {plan.first}: at least 2; where the first step begins nobody can tell"
+            f"--start-step {plan.first}: at least 2: where the first step begins is unknown"
         )
     if plan.steps is not None and plan.steps < 1:
         raise UsageError(f"--steps {plan.steps}: at least 1")

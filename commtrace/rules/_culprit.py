@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["awaited", "delays"]
 
 _ADVICE: dict[Cause, str] = {
-    "loader": "held up by the data loader: more workers (num_workers), prefetching, pinned memory, "
-    "or faster storage",
-    "checkpoint": "held up by saving a checkpoint: save asynchronously, or sharded over all ranks "
+    "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
+    "faster storage",
+    "checkpoint": "save checkpoints asynchronously, or sharded over all ranks "
     "(torch.distributed.checkpoint), and less often",
-    "garbage-collection": "held up by Python's garbage collection: gc.freeze() after setting up, "
-    "gc.disable() and gc.collect() on all ranks in the same steps",
-    "compute": "computes longer than the others: split the work evenly (batch, sequence lengths, "
-    "layers); with the same work, look at clocks and at what else runs there",
-    "copy": "copies longer than the others: prefetch, and pin the host's memory",
-    "host": "runs no operator meanwhile: look at data loading, logging, file systems and other "
-    "processes there",
+    "garbage-collection": "call gc.freeze() after setting up and gc.disable(), then gc.collect() "
+    "on all ranks in the same steps",
+    "compute": "split the work evenly (batch, sequence lengths, layers); if it is even, look at "
+    "clock rates and at what else runs there",
+    "copy": "prefetch, and copy from pinned memory",
+    "host": "look at data loading, logging, file systems and other processes there",
 }
 _DOES: dict[Cause, str] = {
     "loader": "in its data loader",
@@ -39,7 +38,7 @@ _DOES: dict[Cause, str] = {
     "garbage-collection": "collecting garbage",
     "compute": "computing",
     "copy": "copying",
-    "host": "without an operator",
+    "host": "running no operator",
 }
 
 
@@ -56,18 +55,18 @@ def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share
     count, each = culprit.steps_ns.size, culprit.steps_ns
     place = _place(run, culprit)
     spikes = len(culprit.spikes)
+    mean = ms(float((each if culprit.persistent else each[list(culprit.spikes)]).mean()))
     stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
     how = (
-        f"{stall} in {spikes} of {counted(count, 'step')}"
+        f"{stall} for {mean} in {spikes} of {counted(count, 'step')}"
         if not culprit.persistent
-        else f"{delay} every step"
+        else f"{delay} every step by {mean}"
     )
     does = f", {_DOES[culprit.cause]}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
-    in_them = each if culprit.persistent else each[list(culprit.spikes)]
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
-        summary=f"{who} {how} by {ms(float(in_them.mean()))}{does} {place}{unsure}",
+        summary=f"{who} {how}{does} {place}{unsure}",
         ranks=culprit.ranks,
         streams=(),
         cost_ns=max(culprit.saved_ns, 0),
@@ -98,7 +97,7 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share)
     for cause, time in culprit.parts_ns.items():
         if time > 0.05 * max(culprit.on_top_ns, 1):
-            yield Evidence(f"more than typical {_DOES[cause]}", time, "ns")
+            yield Evidence(f"time {_DOES[cause]}, more than typical", time, "ns")
 
 
 def _ruled_out(culprit: Culprit) -> Iterator[str]:

@@ -12,7 +12,7 @@ from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
 from commtrace.topology import uniform_link
-from commtrace.units import mb
+from commtrace.units import counted, mb, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,11 +31,11 @@ class AtTheRoofline(Rule):
         of what the recorded link usually reaches, and that take ``min_step_share`` of the step.
 
     Why it costs time
-        It does not cost time that could be had back: the link is the limit.
+        None of this time can be saved: the link is the limit.
 
     What to do
-        Nothing to tune here. To be faster still send fewer bytes (accumulate gradients,
-        compress, shard) or hide the operations behind compute.
+        Nothing to tune here. To be faster still, send fewer bytes (accumulate gradients, compress,
+        shard) or hide the operations behind compute.
 
     Blind spots
         Skipped without a recorded topology, where the GPUs of the machine are not all
@@ -72,8 +72,8 @@ class AtTheRoofline(Rule):
         return self.finding(
             some,
             summary=(
-                f"{len(some)} {some['op'].iloc[0]} of {mb(some['size_bytes'].median())} run at "
-                f"{busbw:.3g} GB/s bus bandwidth, {busbw / link.usual_gb_s:.0%} of what "
+                f"{counted(len(some), some['op'].iloc[0])} of {mb(some['size_bytes'].median())} "
+                f"ran at {busbw:.3g} GB/s bus bandwidth, {percent(busbw, link.usual_gb_s)} of what "
                 f"{link.name} usually reaches: the link is the limit"
             ),
             streams=streams(some, run),

@@ -14,7 +14,7 @@ from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
 from commtrace.topology import uniform_link
-from commtrace.units import mb, ms
+from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,18 +29,18 @@ class BelowLinkSpeed(Rule):
 
     What it detects
         ``min_count`` operations or more of one kind, of at least ``min_bytes``, recorded on every
-        rank, whose bus bandwidth after the last rank's arrival is under ``max_share`` of what
-        the recorded link usually reaches, where that is worth ``min_step_share`` of the step;
-        what compute hides is worth nothing.
+        rank, whose bus bandwidth after the last rank's arrival is under ``max_share`` of what the
+        recorded link usually reaches, where that is worth ``min_step_share`` of the step; what
+        compute hides does not count.
 
     Why it costs time
         The bytes take a slower way than they could: through the host instead of NVLink or
         peer access, over fewer channels, or with a protocol that halves the bandwidth.
 
     What to do
-        Read what NCCL chose (``NCCL_DEBUG=INFO``: ``via P2P`` or ``via SHM``, the channels);
-        look for NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_MAX_NCHANNELS in the environment,
-        and for access control (ACS) or a container that forbids peer access.
+        See what NCCL chose (``NCCL_DEBUG=INFO``: ``via P2P`` or ``via SHM``, the channels); look
+        for NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_MAX_NCHANNELS in the environment, and for
+        access control (ACS) or a container that forbids peer access.
 
     Blind spots
         Skipped without a recorded topology, where the GPUs of the machine are not all
@@ -83,9 +83,9 @@ class BelowLinkSpeed(Rule):
         return self.finding(
             some,
             summary=(
-                f"{len(some)} {some['op'].iloc[0]} of {mb(some['size_bytes'].median())} reach "
-                f"{busbw:.3g} GB/s bus bandwidth, {busbw / link.usual_gb_s:.0%} of the "
-                f"{link.usual_gb_s:.3g} that {link.name} usually does"
+                f"{counted(len(some), some['op'].iloc[0])} of {mb(some['size_bytes'].median())} "
+                f"reached {busbw:.3g} GB/s bus bandwidth, {percent(busbw, link.usual_gb_s)} of the "
+                f"{link.usual_gb_s:.3g} GB/s that {link.name} usually reaches"
             ),
             streams=streams(some, run),
             cost_ns=cost,

@@ -29,9 +29,9 @@ class ByteInflation(Rule):
         tensor takes, and at least ``min_step_share`` of the steps' time.
 
     Why it costs time
-        Each rank's part of a reduce_scatter is an n-th of its input. Who makes the output
-        as large as the tensor has to make the input n tensors long, and moves n times the
-        bytes; at a given bandwidth that takes n times as long, however good the algorithm.
+        Each rank's part of a reduce_scatter is an n-th of its input. An output as large as the
+        tensor takes an input n tensors long: n times the bytes, and at a given bandwidth n times as
+        long, however good the algorithm.
 
     What to do
         Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
@@ -71,8 +71,8 @@ class ByteInflation(Rule):
         return self.finding(
             (pair.times["start"], pair.times["end"]),
             summary=(
-                f"reduce_scatter + all_gather move {pair.inflation:.3g}x the bytes that the sum "
-                f"of {mb(pair.tensor_bytes)} needs: {mb(pair.size_bytes)}, "
+                f"reduce_scatter + all_gather move {pair.inflation:.3g}x the bytes that summing "
+                f"{mb(pair.tensor_bytes)} needs: {mb(pair.size_bytes)}, in "
                 f"{ms(time)}"
             ),
             streams=pair.streams,

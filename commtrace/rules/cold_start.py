@@ -35,9 +35,9 @@ class ColdStart(Rule):
         host's call on the rank where it was shortest, and the transfer behind it.
 
     Why it costs time
-        With the first operation the ranks find and connect each other, allocate buffers and
-        load kernels; send and recv do it once more for each pair. It happens once, and a
-        benchmark without warm-up measures little else.
+        In the first operation the ranks find each other, connect, allocate buffers and load
+        kernels; send and recv do it once more for each pair. It happens once, and a benchmark
+        without warm-up measures little else.
 
     What to do
         Run one operation of each group (and pair) before what is measured, or pass
@@ -46,9 +46,9 @@ class ColdStart(Rule):
 
     Blind spots
         Without sequence numbers a window's first operation may be any, and the rule is skipped;
-        gloo numbers no sends and recvs. What new_group and init_process_group take themselves is
-        no operation. The first step may compile or allocate as well: that delays arrivals, which
-        are not counted here, but also the host's call.
+        gloo numbers no sends and recvs. The time of new_group and init_process_group themselves is
+        not counted: they are no operations. The first step may compile or allocate as well: that
+        delays arrivals, which are not counted here, but also the host's call.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -64,8 +64,8 @@ class ColdStart(Rule):
         times = _times(run)
         if times.empty or not times["first"].any():
             raise CannotLook(
-                "needs a group's first operation, as sequence numbers show it (NCCL's Seq, or "
-                "TORCH_FR_BUFFER_SIZE for gloo)"
+                "needs sequence numbers, which show a group's first operation: NCCL's Seq, or "
+                "TORCH_FR_BUFFER_SIZE for gloo"
             )
         found = []
         for _, kind in times.groupby(_KIND, observed=True, dropna=False):

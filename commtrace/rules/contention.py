@@ -26,11 +26,11 @@ class Contention(Rule):
     """Compute kernels slow down while communication runs on the same GPU.
 
     What it detects
-        Kernels of one name of which at least ``min_kernels`` ran beside communication and as
-        many alone, the middle half of each within ``spread_pct``, and those beside took
-        longer by more than a factor of ``min_slowdown`` (and not of ``max_slowdown``: that
-        is another shape of the same kernel). At least ``min_step_share`` of the steps' time was
-        lost so, by these and by kernels of the same name that were partly beside.
+        Kernels of one name of which at least ``min_kernels`` ran beside communication and as many
+        alone, the middle half of each within ``spread_pct``, and those beside took longer by more
+        than a factor of ``min_slowdown`` (and not of ``max_slowdown``: that is another shape of the
+        same kernel). At least ``min_step_share`` of the steps' time was lost that way, by these and
+        by kernels of the same name that were partly beside.
 
     Why it costs time
         Communication kernels occupy multiprocessors and memory bandwidth that compute needs.
@@ -106,7 +106,7 @@ class Contention(Rule):
         return self.finding(
             its,
             summary=(
-                f"on rank {rank}'s {device} kernels take {slowdown:.2f}× as long beside "
+                f"kernels on rank {rank}'s {device} take {slowdown:.2f} times as long beside "
                 f"communication as alone: {ms(lost)} lost"
             ),
             ranks=ranks,

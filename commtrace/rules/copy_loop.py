@@ -105,7 +105,7 @@ class CopyLoop(Rule):
             (found.begin_ns, found.end_ns),
             summary=(
                 f"{found.count:,} copies of {size} {way}, one by one, stall rank {line.rank}'s "
-                f"{line.device} {ms(each)} each: {ms(found.idle_ns)}"
+                f"{line.device} for {ms(each)} each: {ms(found.idle_ns)} in all"
             ),
             ranks=(line.rank,),
             streams=tuple(sorted({int(stream) for stream in line.stream[found.copies]})),

@@ -28,17 +28,17 @@ class DecomposedAllReduce(Rule):
     """Two operations do the work of an all_reduce, and take longer.
 
     What it detects
-        A reduce and then a broadcast, or a reduce_scatter and then an all_gather: next to
-        each other in one group, of the same bytes, on whatever streams, each time that they
-        run, and with nothing in between that could have used the first's result. Their
-        time, from the last arrival at the first to the end of the second, is at least
-        ``slower`` times that of an all_reduce of the tensor in the same group: as measured
-        in the trace, else by the model fitted to its all_reduces, else as a ring relates
-        them. All that is beyond it is at least ``min_step_share`` of the steps. Or it is less
-        slower, as on many ranks, but clearly (three quarters of the pairs are slower than
-        three quarters of the all_reduces), and that is ``large_step_share`` of the steps. Of
-        ``few`` pairs or more, over half have to be longer than the all_reduce of the same
-        step; only if that is no chance (a sign test) is the claim called certain.
+        A reduce and then a broadcast, or a reduce_scatter and then an all_gather: next to each
+        other in one group, of the same bytes, on whatever streams, each time that they run, and
+        with nothing in between that could have used the first's result. Their time, from the last
+        arrival at the first to the end of the second, is at least ``slower`` times that of an
+        all_reduce of the tensor in the same group: as measured in the trace, else by the model
+        fitted to its all_reduces, else as a ring relates them. What they take beyond it, in all, is
+        at least ``min_step_share`` of the steps. Or the ratio is smaller, as on many ranks, but
+        clear (three quarters of the pairs are slower than three quarters of the all_reduces), and
+        that is ``large_step_share`` of the steps. Of ``few`` pairs or more, over half have to be
+        longer than the all_reduce of the same step; only if that is no chance (a sign test) is the
+        claim called certain.
 
     Why it costs time
         The evidence says, as factors whose product is the ratio: more *bytes* than the

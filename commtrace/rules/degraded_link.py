@@ -32,12 +32,12 @@ class DegradedLink(Rule):
     """From one moment of the run on, the same operations take longer for everybody.
 
     What it detects
-        In a group with ``min_count`` operations of at least ``min_bytes``, a moment after
-        which transfers, each against the median of its own kind and size, take more than
-        ``min_ratio`` times as long as before, all but a tenth of them longer than nine tenths
-        of those before; by a test for a change point (Pettitt) that noise passes with a
-        chance below ``max_chance``; and worth ``min_step_share`` of the step. Waiting for late
-        ranks is not part of a transfer, and what compute hides is worth nothing.
+        In a group with ``min_count`` operations of at least ``min_bytes``, a moment after which
+        transfers, each against the median of its own kind and size, take more than ``min_ratio``
+        times as long as before, all but a tenth of them longer than nine tenths of those before; by
+        a test for a change point (Pettitt) that noise passes with a chance below ``max_chance``;
+        and worth ``min_step_share`` of the step. Waiting for late ranks is not part of a transfer,
+        and what compute hides does not count.
 
     Why it costs time
         A link that lost lanes, retransmits, or a network card that throttles slows every
@@ -48,7 +48,7 @@ class DegradedLink(Rule):
         the kernel's log (Xid, link speed), temperatures; take the host out and compare.
 
     Blind spots
-        One step is detected, not several; a link that recovers is detected if the slow part is
+        One change is detected, not several; a link that recovers is detected if the slow part is
         long. A neighbour's job on the same switch looks the same.
     """
 
@@ -103,7 +103,7 @@ class DegradedLink(Rule):
             summary=(
                 f"from {ms(since - int(some['first_arrival_ns'].iloc[0]))} into the run on, "
                 f"operations of {spoken(run, str(after['communicator'].iloc[0]))} take "
-                f"{ratio:.2f} times as long as before: {len(before)} before, {len(after)} after"
+                f"{ratio:.2f} times as long as before ({len(before)} before, {len(after)} after)"
             ),
             streams=streams(after, run),
             cost_ns=cost,

@@ -28,9 +28,9 @@ class Desync(Rule):
     """Ranks disagree on which operation comes next in a group.
 
     What it detects
-        A number of a group's own count under which its ranks called different operations, or
-        the same with another type or size. The first such number is the fault; up to
-        ``listed`` ranks that are in the minority are named.
+        A sequence number of a group under which its ranks called different operations, or the same
+        with another type or size. The first such number is the fault; up to ``listed`` ranks that
+        are in the minority are named.
 
     Why it costs time
         A collective is one only if all ranks call the same. Otherwise it hangs until the
@@ -42,10 +42,10 @@ class Desync(Rule):
         the data, another order of buckets or modules, a tensor of another shape.
 
     Blind spots
-        Needs the group's sequence numbers (NCCL's Seq, or the flight recorder): positions in
-        a trace are not enough, since one lost event would shift all after it. The order
-        between groups, which can deadlock too, is not compared. Sizes of all_to_all, gather
-        and scatter may differ by right.
+        Needs the group's sequence numbers (NCCL's Seq, or the flight recorder): positions in a
+        trace are not enough, since one lost event would shift all after it. The order between
+        groups, which can deadlock too, is not compared. Sizes of all_to_all, gather and scatter may
+        differ legitimately.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("cold-start",)
@@ -58,7 +58,7 @@ class Desync(Rule):
             raise CannotLook("needs several ranks")
         rows = _numbered(run)
         if rows.empty:
-            raise CannotLook("needs sequence numbers: NCCL's Seq, or TORCH_FR_BUFFER_SIZE")
+            raise CannotLook("needs sequence numbers: NCCL's Seq, or TORCH_FR_BUFFER_SIZE for gloo")
         places = rows.groupby(_PLACE, sort=False)
         kinds = places[["op", "dtype", "size"]].nunique().max(axis=1)
         wrong = kinds[kinds > 1].reset_index()
@@ -74,7 +74,8 @@ class Desync(Rule):
         common = max(called, key=lambda ranks: (len(ranks), -min(ranks)))
         odd = sorted({*here["rank"]} - {*common})
         said = "; ".join(
-            f"{_some(ranks, self.listed)} {what}" for what, ranks in sorted(called.items())
+            f"{_some(ranks, self.listed)} {'calls' if len(ranks) == 1 else 'call'} {what}"
+            for what, ranks in sorted(called.items())
         )
         return self.finding(
             here,
@@ -87,7 +88,7 @@ class Desync(Rule):
             ),
             ruled_out=("lost events: the group's own count numbers the operations",),
             advice=(
-                f"find out what {_some(tuple(odd), self.listed)} did otherwise just before: a "
+                f"find out what {_some(tuple(odd), self.listed)} did differently just before: a "
                 "branch on rank or data, another order, another shape"
             ),
             confidence="high",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DetourBeatsDirect(Rule):
-    """Copies between two GPUs take a slower way than one around would be.
+    """Copies between two GPUs would be faster over a detour.
 
     What it detects
         A pair of GPUs, with ``min_copies`` copies of at least ``min_bytes``, whose bandwidth a
@@ -72,7 +72,7 @@ class DetourBeatsDirect(Rule):
             (pair.busy[0], pair.busy[1]),
             summary=(
                 f"{pair.ends} copies at {pair.gb_s:.3g} GB/s{f' ({link})' if link else ''}; "
-                f"over {best.over} they would reach {best.gb_s:.3g} ({best.known_from}): "
+                f"over {best.over} they would reach {best.gb_s:.3g} GB/s ({best.known_from}): "
                 f"{ms(pair.size_bytes / best.gb_s)} instead of {ms(total(pair.busy))}"
             ),
             ranks=(pair.rank,),

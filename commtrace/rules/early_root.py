@@ -26,7 +26,7 @@ _SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class EarlyRoot(Rule):
-    """The root of reduces or gathers is there before anybody has anything for it.
+    """The root of reduces or gathers arrives before anybody has data for it.
 
     What it detects
         A root that is the first at its reduces or gathers more often than one in as many as
@@ -74,7 +74,7 @@ class EarlyRoot(Rule):
         return self.finding(
             early,
             summary=(
-                f"root {root} is first in {len(early)} of {operations} of its reduces or gathers "
+                f"root rank {root} is first to {len(early)} of its {operations} reduces or gathers "
                 f"and waits {ms(median)} for the next rank: {ms(cost)} in all"
             ),
             ranks=(root,),

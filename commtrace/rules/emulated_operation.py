@@ -25,22 +25,22 @@ class EmulatedOperation(Rule):
     """The operation that ran is not the one that was called, and moves more bytes.
 
     What it detects
-        Operations that the backend carries out by another one whose every rank has to move
-        more bytes, where the difference is at least ``min_step_share`` of the steps. gloo
-        runs a reduce_scatter as a full all_reduce and throws away all but one part.
+        Operations that the backend carries out as another, in which every rank moves more bytes,
+        where the difference is at least ``min_step_share`` of the steps. gloo runs a reduce_scatter
+        as a full all_reduce and throws away all but one part.
 
     Why it costs time
         An all_reduce moves twice the bytes of a reduce_scatter, and the whole result has
         to be kept somewhere until the part is copied out.
 
     What to do
-        Use a backend that has the operation (NCCL on GPUs), or call what runs anyway if its
-        result can be used. The potential saving is the bytes' share that a native operation does
+        Use a backend that has the operation (NCCL on GPUs), or call what runs anyway if its result
+        can be used. The potential saving is the share of the bytes that a native operation would
         not move.
 
     Blind spots
-        Needs both names in the trace: of the call, and of what ran. What a
-        native operation would take is by its bytes at the same bandwidth, not measured.
+        Needs both names in the trace: of the call, and of what ran. A native operation's time is
+        computed from its bytes at the same bandwidth, not measured.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)

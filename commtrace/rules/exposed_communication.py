@@ -33,17 +33,16 @@ class ExposedCommunication(Rule):
     """Communication that compute could hide runs with no compute beside it.
 
     What it detects
-        Per device and step, communication during which no compute runs, as far as there is
-        compute in that step which runs without communication: the smaller of the two could
-        hide behind the other. It fires where this is at least ``min_step_share`` of the steps'
-        time on the median device, and less than ``hidden_pct`` of communication is hidden
-        already: some end of it is always exposed. Where compute could hide less than
-        ``min_hideable_pct`` of what is exposed, the run is communication, and no overlap
-        helps it.
+        Per device and step, communication during which no compute runs, as far as there is compute
+        in that step which runs without communication: the smaller of the two could hide behind the
+        other. It fires where this is at least ``min_step_share`` of the steps' time on the median
+        device, and less than ``hidden_pct`` of communication is hidden already: some end of it is
+        always exposed. Where compute could hide less than ``min_hideable_pct`` of what is exposed,
+        the run is nearly all communication, and overlap cannot help.
 
     Why it costs time
-        The device waits for a result, and then the links wait for the device. At once they
-        take the longer of the two times, in turn the sum.
+        The device waits for a result, and then the links wait for the device. Overlapped they take
+        the longer of the two times, in turn their sum.
 
     What to do
         Call with ``async_op=True`` and wait where the result is used; start the reduction of each
@@ -94,8 +93,8 @@ class ExposedCommunication(Rule):
         return self.finding(
             communication,
             summary=(
-                f"{ms(exposed)} of communication{each} run with no compute beside it, mostly {op}; "
-                f"compute could hide {ms(gain)}"
+                f"{ms(exposed)} of communication{each} runs with no compute beside it, mostly "
+                f"{op}; compute could hide {ms(gain)}"
             ),
             ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
             cost_ns=gain,
@@ -146,8 +145,8 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     used = cores_used(run)
     if used is not None and used >= _FULL:
         raise CannotLook(
-            "needs cores with time left: operators and transfers fill "
-            f"{min(100 * used, 100):.0f} % of them, and a wait that is moved gains nothing"
+            "needs idle CPU cores: operators and transfers fill "
+            f"{min(100 * used, 100):.0f} % of them, so that overlapping would save nothing"
         )
     lag = culprits(run, min_step_share).lag_ns
     every = np.ones(run_graph(run).calls.rank.size, np.bool_)

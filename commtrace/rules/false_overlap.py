@@ -17,7 +17,7 @@ from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import cut, ms
+from commtrace.units import counted, cut, ms
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
@@ -77,13 +77,15 @@ class FalseOverlap(Rule):
 
     def _finding(self, blocked: pd.DataFrame, calls: int, cost: int, run: Measures) -> Finding:
         first = blocked.iloc[0]
+        made = counted(calls, f"asynchronous {first['op']} call")
+        are = "is" if len(blocked) == 1 else "are"
         where = "" if pd.isna(first["label"]) else f" in '{cut(str(first['label']), _NAME)}'"
         share = share_pct(cost, run)
         return self.finding(
             blocked,
             summary=(
-                f"{len(blocked)} of {calls} asynchronous {first['op']}{where} are waited for "
-                f"before any work runs: {ms(cost)} could be hidden"
+                f"{len(blocked)} of {made}{where} {are} waited for before any other work runs: "
+                f"{ms(cost)} could be hidden"
             ),
             ranks=tuple(sorted({int(rank) for rank in blocked["rank"]})),
             cost_ns=cost,

@@ -13,7 +13,7 @@ from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import counted, mb, ms
+from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,8 +74,8 @@ class FullPrecisionPayload(Rule):
                 f"{counted(len(some), 'operation')} "
                 f"{'carries' if len(some) == 1 else 'carry'} "
                 f"{mb(float(some['size_bytes'].sum()))} of float32, "
-                f"while {share:.0%} of the matrix kernels' time is in half precision: two bytes "
-                f"for each element save up to {ms(cost)}"
+                f"while {percent(share, 1)} of the matrix kernels' time is in half precision: two "
+                f"bytes for each element would save up to {ms(cost)}"
             ),
             streams=streams(some, run),
             cost_ns=cost,

@@ -31,13 +31,12 @@ class HeadOfLine(Rule):
     """Communication that could start is stuck behind unrelated communication.
 
     What it detects
-        Operations that were launched, and whose inputs were computed, while another
-        operation of other bytes, and of another group or kind, ran on the same stream
-        (gloo: the same thread), and that started as soon as it was done. At least
-        ``min_operations`` of them; what they would save in front is at least ``min_step_share`` of
-        the steps' time: the time in which they queued and the device computed nothing, at most
-        the compute that follows before the host calls the next operation, since only that
-        could run beside what was in front.
+        Operations that were launched, and whose inputs were computed, while another operation of
+        other bytes, and of another group or kind, ran on the same stream (gloo: the same thread),
+        and that started as soon as it was done. At least ``min_operations`` of them; what they
+        would save by going first is at least ``min_step_share`` of the steps' time: the time in
+        which they queued and the device computed nothing, at most the compute that follows before
+        the host calls the next operation, since only that could run beside what was in front.
 
     Why it costs time
         A stream runs one thing after the other, whether or not the second needs the first:
@@ -47,10 +46,10 @@ class HeadOfLine(Rule):
         Give it a process group, and so a stream, of its own; or call it before the large one.
 
     Blind spots
-        Inputs are taken to be ready when all compute that was launched before is done. An
-        operation of the same bytes, or of the same group and kind, is taken to be in its place
-        on purpose: the second half of a decomposition needs the first. So is a barrier. Of
-        several that are stuck behind each other each reports the same compute.
+        Inputs are taken to be ready when all compute that was launched before is done. An operation
+        of the same bytes, or of the same group and kind, is taken to be in its place on purpose:
+        the second half of a decomposition needs the first. So is a barrier. Several that are stuck
+        behind one another each count the same compute.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -78,12 +77,14 @@ class HeadOfLine(Rule):
         first = stuck.iloc[0]
         queued = float((stuck["start_ns"] - stuck["ready_ns"]).median())
         share = share_pct(cost, run)
+        wait = "waits" if len(stuck) == 1 else "wait"
         same = "" if first["group"] == first["blocker_group"] else " of another group"
         return self.finding(
             (stuck["ready_ns"], stuck["start_ns"]),
             summary=(
-                f"{first['op']} waits {ms(queued)} behind {first['blocker']}{same} on its stream, "
-                f"ready to start, {counted(len(stuck), 'time')}: {ms(cost)} that compute could fill"
+                f"{counted(len(stuck), first['op'])} ready to start {wait} {ms(queued)} each "
+                f"behind {first['blocker']}{same} on the same stream: {ms(cost)} that compute "
+                "could fill"
             ),
             ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
             streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),

@@ -38,8 +38,8 @@ class HostLate(Rule):
         collection out of the steps, give the process its own cores.
 
     Blind spots
-        What the host did instead: a trace without Python stacks does not show it. Operators
-        called by no other are all that is kept of a CPU, and only where work runs on it.
+        What the host did instead: a trace without Python stacks does not show it. Of a CPU only the
+        outermost operators are kept, and only where work runs on it.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("copy-loop", "launch-gap")
@@ -66,8 +66,8 @@ class HostLate(Rule):
         return self.finding(
             late.gaps,
             summary=(
-                f"rank {late.rank}'s host is late: before a collective its {where} is idle for "
-                f"{ms(doing.idle_ns)} more than the others'"
+                f"rank {late.rank}'s host is late: before a collective its {where} is idle "
+                f"{ms(doing.idle_ns)} longer than the others'"
             ),
             ranks=(late.rank,),
             streams=late.streams,

@@ -15,7 +15,7 @@ from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import ms
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ class HostSync(Rule):
         return self.finding(
             (blocked, blocked),
             summary=(
-                f"rank {line.rank}'s host blocks on {len(blocked)} collectives, and "
+                f"rank {line.rank}'s host blocks on {counted(len(blocked), 'collective')}, and "
                 f"{line.device} is then idle for {ms(idle)}"
             ),
             ranks=ranks,

@@ -12,7 +12,7 @@ from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.topology import gpu_name, link, uniform_link
-from commtrace.units import mb, ms
+from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,8 +69,10 @@ class ImpossibleNumber(Rule):
                 )
         for way, some in self._wrong(copies, ["rank", "kind", "source", "destination"]):
             _, kind, source, destination = way
-            what, where = f"{kind} copies {source} → {destination}", set(some["stream"])
-            yield self._finding(some, what, tuple(sorted(where)), "overlap: each is timed alone")
+            streams_, where = tuple(sorted(set(some["stream"]))), f" {source} → {destination}"
+            yield self._finding(
+                some, f"{kind} copy", streams_, "overlap: each is timed alone", where
+            )
 
     def _wrong(self, known: pd.DataFrame, by: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
         """By operation or way, those too fast, if they are more than a stray few."""
@@ -115,15 +117,21 @@ class ImpossibleNumber(Rule):
         return recorded.peak_gb_s if recorded else self.peak_gb_s
 
     def _finding(
-        self, some: pd.DataFrame, what: str, streams: tuple[int, ...], ruled_out: str
+        self,
+        some: pd.DataFrame,
+        what: str,
+        streams: tuple[int, ...],
+        ruled_out: str,
+        where: str = "",
     ) -> Finding:
         gb_s, peak = float(some["gb_s"].median()), float(some["peak"].iloc[0])
         size, took = float(some["size_bytes"].median()), float(some["duration_ns"].median())
         return self.finding(
             some,
             summary=(
-                f"{len(some)} {what} of {mb(size)} {'seems' if len(some) == 1 else 'seem'} to take "
-                f"{ms(took)}: that needs {gb_s:.4g} GB/s, and the fastest link here has {peak:.3g}"
+                f"{counted(len(some), what)} of {mb(size)}{where} "
+                f"{'seems' if len(some) == 1 else 'seem'} to take {ms(took)}: that needs "
+                f"{gb_s:.4g} GB/s, and the fastest link here has {peak:.3g} GB/s"
             ),
             streams=streams,
             cost_ns=0,

@@ -28,15 +28,14 @@ _CHANCE = 0.01
 
 @dataclass(frozen=True)
 class Jitter(Rule):
-    """Ranks take turns in being late, so that everybody always waits for somebody.
+    """Ranks take turns being late, so that everybody always waits for somebody.
 
     What it detects
-        Collectives that everybody waits in (at least ``min_operations``) to which the ranks
-        come far apart, though none of them is last more often than chance allows. From where
-        a rank leaves one collective to where it arrives at the next, the slowest takes at
-        least ``min_ratio`` times the mean, and the ranks are idle
-        since the last arrivals are behind the mean ones, for at least ``min_step_share`` of the
-        steps' time.
+        Collectives that everybody waits in (at least ``min_operations``) at which the ranks arrive
+        far apart, though none of them is last more often than chance allows. From where a rank
+        leaves one collective to where it arrives at the next, the slowest takes at least
+        ``min_ratio`` times the mean, and the ranks are idle since the last arrivals are behind the
+        mean ones, for at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
@@ -89,8 +88,8 @@ class Jitter(Rule):
         yield self.finding(
             (calls.start_ns[waiting], calls.last_ns[waiting]),
             summary=(
-                f"ranks take turns in being late: {ms(cost / steps.size)} of each step would be "
-                "saved if all did each part of it in their mean time"
+                f"ranks take turns being late: each step would be {ms(cost / steps.size)} shorter "
+                "if all did each part of it in their mean time"
             ),
             ranks=tuple(np.unique(calls.rank).tolist()),
             streams=(),
@@ -113,7 +112,7 @@ class Jitter(Rule):
         turns = int(known.nunique())
         who = "one rank, not more often than chance allows, is"
         if turns != 1:
-            who = f"{turns} ranks take turns in being" if turns else "ranks take turns in being"
+            who = f"{turns} ranks take turns being" if turns else "ranks take turns being"
         return self.finding(
             (operations["mean_ns"], operations["last_ns"]),
             summary=(
@@ -180,5 +179,5 @@ def _advice(run: Measures) -> str:
     one_host = len(manifest.get("hosts") or ()) == 1
     if cores and ranks and one_host and manifest.get("backend") == "gloo" and cores < ranks:
         shared = f"{ranks} ranks share {counted(cores, 'CPU core')}"
-        return f"{shared} and wait for their turn: use no more ranks"
+        return f"{shared} and wait for their turn: start no more ranks than cores"
     return "synchronise less often, and make the ranks' work alike: batches of equal length"

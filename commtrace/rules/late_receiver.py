@@ -12,7 +12,7 @@ from commtrace.diagnosis import Evidence, Finding
 from commtrace.rules._culprit import awaited, delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import ms
+from commtrace.units import ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -49,7 +49,7 @@ class LateReceiver(Rule):
         """One finding per sender and receiver."""
         if modelled(run):
             for culprit in awaited(run, self.min_step_share, "recv"):
-                who = "receiver " + ", ".join(map(str, culprit.ranks))
+                who = f"receiving {numbered('rank', culprit.ranks)}"
                 yield delays(self, culprit, run, who, self.min_step_share)
             return
         rows = sent(run, self.min_operations)

@@ -12,7 +12,7 @@ from commtrace.diagnosis import Evidence, Finding
 from commtrace.rules._culprit import awaited, delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import ms
+from commtrace.units import ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -52,7 +52,7 @@ class LateRoot(Rule):
         """One finding per communicator and root."""
         if modelled(run):
             for culprit in awaited(run, self.min_step_share, "root"):
-                who = "root " + ", ".join(map(str, culprit.ranks))
+                who = f"root {numbered('rank', culprit.ranks)}"
                 yield delays(self, culprit, run, who, self.min_step_share)
             return
         rows = rooted(run, _FROM_ROOT, self.min_operations)
@@ -66,8 +66,8 @@ class LateRoot(Rule):
         return self.finding(
             late.waits,
             summary=(
-                f"root {root} is last in {len(late.waits)} of {late.operations} of its broadcasts "
-                f"or scatters, by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
+                f"root rank {root} is last to {len(late.waits)} of its {late.operations} "
+                f"broadcasts or scatters, by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
             ),
             ranks=(root,),
             streams=late.streams,

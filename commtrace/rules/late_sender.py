@@ -17,7 +17,7 @@ from commtrace.metrics.run.whole import whole
 from commtrace.rules._culprit import awaited, delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import ms
+from commtrace.units import ms, numbered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,11 +30,11 @@ class LateSender(Rule):
     """One rank's sends come later than the recvs that wait for them, or never.
 
     What it detects
-        A sender and a receiver of at least ``min_operations`` messages, where the send
-        starts after the recv in more than half of them (a binomial test, corrected for the
-        number of pairs), and the waits are at least ``min_step_share`` of the steps' time. Also,
-        at once: a recv that takes so long, within what is recorded of a sender that sends it
-        fewer messages than it expects.
+        A sender and a receiver of at least ``min_operations`` messages, where the send starts after
+        the recv in more than half of them (a binomial test, corrected for the number of pairs), and
+        the waits are at least ``min_step_share`` of the steps' time. Also, even if only one: a recv
+        that takes as long, while a sender that is recorded throughout sends fewer messages than the
+        receiver expects.
 
     Why it costs time
         The receiver does nothing, and whoever needs what it makes of the message waits too.
@@ -61,7 +61,7 @@ class LateSender(Rule):
             yield self._of_vain(waits)
         if modelled(run):
             for culprit in awaited(run, self.min_step_share, "send"):
-                who = "sender " + ", ".join(map(str, culprit.ranks))
+                who = f"sending {numbered('rank', culprit.ranks)}"
                 yield delays(self, culprit, run, who, self.min_step_share)
             return
         try:

@@ -16,7 +16,7 @@ from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import mb, ms
+from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,8 +75,8 @@ class LatencyBound(Rule):
         yield from enough(found, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
-                "needs a latency: sizes vary too little, or times too little with them, to fit "
-                "one, and NCCL did not run"
+                "needs a latency: sizes, or times with them, vary too little to fit one, and only "
+                "NCCL's is known without"
             )
 
     def _among(
@@ -98,8 +98,9 @@ class LatencyBound(Rule):
         finding = self.finding(
             in_rows,
             summary=(
-                f"{len(in_rows)} {in_rows['op'].iloc[0]} of {mb(in_rows['size_bytes'].median())} "
-                f"each follow each other, {share:.0%} of their time latency ({ms(latency)}): "
+                f"{counted(len(in_rows), in_rows['op'].iloc[0])} of "
+                f"{mb(in_rows['size_bytes'].median())} each follow one another, and "
+                f"{percent(share, 1)} of their time is latency ({ms(latency)} each): "
                 f"{len(in_rows) - joined} would do"
             ),
             streams=streams(in_rows, run),

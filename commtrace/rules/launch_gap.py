@@ -99,7 +99,7 @@ class LaunchGap(Rule):
             summary=(
                 f"rank {line.rank}'s {line.device} waits for a launch "
                 f"{counted(len(gaps), 'time')}, {ms(float(gaps.mean()))} on average: "
-                f"{ms(found.total_ns)}"
+                f"{ms(found.total_ns)} in all"
             ),
             evidence=(
                 Evidence("gaps before a late launch", len(gaps), "gaps", self.min_gaps),
@@ -144,7 +144,7 @@ class LaunchGap(Rule):
             run,
             summary=(
                 f"rank {line.rank}'s host stalls {often} for over {ms(1e3 * self.max_gap_us)}, and "
-                f"{line.device} has nothing to run: {ms(int(stalls.sum()))}"
+                f"{line.device} has nothing to run: {ms(int(stalls.sum()))} in all"
                 + (f", mostly in '{label}'" if label else "")
             ),
             evidence=(

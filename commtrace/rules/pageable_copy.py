@@ -83,8 +83,8 @@ class PageableCopy(Rule):
             summary=(
                 f"{counted(len(slow), f'{kind} copy')} {'uses' if len(slow) == 1 else 'use'} "
                 f"pageable memory: {measured:.3g} GB/s, "
-                f"where {origin} reach {gb_s:.3g}; pinned they take {ms(moved / gb_s)}, "
-                f"not {ms(taken)}"
+                f"where {origin} reach {gb_s:.3g} GB/s; pinned, they would take "
+                f"{ms(moved / gb_s)}, not {ms(taken)}"
             ),
             ranks=(int(slow["rank"].iloc[0]),),
             streams=tuple(sorted({int(stream) for stream in slow["stream"]})),

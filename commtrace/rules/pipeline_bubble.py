@@ -38,9 +38,9 @@ class PipelineBubble(Rule):
 
     What to do
         More micro-batches per step, or a schedule that interleaves several parts of the model per
-        stage. Where the waits are far longer than that, balance the stages. The potential saving
-        is that of four times as many: a stage waits for p-1 micro-batches, each of which is then
-        so much shorter, less the latency of the messages that are added, as the shortest has it.
+        stage. Where the waits are far longer than that, balance the stages. The potential saving is
+        that of four times as many: a stage waits for p-1 micro-batches, each then a quarter as
+        long. The latency of the added messages, taken from the shortest, is subtracted.
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
@@ -77,14 +77,17 @@ class PipelineBubble(Rule):
         more = _TIMES_MORE * batches
         ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, more)
         uneven = measured > 1.25 * ideal
-        advice = f"with {more} micro-batches instead of {batches}, {better:.0f} % must be lost"
+        advice = (
+            f"with {more} micro-batches instead of {batches}, equal stages are idle only "
+            f"{better:.0f} % of the time"
+        )
         if uneven:
             advice += "; the rest is uneven stages or slow messages: balance the stages"
         return self.finding(
             rows,
             summary=(
                 f"{stages} pipeline stages wait {measured:.0f} % of the time for their neighbours; "
-                f"of equal stages {batches} micro-batches leave {ideal:.0f} % idle"
+                f"with equal stages, {batches} micro-batches leave {ideal:.0f} % idle"
             ),
             ranks=tuple(sorted({int(rank) for rank in rows["rank"]})),
             cost_ns=_gain_ns(rows, waiting),

@@ -29,11 +29,11 @@ class SlowLink(Rule):
     """Transfers between two particular ranks take longer than the same between any others.
 
     What it detects
-        Transfers between two ranks (sends, or operations of groups of two) are compared with
-        the median of their own kind and size, within machines and across them separately. One pair
-        with ``min_count`` transfers takes more than ``min_ratio`` times as long as the others,
-        its fastest quarter longer than theirs at the third quartile, no other pair half as
-        slow; and it is worth ``min_step_share`` of the step.
+        Transfers between two ranks (sends, or operations of groups of two) are compared with the
+        median of their own kind and size, within machines and across them separately. One pair with
+        ``min_count`` transfers takes more than ``min_ratio`` times as long as the others, its first
+        quartile above their third, no other pair half as slow; and it is worth ``min_step_share``
+        of the step.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.

@@ -72,7 +72,7 @@ class Straggler(Rule):
         return self.finding(
             late.gaps,
             summary=(
-                f"rank {late.rank} is last in {late.last} of {late.operations} collectives{where}, "
+                f"rank {late.rank} is last to {late.last} of {late.operations} collectives{where}, "
                 f"by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
             ),
             ranks=(late.rank,),

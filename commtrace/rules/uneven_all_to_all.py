@@ -11,7 +11,7 @@ from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import mb, ms
+from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,12 +39,11 @@ class UnevenAllToAll(Rule):
 
     Blind spots
         Needs every rank's trace. Bytes between pairs are not measured, only each rank's sums: an
-        exchange can be even by rank and still crowd one link. Each rank is taken to have its
-        own link; where ranks of one host share theirs, less is saved. Not looked at is gloo
-        within one host: all bytes cross the same memory, and their sum sets the time. That
-        routing is uneven only in a phase of the training shows in other recordings, not in
-        one; how often the same rank is the busiest is in the evidence, ``steady_pct`` makes
-        it the culprit.
+        exchange can be even by rank and still crowd one link. Each rank is taken to have its own
+        link; where ranks of one host share theirs, less is saved. gloo within one host is not
+        checked: all bytes cross the same memory, and their sum sets the time. Whether routing is
+        uneven only in one phase of the training, one recording cannot show; how often the same rank
+        is the busiest is in the evidence, ``steady_pct`` makes it the culprit.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -82,7 +81,8 @@ class UnevenAllToAll(Rule):
         return self.finding(
             (uneven["first_arrival_ns"].fillna(uneven["start_ns"]), uneven["last_end_ns"]),
             summary=(
-                f"{len(uneven)} of {count} all_to_all are uneven: {who} has {mb(most)}, "
+                f"{len(uneven)} of {counted(count, 'all_to_all')} "
+                f"{'is' if len(uneven) == 1 else 'are'} uneven: {who} has {mb(most)}, "
                 f"{imbalance:.3g}x the mean"
             ),
             ranks=(int(busiest),) if steady else (),

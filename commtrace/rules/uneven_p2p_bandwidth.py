@@ -154,9 +154,10 @@ def _summary(classes: list[list[DevicePair]], run: Measures) -> str:
         rate, link = f"{one[0].gb_s:.3g}", _link(one, run)
         if place == 0:
             even = " even alone" if one[0].alone else ""
-            parts.append(f"{who} copies at {rate} GB/s{even} ({link})")
+            copies = "copies" if len(one) == 1 else "copy"
+            parts.append(f"{who} {copies} at {rate} GB/s{even} ({link})")
         else:
-            parts.append(f"{who} at {rate} ({link})")
+            parts.append(f"{who} at {rate} GB/s ({link})")
     return ", ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""What was recorded cannot carry all conclusions."""
+"""The trace lacks what some conclusions need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BROKEN = {
     "truncated": ("broke off", "record again, and stop the profiler before the process ends"),
     "unreadable": ("cannot be read", "copy it, or record it, again"),
-    "bad-events": ("held events that cannot be", "record again: what is left is analysed"),
+    "bad-events": ("held impossible events", "record again: what is left is analysed"),
     "damaged": (
         "came damaged",
         "what could be read is analysed; if the rest is missed, copy the file, or record, again",
@@ -41,21 +41,21 @@ _HELD_UP_NS = 1_000_000
 
 @dataclass(frozen=True)
 class UnfitTrace(Rule):
-    """What was recorded cannot carry all conclusions.
+    """The trace lacks what some conclusions need.
 
     What it detects
-        Files that break off, are damaged or cannot be read; ranks of the job without a trace
-        file, with what large collectives take that are below any link in a machine (5 GB/s):
+        Files that break off, are damaged or cannot be read; ranks of the job without a trace file,
+        with the time of large collectives that are slower than any link in a machine (5 GB/s):
         either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of the
-        kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us
-        before their launch, which clocks that agree do not show; a GPU that is idle for
-        ``min_step_share`` of the steps' time, over 1 ms each time, though the next event was
-        launched before it ran dry; and ranks' clocks that are known less well than a typical
-        operation takes, that is ``clock_errors`` times the error is above it.
+        kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us before
+        their launch, which clocks that agree do not show; a GPU that is idle for ``min_step_share``
+        of the steps' time, over 1 ms each time, though the next event was launched before it ran
+        dry; and ranks' clocks so uncertain that ``clock_errors`` times their error exceeds the time
+        of a typical operation.
 
     Why it costs time
-        Yours: waits across ranks, steps and overlap are then lower bounds or guesses, and
-        another rule may be silent, or wrong, for no other reason.
+        It costs yours: waits across ranks, steps and overlap are then lower bounds or guesses, and
+        other rules may miss a fault, or be wrong, for no other reason.
 
     What to do
         Record again: every rank, the same steps, with a profiler that is stopped before the

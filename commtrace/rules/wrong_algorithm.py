@@ -108,10 +108,9 @@ class WrongAlgorithm(Rule):
         return self.finding(
             suffering,
             summary=(
-                f"{_pins(pinned)} holds NCCL to a slower way for "
-                f"{counted(len(suffering), 'operation')}: {worst['op']} of {mb(size)} "
-                f"takes {ratio:.2f} times as "
-                "long as with its own choice, by its model"
+                f"{_pins(pinned)} keeps NCCL from a faster choice for "
+                f"{counted(len(suffering), 'operation')}: by NCCL's own model {worst['op']} of "
+                f"{mb(size)} takes {ratio:.2f} times as long"
             ),
             streams=streams(suffering, run),
             cost_ns=cost,

@@ -145,6 +145,6 @@ def test_an_explanation_has_it_all() -> None:
         "Example:",
     )
     assert [part for part in parts if part not in shown] == []
-    assert "1. rank 1 is last in 12 of 12" in shown
+    assert "1. rank 1 is last to 12 of 12" in shown
     assert "``" not in shown
     assert "`min_operations`" in markdown.explain(explanation("straggler"))

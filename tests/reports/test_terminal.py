@@ -43,7 +43,7 @@ FIVE = (
     replace(
         STRAGGLER,
         rule="exposed-communication",
-        summary="30 ms of communication run with no compute beside it, mostly all_gather; "
+        summary="30 ms of communication runs with no compute beside it, mostly all_gather; "
         "compute could hide 21 ms",
         ranks=(),
         cost_ns=21 * MS,

@@ -101,7 +101,8 @@ def test_what_the_answer_said_is_not_said_again() -> None:
         (
             one_rank(1_000, at_us=1_000),
             {},
-            " exposed-communication was not selected, or saw less to save than its thresholds ask.",
+            " exposed-communication was not selected, or less can be saved than its thresholds "
+            "ask for.",
         ),
     ],
 )
@@ -125,10 +126,10 @@ def test_rules_that_lack_data_are_named_by_what_they_lack() -> None:
     assert content.unchecked(analysed(two, **skipped)) == [
         "jitter, straggler: 2 operations, needs 10",
         "late-root: no root is known",
-        "2 rules do not concern what ran: see --format json.",
+        "2 rules do not apply to what ran: see --format json.",
     ]
     assert content.unchecked(analysed(two, **{"late-sender": "0 sends"})) == [
-        "1 rule does not concern what ran: see --format json."
+        "1 rule does not apply to what ran: see --format json."
     ]
     assert content.unchecked(analysed(two)) == []
 
@@ -138,7 +139,7 @@ def test_rules_of_gpus_concern_no_cpu() -> None:
     (named,) = content.unchecked(analysed(Tiny(backend="nccl"), **skipped))
     assert named == "launch-gap: nothing ran on a GPU"
     (counted,) = content.unchecked(analysed(Tiny(backend="gloo"), **skipped))
-    assert counted.startswith("1 rule does not concern")
+    assert counted.startswith("1 rule does not apply")
 
 
 def test_what_rules_concern_is_said_of_rules_that_there_are() -> None:

@@ -70,7 +70,8 @@ class TestTheP2PPuzzle:
         (finding,) = uneven(trace)
         assert finding.summary == (
             "cuda:0 → cuda:2 copies at 7.5 GB/s even alone (SYS: across CPU sockets), "
-            "cuda:0 → cuda:4 at 47 (NV2: 2 NVLinks), cuda:0 → cuda:1 at 93 (NV4: 4 NVLinks)"
+            "cuda:0 → cuda:4 at 47 GB/s (NV2: 2 NVLinks), "
+            "cuda:0 → cuda:1 at 93 GB/s (NV4: 4 NVLinks)"
         )
         assert finding.confidence == "high"
         assert [reason.partition(":")[0] for reason in finding.ruled_out] == [
@@ -85,7 +86,9 @@ class TestTheP2PPuzzle:
     def test_what_would_be_faster(self, trace: Measures) -> None:
         (finding,) = detours(trace)
         assert "cuda:0 → cuda:2 copies at 7.5 GB/s" in finding.summary
-        assert "over pinned host memory they would reach 12 (assuming PCIe 3" in finding.summary
+        assert (
+            "over pinned host memory they would reach 12 GB/s (assuming PCIe 3" in finding.summary
+        )
         assert finding.confidence == "low", "an assumption"
         assert "cuda:1 or cuda:4 has NVLinks to cuda:2" in finding.advice
         assert "4.2 to 6.3 times the direct copy" in finding.advice
@@ -183,7 +186,7 @@ class TestUnevenP2PBandwidth:
         fast = [(0, gpu, 1000 * gpu, FAST_US) for gpu in range(1, 5)]
         slow = [(0, gpu, 6000 * (gpu - 4), 5300) for gpu in (5, 6)]
         (finding,) = uneven(peers(*fast, *slow))
-        assert "cuda:0 → cuda:5 and cuda:0 → cuda:6 copies at" in finding.summary
+        assert "cuda:0 → cuda:5 and cuda:0 → cuda:6 copy at" in finding.summary
         assert "4 pairs at 93" in finding.summary
 
 
@@ -193,7 +196,7 @@ class TestDetourBeatsDirect:
     def test_a_measured_relay(self) -> None:
         (finding,) = detours(peers((0, 1, 0, 450), (1, 2, 2000, 900), self.DIRECT))
         assert finding.confidence == "high"
-        assert "over cuda:1 they would reach 44.4 (both hops measured here)" in finding.summary
+        assert "over cuda:1 they would reach 44.4 GB/s (both hops measured here)" in finding.summary
         assert numbers(finding)["over cuda:1, one tensor at a time"] == pytest.approx(29.6, abs=0.1)
         assert finding.cost_ns == pytest.approx(10 * (5300 - 900) * 1000)
 
@@ -204,7 +207,7 @@ class TestDetourBeatsDirect:
     def test_a_recorded_relay_counts_its_nvlinks_as_those_measured(self) -> None:
         links = topology(GPU0_GPU1="NV4", GPU1_GPU2="NV2", GPU0_GPU2="SYS")
         (finding,) = detours(peers((0, 1, 0, 450), self.DIRECT, topology=links))
-        assert "over cuda:1 they would reach 44.4 (by the recorded links)" in finding.summary
+        assert "over cuda:1 they would reach 44.4 GB/s (by the recorded links)" in finding.summary
         assert finding.confidence == "medium"
 
     def test_a_second_hop_that_is_known_to_be_slow_is_not_offered(self) -> None:
@@ -230,7 +233,9 @@ class TestDetourBeatsDirect:
                 destination="cuda:2",
             )
         (finding,) = detours(run.trace())
-        assert "over pinned host memory they would reach 20 (as pinned copies" in finding.summary
+        assert (
+            "over pinned host memory they would reach 20 GB/s (as pinned copies" in finding.summary
+        )
         assert finding.confidence == "medium"
 
     def test_nobody_stages_what_is_fast(self) -> None:

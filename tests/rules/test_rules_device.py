@@ -129,7 +129,7 @@ def test_a_host_that_stalls_is_told_with_what_it_did() -> None:
     run.step(0, 0, 40, 4950, label="loading")
     (finding,) = found(run.trace(), "launch-gap")
     assert "host stalls 2 times for over 1 ms" in finding.summary
-    assert finding.summary.endswith("8.01 ms, mostly in 'loading'")
+    assert finding.summary.endswith("8.01 ms in all, mostly in 'loading'")
     assert finding.cost_ns == 8_010_000
     assert "5 ms from 25 µs after" in finding.advice
 

@@ -144,7 +144,7 @@ class TestLatencyBound:
 
     def test_what_it_saves(self) -> None:
         (finding,) = found(self.run(60, 2), "latency-bound")
-        assert "60 all_reduce of 8 kB each follow each other" in finding.summary
+        assert "60 all_reduces of 8 kB each follow one another" in finding.summary
         assert finding.cost_ns == pytest.approx(59 * (20_000 + 2_000), rel=0.02)
 
     @pytest.mark.parametrize(("small", "pause_us"), [(60, 25), (9, 2)])
@@ -189,7 +189,7 @@ class TestLatencyBound:
         sizes = [*self.LARGE, *[8_000] * 60]
         times = [20 + size / 1e5 for size in self.LARGE] + [10.0, 20.0, 90.0] * 20
         (finding,) = found(all_reduces(times, sizes=sizes, pause_us=2).trace(), "latency-bound")
-        assert "60 all_reduce of 8 kB each follow each other" in finding.summary
+        assert "60 all_reduces of 8 kB each follow one another" in finding.summary
         assert finding.cost_ns == pytest.approx(60 * (40_000 + 2_000), rel=0.02)
 
 
@@ -303,7 +303,7 @@ class TestWrongAlgorithm:
         self, environment: dict[str, str], took: float, size: int
     ) -> None:
         (finding,) = found(self.pinned(took * 10, size, **environment), "wrong-algorithm")
-        assert f"NCCL_PROTO={environment['NCCL_PROTO']} holds NCCL" in finding.summary
+        assert f"NCCL_PROTO={environment['NCCL_PROTO']} keeps NCCL" in finding.summary
         assert "unset NCCL_PROTO " in finding.advice
 
     @pytest.mark.parametrize(

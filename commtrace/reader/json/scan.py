@@ -158,7 +158,7 @@ class _Reading:
             tail = f", its last {document.unfinished:,} unfinished" if document.unfinished else ""
             self._note(
                 "truncated",
-                f"{problem}: analysed is what came before, {source.read:,} bytes of JSON{tail}",
+                f"{problem}: what came before is analysed, {source.read:,} bytes of JSON{tail}",
             )
         elif source.problem:
             self._note("damaged", f"{source.problem}; every event could be read")

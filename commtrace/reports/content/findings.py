@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commtrace.reports.content.prose import clause
 from commtrace.reports.content.saving import saving
 from commtrace.reports.content.tables import more
 from commtrace.units import clean
@@ -70,14 +71,22 @@ def _related(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
         if times > 1:
             yield f"{rule} ({times}×)"
         else:
-            yield rule if first.summary == cause.summary else f"{rule} ({clean(first.summary)})"
+            said = clause(clean(first.summary, 400))
+            yield rule if first.summary == cause.summary else f"{rule} ({said})"
+
+
+def _place(finding: Finding) -> Iterator[str]:
+    """The label that it lies in; what is no label but before a call, the summary says."""
+    if finding.place and not (
+        finding.place.startswith("before ") and finding.place in finding.summary
+    ):
+        yield f"in '{clean(finding.place, 40)}'"
 
 
 def _text(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> FindingText:
-    place = [f"in '{clean(finding.place, 40)}'"] if finding.place else []
     lines = [
         *filter(None, [saving(finding, verdict)]),
-        " · ".join((*place, f"{finding.confidence} confidence", finding.rule)),
+        " · ".join((*_place(finding), f"{finding.confidence} confidence", finding.rule)),
         f"→ {clean(finding.advice, 400)}",
     ]
     if symptoms:

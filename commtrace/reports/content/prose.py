@@ -1,11 +1,21 @@
-"""A rule's documentation, taken apart for whoever lays it out."""
+"""A rule's documentation and sentences, taken apart for whoever lays them out."""
 
 from __future__ import annotations
 
+import re
 from inspect import cleandoc
 from itertools import groupby
 
-__all__ = ["first_line", "paragraphs"]
+__all__ = ["clause", "first_line", "paragraphs"]
+
+_ENOUGH = 60  # characters: what is shorter leads up to what follows
+
+
+def clause(text: str) -> str:
+    """What stands before a semicolon, if that is enough."""
+    heads = (text[: match.start()] for match in re.finditer("; ", text))
+    whole = (head for head in heads if head.count("(") == head.count(")"))
+    return next((head for head in whole if len(head) >= _ENOUGH), text)
 
 
 def first_line(documentation: str) -> str:

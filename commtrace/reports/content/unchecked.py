@@ -56,7 +56,7 @@ def unchecked(analysis: Analysis) -> list[str]:
     lines = [f"{', '.join(rules)}: {clean(reason, 200)}" for reason, rules in most_first]
     if rest := len(skipped) - sum(map(len, missed.values())):
         does = "does" if rest == 1 else "do"
-        lines.append(f"{counted(rest, 'rule')} {does} not concern what ran: see --format json.")
+        lines.append(f"{counted(rest, 'rule')} {does} not apply to what ran: see --format json.")
     return lines
 
 

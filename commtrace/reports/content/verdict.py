@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from commtrace.metrics.rank.devices import devices
 from commtrace.reports.content.findings import causes
+from commtrace.reports.content.prose import clause
 from commtrace.reports.content.ranges import answer
 from commtrace.reports.content.saving import saving
 from commtrace.reports.content.tables import exposed_share
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["verdict"]
 
-_ENOUGH = 60  # characters: what is shorter leads up to what follows
 _HIGH = 0.1  # of a device's time: as much exposed communication does not go without a word
 _LITTLE = 0.5  # of the exposed communication: less compute beside it cannot help much
 _HIDDEN = 0.8  # of the communication: some end of it is always exposed
@@ -39,21 +38,14 @@ def verdict(analysis: Analysis) -> list[str]:
     if summary in (answer(analysis) or ""):
         first = f"{which}: the answer above."
     else:
-        first = f"{which}: {_clause(summary)}"
+        first = f"{which}: {clause(summary)}"
     return [first, _remedy(top, analysis)]
 
 
 def _remedy(top: Finding, analysis: Analysis) -> str:
     saved = saving(top, analysis.verdict)
-    advice = f"→ {_clause(clean(top.advice, 400))}"
+    advice = f"→ {clause(clean(top.advice, 400))}"
     return f"{saved[0].upper()}{saved[1:]} {advice}" if saved else advice
-
-
-def _clause(text: str) -> str:
-    """What stands before a semicolon, if that is enough: the whole is with the findings."""
-    heads = (text[: match.start()] for match in re.finditer("; ", text))
-    whole = (head for head in heads if head.count("(") == head.count(")"))
-    return next((head for head in whole if len(head) >= _ENOUGH), text)
 
 
 def _reason(analysis: Analysis) -> list[str]:
@@ -73,4 +65,6 @@ def _reason(analysis: Analysis) -> list[str]:
     if most["overlapped_communication_ns"] >= _HIDDEN * communication:
         share = percent(most["overlapped_communication_ns"], communication)
         return [f"Of rank {most['rank']}'s communication {share} is hidden already."]
-    return ["exposed-communication was not selected, or saw less to save than its thresholds ask."]
+    return [
+        "exposed-communication was not selected, or less can be saved than its thresholds ask for."
+    ]
