@@ -12,6 +12,7 @@ __all__ = ["above_zero"]
 def above_zero(values: Float64) -> float:
     """The one-sided p of a t test of the mean; 1 for fewer than two values.
 
+    >>> import numpy as np
     >>> round(above_zero(np.array([1.0, 2.0, 3.0])), 4)
     0.0371
     """

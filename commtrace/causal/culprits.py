@@ -133,6 +133,9 @@ def modelled(run: Measures) -> bool:
     On GPUs the graph lacks waits of hosts that no trace shows: it tells where time went, not yet
     what would be saved.
     """
+    called = run.collectives
+    if not len(called) or not (called["device"] == "cpu").all():
+        return False
     try:
         return bool(run_graph(run).calls.on_cpu.all())
     except CannotLook:

@@ -248,7 +248,7 @@ def whatif(
         ReplayFormat, typer.Option(help="The report's format.")
     ] = ReplayFormat.text,
 ) -> None:
-    """What a change would save: the run replayed with it, rank by rank."""
+    """What a change would save: the run replayed with it."""
     from commtrace.reports.whatif import as_json, as_text
     from commtrace.run import load
 

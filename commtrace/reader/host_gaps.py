@@ -54,7 +54,8 @@ def _on_thread(
     under_way = union(launch, np.maximum(end, launch + 1))
     if not under_way[0].size:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
-    first, last = min(under_way[0][0], *starts[:1]), max(under_way[1][-1], *ends[-1:])
+    first = int(np.concatenate((under_way[0], starts)).min())
+    last = int(np.concatenate((under_way[1], ends)).max())
     begin, until = np.concatenate(([first], ends)), np.concatenate((starts, [last]))
     # The next that ends behind the gap's start has to begin before its end.
     at = np.searchsorted(under_way[1], begin, side="right")

@@ -81,7 +81,7 @@ class ExposedCommunication(Rule):
         self, found: pd.DataFrame, gain: int, hidden: float, run: Measures, on_top: int | None
     ) -> Finding:
         share = share_pct(gain, run)
-        exposed = float(found["exposed_ns"].median())
+        exposed = _exposed_ns(run)
         most, part = most_exposed(run)
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
@@ -155,6 +155,13 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
         for its in (as_measured(run), lag)
     )
     return alone, round(on_top)
+
+
+def _exposed_ns(run: Measures) -> float:
+    """The median device's exposed communication: the number that the table of devices has."""
+    rows = devices(run)
+    rows = rows[rows["compute_ns"].notna() & (rows["communication_ns"] > 0)]
+    return float(rows["exposed_communication_ns"].median())
 
 
 def _per_device(run: Measures) -> pd.DataFrame:

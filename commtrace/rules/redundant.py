@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 
+from commtrace.causal.culprits import modelled
+from commtrace.causal.edits import as_measured, needing_nobody, saved
+from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
@@ -69,7 +72,7 @@ class Redundant(Rule):
             (_twice, reduced_twice(run, rows)),
         ):
             for _, needless in found.groupby("communicator"):
-                cost = _exposed_ns(run, needless)
+                cost = _cost_ns(run, needless)
                 if worth_reporting(cost, run, self.min_step_share):
                     yield self._finding(run, say(needless), needless, cost)
 
@@ -78,13 +81,13 @@ class Redundant(Rule):
         count = needless["operation"].nunique()
         return self.finding(
             needless,
-            summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} exposed",
+            summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} to save",
             cost_ns=cost_ns,
             evidence=(
                 Evidence("needless operations", count, "operations", 0),
                 said.evidence,
                 Evidence(
-                    f"exposed, median of the ranks, {of_time(run)}",
+                    f"saved without them, {of_time(run)}",
                     share,
                     "%",
                     100 * self.min_step_share,
@@ -162,6 +165,15 @@ def _twice(needless: pd.DataFrame) -> _Said:
         "reduce over the larger group once, if both reduce the same tensor",
         "low",
     )
+
+
+def _cost_ns(run: Measures, rows: pd.DataFrame) -> int:
+    """What is saved without these operations: replayed on CPUs, else what is exposed of them."""
+    if not modelled(run):
+        return _exposed_ns(run, rows)
+    its, lag = run_graph(run), as_measured(run)
+    needless = np.isin(its.calls.operation, rows["operation"].unique())
+    return max(int(saved(run, lag, [needing_nobody(run, needless, lag)]).sum()), 0)
 
 
 def _exposed_ns(run: Measures, rows: pd.DataFrame) -> int:

@@ -160,7 +160,9 @@ def _by_messages(mine: pd.DataFrame) -> str | None:
     links = set(zip(source.tolist(), target.tolist(), strict=True))
     firsts = np.flatnonzero(np.diff(rank, prepend=-1))
     by_rank = {
-        int(rank[at[0]]): (sends[at], end[at]) for at in np.split(np.arange(rank.size), firsts[1:])
+        int(rank[at[0]]): (sends[at], end[at])
+        for at in np.split(np.arange(rank.size), firsts[1:])
+        if at.size
     }
     answers = {_shape(part, by_rank) for part in _connected(links)} if links else {None}
     return answers.pop() if len(answers) == 1 else None

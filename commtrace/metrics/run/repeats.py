@@ -21,7 +21,8 @@ _ALWAYS = 0.9
 def needless_barriers(rows: pd.DataFrame) -> pd.DataFrame:
     """Barriers right before or after a collective of their group that all wait in as well.
 
-    ``rows`` are ``sequences`` with their barriers, and so is what is returned.
+    And those behind each other there. ``rows`` are ``sequences`` with their barriers, and so is
+    what is returned.
     """
     holds = rows["op"].isin(SYNCHRONISING) & (rows["op"] != "barrier")
     beside = np.zeros(len(rows), np.bool_)
@@ -30,7 +31,11 @@ def needless_barriers(rows: pd.DataFrame) -> pd.DataFrame:
             rows["sequence"] == rows["sequence"].shift(by, fill_value=-1)
         )
         beside = beside | near.to_numpy()
-    return rows[(rows["op"] == "barrier").to_numpy() & beside]
+    is_barrier = (rows["op"] == "barrier").to_numpy()
+    changes = (np.diff(is_barrier, prepend=False)) | (rows["sequence"].diff() != 0).to_numpy()
+    in_a_row = pd.Series(is_barrier & beside).groupby(np.cumsum(changes)).transform("any")
+    needless: pd.DataFrame = rows[is_barrier & in_a_row.to_numpy()]
+    return needless
 
 
 def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
