@@ -38,7 +38,7 @@ _KIND = {
 }
 _KINDS = np.asarray([_KIND[name] for name in EDGES])
 _START, _END, _LAUNCH = (NODES.index(name) for name in ("start", "end", "launch"))
-_UNEXPLAINED_NS = 20_000  # a stream that stands still for longer: something that the trace lacks
+_UNEXPLAINED_NS = 20_000  # a stream that is idle for longer: something that the trace lacks
 
 
 def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:

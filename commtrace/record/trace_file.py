@@ -17,7 +17,7 @@ __all__ = ["TraceFile"]
 
 _ADOPTED = "the program ran a profiler of its own: this is what it wrote last, and no other steps"
 _NO_GROUP = "the program has no process group: rank and world size as it was started"
-_TOLD = ("backend", "steps", "seconds", "machine", "own_profiler", "notes")
+_KEPT = ("backend", "steps", "seconds", "machine", "own_profiler", "notes")
 
 
 class TraceFile:
@@ -95,8 +95,8 @@ class TraceFile:
         probed = [reading.to_dict() for reading in meeting.readings]
         with profile.unstoppable():
             export(self._path, {**facts, "clock_probe": probed}, partial=why_partial)
-        told = {name: facts[name] for name in _TOLD if name in facts}
-        self._written(meeting, {**told, "over": over})
+        kept = {name: facts[name] for name in _KEPT if name in facts}
+        self._written(meeting, {**kept, "over": over})
 
 
 def _run(since_ns: int) -> dict[str, Any]:

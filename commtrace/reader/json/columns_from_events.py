@@ -329,11 +329,11 @@ class Collector:
         self, batch: _Batch, row: int, category: str, place: dict[int, int], gpu_row: int = -1
     ) -> _Found:
         event = batch.events[row]
-        told = arguments.COMMUNICATION.one(event.args)
-        args = arguments.possible(told or Arguments())
-        if told is None:
+        known = arguments.COMMUNICATION.one(event.args)
+        args = arguments.possible(known or Arguments())
+        if known is None:
             self.unbelieved.add(1, _WRONG_ARGUMENTS)
-        elif args is not told:
+        elif args is not known:
             self.unbelieved.add(1, _IMPOSSIBLE)
         return _Found(
             place[id(event)],
@@ -362,7 +362,7 @@ def _lack(batch: _Batch, row: int) -> str:
 
 
 def _first(*columns: Int64) -> Int64:
-    """Row by row, the first value that is told."""
+    """Row by row, the first value that is known."""
     first, *others = columns
     for other in others:
         first = np.where(first == NULL, other, first)
