@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
+from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
@@ -77,15 +78,17 @@ class ColdStart(Rule):
             if len(cold) and worth_reporting(cost, run, self.min_step_share):
                 found.append((len(later), (cold, later, usual, cost)))
         for one in enough(found, self.others, "later operation", "of the same kind"):
-            yield self._finding(*one)
+            yield self._finding(run, *one)
 
     def _finding(
-        self, cold: pd.DataFrame, later: pd.DataFrame, usual: float, cost_ns: int
+        self, run: Measures, cold: pd.DataFrame, later: pd.DataFrame, usual: float, cost_ns: int
     ) -> Finding:
         op = str(cold["op"].iloc[0])
         time = float(cold["time_ns"].median())
         what = "group" if cold["peer"].isna().all() else "pair"
         groups = f"a {what}" if len(cold) == 1 else f"{len(cold)} {what}s"
+        if len(cold) == 1 and what == "group" and isinstance(cold["communicator"].iloc[0], str):
+            groups = spoken(run, cold["communicator"].iloc[0])
         return self.finding(
             cold,
             summary=(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -67,9 +68,9 @@ class Desync(Rule):
             here = rows[
                 (rows["communicator"] == communicator) & (rows["seq"] == seq) & (rows["nth"] == nth)
             ]
-            yield self._finding(here, int(seq), len(of_group))
+            yield self._finding(here, int(seq), len(of_group), spoken(run, str(communicator)))
 
-    def _finding(self, here: pd.DataFrame, seq: int, count: int) -> Finding:
+    def _finding(self, here: pd.DataFrame, seq: int, count: int, group: str) -> Finding:
         called = here.groupby("said")["rank"].apply(lambda ranks: tuple(sorted(ranks)))
         common = max(called, key=lambda ranks: (len(ranks), -min(ranks)))
         odd = sorted({*here["rank"]} - {*common})
@@ -79,7 +80,7 @@ class Desync(Rule):
         )
         return self.finding(
             here,
-            summary=cut(f"ranks disagree on operation {seq} of a group: {said}", 200),
+            summary=cut(f"ranks disagree on operation {seq} of {group}: {said}", 200),
             ranks=tuple(odd),
             cost_ns=0,
             evidence=(
