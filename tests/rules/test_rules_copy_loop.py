@@ -75,8 +75,8 @@ def written(path: Path, count: int, *, launches: bool) -> Measures:
 def test_a_tensor_that_is_fetched_element_by_element(tmp_path: Path) -> None:
     (finding,) = found(written(tmp_path, 4096, launches=True))
     assert finding.summary == (
-        "4,096 copies of 4 bytes to the host, one by one, stall rank 0's cuda:0 41.5 µs each: "
-        "170 ms"
+        "4,096 copies of 4 bytes to the host, one by one, stall rank 0's cuda:0 for 41.5 µs each: "
+        "170 ms in all"
     )
     assert number(finding, "idle beside them") == 4095 * 41_500
     assert finding.cost_ns == round(4095 * 41_500 * 4095 / 4096)
