@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, ranges
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, MEET, QUEUE, TRANSFER, WAIT
-from commtrace.causal.edits import as_measured, step_times
+from commtrace.causal.edits import as_measured, step_ends
 from commtrace.causal.graph import Graph, replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
@@ -121,8 +121,8 @@ class _Way:
 
 
 def _way(run: Measures, lag_ns: Int64) -> _Way:
-    its, lags = run_graph(run), lag_ns[:, None]
-    time, measured = replay(its.graph, lags)[:, 0], its.graph.time_ns
+    its = run_graph(run)
+    time, measured = replay(its.graph, lag_ns[:, None])[:, 0], its.graph.time_ns
     joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
     done = np.concatenate((its.ends[-1], joint))
     last = int(done[time[done].argmax()])
@@ -134,7 +134,7 @@ def _way(run: Measures, lag_ns: Int64) -> _Way:
     end = np.append(time[target], time[first])
     since = np.append(measured[source], its.begin_ns)
     until = np.append(measured[target], measured[first])
-    ends = np.maximum.accumulate(step_times(run, lags)[:, 0])
+    ends = np.maximum.accumulate(step_ends(run, [lag_ns])[:, 0])
     bounds = np.concatenate(([its.begin_ns], ends))
     left, right = np.maximum(start, bounds[0]), np.minimum(end, bounds[-1])
     inside = np.flatnonzero(right > left)
@@ -170,7 +170,7 @@ def _cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, 
     last = np.searchsorted(bounds, end, side="left") - 1
     count = last - first + 1
     of = np.repeat(np.arange(start.size), count)
-    at = first[of] + np.arange(of.size) - np.repeat(np.cumsum(count) - count, count)
+    at = ranges(first, count)
     return of, at, np.maximum(start[of], bounds[at]), np.minimum(end[of], bounds[at + 1])
 
 
