@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import Int64, ranges
 
-__all__ = ["DROPPED", "Graph", "replay"]
+__all__ = ["DROPPED", "Graph", "longest_way", "replay"]
 
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
@@ -117,3 +117,19 @@ def replay(graph: Graph, lags: Int64) -> Int64:
         time[nodes] = np.maximum.reduceat(arrived, begins, axis=0)
     at: Int64 = time[plan.roots] + behind
     return at
+
+
+def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64:
+    """The edges of the longest way to a node, the last one first, of a graph replayed."""
+    before = time_ns[graph.source]
+    binding = np.flatnonzero(before + lag_ns == time_ns[graph.target])
+    # Of several to one node the one from the latest moment, and of those the first.
+    binding = binding[np.lexsort((-binding, before[binding], graph.target[binding]))]
+    into = np.full(graph.time_ns.size, -1)
+    into[graph.target[binding]] = binding
+    edges, source = into.tolist(), graph.source.tolist()
+    way: list[int] = []
+    while (edge := edges[node]) >= 0:
+        way.append(edge)
+        node = source[edge]
+    return np.asarray(way, dtype=np.int64)
