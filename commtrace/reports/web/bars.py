@@ -23,6 +23,7 @@ NAMES = {
 """What each kind is called; its key is the class that colours it."""
 
 _WIDTH = 1000  # units: a bar is stretched
+_MANY = 24  # bars stand closer
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Bar:
 def bars(rows: Iterable[Bar], whole: float, label: str) -> Markup:
     """Bars on one scale, which ends at ``whole``."""
     scale = _WIDTH / whole if whole > 0 else 0
-    return tag(
-        "div", *(_bar(row, scale) for row in rows), class_="bars", role="group", aria_label=label
-    )
+    drawn = [_bar(row, scale) for row in rows]
+    classes = "bars dense" if len(drawn) > _MANY else "bars"
+    return tag("div", *drawn, class_=classes, role="group", aria_label=label)
 
 
 def legend(kinds: Iterable[str]) -> Markup:

@@ -118,7 +118,7 @@ def _by_dimension(run: Measures) -> Markup | None:
     named = table.astype({"dimension": object, "op": object}).fillna({"dimension": ""})
     sums = named.groupby(["dimension", "op"], dropna=False)[
         ["count", "duration_ns_total", "wait_ns_total"]
-    ].sum()
+    ].sum(min_count=1)
     sums = sums.sort_values("duration_ns_total", ascending=False).reset_index()
     drawn = [_dimension(row, present * steps) for row in rows(sums.head(_MOST_DIMENSIONS))]
     longest = max(sum(part.length for part in bar.parts) for bar in drawn)
@@ -137,12 +137,15 @@ def _by_dimension(run: Measures) -> Markup | None:
 def _dimension(row: dict[str, Any], shares: int) -> Bar:
     total = row["duration_ns_total"] / shares
     wait = min(row["wait_ns_total"] or 0, row["duration_ns_total"]) / shares
-    name = f"{clean(row['dimension'], 24)} {clean(row['op'], 24)}".strip()
+    op = clean(row["op"], 24) if row["op"] else "unknown operation"
+    name = f"{clean(row['dimension'], 24)} {op}".strip()
     parts = [
         Part("transfer", total - wait, f"transfer {duration(round(total - wait))}"),
         Part("wait", wait, f"waiting {duration(round(wait))}"),
     ]
-    return Bar(name, parts, f"{duration(round(total))}, {percent(wait, total)} waiting")
+    known = row["wait_ns_total"] is not None
+    waiting = f"{percent(wait, total)} waiting" if known else "waiting unknown"
+    return Bar(name, parts, f"{duration(round(total))}, {waiting}")
 
 
 def _critical(run: Measures) -> Markup | None:
