@@ -32,7 +32,8 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     used, at_gap = np.unique(gap[waited], return_inverse=True)
     # What its thread waited for was done when that ran on, however late gloo notes it.
     ended_ns = mine.end_ns.copy()
-    ended_ns[waited] = np.minimum(ended_ns, np.maximum(gaps.end_ns[gap], mine.start_ns))[waited]
+    woken_ns = np.maximum(gaps.end_ns[gap[waited]], mine.start_ns[waited])
+    ended_ns[waited] = np.minimum(ended_ns[waited], woken_ns)
     resume_ns = gaps.start_ns[used].copy()
     np.maximum.at(resume_ns, at_gap, ended_ns[waited])
     resume_ns = np.minimum(resume_ns, np.maximum(gaps.end_ns, gaps.start_ns)[used])

@@ -39,7 +39,9 @@ class Gaps:
         order = np.lexsort((start_ns, place))
         place, start_ns, end_ns = place[order], start_ns[order], end_ns[order]
         gap = Moments(place, start_ns).last(at, called_ns)
-        inside = (gap >= 0) & (called_ns < end_ns[gap]) & (called_ns > start_ns[gap])
+        known = gap >= 0
+        gap, at, called_ns = gap[known], at[known], called_ns[known]
+        inside = (called_ns < end_ns[gap]) & (called_ns > start_ns[gap])
         places = np.concatenate((place, at[inside]))
         starts = np.concatenate((start_ns, called_ns[inside]))
         ends = np.concatenate((end_ns, end_ns[gap[inside]]))
