@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cause_of", "doubt_of", "excess"]
 
+_EXPLAINED = 0.9  # of the starts on GPUs
 _FOREIGN = 0.15  # of the cores
 _FIGHT = 1.36  # so much longer operators take that fight for a core
 
@@ -79,7 +80,7 @@ def doubt_of(
     """Why it may not be the ranks that are slow.
 
     Processes that fight for cores look like it, though not ``in_spikes``, what else runs on
-    these, as the recording says, and clocks that differ.
+    these, as the recording says, clocks that differ, and waits of GPUs that the trace lacks.
     """
     foreign = foreign_load(run)
     if foreign is not None and foreign >= _FOREIGN:
@@ -90,6 +91,9 @@ def doubt_of(
     error = _clock_error_ns(run) * np.unique(its.calls.operation[mine]).size
     if saved_ns < error:
         return f"the clocks' errors in its operations add up to {ms(error)}"
+    if its.explained < _EXPLAINED:
+        share = f"{100 * its.explained:.0f} %"
+        return f"the trace shows for {share} of the GPUs' work what it waited for"
     if in_spikes or cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None
     mine = mine & ~np.isnan(work.typical_ns[:, HOSTS])

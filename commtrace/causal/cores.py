@@ -25,9 +25,11 @@ FULL = 0.85
 def cores_used(run: Measures) -> float | None:
     """The share of the busiest host's cores that operators and transfers fill, if that is known.
 
-    Only a recording's manifest says how many cores its ranks may use.
+    Only a recording's manifest says how many cores its ranks may use. None where GPUs communicate.
     """
     its = run_graph(run)
+    if not its.calls.on_cpu.all():
+        return None
     begin, end = its.begin_ns, int(its.end_ns.max())
     used: dict[object, float] = {}
     hosts = dict(zip(integers(run.ranks["rank"]).tolist(), run.ranks["host"], strict=True))

@@ -124,13 +124,20 @@ def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
 
 
 def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
-    """These calls (a flag for each) move nothing, and nothing waits for them but a run's end."""
+    """These calls (a flag for each) move nothing, and nothing waits for them but a run's end.
+
+    On GPUs what waited for one waits for what that had waited for itself: another on its stream.
+    """
     its = run_graph(run)
     lag: Int64 = lag_ns.copy()
-    kind = its.graph.kind
+    kind, time = its.graph.kind, its.graph.time_ns
     call, source = its.call_of[its.graph.target], its.call_of[its.graph.source]
-    mine, out = (call >= 0) & which[call], (source >= 0) & which[source]
-    lag[mine & np.isin(kind, (LAUNCH, TRANSFER))] = 0
+    lag[(call >= 0) & which[call] & (kind == LAUNCH)] = 0
+    moves = np.flatnonzero((call >= 0) & which[call] & (kind == TRANSFER))
+    arrived = (time[its.started] - time[its.met])[call[moves]]
+    lag[moves] = np.where(its.calls.on_cpu[call[moves]], 0, arrived)
+    on_cpu = which & its.calls.on_cpu
+    mine, out = (call >= 0) & on_cpu[call], (source >= 0) & on_cpu[source]
     lag[(mine & (kind == QUEUE)) | (out & np.isin(kind, (QUEUE, JOIN)))] = DROPPED
     return lag
 

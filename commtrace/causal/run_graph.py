@@ -37,7 +37,8 @@ class RunGraph:
     nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
     last rank. ``segment`` is, of edges of the kinds in OWN, the call whose segment it is part of,
     the next of its rank; -1 behind the last. ``operation`` is the code of the column ``op``
-    that an edge is of, -1 for a rank's own.
+    that an edge is of, -1 for a rank's own. ``explained`` is the share of starts on GPUs that
+    follow what an edge says they waited for; 1 without GPUs.
     """
 
     graph: Graph
@@ -51,6 +52,7 @@ class RunGraph:
     begin_ns: int
     segment: Int64
     operation: Int64
+    explained: float
 
     @cached_property
     def end_ns(self) -> Int64:
@@ -112,6 +114,7 @@ def run_graph(run: Measures) -> RunGraph:
         _begin(run, mine),
         segment,
         _operation(run, mine, graph, made),
+        made.explained / made.starts if made.starts else 1.0,
     )
 
 

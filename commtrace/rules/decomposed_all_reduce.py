@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from commtrace.causal.chance import at_least
 from commtrace.causal.excess import counts, factors, in_words, ruled_out, source, spread
-from commtrace.causal.lateness import chance
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
 from commtrace.metrics.run.whole import worth_reporting
@@ -141,7 +141,7 @@ class DecomposedAllReduce(Rule):
         if once.how == "expected" or len(pair.times) == 1 or not _clear(pair, once):
             return "low"
         many = min(len(pair.times), once.count) >= self.few
-        many = many and chance(_longer(pair, once), len(pair.times), 0.5) <= _SIGNIFICANT
+        many = many and at_least(_longer(pair, once), len(pair.times), 0.5) <= _SIGNIFICANT
         # One rank's times hold its waiting, too.
         return "high" if many and once.how == "measured" and ranks > 1 else "medium"
 
