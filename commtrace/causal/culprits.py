@@ -62,11 +62,12 @@ class Culprit:
     """Ranks that together delay a run, by ``saved_ns`` alone and ``on_top_ns`` after those before.
 
     ``steps_ns`` is what each step is shorter without (on top), ``noise_ns`` the scatter of that.
-    ``p_value`` is the chance that it is not in every step, corrected for the ranks tried;
-    ``spikes`` are the steps in which it is, if it is in few. ``others_ns`` is the most that any
-    other rank alone saves. ``cause`` is one of CAUSES, or None; ``parts_ns`` their excess over
-    what is typical, summed; ``call`` the call before which most of it is, a row of the graph's.
-    ``waits`` are the others' for them. ``doubt`` says why it is not sure.
+    ``persistent`` says that it delays every step, beyond chance and noise: ``p_value`` is the
+    chance that it does not, corrected for the ranks tried. ``spikes`` are the steps in which it
+    does, if these are few. ``others_ns`` is the most that any other rank alone saves. ``cause``
+    is one of CAUSES, or None; ``parts_ns`` their excess over what is typical, summed; ``call`` the
+    call before which most of it is, a row of the graph's. ``waits`` are the others' for them.
+    ``doubt`` says why it is not sure.
     """
 
     ranks: tuple[int, ...]
@@ -76,6 +77,7 @@ class Culprit:
     steps_ns: Int64
     noise_ns: float
     p_value: float
+    persistent: bool
     spikes: tuple[int, ...]
     others_ns: int
     cause: Cause | None
@@ -83,12 +85,6 @@ class Culprit:
     call: int
     waits: Waits
     doubt: str | None
-
-    @property
-    def persistent(self) -> bool:
-        """Whether it delays every step, beyond chance and noise."""
-        every = bool((self.steps_ns > 2 * self.noise_ns).all()) and self.steps_ns.size > 1
-        return self.p_value < _CHANCE or every
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +113,10 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
-        who = suspects(run, left, lag, least)
-        if who is None:
-            break
-        culprit = _weighed(run, who, len(ranks))
-        if not (culprit.persistent or culprit.spikes):
+        weighed = ((who, _weighed(run, who, len(ranks))) for who in suspects(run, left, lag, least))
+        sure = ((who, its) for who, its in weighed if its.persistent or its.spikes)
+        who, culprit = next(sure, (None, None))
+        if who is None or culprit is None:
             break
         found.append(culprit)
         taken += who.ranks
@@ -159,6 +154,9 @@ def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
     after = step_ns(run, [who.lag_ns])
+    whole = steps[:-1] if run_graph(run).is_cut else steps
+    # What is cut saves less, never more: either way of counting it is safe.
+    p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in (whole, steps)))
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
@@ -166,7 +164,8 @@ def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
         replayed_step_ns=int(np.median(after)),
         steps_ns=steps,
         noise_ns=noise,
-        p_value=min(above_zero(steps.astype(np.float64)) * ranks, 1.0),
+        p_value=p_value,
+        persistent=_persistent(whole, noise, _least_noise_ns(run), p_value),
         spikes=tuple(np.flatnonzero(big).tolist()) if few else (),
         others_ns=who.others_ns,
         cause=cause,
@@ -175,6 +174,14 @@ def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
         waits=_waits(run, who.ranks),
         doubt=doubt_of(run, who.ranks, int(steps.sum()), cause, in_spikes=few),
     )
+
+
+def _persistent(steps: Int64, noise_ns: float, least_noise_ns: int, p_value: float) -> bool:
+    """Few steps may agree by chance on what is no more than noise."""
+    if steps.size > 1 and bool((steps > 2 * noise_ns).all()):
+        return True
+    enough = steps.size >= _MANY_STEPS or float(np.median(steps)) > least_noise_ns
+    return p_value < _CHANCE and enough
 
 
 def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
@@ -200,6 +207,8 @@ def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
     mine = np.isin(its.calls.rank, ranks)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
     by_step = np.bincount(steps, weights=work.excess_ns[mine]) / len(ranks)
+    if its.is_cut and by_step.size > 1:
+        by_step = by_step[1:]  # what was before the first call is cut, too
     return max(_scatter(by_step), _least_noise_ns(run))
 
 

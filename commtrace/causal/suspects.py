@@ -56,8 +56,8 @@ class _Kind:
     only_idle: bool
 
 
-def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> Suspects | None:
-    """Those of the ranks ``left`` whose typical work saves most, at least so much in all.
+def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> list[Suspects]:
+    """Those of the ranks ``left`` whose typical work saves at least so much in all, the most first.
 
     On CPUs also if they are only idle as long as is typical: where processes share cores what
     they compute takes long by turns.
@@ -82,7 +82,7 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
         )
     way = _critical_edges(run, lag_ns)
     found = [_of_kind(run, left, lag_ns, least_ns, kind, way) for kind in kinds]
-    return max((one for one in found if one), key=lambda one: int(one.steps_ns.sum()), default=None)
+    return sorted((one for one in found if one), key=lambda one: -int(one.steps_ns.sum()))
 
 
 def _of_kind(
