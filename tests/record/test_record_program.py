@@ -142,7 +142,10 @@ def test_a_script_as_torchrun_would_start_it(train: str, tmp_path: Path, ranks_o
     assert not ranks_of(out)
 
 
-def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("preloaded")
+def test_a_module_without_group_or_steps_is_recorded_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "go.py").write_text(
         "import os, sys, torch\n"
@@ -150,10 +153,9 @@ def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> No
         "print(sys.argv[1], __package__, os.environ['LOCAL_RANK'], os.environ['GROUP_RANK'])\n"
         "print(os.environ.get('OMP_NUM_THREADS'))\n"
     )
-    words = command("-n", 1, "-o", "out", "--", "-m", "mine.go", "--flag")
-    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True, env=own)
-    out = tmp_path / "out"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    out = record_program(["-m", "mine.go", "--flag"], world_size=1, out=Path("out"))
     assert (out / "rank0.log").read_text() == "--flag mine 0 0\nNone\n"
     (told,) = manifest(out)["ranks"]
     assert told["steps"] is None
