@@ -86,5 +86,5 @@ def test_a_stall_once_is_a_spike(training: Make) -> None:
 
 
 def test_one_rank_has_nobody_to_be_held_against(training: Make) -> None:
-    with pytest.raises(CannotLook, match="needs several ranks"):
+    with pytest.raises(CannotLook, match="several ranks"):
         culprits(training(uneven, ranks=1), SHARE)
