@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 __all__ = [
     "as_measured",
     "even",
+    "first_only",
+    "joined",
     "needing_nobody",
     "saved",
     "step_times",
     "transferring",
+    "transferring_less",
     "typical",
     "typically_idle",
     "without_waits",
@@ -117,6 +120,31 @@ def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
     return lag
 
 
+def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Int64) -> Int64:
+    """Calls that follow one another are one, the last: a flag and a time for each.
+
+    ``gone`` are those that are no more; ``later`` are all behind the first of their row, which
+    need no work of the host. Those of a row that stay take the time that is given.
+    """
+    its = run_graph(run)
+    lag = needing_nobody(run, gone, lag_ns)
+    edges, column = own_edges(its)
+    mine = edges[(column == HOSTS) & later[its.segment[edges]]]
+    lag[mine] = 0
+    return transferring(run, ~gone & (time_ns > 0), time_ns, lag)
+
+
+def first_only(run: Measures, first: Bool, second: Bool, time_ns: float, lag_ns: Int64) -> Int64:
+    """The second of two calls (a flag for each) is no more, and the first takes that time."""
+    its = run_graph(run)
+    lag = transferring(run, first, np.full(first.size, time_ns), lag_ns)
+    edges, column = own_edges(its)
+    lag[edges[(column == HOSTS) & second[its.segment[edges]]]] = 0
+    call = its.call_of[its.graph.target]
+    lag[(call >= 0) & second[call] & np.isin(its.graph.kind, (LAUNCH, TRANSFER))] = 0
+    return lag
+
+
 def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Int64) -> Int64:
     """The transfers of these calls (a flag and a time for each) take that long."""
     its = run_graph(run)
@@ -125,6 +153,16 @@ def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Int64) ->
     call = its.call_of[its.graph.target[edges]]
     mine = which[call] & (call >= 0)
     lag[edges[mine]] = np.rint(time_ns[call[mine]]).astype(np.int64)
+    return lag
+
+
+def transferring_less(run: Measures, less_ns: Int64, lag_ns: Int64) -> Int64:
+    """The transfers of calls take so much less (a time for each), as far as they take that long."""
+    its = run_graph(run)
+    lag: Int64 = lag_ns.copy()
+    edges = np.flatnonzero(its.graph.kind == TRANSFER)
+    less = less_ns[its.call_of[its.graph.target[edges]]]
+    lag[edges] = np.where(less > 0, np.maximum(lag[edges] - less, 0), lag[edges])
     return lag
 
 
