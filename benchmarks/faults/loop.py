@@ -94,7 +94,7 @@ class Loop:
         for rank in self.everyone:
             self.host[rank] += 5
             if self.host_leads:
-                self._blocks(rank, before[rank], "cudaEventSynchronize")
+                self._blocks(rank, before[rank], "cudaEventSynchronize", recorded=begun[rank])
             else:
                 self._blocks(rank, self._device(rank))
             at = begun[rank] + self.clock_us[rank]
@@ -252,13 +252,26 @@ class Loop:
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────
 
-    def _blocks(self, rank: int, until: float, call: str = "cudaDeviceSynchronize") -> None:
-        """The host waits in a call of CUDA, or of gloo's in none, until something is done."""
+    def _blocks(
+        self,
+        rank: int,
+        until: float,
+        call: str = "cudaDeviceSynchronize",
+        recorded: float | None = None,
+    ) -> None:
+        """The host waits in a call of CUDA, or of gloo's in none, until something is done.
+
+        For an event that was ``recorded`` at a time, that is known, as commtrace records it.
+        """
         took = max(until - self.host[rank], 0.0)
         if not self.gloo:
-            self.run.blocking_call(
-                rank, call, *self._when(rank, self.host[rank], took), step=self.number
-            )
+            when = self._when(rank, self.host[rank], took)
+            more = {"step": self.number}
+            if recorded is not None:
+                more["correlation"] = self.number
+                at = BASE_NS + round(1e3 * (recorded + self.clock_us[rank]))
+                self.run.synchronisation(rank, "Event Sync", when[0], recorded_ns=at, **more)
+            self.run.blocking_call(rank, call, *when, **more)
         self.host[rank] += took
 
     def _device(self, rank: int) -> float:
