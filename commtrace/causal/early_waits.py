@@ -11,7 +11,7 @@ import pandas as pd
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.causal.builder import JOIN, WAIT
 from commtrace.causal.calls import Calls
-from commtrace.causal.device_work import Timeline
+from commtrace.causal.moments import Moments
 from commtrace.causal.run_graph import run_graph
 from commtrace.matching import on_run_clock
 from commtrace.measures import measure
@@ -104,20 +104,20 @@ class _Hosts:
     def within(self, which: Bool, call: Int64) -> Bool:
         """Whether some calls were made by some of the operators."""
         rows = np.flatnonzero(which)
-        moments = Timeline(self._of[rows], self._start_ns[rows])
+        moments = Moments(self._of[rows], self._start_ns[rows])
         at = moments.last(self._thread[call], self._calls.launch_ns[call])
         return np.append(self._end_ns[rows], NULL)[at] > self._calls.launch_ns[call]
 
     def backward_end_ns(self, call: Int64, after_ns: Int64) -> Int64:
         """When a call's thread began something else than the backward pass, after a time."""
         rows = np.flatnonzero(self._others)
-        at = Timeline(self._of[rows], self._start_ns[rows]).next(self._thread[call], after_ns)
+        at = Moments(self._of[rows], self._start_ns[rows]).next(self._thread[call], after_ns)
         return np.append(self._start_ns[rows], _FAR)[at]
 
     def next_call_ns(self, call: Int64, after_ns: Int64) -> Int64:
         """When a call's thread called the next operation, after a time."""
         launch_ns = self._calls.launch_ns
-        at = Timeline(self._thread, launch_ns).next(self._thread[call], after_ns)
+        at = Moments(self._thread, launch_ns).next(self._thread[call], after_ns)
         return np.append(launch_ns, _FAR)[at]
 
     def step_end_ns(self, call: Int64) -> Int64:

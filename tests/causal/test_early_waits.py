@@ -38,7 +38,10 @@ def trained(
                 launch = BASE_NS + round(1e3 * (at + 3_000))
                 run.collective(
                     *(rank, "all_reduce", at + 3_020, 970),
-                    **{"size": 1 << 22, "asynchronous": 1, "thread": 1, "launch_ns": launch},
+                    size=1 << 22,
+                    asynchronous=1,
+                    thread=1,
+                    launch_ns=launch,
                 )
                 run.gap(rank, at + 3_000, 992)
                 at += 4_000
