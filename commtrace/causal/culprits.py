@@ -12,6 +12,7 @@ from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import as_measured, even, saved, step_ns, typical, typically_idle
+from commtrace.causal.graph import replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.causal.suspects import Suspects, suspects
@@ -116,7 +117,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         who = suspects(run, left, lag, least)
         if who is None:
             break
-        culprit = _weighed(run, who, len(ranks))
+        culprit = _weighed(run, who, len(ranks), lag)
         if not (culprit.persistent or culprit.spikes):
             break
         found.append(culprit)
@@ -148,7 +149,8 @@ def evened(run: Measures, min_share: float) -> Int64:
     return saved(run, known.lag_ns, [even(run, known.lag_ns, but)])[:, 0]
 
 
-def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
+def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:
+    """The culprit that they are on top of the edits that made these lags."""
     measured = as_measured(run)
     edit = typically_idle if who.only_idle else typical
     alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
@@ -181,23 +183,25 @@ def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
         cause=cause,
         parts_ns=parts,
         call=call,
-        waits=_waits(run, who.ranks),
+        waits=_waits(run, who.ranks, lag_ns),
         doubt=doubt_of(run, who.ranks, int(steps.sum()), cause, in_spikes=few),
     )
 
 
-def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
-    """Where others waited until the last of these ranks came."""
+def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
+    """Where others waited until the last of these ranks came, or would with these lags."""
     its = run_graph(run)
-    calls, time = its.calls, its.graph.time_ns
+    calls, time = its.calls, replay(its.graph, lag_ns[:, None])[:, 0]
+    start_ns = time[its.started]
     meets = np.flatnonzero(its.graph.kind == MEET)
     source, met = its.call_of[its.graph.source[meets]], its.graph.target[meets]
-    late = np.isin(calls.rank[source], ranks) & (calls.start_ns[source] == time[met])
+    late = np.isin(calls.rank[source], ranks) & (start_ns[source] == time[met])
     last = np.full(time.size, -1)
     last[met[late]] = source[late]
     call = np.flatnonzero(~np.isin(calls.rank, ranks) & (last[its.met] >= 0))
-    call = call[calls.last_ns[call] > calls.start_ns[call]]
     source = last[its.met[call]]
+    waits = start_ns[source] > start_ns[call]
+    call, source = call[waits], source[waits]
     kind = np.where(calls.is_p2p[source], np.where(calls.is_send[source], 2, 3), 0)
     kind = np.where(calls.from_root[call] & calls.is_root[source], 1, kind)
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)

@@ -24,6 +24,7 @@ __all__ = [
     "first_only",
     "joined",
     "needing_nobody",
+    "of_the_rest",
     "saved",
     "step_ends",
     "step_ns",
@@ -52,6 +53,7 @@ def typical(
 ) -> Int64:
     """The ranks do each segment in the time that is typical of those that are not among them.
 
+    Where none of these has such a place, so much of its time as is typical of a rank's step.
     ``part`` is HOSTS or DEVICES for only that of their own work. ``lag_ns`` are the lags of
     edits made before, and ``work`` the own work with these, by default as measured; so in the
     others.
@@ -60,8 +62,8 @@ def typical(
     mine = np.isin(its.calls.rank, list(ranks))
     wanted = work.typical_ns
     if len(ranks) > 1:
-        rest = [_of_the_rest(work.own_ns[:, at], work.place, mine) for at in (HOSTS, DEVICES)]
-        wanted = np.where(np.isnan(rest).T, work.typical_ns, np.stack(rest, axis=1))
+        parts = [_usual(run, work.own_ns[:, at], work.place, mine) for at in (HOSTS, DEVICES)]
+        wanted = np.stack(parts, axis=1)
     return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
 
 
@@ -80,20 +82,9 @@ def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
 
     Others are those not ``mine`` (a flag for each call), by default those of other ranks.
     """
-    its, work, idle = run_graph(run), own_work(run), idle_ns(run)
-    in_step = codes(its.calls.step, its.calls.rank)
-    first = np.unique(in_step, return_index=True)[1]
-    sums = np.bincount(in_step, weights=idle).astype(np.float64)
-    if mine is None:
-        usual, _ = others(work.place, idle.astype(np.float64))
-        by_step, _ = others(its.calls.step[first], sums)
-    else:
-        usual = _of_the_rest(idle, work.place, mine)
-        by_step = _of_the_rest(sums.astype(np.int64), its.calls.step[first], mine[first])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = idle * (by_step / sums)[in_step]
+    work, idle = own_work(run), idle_ns(run)
     wanted = work.own_ns.astype(np.float64)
-    wanted[:, HOSTS] += np.where(np.isnan(usual), scaled, usual) - idle
+    wanted[:, HOSTS] += _usual(run, idle, work.place, mine) - idle
     return wanted
 
 
@@ -226,7 +217,27 @@ def _joint_ends(run: Measures, time: Int64) -> Int64:
     return ends
 
 
-def _of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
+def _usual(run: Measures, time_ns: Int64, place: Int64, mine: Bool | None) -> Float64:
+    """Of each call the median at its place of others, else as much of its own as of their steps.
+
+    Others are those not ``mine`` (a flag for each call), by default those of other ranks.
+    """
+    calls = run_graph(run).calls
+    in_step = codes(calls.step, calls.rank)
+    first = np.unique(in_step, return_index=True)[1]
+    sums = np.bincount(in_step, weights=time_ns).astype(np.float64)
+    if mine is None:
+        usual, _ = others(place, time_ns.astype(np.float64))
+        by_step, _ = others(calls.step[first], sums)
+    else:
+        usual = of_the_rest(time_ns, place, mine)
+        by_step = of_the_rest(sums.astype(np.int64), calls.step[first], mine[first])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = time_ns * (by_step / sums)[in_step]
+    return np.where(np.isnan(usual), scaled, usual)
+
+
+def of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
     """The median at each place of those that are not among them; NaN where there is none."""
     answer = np.full(own_ns.size, np.nan)
     rest = np.flatnonzero(~mine)

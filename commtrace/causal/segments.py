@@ -100,8 +100,8 @@ def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
                 _as_later(calls.taken(first), ratio)[in_step]
                 for ratio in (median / sums, average / sums)
             )
-        typical[:, part] = np.where(alone, mine * to_median, usual)
-        mean[:, part] = np.where(alone, mine * to_mean, level)
+            typical[:, part] = np.where(alone, mine * to_median, usual)
+            mean[:, part] = np.where(alone, mine * to_mean, level)
     return OwnWork(own, typical, mean, place)
 
 
