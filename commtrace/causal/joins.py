@@ -102,7 +102,8 @@ def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:
     length = gaps.end_ns - gaps.start_ns
     soon = until + np.maximum(_LATE_NS, (_WAKES * length).astype(np.int64))
     ends = np.minimum(calls.end_ns, gaps.end_ns[found])
-    return (found >= 0) & (calls.asynchronous == 1) & (until[found] != NULL) & (ends <= soon[found])
+    during: Bool = (found >= 0) & (until[found] != NULL) & (ends <= soon[found])
+    return during & (calls.asynchronous == 1)
 
 
 def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:

@@ -95,10 +95,11 @@ def of_copies(
 
     def edit(lag_ns: Int64) -> Int64:
         for some, gb_s in copies:
-            for rank, its in some.groupby("rank"):
+            for rank in some["rank"].unique().tolist():
+                its = some[some["rank"] == rank]
                 most = its["size_bytes"].to_numpy(np.float64) / gb_s
                 start = its["start_ns"].to_numpy()
-                lag_ns = copying_within(run, int(rank), start, most, lag_ns)
+                lag_ns = copying_within(run, rank, start, most, lag_ns)
         return lag_ns
 
     return saving(run, edit, estimate_ns, share)
@@ -121,6 +122,7 @@ def of_transfers(
 
     def edit(lag_ns: Int64) -> Int64:
         operation = run_graph(run).calls.operation
-        return transferring_less(run, less.reindex(operation, fill_value=0).to_numpy(), lag_ns)
+        less_of: Int64 = less.reindex(operation, fill_value=0).to_numpy(np.int64)
+        return transferring_less(run, less_of, lag_ns)
 
     return saving(run, edit, estimate_ns, min_step_share)

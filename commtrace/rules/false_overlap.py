@@ -178,7 +178,8 @@ def _calls(run: Measures) -> pd.DataFrame:
 
     By row of ``collectives``. On CPUs those that a thread waited for, as the graph shows.
     """
-    calls = run.collectives[run.collectives["asynchronous"] == 1]
+    calls = run.collectives.reset_index(drop=True)
+    calls = calls[calls["asynchronous"] == 1]
     calls = calls.assign(label=_labels(calls, run), gradients=False)
     parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
     on_cpu = _on_cpu(calls, run)

@@ -39,9 +39,9 @@ class HeadOfLine(Rule):
         other bytes, and of another group or kind, ran on the same stream (gloo: the same thread),
         and that started as soon as it was done. At least ``min_operations`` of them; replayed with
         each of them before what it queued behind, which then takes longer by its time, the run is
-        shorter by at least ``min_step_share`` of the steps' time. Where a run has no graph to
-        replay, the time counts in which they queued and the device computed nothing, at most the
-        compute that follows before the host calls the next operation.
+        shorter by at least ``min_step_share`` of the steps' time; by no more than the time in which
+        they queued and the device computed nothing, nor than the compute that follows before the
+        host calls the next operation, since only that could run beside what was in front.
 
     Why it costs time
         A stream runs one thing after the other, whether or not the second needs the first:
@@ -64,7 +64,8 @@ class HeadOfLine(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of blocked operation and kind of blocker."""
-        calls = run.collectives[run.collectives["launch_ns"].notna()]
+        calls = run.collectives.reset_index(drop=True)
+        calls = calls[calls["launch_ns"].notna()]
         if len(calls) < self.min_operations:
             raise too_few(len(calls), "operation", self.min_operations, "with a known launch")
         stuck = _stuck(calls, run)
@@ -76,7 +77,7 @@ class HeadOfLine(Rule):
             if not worth_reporting(estimate, run, self.min_step_share):
                 continue
             gain = saving(run, _first(run, mine), estimate, self.min_step_share)
-            gain = gain.at_most(idle_cores_ns(run), run)
+            gain = gain.at_most(estimate, run).at_most(idle_cores_ns(run), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 found.append((int(per_rank.size().max()), (mine, gain)))
         for mine, gain in enough(found, self.min_operations, "operation", "stuck behind one kind"):

@@ -71,6 +71,7 @@ class LaunchGap(Rule):
                 continue
             worst = max(found, key=lambda one: one.total_ns)
             gain = saving(run, _launching(run, found), worst.total_ns, self.min_step_share)
+            gain = gain.at_most(worst.total_ns, run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
                 yield replace(

@@ -65,8 +65,8 @@ class PageableCopy(Rule):
         pageable = large[large["memory"] == "pageable"]
         for kind, some in pageable.groupby("kind", observed=True):
             found = [
-                _Slow(of_rank, *_reachable(large, int(rank), str(kind), run))
-                for rank, of_rank in some.groupby("rank")
+                _Slow(some[some["rank"] == rank], *_reachable(large, rank, str(kind), run))
+                for rank in sorted(some["rank"].unique().tolist())
             ]
             slow = [one for one in found if one.gb_s > self.min_ratio * one.measured_gb_s]
             worth = [one for one in slow if worth_reporting(one.saved_ns, run, self.min_step_share)]
