@@ -102,8 +102,9 @@ def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:
     length = gaps.end_ns - gaps.start_ns
     soon = until + np.maximum(_LATE_NS, (_WAKES * length).astype(np.int64))
     ends = np.minimum(calls.end_ns, gaps.end_ns[found])
-    during: Bool = (found >= 0) & (until[found] != NULL) & (ends <= soon[found])
-    return during & (calls.asynchronous == 1)
+    during: Bool = (calls.asynchronous == 1) & (found >= 0) & (until[found] != NULL)
+    done: Bool = ends <= soon[found]
+    return np.logical_and(during, done)
 
 
 def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:

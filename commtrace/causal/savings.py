@@ -122,7 +122,7 @@ def of_transfers(
 
     def edit(lag_ns: Int64) -> Int64:
         operation = run_graph(run).calls.operation
-        less_of: Int64 = less.reindex(operation, fill_value=0).to_numpy(np.int64)
+        less_of = np.asarray(less.reindex(operation, fill_value=0), dtype=np.int64)
         return transferring_less(run, less_of, lag_ns)
 
     return saving(run, edit, estimate_ns, min_step_share)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Int64
 from commtrace.causal.edits import joined
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, saving
@@ -183,7 +183,7 @@ def _joined(
 
     def edit(lag_ns: Int64) -> Int64:
         operation = run_graph(run).calls.operation
-        times: Float64 = time.reindex(operation, fill_value=0.0).to_numpy(np.float64)
+        times = np.asarray(time.reindex(operation, fill_value=0.0), dtype=np.float64)
         later, gone = (np.isin(operation, of[~flags]) for flags in (first, last))
         return joined(run, later, gone, times, lag_ns)
 
