@@ -59,15 +59,24 @@ class Saving:
 
 
 def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float) -> Saving:
-    """What an edit saves in a replay; where the run has no graph, the estimate."""
+    """What an edit saves in a replay; where the trace shows too little for one, the estimate."""
     try:
         its, measured = run_graph(run), as_measured(run)
+        _need_waits(run)
     except CannotLook as reason:
         return Saving(round(estimate_ns), why=str(reason))
     mended = _mended(run, min_step_share)
     lags = (measured, edit(measured)), (mended, edit(mended))
     (alone, steps), (on_top, _) = (_shorter(run, *pair) for pair in lags)
     return Saving(alone, on_top, int(np.median(its.step_ns - steps)))
+
+
+def _need_waits(run: Measures) -> None:
+    """CannotLook where the trace of a GPU shows none of its host's waits: they look like work."""
+    calls = run_graph(run).calls
+    on_gpu = calls.rank[~calls.on_cpu]
+    if not np.isin(on_gpu, run.blocking_calls["rank"].unique()).all():
+        raise CannotLook("needs the calls by which hosts wait for GPUs, which the trace lacks")
 
 
 def _shorter(run: Measures, before: Int64, after: Int64) -> tuple[int, Int64]:

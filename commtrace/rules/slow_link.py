@@ -159,7 +159,7 @@ def _between_two(run: Measures) -> pd.DataFrame:
 
 
 def _ring(took_us: dict[int, float]) -> Measures:
-    run = Tiny(4, backend="gloo")
+    run = Tiny(4)
     for i in range(12):
         for rank in range(4):
             took = took_us.get(rank, 100.0)
