@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import codes
+from commtrace.arrays import Bool, Float64, Int64, codes
 from commtrace.causal.cores import crowded, foreign_load
-from commtrace.causal.edits import as_measured, saved, typical
+from commtrace.causal.edits import as_measured, of_the_rest, saved, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import DEVICES, HOSTS, others, own_parts, own_work
 from commtrace.diagnosis import Cause
@@ -29,19 +29,25 @@ _FIGHT = 1.36  # so much longer operators take that fight for a core
 def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
     """What the ranks did more than is typical, by cause; and the call with most of it before it.
 
-    By place where others have such a place, else by step.
+    By place where others have such a place, else by step: others than these, if they are several.
     """
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
     in_step = codes(its.calls.step, its.calls.rank)
     first = np.unique(in_step, return_index=True)[1]
     parts: dict[Cause, float] = {}
+
+    def usual_of(time: Int64, group: Int64, those: Bool) -> Float64:
+        if len(ranks) > 1:
+            return of_the_rest(time, group, those)
+        return others(group, time.astype(np.float64))[0]
+
     for cause, time in own_parts(run).items():
-        usual, _ = others(work.place, time.astype(np.float64))
+        usual = usual_of(time, work.place, mine)
         if np.isnan(usual[mine]).any():
-            sums = np.bincount(in_step, weights=time).astype(np.float64)
-            usual, _ = others(its.calls.step[first], sums)
-            more = (sums - usual)[np.isin(its.calls.rank[first], ranks)]
+            sums = np.bincount(in_step, weights=time).astype(np.int64)
+            usual = usual_of(sums, its.calls.step[first], mine[first])
+            more = (sums - usual)[mine[first]]
         else:
             more = (time - usual)[mine]
         parts[cause] = float(np.nansum(more))

@@ -12,6 +12,7 @@ from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import as_measured, even, saved, step_ns, typical, typically_idle
+from commtrace.causal.graph import replay
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
@@ -113,7 +114,8 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
-        weighed = ((who, _weighed(run, who, len(ranks))) for who in suspects(run, left, lag, least))
+        each = suspects(run, left, lag, least)
+        weighed = ((who, _weighed(run, who, len(ranks), lag)) for who in each)
         sure = ((who, its) for who, its in weighed if its.persistent or its.spikes)
         who, culprit = next(sure, (None, None))
         if who is None or culprit is None:
@@ -132,7 +134,8 @@ def evened(run: Measures, min_share: float) -> Int64:
     return saved(run, known.lag_ns, [even(run, known.lag_ns, but)])[:, 0]
 
 
-def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
+def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:
+    """The culprit that they are on top of the edits that made these lags."""
     measured = as_measured(run)
     edit = typically_idle if who.only_idle else typical
     alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
@@ -171,7 +174,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
         cause=cause,
         parts_ns=parts,
         call=call,
-        waits=_waits(run, who.ranks),
+        waits=_waits(run, who.ranks, lag_ns),
         doubt=doubt_of(run, who.ranks, int(steps.sum()), cause, in_spikes=few),
     )
 
@@ -184,18 +187,20 @@ def _persistent(steps: Int64, noise_ns: float, least_noise_ns: int, p_value: flo
     return p_value < _CHANCE and enough
 
 
-def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
-    """Where others waited until the last of these ranks came."""
+def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
+    """Where others waited until the last of these ranks came, or would with these lags."""
     its = run_graph(run)
-    calls, time = its.calls, its.graph.time_ns
+    calls, time = its.calls, replay(its.graph, lag_ns[:, None])[:, 0]
+    start_ns = time[its.started]
     meets = np.flatnonzero(its.graph.kind == MEET)
     source, met = its.call_of[its.graph.source[meets]], its.graph.target[meets]
-    late = np.isin(calls.rank[source], ranks) & (calls.start_ns[source] == time[met])
+    late = np.isin(calls.rank[source], ranks) & (start_ns[source] == time[met])
     last = np.full(time.size, -1)
     last[met[late]] = source[late]
     call = np.flatnonzero(~np.isin(calls.rank, ranks) & (last[its.met] >= 0))
-    call = call[calls.last_ns[call] > calls.start_ns[call]]
     source = last[its.met[call]]
+    waits = start_ns[source] > start_ns[call]
+    call, source = call[waits], source[waits]
     kind = np.where(calls.is_p2p[source], np.where(calls.is_send[source], 2, 3), 0)
     kind = np.where(calls.from_root[call] & calls.is_root[source], 1, kind)
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)

@@ -85,13 +85,14 @@ def _start(
 ) -> None:
     """From the call to the start; and from the operation before it on gloo's thread."""
     dispatch = mine.start_ns - mine.launch_ns
-    usual = int(np.median(dispatch))
     order = np.lexsort((mine.start_ns, mine.worker))
     before, after = order[:-1], order[1:]
     queued = mine.worker[before] == mine.worker[after]
     queued &= mine.start_ns[after] >= ended_ns[before]
     queued &= ended_ns[before] > mine.launch_ns[after]
     lag = dispatch.copy()
+    alone = np.delete(dispatch, after[queued])
+    usual = int(np.median(alone if alone.size else dispatch))
     lag[after[queued]] = np.minimum(usual, dispatch[after[queued]])
     made.edges(LAUNCH, called, started, lag)
     made.edges(QUEUE, ended[before[queued]], started[after[queued]])

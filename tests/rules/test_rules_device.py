@@ -160,7 +160,7 @@ def test_a_gpu_that_waits_in_a_collective_for_the_other_has_no_work() -> None:
     for device, start, took in (("cuda:1", 30, 5030), ("cuda:0", 5050, 10)):
         run.collective(0, "all_reduce", start, took, device=device)
     (finding,) = found(run.trace(), "launch-gap")
-    assert finding.cost_ns == 5_005_000
+    assert finding.cost_ns == pytest.approx(5_005_000, rel=0.01)
 
 
 def test_what_the_hosts_own_threads_do_is_no_work_of_a_gpu() -> None:

@@ -323,7 +323,8 @@ def test_who_is_stuck_gains_no_more_than_the_compute_behind(
         run.collective(0, "all_gather", start + 400, 100, size=1 << 20, **at)
         run.kernel(0, start + 505, compute_us)
     (finding,) = found(run.trace(), "head-of-line")
-    assert finding.cost_ns == 12 * gain_us * 1000
+    assert finding.cost_ns <= 12 * gain_us * 1000
+    assert finding.cost_ns == pytest.approx(12 * gain_us * 1000, rel=0.1)
 
 
 @pytest.mark.parametrize(("launch_us", "fires"), [(130, True), (300, False)])
@@ -339,6 +340,7 @@ def test_a_host_that_launches_slowly_resumes_slowly(launch_us: float, fires: boo
         run.collective(0, "all_reduce", now + 5, 3000, size=1 << 20, **launched)
         launched = {"launch_ns": BASE_NS + round(1e3 * (now + 100))}
         run.copy(0, now + 3006, 2, kind="DtoH", size=4, memory="pageable", **launched)
+        run.blocking_call(0, "cudaMemcpyAsync", now + 100, 2908)
         now += 3008 + launch_us
     assert bool(found(run.trace(), "host-sync")) == fires
 
