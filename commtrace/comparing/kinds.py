@@ -1,0 +1,50 @@
+"""Which operations of two runs are alike: by what is called, where, of which type and size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import Int64
+from commtrace.measures import measure
+from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Operation", "kinds_of_rows"]
+
+
+class Operation(NamedTuple):
+    """What two runs' operations have in common; None is unknown."""
+
+    op: str | None
+    dimension: str | None
+    dtype: str | None
+    size_bytes: int | None
+
+
+@measure
+def kinds_of_rows(run: Measures) -> tuple[tuple[Operation, ...], Int64]:
+    """The kinds of operations of a run, and which each row of ``collectives`` is of."""
+    table = run.collectives
+    dimension = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
+    communicator = matched(run).matches["communicator"].astype(object)
+    keys = pd.DataFrame(
+        {
+            "op": table["op"].astype(object).to_numpy(),
+            "dimension": communicator.map(dimension).to_numpy(),
+            "dtype": table["dtype"].astype(object).to_numpy(),
+            "size_bytes": table["size_bytes"].astype(object).to_numpy(),
+        }
+    )
+    code = keys.groupby(list(keys), dropna=False, sort=False).ngroup()
+    first = keys[~code.duplicated()]
+    kinds = tuple(
+        Operation(*(None if pd.isna(value) else value for value in row))
+        for row in first.itertuples(index=False)
+    )
+    return kinds, code.to_numpy(np.int64)
