@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, ranges
 from commtrace.causal.builder import (
     COPY,
     DEVICE,
@@ -21,7 +21,7 @@ from commtrace.causal.builder import (
     TRANSFER,
     WAIT,
 )
-from commtrace.causal.edits import as_measured, step_times
+from commtrace.causal.edits import as_measured, step_ends
 from commtrace.causal.graph import Graph, replay
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.causal.segments import busy
@@ -32,7 +32,16 @@ from commtrace.table import Coded, Column, Table
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["CRITICAL_PATH", "KINDS", "KIND_OF_EDGE", "Way", "critical_path", "longest_way", "path_with"]
+__all__ = [
+    "CRITICAL_PATH",
+    "KINDS",
+    "KIND_OF_EDGE",
+    "Way",
+    "critical_path",
+    "cut",
+    "longest_way",
+    "path_with",
+]
 
 KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
 KIND_OF_EDGE = {
@@ -136,8 +145,8 @@ class Way:
 
 def longest_way(run: Measures, lag_ns: Int64) -> Way:
     """The pieces of the critical path of the run replayed with these lags."""
-    its, lags = run_graph(run), lag_ns[:, None]
-    time, measured = replay(its.graph, lags)[:, 0], its.graph.time_ns
+    its = run_graph(run)
+    time, measured = replay(its.graph, lag_ns[:, None])[:, 0], its.graph.time_ns
     joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
     done = np.concatenate((its.ends[-1], joint))
     last = int(done[time[done].argmax()])
@@ -149,11 +158,11 @@ def longest_way(run: Measures, lag_ns: Int64) -> Way:
     end = np.append(time[target], time[first])
     since = np.append(measured[source], its.begin_ns)
     until = np.append(measured[target], measured[first])
-    ends = np.maximum.accumulate(step_times(run, lags)[:, 0])
+    ends = np.maximum.accumulate(step_ends(run, [lag_ns])[:, 0])
     bounds = np.concatenate(([its.begin_ns], ends))
     left, right = np.maximum(start, bounds[0]), np.minimum(end, bounds[-1])
     inside = np.flatnonzero(right > left)
-    of, step, left, right = _cut(left[inside], right[inside], bounds)
+    of, step, left, right = cut(left[inside], right[inside], bounds)
     of = inside[of]
     stretch = (until - since)[of] / (end - start)[of]
     return Way(
@@ -186,13 +195,13 @@ def _computes(run: Measures, way: Way) -> Int64:
     return computes
 
 
-def _cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+def cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     """Intervals cut at the bounds: which each was, between which bounds, its start and end."""
     first = np.searchsorted(bounds, start, side="right") - 1
     last = np.searchsorted(bounds, end, side="left") - 1
     count = last - first + 1
     of = np.repeat(np.arange(start.size), count)
-    at = first[of] + np.arange(of.size) - np.repeat(np.cumsum(count) - count, count)
+    at = ranges(first, count)
     return of, at, np.maximum(start[of], bounds[at]), np.minimum(end[of], bounds[at + 1])
 
 

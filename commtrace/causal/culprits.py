@@ -12,7 +12,7 @@ from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import as_measured, even, saved, step_times, typical, typically_idle
+from commtrace.causal.edits import as_measured, even, saved, step_ns, typical, typically_idle
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work, work_with
 from commtrace.diagnosis import CannotLook, Cause
@@ -238,7 +238,6 @@ def _sets(run: Measures, left: list[int]) -> list[tuple[int, ...]]:
 
 
 def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
-    its = run_graph(run)
     measured = as_measured(run)
     edit = typically_idle if who.edit is typically_idle else typical
     alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
@@ -257,7 +256,7 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     if who.edit is typically_idle:
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
-    after = np.diff(step_times(run, edited[:, None])[:, 0], prepend=its.begin_ns)
+    after = step_ns(run, [edited])
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.culprits import modelled
-from commtrace.causal.edits import as_measured, even, step_times, transferring
+from commtrace.causal.edits import as_measured, even, step_ends, transferring
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_edges
 from commtrace.intervals import total, union
@@ -111,8 +111,8 @@ def efficiency(run: Measures) -> pd.DataFrame:
 
 def _run_ns(run: Measures, lags: Iterable[Int64]) -> list[int]:
     """How long the run is with each of these lags."""
-    begin = run_graph(run).begin_ns
-    return [int(step_times(run, lag[:, None]).max()) - begin for lag in lags]
+    ends: list[int] = step_ends(run, lags).max(axis=0).tolist()
+    return [end - run_graph(run).begin_ns for end in ends]
 
 
 def _usual(run: Measures) -> Float64:

@@ -14,13 +14,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, ranges
 
 __all__ = ["DROPPED", "Graph", "replay"]
 
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
-_AT_ONCE = 8  # edits, so that their lags fit the memory
 
 
 @dataclass(frozen=True)
@@ -91,20 +90,13 @@ def _levels(graph: Graph, several: Int64, roots: Int64) -> Iterator[tuple[Int64,
     first_in = np.searchsorted(target[by_target], np.arange(joint.size + 1))
     front = np.flatnonzero(joint & (lacking == 0))
     while front.size:
-        edges, begins = _ragged(first_in, front)
-        yield several[by_target[edges]], begins, front
-        out, _ = _ragged(first_out, front)
+        count = first_in[front + 1] - first_in[front]
+        edges = several[by_target[ranges(first_in[front], count)]]
+        yield edges, np.cumsum(count) - count, front
+        out = ranges(first_out[front], first_out[front + 1] - first_out[front])
         reached = target[by_source[out]]
         np.subtract.at(lacking, reached, 1)
         front = np.unique(reached[lacking[reached] == 0])
-
-
-def _ragged(first: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """The positions of all that belongs to the rows, and where each row's begin among them."""
-    counts = first[rows + 1] - first[rows]
-    begins = np.concatenate(([0], np.cumsum(counts)[:-1])) if rows.size else counts
-    total = int(counts.sum())
-    return np.repeat(first[rows] - begins, counts) + np.arange(total), begins
 
 
 def replay(graph: Graph, lags: Int64) -> Int64:
@@ -112,14 +104,6 @@ def replay(graph: Graph, lags: Int64) -> Int64:
 
     Linear in nodes, edges and edits.
     """
-    parts = [
-        _replayed(graph, lags[:, first : first + _AT_ONCE])
-        for first in range(0, lags.shape[1], _AT_ONCE)
-    ]
-    return np.concatenate(parts, axis=1) if parts else np.empty((graph.time_ns.size, 0), np.int64)
-
-
-def _replayed(graph: Graph, lags: Int64) -> Int64:
     plan = graph.plan
     behind = np.zeros((graph.time_ns.size, lags.shape[1]), dtype=np.int64)
     behind[graph.target[plan.single]] = lags[plan.single]

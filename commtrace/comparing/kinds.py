@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, codes
 from commtrace.measures import measure
 from commtrace.metrics.run.group_dimensions import group_dimensions
 from commtrace.metrics.run.waits import matched
@@ -41,10 +40,9 @@ def kinds_of_rows(run: Measures) -> tuple[tuple[Operation, ...], Int64]:
             "size_bytes": table["size_bytes"].astype(object).to_numpy(),
         }
     )
-    code = keys.groupby(list(keys), dropna=False, sort=False).ngroup()
-    first = keys[~code.duplicated()]
+    code = codes(*(keys[name] for name in keys))
     kinds = tuple(
         Operation(*(None if pd.isna(value) else value for value in row))
-        for row in first.itertuples(index=False)
+        for row in keys[~pd.Series(code).duplicated()].itertuples(index=False)
     )
-    return kinds, code.to_numpy(np.int64)
+    return kinds, code

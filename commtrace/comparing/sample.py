@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Float64, Int64, integers
+from commtrace.arrays import Int64, integers
 from commtrace.causal.builder import HOST, WAIT
-from commtrace.causal.critical_path import KIND_OF_EDGE, longest_way
+from commtrace.causal.critical_path import KIND_OF_EDGE, cut, longest_way
 from commtrace.causal.edits import as_measured
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import CAUSES, own_intervals, own_parts
+from commtrace.causal.segments import own_edges, own_intervals
 from commtrace.comparing.kinds import Operation, kinds_of_rows
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import covered
@@ -22,6 +22,8 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commtrace.measures import Measures
 
 __all__ = ["Own", "Sample", "Shared", "sample"]
@@ -46,7 +48,7 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The steps of a recording: their numbers, and for each how long it was, and of what.
+    """The whole steps of a recording: their numbers, and for each how long it was, and of what.
 
     ``path_ns`` are the times on the critical path by what it was spent on and by rank, None
     for what is shared; those of a step sum to it. ``own_ns`` is what each rank did by itself,
@@ -65,93 +67,115 @@ class Sample:
 
 @measure
 def sample(run: Measures) -> Sample:
-    """The steps of a run that has any; else its parts, of which ``steps`` has none."""
+    """The steps of a run; none if its trace has none."""
+    table = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    if not len(table):
+        return Sample((), np.empty(0, np.int64), {}, {}, {}, "the trace has no steps")
     try:
         return _of_graph(run)
     except CannotLook as reason:
-        return _of_devices(run, str(reason))
+        return _of_devices(run, table, str(reason))
+
+
+@dataclass(frozen=True, eq=False)
+class _Pieces:
+    """Times of a rank within one step; ``call`` is the call that they are of, or come before."""
+
+    rank: Int64
+    kind: Int64
+    call: Int64
+    step: Int64
+    start_ns: Int64
+    end_ns: Int64
 
 
 def _of_graph(run: Measures) -> Sample:
     its = run_graph(run)
-    real = bool((run.steps["label"].isna() & run.steps["step"].notna()).any())
-    path = _path(run)
-    own, before = _own(run)
-    return Sample(its.steps if real else (), its.step_ns, path, own, before)
+    path, own = _Sums(len(its.steps)), _Sums(len(its.steps))
+    way = longest_way(run, as_measured(run))
+    on_path = _Pieces(way.rank, way.kind, way.call, way.step, way.start_ns, way.end_ns)
+    for what, rank, rows, time in _own(run, on_path):
+        path.add((what, rank), on_path.step[rows], time)
+    for what, rows, time in _shared(run, on_path):
+        path.add((what, None), on_path.step[rows], time)
+    table, of_row = kinds_of_rows(run)
+    pieces = _all_own(run)
+    before: dict[tuple[Own, int], dict[Operation, float]] = defaultdict(dict)
+    for what, rank, rows, time in _own(run, pieces):
+        own.add((what, rank), pieces.step[rows], time)
+        known = pieces.call[rows] >= 0
+        code = of_row[its.calls.row[pieces.call[rows][known]]]
+        sums = np.bincount(code, weights=time[known])
+        for number in np.flatnonzero(sums).tolist():
+            so_far = before[what, rank].get(table[number], 0.0)
+            before[what, rank][table[number]] = so_far + float(sums[number]) / len(its.steps)
+    # What follows the last joint operation delays nobody, and ends no step.
+    whole = (sum(path.times.values()) == its.step_ns) & (its.step_ns > 0)
+    return Sample(
+        tuple(np.asarray(its.steps)[whole].tolist()),
+        its.step_ns[whole],
+        {key: time[whole] for key, time in path.times.items()},
+        {key: time[whole] for key, time in own.times.items()},
+        before,
+    )
 
 
-def _path(run: Measures) -> dict[tuple[Own | Shared, int | None], Int64]:
-    """What is on the critical path: a host's own work by what it was."""
-    its, way = run_graph(run), longest_way(run, as_measured(run))
-    names = np.asarray([KIND_OF_EDGE[number] for number in sorted(KIND_OF_EDGE)], dtype=object)
-    kind = names[way.kind]
-    length = way.end_ns - way.start_ns
-    on_host = np.isin(way.kind, (HOST, WAIT))
-    found = _Times(len(its.steps))
+def _all_own(run: Measures) -> _Pieces:
+    """All that ranks did by themselves, on the critical path or not."""
+    its = run_graph(run)
+    edges, _ = own_edges(its)
+    end = its.graph.time_ns[its.graph.target[edges]]
+    bounds = np.concatenate(([its.begin_ns], its.end_ns))
+    start = np.maximum(end - its.graph.lag_ns[edges], bounds[0])
+    end = np.minimum(end, bounds[-1])
+    inside = np.flatnonzero(end > start)
+    of, step, start, end = cut(start[inside], end[inside], bounds)
+    of = edges[inside[of]]
+    kind = its.graph.kind[of].astype(np.int64)
+    return _Pieces(its.rank[its.graph.target[of]], kind, its.segment[of], step, start, end)
+
+
+def _own(run: Measures, pieces: _Pieces) -> Iterator[tuple[Own, int, Int64, Int64]]:
+    """What is of a rank alone: which pieces, and how much of each."""
+    its = run_graph(run)
     with_gpu = set(np.unique(its.calls.rank[~its.calls.on_cpu]).tolist())
-    left = length.copy()
-    for rank in np.unique(way.rank[on_host]).tolist():
-        mine = np.flatnonzero(on_host & (way.rank == rank))
+    length = pieces.end_ns - pieces.start_ns
+    on_host = np.isin(pieces.kind, (HOST, WAIT))
+    for rank in np.unique(pieces.rank).tolist():
+        mine = np.flatnonzero(on_host & (pieces.rank == rank))
+        left = length[mine]
         for cause, when in own_intervals(run, rank).items():
             if cause == "compute" and rank in with_gpu:
                 continue  # operators that feed it
-            time = covered(way.since_ns[mine], way.until_ns[mine], when)
-            left[mine] -= time
-            found.add((_own_kind(cause), rank), way.step[mine], time)
-        found.add((Own("host", None), rank), way.step[mine], left[mine])
-    own = np.isin(kind, ("compute", "copy"))
-    for one, rank in {*zip(kind[own].tolist(), way.rank[own].tolist(), strict=True)}:
-        mine = np.flatnonzero(own & (kind == one) & (way.rank == rank))
-        found.add((Own(one, None), rank), way.step[mine], length[mine])
+            time = covered(pieces.start_ns[mine], pieces.end_ns[mine], when)
+            left = left - time
+            what = Own(cause, None) if cause == "compute" else Own("host", cause)
+            yield what, rank, mine, time
+        yield Own("host", None), rank, mine, left
+        for kind in ("compute", "copy"):
+            of_device = [number for number, name in KIND_OF_EDGE.items() if name == kind]
+            mine = np.flatnonzero(np.isin(pieces.kind, of_device) & (pieces.rank == rank))
+            yield Own(kind, None), rank, mine, length[mine]
+
+
+def _shared(run: Measures, pieces: _Pieces) -> Iterator[tuple[Shared, Int64, Int64]]:
+    """What is of an operation: which pieces, and how long they are."""
     table, of_row = kinds_of_rows(run)
-    shared = np.flatnonzero(~on_host & ~own)
-    operation = of_row[its.calls.row[way.call[shared]]]
-    for one, number in {*zip(kind[shared].tolist(), operation.tolist(), strict=True)}:
-        mine = shared[(kind[shared] == one) & (operation == number)]
-        found.add((Shared(one, table[number]), None), way.step[mine], length[mine])
-    return found.times
+    calls = run_graph(run).calls
+    for kind in ("transfer", "launch"):
+        numbers = [number for number, name in KIND_OF_EDGE.items() if name == kind]
+        rows = np.flatnonzero(np.isin(pieces.kind, numbers))
+        code = of_row[calls.row[pieces.call[rows]]]
+        for number in np.unique(code).tolist():
+            mine = rows[code == number]
+            length = pieces.end_ns[mine] - pieces.start_ns[mine]
+            yield Shared(kind, table[number]), mine, length
 
 
-def _own(
-    run: Measures,
-) -> tuple[dict[tuple[Own, int], Int64], dict[tuple[Own, int], dict[Operation, float]]]:
-    """What each rank did by itself in each step, and before which operations."""
-    its = run_graph(run)
-    calls, steps = its.calls, np.asarray(its.steps)
-    table, of_row = kinds_of_rows(run)
-    operation = of_row[calls.row]
-    at = np.minimum(np.searchsorted(steps, calls.step), steps.size - 1)
-    inside = steps[at] == calls.step
-    parts = own_parts(run)
-    own = _Times(steps.size)
-    before: dict[tuple[Own, int], dict[Operation, float]] = {}
-    for rank in np.unique(calls.rank).tolist():
-        mine = np.flatnonzero(inside & (calls.rank == rank))
-        for cause in CAUSES:
-            key = _own_kind(cause), rank
-            own.add(key, at[mine], parts[cause][mine])
-            sums = np.bincount(
-                operation[mine], weights=parts[cause][mine], minlength=len(table)
-            )
-            before[key] = {
-                table[number]: float(sums[number]) / steps.size
-                for number in np.flatnonzero(sums).tolist()
-            }
-    return own.times, before
-
-
-def _own_kind(cause: str) -> Own:
-    return Own(cause, None) if cause in ("compute", "copy", "host") else Own("host", cause)
-
-
-def _of_devices(run: Measures, why: str) -> Sample:
+def _of_devices(run: Measures, table: pd.DataFrame, why: str) -> Sample:
     """The steps' means over ranks, and where their devices' time went."""
-    table = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
-    if not len(table):
-        return Sample((), np.empty(0, np.int64), {}, {}, {}, why)
     steps = np.unique(integers(table["step"]))
     ranks = int(table["rank"].nunique())
-    length = _by_step(steps, table["step"], table["duration_ns"])
     did = devices(run, by_step=True)
     path: dict[tuple[Own | Shared, int | None], Int64] = {}
     for kind, column in (
@@ -162,25 +186,25 @@ def _of_devices(run: Measures, why: str) -> Sample:
     ):
         known = did.dropna(subset=column)
         path[Own(kind, None), None] = _by_step(steps, known["step"], known[column]) // ranks
-    return Sample(tuple(steps.tolist()), length // ranks, path, {}, {}, why)
+    length = _by_step(steps, table["step"], table["duration_ns"]) // ranks
+    return Sample(tuple(steps.tolist()), length, path, {}, {}, why)
 
 
-def _by_step(steps: Int64, step: pd.Series[int], time: pd.Series[int]) -> Int64:
+def _by_step(steps: Int64, step: pd.Series[Any], time: pd.Series[Any]) -> Int64:
     sums = np.zeros(steps.size, dtype=np.int64)
-    at = np.searchsorted(steps, integers(step))
-    np.add.at(sums, at, integers(time))
+    np.add.at(sums, np.searchsorted(steps, integers(step)), integers(time))
     return sums
 
 
-class _Times:
-    """Times by key and step."""
+class _Sums:
+    """Times by what they are of, in each of so many steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.times: dict = {}
+        self.times: dict[Any, Int64] = {}
 
-    def add(self, key: object, step: Int64, time_ns: Int64 | Float64) -> None:
-        """More of one key."""
+    def add(self, key: Any, step: Int64, time_ns: Int64) -> None:
+        """More of one."""
         if time_ns.any():
             sums = self.times.setdefault(key, np.zeros(self.steps, dtype=np.int64))
             np.add.at(sums, step, time_ns)
