@@ -90,7 +90,9 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
     way = longest_way(run, lag_ns)
     computes = _computes(run, way)
-    named = np.asarray([KINDS.index(KIND_OF_EDGE[number]) for number in sorted(KIND_OF_EDGE)])[way.kind]
+    named = np.asarray([KINDS.index(KIND_OF_EDGE[number]) for number in sorted(KIND_OF_EDGE)])[
+        way.kind
+    ]
     own = named == KINDS.index("host")
     nothing = np.full(own.size, -1)
     rows = pd.DataFrame(

@@ -7,61 +7,23 @@ more: the rest was hidden behind others before, or is now.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64
+from commtrace.arrays import Float64
 from commtrace.comparing.estimates import Estimate, difference
 from commtrace.comparing.kinds import Operation
 from commtrace.comparing.published import as_others, noise
-from commtrace.comparing.sample import Own, Sample, Shared
+from commtrace.comparing.sample import Own, Shared
+from commtrace.comparing.sides import Side, in_turn
 
-__all__ = ["Change", "Recording", "Side", "changes"]
+__all__ = ["Change", "changes"]
 
 _ALIKE = 0.25  # of the rank with most of it: ranks with more have a part in it
 _PLACE = 0.5  # of a rank's change: what comes before one kind of operation is its place
 _FLOOR = 0.01  # of the step: less cannot be told from nothing by one recording a side
 _TESTED = 0.005  # of the step: what is less in both sides is not tested
-
-
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """A recording, and a flag for each of its steps that counts.
-
-    ``foreign`` is the share of the cores that other processes took meanwhile.
-    """
-
-    sample: Sample
-    counts: Bool
-    foreign: float = 0.0
-
-    @property
-    def step_ns(self) -> Float64:
-        """How long each step is that counts."""
-        return self._counting(self.sample.step_ns)
-
-    def path(self, key: Own | Shared) -> Float64:
-        """The time on the critical path, of any rank, in each step that counts."""
-        times = (time for (its, _), time in self.sample.path_ns.items() if its == key)
-        return self._counting(sum(times, np.zeros(self.counts.size)))
-
-    def on_path(self, key: Own, rank: int) -> float:
-        """The mean of a rank's time on the critical path."""
-        return float(self._counting(self.sample.path_ns.get((key, rank))).mean())
-
-    def own(self, key: Own, rank: int) -> Float64:
-        """What a rank did by itself in each step that counts."""
-        return self._counting(self.sample.own_ns.get((key, rank)))
-
-    def _counting(self, times: object) -> Float64:
-        if times is None:
-            return np.zeros(int(self.counts.sum()))
-        return np.asarray(times, dtype=np.float64)[self.counts]
-
-
-Side = Sequence[Recording]
 
 
 @dataclass(frozen=True)
@@ -82,26 +44,35 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False)
+class _Times:
+    """A time in the steps of every recording of both sides."""
+
+    base: list[Float64]
+    candidate: list[Float64]
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Of both sides: every recording counts the same."""
+        return _mean(self.base), _mean(self.candidate)
+
+    @property
+    def more(self) -> float:
+        """What the candidate has more of it."""
+        return self.means[1] - self.means[0]
+
+
+@dataclass(frozen=True, eq=False)
 class _Part:
-    """A row in the making: its times in the steps of both sides, and its part of the change.
+    """A row in the making: its times, and what of the step's change it is.
 
     ``others`` is the mean of what other ranks have of it, on both sides.
     """
 
     what: Own | Shared
     ranks: tuple[int, ...]
-    base: list[Float64]
-    candidate: list[Float64]
+    times: _Times
     change: float
     others: tuple[float, float] | None = None
-
-    @property
-    def base_ns(self) -> float:
-        return _mean(self.base)
-
-    @property
-    def candidate_ns(self) -> float:
-        return _mean(self.candidate)
 
 
 def changes(base: Side, candidate: Side) -> list[Change]:
@@ -110,66 +81,63 @@ def changes(base: Side, candidate: Side) -> list[Change]:
     ranks = {key: _ranks(base, candidate, key) for key in keys if isinstance(key, Own)}
     parts: list[_Part] = []
     unexplained = 0.0
-    for key in filter(ranks.get, ranks):
-        found, left = _by_rank(base, candidate, key, ranks[key])
-        parts += found
-        unexplained += left
+    for own, its in ranks.items():
+        if its:
+            found, left = _by_rank(base, candidate, own, its)
+            parts += found
+            unexplained += left
     parts = _less_what_was_hidden(parts, unexplained)
-    parts += [_joint(base, candidate, key) for key in keys if not ranks.get(key)]
+    for key in keys:
+        if isinstance(key, Shared) or not ranks[key]:
+            times = _on_path(base, candidate, key)
+            parts.append(_Part(key, (), times, times.more))
     step_ns = min(_mean([its.step_ns for its in side]) for side in (base, candidate))
-    tests = sum(max(its.base_ns, its.candidate_ns) >= _TESTED * step_ns for its in parts)
+    tests = sum(max(part.times.means) >= _TESTED * step_ns for part in parts)
     rows = [_change(base, candidate, part, max(tests, 1), step_ns) for part in parts]
     return sorted(rows, key=lambda row: -abs(row.step.change))
 
 
 def _ranks(base: Side, candidate: Side, key: Own) -> list[int]:
     """The ranks that do it by themselves on either side."""
-    return sorted({rank for its in (*base, *candidate) for own, rank in its.sample.own_ns if own == key})
+    keys = {its for recording in (*base, *candidate) for its in recording.sample.own_ns}
+    return sorted(rank for own, rank in keys if own == key)
 
 
-def _joint(base: Side, candidate: Side, key: Own | Shared) -> _Part:
-    series = [[its.path(key) for its in side] for side in (base, candidate)]
-    return _Part(key, (), *series, _mean(series[1]) - _mean(series[0]))
+def _on_path(base: Side, candidate: Side, key: Own | Shared) -> _Times:
+    return _Times([its.path(key) for its in base], [its.path(key) for its in candidate])
 
 
-def _by_rank(
-    base: Side, candidate: Side, key: Own, ranks: list[int]
-) -> tuple[list[_Part], float]:
+def _by_rank(base: Side, candidate: Side, key: Own, ranks: list[int]) -> tuple[list[_Part], float]:
     """Who did more of it, and what of the path's change nobody's work explains."""
-    path = _mean([its.path(key) for its in candidate]) - _mean([its.path(key) for its in base])
+    path = _on_path(base, candidate, key).more
     own = {
-        rank: [[its.own(key, rank) for its in side] for side in (base, candidate)] for rank in ranks
+        rank: _Times(
+            [its.own(key, rank) for its in base], [its.own(key, rank) for its in candidate]
+        )
+        for rank in ranks
     }
-    more = {rank: _mean(series[1]) - _mean(series[0]) for rank, series in own.items()}
     # No more than was there: on the path of that side which has more of it.
     side, sign = (candidate, 1) if path > 0 else (base, -1)
     there = {rank: float(np.mean([its.on_path(key, rank) for its in side])) for rank in ranks}
-    weight = {rank: min(max(sign * more[rank], 0.0), there[rank]) for rank in ranks}
-    total = sum(weight.values())
-    explained = min(abs(path), total)
+    weight = {rank: min(max(sign * own[rank].more, 0.0), there[rank]) for rank in ranks}
+    explained = sign * min(abs(path), sum(weight.values()))
     if not explained:
         return [], path
     most = max(weight.values())
     who = [rank for rank in ranks if weight[rank] >= _ALIKE * most]
-    share = sign * explained / sum(weight[rank] for rank in who)
     if len(who) == len(ranks) > 1:
-        series = [
-            [np.mean([own[rank][at][number] for rank in ranks], axis=0) for number in range(len(its))]
-            for at, its in enumerate((base, candidate))
-        ]
-        return [_Part(key, (), *series, sign * explained)], path - sign * explained
-    parts = [
-        _Part(key, (rank,), *own[rank], share * weight[rank], _others(own, who)) for rank in who
-    ]
-    return parts, path - sign * explained
+        return [_Part(key, (), _mean_rank(list(own.values())), explained)], path - explained
+    share = explained / sum(weight[rank] for rank in who)
+    rest = [own[rank] for rank in ranks if rank not in who]
+    others = _mean_rank(rest).means if rest else None
+    parts = [_Part(key, (rank,), own[rank], share * weight[rank], others) for rank in who]
+    return parts, path - explained
 
 
-def _others(
-    own: Mapping[int, list[list[Float64]]], who: list[int]
-) -> tuple[float, float] | None:
-    rest = [series for rank, series in own.items() if rank not in who]
-    base, candidate = (float(np.mean([_mean(its[at]) for its in rest] or [0])) for at in (0, 1))
-    return (base, candidate) if rest else None
+def _mean_rank(times: list[_Times]) -> _Times:
+    base = [np.mean(its, axis=0) for its in zip(*(one.base for one in times), strict=True)]
+    after = [np.mean(its, axis=0) for its in zip(*(one.candidate for one in times), strict=True)]
+    return _Times(base, after)
 
 
 def _less_what_was_hidden(parts: list[_Part], unexplained: float) -> list[_Part]:
@@ -189,18 +157,18 @@ def _less_what_was_hidden(parts: list[_Part], unexplained: float) -> list[_Part]
 
 
 def _change(base: Side, candidate: Side, part: _Part, tests: int, step_ns: float) -> Change:
+    times = part.times
     foreign = [[its.foreign for its in side] for side in (base, candidate)]
-    of_kind = {part.what.kind: (part.base_ns, part.candidate_ns)}
-    least = noise(of_kind, foreign, _FLOOR * step_ns)
+    usual = noise({part.what.kind: times.means}, foreign, _FLOOR * step_ns)
     if part.others is not None:
-        least = as_others(least, (part.base_ns, part.candidate_ns), part.others)
-    its = difference(part.base, part.candidate, least, tests)
+        usual = as_others(usual, times.means, part.others)
+    turn = in_turn(base, candidate)
+    its = difference(times.base, times.candidate, usual, tests, in_turn=turn)
     return Change(
         part.what,
         part.ranks,
         _place(base, candidate, part),
-        part.base_ns,
-        part.candidate_ns,
+        *times.means,
         its.times(part.change / its.change if its.change else 1.0),
     )
 
@@ -215,7 +183,7 @@ def _place(base: Side, candidate: Side, part: _Part) -> Operation | None:
             before = its.sample.before_ns.get((part.what, part.ranks[0]), {})
             for operation, time in before.items():
                 sums[operation] = sums.get(operation, 0.0) + sign * time / len(side)
-    more = part.candidate_ns - part.base_ns
+    more = part.times.more
     most = max(sums, key=lambda operation: sums[operation] * more, default=None)
     if most is None or sums[most] * more < _PLACE * more**2:
         return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
 
-__all__ = ["Counted", "counted", "regular_peaks"]
+__all__ = ["Counted", "counted", "counted_together", "regular_peaks"]
 
 _FAR = 6  # times the scatter
 _LEAST = 0.1  # of the median step: nearer is nothing to leave out
@@ -48,18 +49,33 @@ def counted(step_ns: Int64) -> Counted:
     return Counted(warm_up, outlying)
 
 
+def counted_together(recordings: Sequence[Int64]) -> list[Counted]:
+    """Of several recordings of one program: what most of them have is no chance, and counts.
+
+    >>> stalls = np.array([20, 21, 70, 22, 20, 21, 20, 21])
+    >>> [its.steps.all() for its in counted_together([stalls, np.roll(stalls, 2)])]
+    [True, True]
+    """
+    each = [counted(step_ns) for step_ns in recordings]
+    disturbed = sum(bool(its.outlying.any()) for its in each)
+    if disturbed < 2 or 2 * disturbed <= len(each):
+        return each
+    return [replace(its, outlying=np.zeros_like(its.outlying)) for its in each]
+
+
 def regular_peaks(values: Float64) -> Bool:
     """Those that are far above the others in every so many steps; none if they are not.
 
     >>> regular_peaks(np.array([2.0, 2, 9, 2, 2, 8, 2, 2])).nonzero()[0].tolist()
     [2, 5]
     """
-    peaks = _far(values) & (values > np.median(values))
+    above = values - np.median(values)
+    peaks = _far(values) & (above > above.max(initial=0) / 2)
     at = np.flatnonzero(peaks)
     if at.size > 1:
         gaps = np.diff(at)
         if (gaps == gaps[0]).all() and max(at[0], values.size - 1 - at[-1]) < gaps[0]:
-            return peaks
+            return np.asarray(peaks)
     return np.zeros(values.size, dtype=np.bool_)
 
 

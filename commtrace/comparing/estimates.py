@@ -15,6 +15,7 @@ from commtrace.comparing.counted import regular_peaks
 __all__ = ["Estimate", "Noise", "difference"]
 
 _CHANCE = 0.05
+_PAIRS = 3  # recordings in turn: of fewer too little is known of how pairs differ
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,24 @@ class Noise:
 
 
 def difference(
-    base: Sequence[Float64], candidate: Sequence[Float64], noise: Noise, tests: int = 1
+    base: Sequence[Float64],
+    candidate: Sequence[Float64],
+    noise: Noise,
+    tests: int = 1,
+    *,
+    in_turn: bool = False,
 ) -> Estimate:
     """What the candidate has more than the base, its interval corrected for so many tests.
 
     Each side is the steps of its recordings. Of several on both sides these are the sample, and
-    show how they differ. Of one on a side the steps are, and ``noise`` is added.
+    show how they differ: by pairs if they are many that were recorded ``in_turn``. Of one on a
+    side the steps are the sample, and ``noise`` is added.
     """
     means = [np.array([steps.mean() for steps in side]) for side in (base, candidate)]
     change = float(means[1].mean() - means[0].mean())
     several = min(len(base), len(candidate)) > 1
     if several:
-        parts = [_of_recordings(means)]
+        parts = [_of_pairs(means) if in_turn and len(base) >= _PAIRS else _of_recordings(means)]
     else:
         parts = [_of_steps(steps, len(side)) for side in (base, candidate) for steps in side]
         parts.append((noise.deviation**2, noise.df))
@@ -93,3 +100,8 @@ def _of_recordings(means: Sequence[Float64]) -> tuple[float, int]:
     df = sum(its.size - 1 for its in means)
     pooled = sum(float(((its - its.mean()) ** 2).sum()) for its in means) / df
     return pooled * sum(1 / its.size for its in means), df
+
+
+def _of_pairs(means: Sequence[Float64]) -> tuple[float, int]:
+    more = means[1] - means[0]
+    return float(more.var(ddof=1)) / more.size, more.size - 1

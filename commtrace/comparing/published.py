@@ -35,11 +35,12 @@ def noise(
     return Noise(hypot(*parts, floor_ns), _DF, *longer)
 
 
-def as_others(
-    noise: Noise, its: tuple[float, float], others: tuple[float, float]
-) -> Noise:
+def as_others(noise: Noise, its: tuple[float, float], others: tuple[float, float]) -> Noise:
     """Of one rank: other processes make it no longer than they make others beside it."""
-    base, candidate = (mine / max(mean, 1.0) * max(mean - least, 0.0) for mine, mean, least in zip(its, others, reversed(others), strict=True))
+    base, candidate = (
+        mine / max(mean, 1.0) * max(mean - least, 0.0)
+        for mine, mean, least in zip(its, others, reversed(others), strict=True)
+    )
     return replace(
         noise,
         longer_base=min(noise.longer_base, base),

@@ -96,8 +96,8 @@ def _of_graph(run: Measures) -> Sample:
     on_path = _Pieces(way.rank, way.kind, way.call, way.step, way.start_ns, way.end_ns)
     for what, rank, rows, time in _own(run, on_path):
         path.add((what, rank), on_path.step[rows], time)
-    for what, rows, time in _shared(run, on_path):
-        path.add((what, None), on_path.step[rows], time)
+    for joint, rows, time in _shared(run, on_path):
+        path.add((joint, None), on_path.step[rows], time)
     table, of_row = kinds_of_rows(run)
     pieces = _all_own(run)
     before: dict[tuple[Own, int], dict[Operation, float]] = defaultdict(dict)

@@ -1,0 +1,78 @@
+"""What else differs between two sides: what has to be known to read their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from commtrace.comparing.kinds import kinds_of_rows
+from commtrace.comparing.recorded import Recorded
+from commtrace.comparing.sides import Recording, Side
+from commtrace.diagnosis import Note
+from commtrace.units import clean
+
+__all__ = ["differing"]
+
+_MANY = 0.15  # of the cores: as much is worth a word
+
+
+def differing(
+    base: Sequence[Recorded],
+    candidate: Sequence[Recorded],
+    of_base: Side,
+    of_candidate: Side,
+) -> tuple[Note, ...]:
+    """Notes about other ranks, software and machines, other work, and disturbed recordings."""
+    return (
+        *_facts(base, candidate),
+        *_operations(base, candidate),
+        *(note for one, its in zip(base, of_base, strict=True) for note in _of(one, its)),
+        *(note for one, its in zip(candidate, of_candidate, strict=True) for note in _of(one, its)),
+    )
+
+
+_FACTS: tuple[tuple[str, str, Callable[[Recorded], Any]], ...] = (
+    ("world-size", "ranks", lambda its: its.run.world_size or len(its.run.ranks)),
+    ("ranks", "ranks with traces", lambda its: len(its.run.ranks)),
+    ("backends", "backends", lambda its: ", ".join(its.run.backends)),
+    ("torch", "torch", lambda its: _manifest(its, "versions", "torch")),
+    ("cuda", "CUDA", lambda its: _manifest(its, "versions", "cuda")),
+    ("nccl", "NCCL", lambda its: _manifest(its, "versions", "nccl")),
+    ("cpu", "CPU", lambda its: _manifest(its, "cpu", "model")),
+)
+
+
+def _manifest(its: Recorded, part: str, name: str) -> Any:
+    found = (its.measures.manifest or {}).get(part)
+    return found.get(name) if isinstance(found, dict) else None
+
+
+def _facts(base: Sequence[Recorded], candidate: Sequence[Recorded]) -> Iterator[Note]:
+    for code, name, fact in _FACTS:
+        before, after = (
+            {clean(value, 60) for its in side if (value := fact(its)) is not None}
+            for side in (base, candidate)
+        )
+        if before and after and before != after:
+            either = (" and ".join(sorted(its)) for its in (before, after))
+            yield Note(f"different-{code}", f"{name}: {' before, '.join(either)} now")
+
+
+def _operations(base: Sequence[Recorded], candidate: Sequence[Recorded]) -> Iterator[Note]:
+    before, after = (
+        {kind for its in side for kind in kinds_of_rows(its.measures)[0]}
+        for side in (base, candidate)
+    )
+    if before and after and not before & after:
+        message = "no operation of one is in the other: it may be another program or model"
+        yield Note("different-operations", message)
+
+
+def _of(one: Recorded, its: Recording) -> Iterator[Note]:
+    name = clean(one.run.name, 60)
+    if its.foreign >= _MANY:
+        took = f"other processes took {100 * its.foreign:.0f} % of the CPU cores meanwhile"
+        yield Note("foreign-load", f"{name}: {took}, which makes the intervals wider")
+    if its.sample.lacking and its.sample.steps:
+        why = f"{its.sample.lacking}: its steps are compared by the time of the mean device"
+        yield Note("no-critical-path", f"{name}: {why}")
