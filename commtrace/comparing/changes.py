@@ -158,8 +158,7 @@ def _less_what_was_hidden(parts: list[_Part], unexplained: float) -> list[_Part]
 
 def _change(base: Side, candidate: Side, part: _Part, tests: int, step_ns: float) -> Change:
     times = part.times
-    foreign = [[its.foreign for its in side] for side in (base, candidate)]
-    usual = noise({part.what.kind: times.means}, foreign, _FLOOR * step_ns)
+    usual = noise({part.what.kind: times.means}, base, candidate, _FLOOR * step_ns)
     if part.others is not None:
         usual = as_others(usual, times.means, part.others)
     turn = in_turn(base, candidate)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from commtrace.analysis import Summary
-from commtrace.causal.cores import foreign_load
 from commtrace.comparing.changes import changes
-from commtrace.comparing.counted import counted_together
 from commtrace.comparing.differing import differing
 from commtrace.comparing.estimates import Estimate, difference
 from commtrace.comparing.findings import Findings, findings
 from commtrace.comparing.outlying import outlying
 from commtrace.comparing.published import noise
-from commtrace.comparing.recorded import Recorded
+from commtrace.comparing.recorded import Recorded, recordings, started
 from commtrace.comparing.rows import of_change, of_operations, of_ranks, of_work
-from commtrace.comparing.sample import sample
-from commtrace.comparing.sides import Recording, Side, in_turn
+from commtrace.comparing.sides import Side, in_turn
 from commtrace.comparing.tables import CHANGES, COUNTS, OUTLYING, RANKS, WORK
 from commtrace.diagnosis import Note
 
@@ -61,7 +58,8 @@ class StepChange:
 class Compared:
     """Two sides compared. ``changes`` and the other tables are those of ``tables``.
 
-    ``why`` says why the verdict is no other.
+    ``why`` says why the verdict is no other. ``paths`` are the steps of both sides, aligned by
+    their number: a name, whether it counts, and its critical path by kind, in ns.
     """
 
     base: tuple[Summary, ...]
@@ -77,6 +75,7 @@ class Compared:
     outlying: pd.DataFrame
     findings: Findings
     notes: tuple[Note, ...]
+    paths: tuple[tuple[str, bool, dict[str, int]], ...]
 
     @property
     def appeared(self) -> pd.DataFrame:
@@ -96,17 +95,17 @@ def compared(
 
     A change that is surely less than ``margin_pct``, 5 if it is not given, is none.
     """
-    base, candidate = sorted(base, key=_started), sorted(candidate, key=_started)
-    recordings = [_recordings(side) for side in (base, candidate)]
+    base, candidate = sorted(base, key=started), sorted(candidate, key=started)
+    of_sides = [recordings(side) for side in (base, candidate)]
     sides = [
         [(one.measures, its.steps) for one, its in zip(side, recorded, strict=True)]
-        for side, recorded in zip((base, candidate), recordings, strict=True)
+        for side, recorded in zip((base, candidate), of_sides, strict=True)
     ]
-    step = _step(*recordings)
-    found = [] if step.base_ns is None else changes(*recordings)
+    step = _step(*of_sides)
+    found = [] if step.base_ns is None else changes(*of_sides)
     rows = [of_change(change, *sides) for change in found]
     change = (step.candidate_ns or 0) - (step.base_ns or 0)
-    verdict, why = _verdict(step, _SAME_PCT if margin_pct is None else margin_pct, recordings)
+    verdict, why = _verdict(step, _SAME_PCT if margin_pct is None else margin_pct, of_sides)
     return Compared(
         tuple(one.run for one in base),
         tuple(one.run for one in candidate),
@@ -118,9 +117,10 @@ def compared(
         COUNTS.from_rows(of_operations(*sides)),
         WORK.from_rows(of_work(*sides)),
         RANKS.from_rows(of_ranks(*sides)),
-        OUTLYING.from_rows(outlying(*recordings)),
+        OUTLYING.from_rows(outlying(*of_sides)),
         findings([one.diagnosis for one in base], [one.diagnosis for one in candidate]),
-        differing(base, candidate, *recordings),
+        differing(base, candidate, *of_sides),
+        tuple(_paths(*of_sides)),
     )
 
 
@@ -131,27 +131,13 @@ def step_estimate(base: Side, candidate: Side) -> Estimate:
     return difference(
         [its.step_ns for its in base],
         [its.step_ns for its in candidate],
-        noise(times, [[its.foreign for its in side] for side in (base, candidate)]),
+        noise(times, base, candidate),
         in_turn=in_turn(base, candidate),
     )
 
 
 def _of_kind(side: Side, kind: str) -> float:
     return float(np.mean([its.of_kind(kind) for its in side]))
-
-
-def _recordings(side: Sequence[Recorded]) -> Side:
-    samples = [sample(one.measures) for one in side]
-    count = counted_together([its.step_ns for its in samples])
-    return [
-        Recording(its, left.steps, left.warm_up, foreign_load(one.measures) or 0.0, _started(one))
-        for one, its, left in zip(side, samples, count, strict=True)
-    ]
-
-
-def _started(one: Recorded) -> str:
-    started = (one.measures.manifest or {}).get("started")
-    return started if isinstance(started, str) else ""
 
 
 def _step(base: Side, candidate: Side) -> StepChange:
@@ -164,6 +150,18 @@ def _step(base: Side, candidate: Side) -> StepChange:
     change, low, high = (round(value, 3) for value in (its.change, its.low, its.high))
     before, after = map(round, means)
     return StepChange(before, after, change, low, high, steps[0], steps[1], between)
+
+
+def _paths(base: Side, candidate: Side) -> Iterator[tuple[str, bool, dict[str, int]]]:
+    found = [
+        (step, side, number, bool(its.counts[at]), its.of_step(at))
+        for side, recordings in enumerate((base, candidate))
+        for number, its in enumerate(recordings, 1)
+        for at, step in enumerate(its.sample.steps)
+    ]
+    for step, side, number, counts, parts in sorted(found, key=lambda row: row[:3]):
+        of = f"{number}" if len((base, candidate)[side]) > 1 else ""
+        yield f"{step} {('base', 'cand.')[side]} {of}".rstrip(), counts, parts
 
 
 def _verdict(step: StepChange, margin_pct: float, sides: Sequence[Side]) -> tuple[Verdict, str]:

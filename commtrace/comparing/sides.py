@@ -18,7 +18,8 @@ class Recording:
     """A recording, and a flag for each of its steps that counts; or that is ``warm_up``.
 
     ``foreign`` is the share of the cores that other processes took meanwhile; ``started`` says
-    when it was recorded, nothing if that is unknown.
+    when it was recorded, nothing if that is unknown; ``gpu_hosts`` are the hosts of its GPUs, None
+    without any.
     """
 
     sample: Sample
@@ -26,6 +27,7 @@ class Recording:
     warm_up: Bool
     foreign: float = 0.0
     started: str = ""
+    gpu_hosts: frozenset[str] | None = None
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -46,6 +48,13 @@ class Recording:
         """The mean of the time on the critical path of one kind."""
         times = (time for (its, _), time in self.sample.path_ns.items() if its.kind == kind)
         return float(self._counting(sum(times, np.zeros(self.counts.size))).mean())
+
+    def of_step(self, at: int) -> dict[str, int]:
+        """The critical path of one step by kind, counting or not; ``at`` counts from 0."""
+        sums: dict[str, int] = {}
+        for (key, _), time in self.sample.path_ns.items():
+            sums[key.kind] = sums.get(key.kind, 0) + int(time[at])
+        return dict(sorted(sums.items()))
 
     def on_path(self, key: Own, rank: int) -> float:
         """The mean of a rank's time on the critical path."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "Format", "format_named", "format_of_file"]
 
-FORMATS = ("text", "json", "markdown", "github", "junit")
+FORMATS = ("text", "json", "markdown", "html", "github", "junit")
 
 
 class Format(Protocol):

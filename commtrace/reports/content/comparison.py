@@ -220,7 +220,8 @@ def _digits(value: float) -> str:
 
 
 def _other_count(row: dict[str, Any]) -> bool:
-    before, after = row["base_count"], row["candidate_count"]
+    before: float = row["base_count"]
+    after: float = row["candidate_count"]
     return abs(after - before) > 0.1 * max(before, after)
 
 
