@@ -49,7 +49,7 @@ def _columns() -> str:
 
 
 def _measured() -> Iterator[Table]:
-    """The tables that the modules of ``metrics``, ``matching``, ``causal`` and ``comparing`` define."""
+    """The tables that the modules of ``metrics`` and the floors above it define."""
     seen = set(TABLES)
     names = [
         module.name

@@ -22,7 +22,7 @@ from commtrace.causal.builder import (
     WAIT,
 )
 from commtrace.causal.edits import as_measured, step_ends
-from commtrace.causal.graph import Graph, replay
+from commtrace.causal.graph import longest_way, replay
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
@@ -39,7 +39,7 @@ __all__ = [
     "Way",
     "critical_path",
     "cut",
-    "longest_way",
+    "path_pieces",
     "path_with",
 ]
 
@@ -88,7 +88,7 @@ def critical_path(run: Measures) -> pd.DataFrame:
 
 def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
-    way = longest_way(run, lag_ns)
+    way = path_pieces(run, lag_ns)
     computes = _computes(run, way)
     named = np.asarray([KINDS.index(KIND_OF_EDGE[number]) for number in sorted(KIND_OF_EDGE)])[
         way.kind
@@ -145,14 +145,14 @@ class Way:
     until_ns: Int64
 
 
-def longest_way(run: Measures, lag_ns: Int64) -> Way:
+def path_pieces(run: Measures, lag_ns: Int64) -> Way:
     """The pieces of the critical path of the run replayed with these lags."""
     its = run_graph(run)
     time, measured = replay(its.graph, lag_ns[:, None])[:, 0], its.graph.time_ns
     joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
     done = np.concatenate((its.ends[-1], joint))
     last = int(done[time[done].argmax()])
-    edges = _binding(its.graph, time, lag_ns, last)
+    edges = longest_way(its.graph, lag_ns, time, last)
     source, target = its.graph.source[edges], its.graph.target[edges]
     # Before the first moment that the graph knows of the rank, it did something by itself.
     first = int(source[-1]) if edges.size else last
@@ -205,20 +205,3 @@ def cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, I
     of = np.repeat(np.arange(start.size), count)
     at = ranges(first, count)
     return of, at, np.maximum(start[of], bounds[at]), np.minimum(end[of], bounds[at + 1])
-
-
-def _binding(graph: Graph, time: Int64, lag: Int64, last: int) -> Int64:
-    """The edges of the longest way to a node, the last one first."""
-    at = np.argsort(graph.target, kind="stable")
-    first = np.searchsorted(graph.target[at], np.arange(time.size + 1))
-    arrives = time[graph.source] + lag == time[graph.target]
-    way: list[int] = []
-    node = last
-    while True:
-        into = at[first[node] : first[node + 1]]
-        into = into[arrives[into]]
-        if not into.size:
-            return np.asarray(way, dtype=np.int64)
-        edge = int(into[time[graph.source[into]].argmax()])
-        way.append(edge)
-        node = int(graph.source[edge])

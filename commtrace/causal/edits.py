@@ -12,7 +12,7 @@ from commtrace.arrays import Bool, Float64, Int64, codes
 from commtrace.causal.builder import JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, idle_ns, own_edges, own_work
+from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, idle_ns, others, own_edges, own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_measured",
     "even",
+    "factors",
     "needing_nobody",
     "saved",
     "step_ends",
@@ -27,6 +28,7 @@ __all__ = [
     "transferring",
     "typical",
     "typically_idle",
+    "wanted_idle",
     "without_waits",
 ]
 
@@ -65,19 +67,31 @@ def typically_idle(run: Measures, ranks: Collection[int], lag_ns: Int64 | None =
 
     Processes that fight for cores compute longer by turns, and seldom sleep.
     """
-    its, work = run_graph(run), own_work(run)
-    mine = np.isin(its.calls.rank, list(ranks))
-    idle = idle_ns(run)
-    usual = _of_the_rest(idle, work.place, mine)
+    mine = np.isin(run_graph(run).calls.rank, list(ranks))
+    own = own_work(run).own_ns
+    return _scaled(run, own, wanted_idle(run, mine), mine, lag_ns)
+
+
+def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
+    """The own work of calls, with no longer idle than is typical of others: calls × 2.
+
+    Others are those not ``mine`` (a flag for each call), by default those of other ranks.
+    """
+    its, work, idle = run_graph(run), own_work(run), idle_ns(run)
     in_step = codes(its.calls.step, its.calls.rank)
     first = np.unique(in_step, return_index=True)[1]
-    sums = np.bincount(in_step, weights=idle).astype(np.int64)
-    by_step = _of_the_rest(sums, its.calls.step[first], mine[first])
+    sums = np.bincount(in_step, weights=idle).astype(np.float64)
+    if mine is None:
+        usual, _ = others(work.place, idle.astype(np.float64))
+        by_step, _ = others(its.calls.step[first], sums)
+    else:
+        usual = _of_the_rest(idle, work.place, mine)
+        by_step = _of_the_rest(sums.astype(np.int64), its.calls.step[first], mine[first])
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = idle * (by_step / sums)[in_step]
     wanted = work.own_ns.astype(np.float64)
     wanted[:, HOSTS] += np.where(np.isnan(usual), scaled, usual) - idle
-    return _scaled(run, work.own_ns, wanted, mine, lag_ns)
+    return wanted
 
 
 def even(
@@ -198,12 +212,17 @@ def _scaled(
 ) -> Int64:
     """The segments of some calls take the time that is wanted, shared as it was."""
     its = run_graph(run)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = wanted_ns / own_ns
-    factor = np.where(which[:, None] & np.isfinite(factor), factor, 1.0)
+    factor = np.where(which[:, None], factors(own_ns, wanted_ns), 1.0)
     edges, column = own_edges(its)
     if part is not None:
         edges, column = edges[column == part], column[column == part]
     lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
     lag[edges] = np.rint(lag[edges] * factor[its.segment[edges], column]).astype(np.int64)
     return lag
+
+
+def factors(own_ns: Int64, wanted_ns: Float64) -> Float64:
+    """How many times as long each call's own work takes as wanted; 1 where nothing is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = wanted_ns / own_ns
+    return np.where(np.isfinite(factor), factor, 1.0)

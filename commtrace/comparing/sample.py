@@ -11,7 +11,7 @@ import numpy as np
 
 from commtrace.arrays import Int64, integers
 from commtrace.causal.builder import HOST, WAIT
-from commtrace.causal.critical_path import KIND_OF_EDGE, cut, longest_way
+from commtrace.causal.critical_path import KIND_OF_EDGE, cut, path_pieces
 from commtrace.causal.edits import as_measured
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_edges, own_intervals
@@ -92,7 +92,7 @@ class _Pieces:
 def _of_graph(run: Measures) -> Sample:
     its = run_graph(run)
     path, own = _Sums(len(its.steps)), _Sums(len(its.steps))
-    way = longest_way(run, as_measured(run))
+    way = path_pieces(run, as_measured(run))
     on_path = _Pieces(way.rank, way.kind, way.call, way.step, way.start_ns, way.end_ns)
     for what, rank, rows, time in _own(run, on_path):
         path.add((what, rank), on_path.step[rows], time)
