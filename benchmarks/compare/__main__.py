@@ -100,23 +100,19 @@ def of_programs(chosen: list[Program], folder: Path, count: int, workers: int) -
     its = read(paths, workers)
     print(f"## Recorded, one a side\n\n{without_change(alarms(chosen, its, folder, count))}\n")
     single = list(faults(chosen, its, folder, count))
-    print(f"{with_change(_consistent(single))}\n")
-    together = list(rounds(chosen, its, folder, count))
-    print(f"## Recorded, {count} a side\n\n{with_change(_consistent(together))}\n")
-
-
-def _consistent(judged: list[Judged]) -> list[Judged]:
-    """Without faults of unknown cost that some round shows no cost of."""
-    nothing: set[str] = set()
-    for its in judged:
-        if its.truth.step_ns is None and not _is_large(its):
-            nothing.add(_fault(its.name))
-    left = [
-        its for its in judged if its.truth.step_ns is not None or _fault(its.name) not in nothing
-    ]
-    for name in sorted(nothing):
+    unseen = _unseen(single)
+    for name in sorted(unseen):
         print(f"not judged, since some round shows no cost of it: {name}")
-    return left
+    print(f"{with_change([its for its in single if _fault(its.name) not in unseen])}\n")
+    together = list(rounds(chosen, its, folder, count))
+    together = [its for its in together if _fault(its.name) not in unseen]
+    print(f"## Recorded, {count} a side\n\n{with_change(together)}\n")
+
+
+def _unseen(judged: list[Judged]) -> set[str]:
+    """Faults of unknown cost that some round shows no cost of."""
+    unknown = [its for its in judged if its.truth.step_ns is None]
+    return {_fault(its.name) for its in unknown if not _is_large(its)}
 
 
 def _fault(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from commtrace.comparing.findings import Findings, findings
 from commtrace.comparing.outlying import outlying
 from commtrace.comparing.published import noise
 from commtrace.comparing.recorded import Recorded, recordings, started
-from commtrace.comparing.rows import of_change, of_operations, of_ranks, of_work
+from commtrace.comparing.rows import of_change, of_operations, of_ranks, of_sizes, of_work
 from commtrace.comparing.sides import Side, in_turn
 from commtrace.comparing.tables import CHANGES, COUNTS, OUTLYING, RANKS, WORK
 from commtrace.diagnosis import Note
@@ -101,9 +101,11 @@ def compared(
         [(one.measures, its.steps) for one, its in zip(side, recorded, strict=True)]
         for side, recorded in zip((base, candidate), of_sides, strict=True)
     ]
+    sizes = of_sizes(*sides)
+    of_sides[0] = [replace(its, sample=its.sample.renamed(sizes)) for its in of_sides[0]]
     step = _step(*of_sides)
     found = [] if step.base_ns is None else changes(*of_sides)
-    rows = [of_change(change, *sides) for change in found]
+    rows = [of_change(change, sides[0], sides[1], sizes) for change in found]
     change = (step.candidate_ns or 0) - (step.base_ns or 0)
     verdict, why = _verdict(step, _SAME_PCT if margin_pct is None else margin_pct, of_sides)
     return Compared(
@@ -114,7 +116,7 @@ def compared(
         step,
         CHANGES.from_rows(rows),
         change - sum(row["change_ns"] for row in rows),
-        COUNTS.from_rows(of_operations(*sides)),
+        COUNTS.from_rows(of_operations(sides[0], sides[1], sizes)),
         WORK.from_rows(of_work(*sides)),
         RANKS.from_rows(of_ranks(*sides)),
         OUTLYING.from_rows(outlying(*of_sides)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
@@ -14,7 +16,7 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Operation", "kinds_of_rows"]
+__all__ = ["Operation", "kinds_of_rows", "resized"]
 
 
 class Operation(NamedTuple):
@@ -46,3 +48,27 @@ def kinds_of_rows(run: Measures) -> tuple[tuple[Operation, ...], Int64]:
         for row in keys[~pd.Series(code).duplicated()].itertuples(index=False)
     )
     return kinds, code
+
+
+def resized(
+    base: Mapping[Operation, float], candidate: Mapping[Operation, float]
+) -> dict[Operation, Operation]:
+    """Which kinds of the base are one of the candidate with another size; values are counts.
+
+    Of one operation, dimension and type each has just one that the other lacks, and as many.
+
+    >>> one, other = Operation("barrier", None, None, 4), Operation("barrier", None, None, 8)
+    >>> resized({one: 2.0}, {other: 2.0}) == {one: other}, resized({one: 2.0}, {other: 1.0})
+    (True, {})
+    """
+    lacking: dict[Operation, tuple[list[Operation], list[Operation]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for at, (mine, others) in enumerate(((base, candidate), (candidate, base))):
+        for kind in mine.keys() - others.keys():
+            lacking[kind._replace(size_bytes=None)][at].append(kind)
+    return {
+        before[0]: after[0]
+        for before, after in lacking.values()
+        if len(before) == len(after) == 1 and base[before[0]] == candidate[after[0]]
+    }

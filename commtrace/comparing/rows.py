@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.comparing.changes import Change
-from commtrace.comparing.kinds import Operation
+from commtrace.comparing.kinds import Operation, resized
 from commtrace.comparing.sample import Own
 from commtrace.comparing.tables import RANKS
 from commtrace.comparing.work import counts, ranks, work_by_name
@@ -16,7 +16,15 @@ from commtrace.comparing.work import counts, ranks, work_by_name
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Steps", "of_change", "of_operations", "of_ranks", "of_work"]
+__all__ = [
+    "Resized",
+    "Steps",
+    "of_change",
+    "of_operations",
+    "of_ranks",
+    "of_sizes",
+    "of_work",
+]
 
 _MOSTLY = 0.5  # of a change in compute: the kernel with as much of it is named
 
@@ -26,7 +34,11 @@ Steps = Sequence[tuple["Measures", tuple[int, ...]]]
 _Pair = tuple[float, float]
 
 
-def of_change(change: Change, base: Steps, candidate: Steps) -> dict[str, Any]:
+Resized = Mapping[Operation, Operation]
+"""Kinds of operations of the base, and what these are in the candidate."""
+
+
+def of_change(change: Change, base: Steps, candidate: Steps, sizes: Resized) -> dict[str, Any]:
     """A row of CHANGES."""
     what = change.what
     operation = Operation(None, None, None, None) if isinstance(what, Own) else what.operation
@@ -34,7 +46,7 @@ def of_change(change: Change, base: Steps, candidate: Steps) -> dict[str, Any]:
         "kind": what.kind,
         "rank": change.ranks[0] if change.ranks else None,
         "cause": what.cause if isinstance(what, Own) else None,
-        **operation._asdict(),
+        **_columns(operation, sizes),
         "kernel": _kernel(change, base, candidate) if what.kind == "compute" else None,
         "place": None if change.place is None else _spoken(change.place),
         "base_ns": round(change.base_ns),
@@ -62,10 +74,24 @@ def _kernel(change: Change, base: Steps, candidate: Steps) -> str | None:
     return most if most is not None and sums[most] >= _MOSTLY * more**2 > 0 else None
 
 
-def of_operations(base: Steps, candidate: Steps) -> list[dict[str, Any]]:
-    """The rows of COUNTS, largest change first."""
+def _columns(operation: Operation, sizes: Resized) -> dict[str, Any]:
+    before = next((kind for kind, now in sizes.items() if now == operation), None)
+    return {**operation._asdict(), "base_size_bytes": before.size_bytes if before else None}
+
+
+def of_sizes(base: Steps, candidate: Steps) -> Resized:
+    """The kinds of operations that have another size now."""
     means = [_means([counts(*its) for its in side]) for side in (base, candidate)]
-    return _largest_first([{**key._asdict(), **pair} for key, pair in _both(*means)])
+    before, after = ({kind: round(its[0], 3) for kind, its in mean.items()} for mean in means)
+    return resized(before, after)
+
+
+def of_operations(base: Steps, candidate: Steps, sizes: Resized) -> list[dict[str, Any]]:
+    """The rows of COUNTS, largest change first."""
+    before, after = (_means([counts(*its) for its in side]) for side in (base, candidate))
+    before = {sizes.get(kind, kind): pair for kind, pair in before.items()}
+    both = _both(before, after)
+    return _largest_first([{**_columns(kind, sizes), **pair} for kind, pair in both])
 
 
 def of_work(base: Steps, candidate: Steps) -> list[dict[str, Any]]:

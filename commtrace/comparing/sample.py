@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,6 +63,23 @@ class Sample:
     own_ns: Mapping[tuple[Own, int], Int64]
     before_ns: Mapping[tuple[Own, int], Mapping[Operation, float]]
     lacking: str | None = None
+
+    def renamed(self, names: Mapping[Operation, Operation]) -> Sample:
+        """With some kinds of operations as others."""
+        return replace(
+            self,
+            path_ns={(_renamed(key, names), of): its for (key, of), its in self.path_ns.items()},
+            before_ns={
+                key: {names.get(kind, kind): time for kind, time in before.items()}
+                for key, before in self.before_ns.items()
+            },
+        )
+
+
+def _renamed(key: Own | Shared, names: Mapping[Operation, Operation]) -> Own | Shared:
+    if isinstance(key, Own):
+        return key
+    return Shared(key.kind, names.get(key.operation, key.operation))
 
 
 @measure

@@ -11,6 +11,7 @@ _OPERATION = (
     Column("dimension", "category", "Its groups' dimension of the job's mesh; null if unknown."),
     Column("dtype", "category", "torch's name of its element type."),
     Column("size_bytes", "Int64", "S, the full array: the larger of in and output.", "bytes"),
+    Column("base_size_bytes", "Int64", "S in the base, where that is another; else null.", "bytes"),
 )
 
 CHANGES = Table(
@@ -56,7 +57,7 @@ CHANGES = Table(
 )
 
 COUNTS = Table(
-    "operations",
+    "compared_operations",
     "the operations of one dimension, kind, type and size in a step",
     (
         *_OPERATION,
@@ -77,7 +78,7 @@ _DID = (
 )
 
 RANKS = Table(
-    "ranks",
+    "compared_ranks",
     "one rank: what its steps have, in the mean",
     (
         Column("rank", "int64", "The rank."),
@@ -90,7 +91,7 @@ RANKS = Table(
 )
 
 WORK = Table(
-    "kernels",
+    "compared_kernels",
     "the kernels, or on a CPU the operators, of one name, in a step of the mean rank",
     (
         Column("kernel", "category", "The name that the trace has."),

@@ -21,7 +21,7 @@ from commtrace.table import Column, Table
 __all__ = ["Json", "columns", "document", "field", "list_of", "object_of", "rows_of", "typed"]
 
 Json = dict[str, Any]
-_NEVER_NULL = ("by", "device", "edit", "file", "kernel", "kind", "label")
+_NEVER_NULL = ("by", "device", "edit", "file", "kind", "label")
 _PARTS = ("compute", "copy", "host", "transfer", "launch", "communication", "idle")
 _CAUSES = ("loader", "checkpoint", "garbage-collection")
 _VALUES = {

@@ -101,6 +101,16 @@ def test_operations_appear_and_disappear(make: Make) -> None:
     assert top(back)["change_ns"] == -1_000_000
 
 
+def test_an_operation_of_another_size_is_the_same_one(make: Make) -> None:
+    work = noisy(10_000, 10_000)
+    its = compare(make(work), make(work, size=1 << 22, transfer=3_000))
+    assert top(its)["base_size_bytes"] == 1 << 20
+    assert top(its)["size_bytes"] == 1 << 22
+    assert top(its)["change_ns"] == 2_000_000
+    assert its.compared.appeared.empty
+    assert "1.05 MB → 4.19 MB" in repr(its._repr_html_())
+
+
 def test_other_programs_are_compared_and_it_is_said(make: Make) -> None:
     its = compare(make(noisy(10_000, 10_000)), make(noisy(9_000, 9_000, 9_000), ops=("barrier",)))
     codes = {note.code for note in its.notes}

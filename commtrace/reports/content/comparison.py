@@ -134,7 +134,8 @@ def name_of(row: dict[str, Any]) -> str:
 
 def _operation(row: dict[str, Any]) -> str:
     of = f" of {clean(row['dimension'], 16)}" if row["dimension"] else ""
-    big = f", {size(row['size_bytes'])}" if row["size_bytes"] else ""
+    before = f"{size(row['base_size_bytes'])} → " if row["base_size_bytes"] else ""
+    big = f", {before}{size(row['size_bytes'])}" if row["size_bytes"] else ""
     return f"{clean(row['op'], 16) if row['op'] else 'communication'}{of}{big}"
 
 
@@ -283,7 +284,7 @@ def _step_of(row: dict[str, Any]) -> str:
 def _mostly(row: dict[str, Any]) -> str:
     if row["kind"] is None:
         return NOTHING
-    return name_of({**row, "dimension": None, "size_bytes": None})
+    return name_of({**row, "dimension": None, "size_bytes": None, "base_size_bytes": None})
 
 
 def _kernels(table: list[dict[str, Any]]) -> Section:
