@@ -41,11 +41,12 @@ def compare(
     """
     from commtrace.comparing.compared import compared
     from commtrace.comparing.recorded import Recorded
+    from commtrace.diagnosis import Diagnosis
 
     def recorded(one: _One) -> Recorded:
         run = one if isinstance(one, Run) else load(one, workers=workers, progress=progress)
         analysis = run.analysis()
-        return Recorded(analysis.run, run.measures, analysis.verdict.diagnosis)
+        return Recorded(analysis.run, run.measures, Diagnosis(analysis.verdict.faults))
 
     sides = [[recorded(one) for one in _several(side)] for side in (base, candidate)]
     if not all(sides):

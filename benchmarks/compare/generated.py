@@ -13,8 +13,8 @@ __all__ = ["NOISE", "generated"]
 
 NOISE = (0.0, 0.05, 0.1, 0.2)
 _SHARE = 0.25  # of a step: what a change adds
-_RECORDINGS = 4  # of each side
-_RANKS = 4
+_RECORDINGS = 3  # of each side
+_RANKS, _STEPS = 2, 8
 
 _Change = Callable[[Loop], Truth]
 
@@ -50,6 +50,7 @@ _CHANGES: dict[str, _Change | None] = {
 def generated(seeds: range) -> Iterator[tuple[float, Judged]]:
     """Each change at each noise, several recordings a side and one."""
     for seed in seeds:
+        clean, _ = _run(seed, 0.0, 0, None)
         for noise in NOISE:
             base = [_run(seed, noise, number, None)[0] for number in range(_RECORDINGS)]
             for name, change in _CHANGES.items():
@@ -57,7 +58,6 @@ def generated(seeds: range) -> Iterator[tuple[float, Judged]]:
                     _run(seed, noise, number, change)[0]
                     for number in range(_RECORDINGS, 2 * _RECORDINGS)
                 ]
-                clean, _ = _run(seed, 0.0, 0, None)
                 exact, truth = _run(seed, 0.0, 0, change)
                 step_ns = _mean(exact) - _mean(clean)
                 its = Truth(truth.ranks, truth.op, step_ns)
@@ -71,7 +71,7 @@ def _mean(its: Kept) -> float:
 
 
 def _run(seed: int, noise: float, number: int, change: _Change | None) -> tuple[Kept, Truth]:
-    loop = Loop(seed, ranks=_RANKS, steps=10, host_leads=False)
+    loop = Loop(seed, ranks=_RANKS, steps=_STEPS, host_leads=False)
     loop.spread = noise
     loop.seed = 1_000 * seed + number  # other noise, the same job
     truth = change(loop) if change else Truth()

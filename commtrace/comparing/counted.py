@@ -53,7 +53,7 @@ def counted_together(recordings: Sequence[Int64]) -> list[Counted]:
     """Of several recordings of one program: what most of them have is no chance, and counts.
 
     >>> stalls = np.array([20, 21, 70, 22, 20, 21, 20, 21])
-    >>> [its.steps.all() for its in counted_together([stalls, np.roll(stalls, 2)])]
+    >>> [bool(its.steps.all()) for its in counted_together([stalls, np.roll(stalls, 2)])]
     [True, True]
     """
     each = [counted(step_ns) for step_ns in recordings]

@@ -26,6 +26,7 @@ def differing(
     return (
         *_facts(base, candidate),
         *_operations(base, candidate),
+        *_waits((*of_base, *of_candidate)),
         *(note for one, its in zip(base, of_base, strict=True) for note in _of(one, its)),
         *(note for one, its in zip(candidate, of_candidate, strict=True) for note in _of(one, its)),
     )
@@ -66,6 +67,12 @@ def _operations(base: Sequence[Recorded], candidate: Sequence[Recorded]) -> Iter
     if before and after and not before & after:
         message = "no operation of one is in the other: it may be another program or model"
         yield Note("different-operations", message)
+
+
+def _waits(every: Side) -> Iterator[Note]:
+    if any(its.gpu_hosts is not None and its.sample.lacking is None for its in every):
+        message = "not all waits of a GPU's host are in a trace: the others count as host"
+        yield Note("unseen-waits", message)
 
 
 def _of(one: Recorded, its: Recording) -> Iterator[Note]:
