@@ -21,7 +21,8 @@ _CPU = {"compute": 0.11, "copy": 0.11, "host": 0.19, "transfer": 0.35, "launch":
 _OTHER_GPUS, _SAME_GPUS = 0.08, 0.02
 _ON_GPU = ("compute", "copy", "transfer")
 _OTHER = 0.11
-_ON_CORES = ("compute", "transfer", "launch")
+_ON_CORES = ("compute", "transfer", "launch")  # of a run without GPUs; else the hosts' part
+_OF_HOSTS = ("host", "launch")
 
 
 def noise(
@@ -33,10 +34,12 @@ def noise(
     processes of a recording what runs on its cores could have been that much shorter.
     """
     recordings = sqrt(1 / len(base) + 1 / len(candidate))
-    shares = _shares(base, candidate)
+    on_gpus = all(its.gpu_hosts is not None for its in (*base, *candidate))
+    shares = _on_gpus(base, candidate) if on_gpus else _CPU
     parts = [shares.get(kind, _OTHER) * min(pair) * recordings for kind, pair in times.items()]
+    on_cores = _OF_HOSTS if on_gpus else _ON_CORES
     before, after = (
-        sum(times[kind][at] for kind in _ON_CORES if kind in times)
+        sum(times[kind][at] for kind in on_cores if kind in times)
         * sum(its.foreign for its in side)
         / len(side)
         for at, side in enumerate((base, candidate))
@@ -44,12 +47,9 @@ def noise(
     return Noise(hypot(*parts, floor_ns), _DF, before, after)
 
 
-def _shares(base: Side, candidate: Side) -> dict[str, float]:
-    hosts = [{its.gpu_hosts for its in side} for side in (base, candidate)]
-    if any(its is None for side in hosts for its in side):
-        return _CPU
-    alike = len(hosts[0] | hosts[1]) == 1
-    return {**_CPU, **dict.fromkeys(_ON_GPU, _SAME_GPUS if alike else _OTHER_GPUS)}
+def _on_gpus(base: Side, candidate: Side) -> dict[str, float]:
+    same = len({its.gpu_hosts for its in (*base, *candidate)}) == 1
+    return {**_CPU, **dict.fromkeys(_ON_GPU, _SAME_GPUS if same else _OTHER_GPUS)}
 
 
 def as_others(noise: Noise, its: tuple[float, float], others: tuple[float, float]) -> Noise:
