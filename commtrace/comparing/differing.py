@@ -7,9 +7,9 @@ from typing import Any
 
 from commtrace.comparing.kinds import kinds_of_rows
 from commtrace.comparing.recorded import Recorded
-from commtrace.comparing.sides import Recording, Side
+from commtrace.comparing.sides import Side
 from commtrace.diagnosis import Note
-from commtrace.units import clean
+from commtrace.units import clean, counted
 
 __all__ = ["differing"]
 
@@ -27,8 +27,10 @@ def differing(
         *_facts(base, candidate),
         *_operations(base, candidate),
         *_waits((*of_base, *of_candidate)),
-        *(note for one, its in zip(base, of_base, strict=True) for note in _of(one, its)),
-        *(note for one, its in zip(candidate, of_candidate, strict=True) for note in _of(one, its)),
+        *_foreign("base", of_base),
+        *_foreign("candidate", of_candidate),
+        *_lacking("base", of_base),
+        *_lacking("candidate", of_candidate),
     )
 
 
@@ -75,11 +77,19 @@ def _waits(every: Side) -> Iterator[Note]:
         yield Note("unseen-waits", message)
 
 
-def _of(one: Recorded, its: Recording) -> Iterator[Note]:
-    name = clean(one.run.name, 60)
-    if its.foreign >= _MANY:
-        took = f"other processes took {100 * its.foreign:.0f} % of the CPU cores meanwhile"
-        yield Note("foreign-load", f"{name}: {took}, which makes the intervals wider")
-    if its.sample.lacking and its.sample.steps:
-        why = f"{its.sample.lacking}: its steps are compared by the time of the mean device"
-        yield Note("no-critical-path", f"{name}: {why}")
+def _foreign(name: str, side: Side) -> Iterator[Note]:
+    """Other processes make single recordings' intervals wider, and several recordings differ."""
+    disturbed = [its.foreign for its in side if its.foreign >= _MANY]
+    if disturbed:
+        most = f"up to {100 * max(disturbed):.0f} % of the CPU cores"
+        of = f"{len(disturbed)} of {counted(len(side), 'recording')} of the {name}"
+        yield Note(
+            "foreign-load", f"other processes took {most} in {of}: record on a quiet machine"
+        )
+
+
+def _lacking(name: str, side: Side) -> Iterator[Note]:
+    for why in dict.fromkeys(its.sample.lacking for its in side if its.sample.steps):
+        if why is not None:
+            message = f"the {name}'s steps are compared by the time of its mean device: {why}"
+            yield Note("no-critical-path", message)

@@ -160,7 +160,7 @@ def _changes(compared: Compared) -> Section:
     hidden = sum(row["change_ns"] for row in table[_SHOWN:])
     cells = [
         [
-            name_of(row) + (" *" if _sure(row) else ""),
+            name_of(row) + (" †" if _sure(row) else ""),
             duration(row["base_ns"]),
             duration(row["candidate_ns"]),
             _signed(row["change_ns"]),
@@ -187,7 +187,7 @@ def _changes(compared: Compared) -> Section:
         cells,
         (
             _FOOTER,
-            "* beyond chance, corrected for the number of rows.",
+            "† beyond chance, corrected for the number of rows.",
         ),
         ("base", "candidate"),
     )
