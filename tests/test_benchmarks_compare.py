@@ -15,8 +15,8 @@ from benchmarks.programs.truth import PROGRAMS
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[Kept, Kept, Truth]:
-    base, _ = generated._run(0, 0.02, 0, None)
-    after, truth = generated._run(0, 0.02, 1, generated._straggler)
+    base, _ = generated._run(0, 0.02, "a", None)
+    after, truth = generated._run(0, 0.02, "b", generated._straggler)
     return base, after, truth
 
 

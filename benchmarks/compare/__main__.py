@@ -130,15 +130,24 @@ def of_generated(seeds: int) -> None:
     print("|--:|---|--:|--:|--:|--:|")
     for noise in NOISE:
         for name in dict.fromkeys(name for _, name in found):
-            print(_row(noise, name, found[noise, name]))
+            print(_row(f"{100 * noise:g} %", name, found[noise, name]))
+    for count in ("1 a side", "3 a side"):
+        for kind, nothing in (("nothing", True), ("all others", False)):
+            its = [
+                one
+                for (_, name), some in found.items()
+                if name.endswith(count) and name.startswith("nothing") == nothing
+                for one in some
+            ]
+            print(_row("all", f"{kind}, {count}", its))
 
 
-def _row(noise: float, name: str, its: list[Judged]) -> str:
+def _row(noise: str, name: str, its: list[Judged]) -> str:
     failed = sum(one.answer.low_pct > GATE for one in its)
     held = sum(_holds(one, one.truth.step_ns or 0.0) for one in its)
     right = sum(one.answer.names(one.truth) for one in its)
     shown = "–" if name.startswith("nothing") else str(right)
-    return f"| {100 * noise:g} % | {name} | {len(its)} | {failed} | {held} | {shown} |"
+    return f"| {noise} | {name} | {len(its)} | {failed} | {held} | {shown} |"
 
 
 def main() -> None:

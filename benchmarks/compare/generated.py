@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from zlib import crc32
 
 from benchmarks.compare.pairs import Kept, Truth, compared, kept
 from benchmarks.compare.programs import Judged
@@ -50,17 +51,18 @@ _CHANGES: dict[str, _Change | None] = {
 def generated(seeds: range) -> Iterator[tuple[float, Judged]]:
     """Each change at each noise, several recordings a side and one."""
     for seed in seeds:
-        clean, _ = _run(seed, 0.0, 0, None)
+        clean, _ = _run(seed, 0.0, "clean", None)
         for noise in NOISE:
-            base = [_run(seed, noise, number, None)[0] for number in range(_RECORDINGS)]
             for name, change in _CHANGES.items():
-                after = [
-                    _run(seed, noise, number, change)[0]
-                    for number in range(_RECORDINGS, 2 * _RECORDINGS)
-                ]
-                exact, truth = _run(seed, 0.0, 0, change)
-                step_ns = _mean(exact) - _mean(clean)
-                its = Truth(truth.ranks, truth.op, step_ns)
+                exact, truth = _run(seed, 0.0, "exact", change)
+                its = Truth(truth.ranks, truth.op, _mean(exact) - _mean(clean))
+                base, after = (
+                    [
+                        _run(seed, noise, f"{name} {side} {number}", made)[0]
+                        for number in range(_RECORDINGS)
+                    ]
+                    for side, made in (("base", None), ("candidate", change))
+                )
                 for count in (1, _RECORDINGS):
                     answer = compared(base[:count], after[:count])
                     yield noise, Judged(f"{name}, {count} a side", its, answer)
@@ -70,10 +72,10 @@ def _mean(its: Kept) -> float:
     return float(its.recording.step_ns.mean())
 
 
-def _run(seed: int, noise: float, number: int, change: _Change | None) -> tuple[Kept, Truth]:
+def _run(seed: int, noise: float, name: str, change: _Change | None) -> tuple[Kept, Truth]:
     loop = Loop(seed, ranks=_RANKS, steps=_STEPS, host_leads=False)
     loop.spread = noise
-    loop.seed = 1_000 * seed + number  # other noise, the same job
+    loop.seed = crc32(f"{seed} {noise} {name}".encode())  # other noise, the same job
     truth = change(loop) if change else Truth()
     data_parallel(loop)
-    return kept(loop.trace(), f"{seed}-{number}"), truth
+    return kept(loop.trace(), name), truth

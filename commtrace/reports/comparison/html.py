@@ -3,98 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from commtrace.comparing.gate import Gate
-from commtrace.reports import Look
-from commtrace.reports.comparison import notebook
+from commtrace.reports import Look, content
 from commtrace.reports.content import comparison
-from commtrace.units import cut, duration
+from commtrace.reports.web.bars import Bar, Part, bars, legend
+from commtrace.reports.web.markup import Markup, tag
+from commtrace.units import duration
 
 if TYPE_CHECKING:
     from commtrace.comparing.compared import Compared
+    from commtrace.reports.content.tables import Section
 
 __all__ = ["SUFFIX", "render"]
 
 SUFFIX = ".html"
 _ANY, _NONE = Look(), Gate()
-_WIDTH, _ROW, _NAMES, _LABEL = 900, 24, 300, 90
-_WHOLE, _MORE, _LESS = "#BBBBBB", "#CC6677", "#44AA99"
-_KINDS = {
-    "compute": "#BBBBBB",
-    "copy": "#555555",
-    "host": "#DDCC77",
-    "transfer": "#332288",
-    "launch": "#88CCEE",
-    "communication": "#332288",
-    "idle": "#EEEEEE",
-}
+_KINDS = {"communication": "transfer"}  # others are called as they are there
+_ALIGN = {"<": "left", ">": "right"}
 _STYLE = """
-body { font: 14px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; margin: 1em 0 }
-caption { text-align: left; font-weight: bold }
-th, td { padding: .1em .6em; border-bottom: 1px solid #ddd }
-svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-serif }
+.gap { fill: none } .whole { fill: var(--compute) }
+.more { fill: var(--wait) } .less { fill: var(--good) } .aside { opacity: .4 }
 """
 
 
 def render(compared: Compared, gate: Gate = _NONE, look: Look = _ANY) -> str:  # noqa: ARG001 - a page has its own
     """The same facts as in the terminal, and pictures; nothing is loaded from elsewhere."""
+    style = (
+        resources.files("commtrace.reports.web").joinpath("assets/report.css").read_text("utf-8")
+    )
+    title = comparison.title(compared)
     failure = gate.failed(compared)
-    failed = f"<p><b>Gate: failed: {escape(failure)}</b></p>" if failure else ""
-    title = escape(comparison.title(compared))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{title}</title><style>{_STYLE}</style></head><body>"
-        f"{failed}{''.join(_waterfall(comparison.bars(compared)))}"
-        f"{''.join(_steps(compared))}{notebook.render(compared)}</body></html>\n"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("title", f"{title} · commtrace"),
+        tag("style", Markup(style + _STYLE)),
+    )
+    body = tag(
+        "body",
+        tag("header", tag("h1", title), tag("p", comparison.headline(compared), class_="verdict")),
+        tag("p", f"Gate: failed: {failure}", class_="verdict") if failure else None,
+        *(tag("p", line, class_="fact") for line in comparison.summary(compared)),
+        tag("main", *_sections(compared)),
+    )
+    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
+
+
+def _sections(compared: Compared) -> Iterator[Markup]:
+    steps = comparison.bars(compared)
+    if steps:
+        yield _section("From base to candidate", _waterfall(steps))
+    if any(sum(parts.values()) for *_, parts in compared.paths):
+        yield _section("Every step's critical path", *_paths(compared))
+    for section in comparison.sections(compared):
+        footer = (tag("p", line, class_="hint") for line in section.footer)
+        yield _section(section.title, _table(section), *footer)
+    for name, lines in (*comparison.findings(compared), ("Notes", content.notes(compared.notes))):
+        if lines:
+            yield _section(name, tag("ul", *(tag("li", line) for line in lines)))
+
+
+def _section(title: str, *inner: Markup) -> Markup:
+    return tag("section", tag("h2", title), *inner)
+
+
+def _waterfall(steps: Sequence[tuple[str, int, int]]) -> Markup:
+    rows = []
+    for number, (name, begin, end) in enumerate(steps):
+        whole = number in (0, len(steps) - 1)
+        sign = "" if whole or begin == end else "+" if end > begin else "-"
+        text = f"{sign}{duration(abs(end - begin))}"
+        kind = "whole" if whole else "more" if end > begin else "less"
+        parts = (Part("gap", min(begin, end), ""), Part(kind, abs(end - begin), text))
+        rows.append(Bar(name, parts, text))
+    return bars(rows, max(max(begin, end) for _, begin, end in steps), "From base to candidate")
+
+
+def _paths(compared: Compared) -> Iterator[Markup]:
+    """Both sides' steps of one number are below each other; pale ones do not count."""
+    kinds = dict.fromkeys(kind for *_, parts in compared.paths for kind in parts)
+    yield legend(dict.fromkeys(_KINDS.get(kind, kind) for kind in kinds))
+    longest = max(sum(parts.values()) for *_, parts in compared.paths)
+    rows = [
+        Bar(
+            name,
+            [
+                Part(
+                    _KINDS.get(kind, kind) + ("" if counts else " aside"),
+                    time,
+                    f"{kind} {duration(time)}",
+                )
+                for kind, time in parts.items()
+            ],
+            duration(sum(parts.values())) + ("" if counts else " (not counted)"),
+        )
+        for name, counts, parts in compared.paths
+    ]
+    yield bars(rows, longest, "The critical path of every step")
+
+
+def _table(section: Section) -> Markup:
+    align = [_ALIGN[side] for _, side in section.columns]
+    head = _row("th", align, [name.replace("\n", " ") for name, _ in section.columns])
+    return tag(
+        "div",
+        tag("table", head, *(_row("td", align, its) for its in section.cells)),
+        class_="scroll",
     )
 
 
-def _waterfall(bars: Sequence[tuple[str, int, int]]) -> Iterator[str]:
-    if not bars:
-        return
-    longest = max(max(begin, end) for _, begin, end in bars) or 1
-    scale = (_WIDTH - _NAMES - _LABEL) / longest
-    yield "<h2>From base to candidate</h2>"
-    yield f'<svg viewBox="0 0 {_WIDTH} {_ROW * len(bars)}" width="{_WIDTH}" role="img">'
-    for number, (name, begin, end) in enumerate(bars):
-        whole = number in (0, len(bars) - 1)
-        colour = _WHOLE if whole else _MORE if end > begin else _LESS
-        left, right = sorted((_NAMES + begin * scale, _NAMES + end * scale))
-        at = number * _ROW
-        sign = "" if whole else "+" if end > begin else "-" if end < begin else ""
-        yield f'<text x="0" y="{at + 16}">{escape(cut(name, 46))}</text>'
-        yield (
-            f'<rect x="{left:.1f}" y="{at + 3}" width="{max(right - left, 1):.1f}" '
-            f'height="{_ROW - 6}" fill="{colour}"/>'
-        )
-        label = f"{sign}{duration(abs(end - begin))}"
-        yield f'<text x="{right + 4:.1f}" y="{at + 16}">{label}</text>'
-    yield "</svg>"
-
-
-def _steps(compared: Compared) -> Iterator[str]:
-    """The critical path of each step, both sides below each other."""
-    longest = max((sum(parts.values()) for _, _, parts in compared.paths), default=0)
-    if not longest:
-        return
-    scale = (_WIDTH - _LABEL - _LABEL) / longest
-    yield "<h2>Every step's critical path</h2><p>"
-    for kind in dict.fromkeys(kind for _, _, parts in compared.paths for kind in parts):
-        yield f'<span style="color: {_KINDS[kind]}">■</span> {kind} '
-    height = 14 * len(compared.paths)
-    yield f'</p><svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" role="img">'
-    for number, (name, counts, parts) in enumerate(compared.paths):
-        at, left = 14 * number, float(_LABEL)
-        yield f'<text x="0" y="{at + 11}">{escape(name)}</text>'
-        for kind, time in parts.items():
-            width = time * scale
-            yield (
-                f'<rect x="{left:.1f}" y="{at + 1}" width="{width:.1f}" height="12" '
-                f'fill="{_KINDS[kind]}" opacity="{1 if counts else 0.4}"/>'
-            )
-            left += width
-        yield f'<text x="{left + 4:.1f}" y="{at + 11}">{duration(sum(parts.values()))}</text>'
-    yield "</svg>"
+def _row(cell: str, align: list[str], texts: list[str]) -> Markup:
+    cells = (
+        tag(cell, text, style=f"text-align: {side}")
+        for side, text in zip(align, texts, strict=True)
+    )
+    return tag("tr", *cells)
