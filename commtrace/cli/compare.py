@@ -93,7 +93,7 @@ def compare(
         ),
     ] = False,
 ) -> None:
-    """Whether a change made a step slower, where, and whether that is real."""
+    """Whether steps became slower, where, and whether that is real."""
     base, candidate = _sides(paths)
     chosen = format or _format_of(output)
     from commtrace.comparing.gate import Gate

@@ -38,7 +38,7 @@ def render(compared: Compared, gate: Gate = _NONE, look: Look = _ANY) -> str:  #
     failure = gate.failed(compared)
     head = tag(
         "head",
-        tag("meta", charset="utf-8"),
+        Markup('<meta charset="utf-8">'),
         tag("title", f"{title} · commtrace"),
         tag("style", Markup(style + _STYLE)),
     )
