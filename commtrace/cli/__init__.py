@@ -21,6 +21,7 @@ import typer
 
 from commtrace import __version__
 from commtrace.causal.edit_names import EDITS, beginnings
+from commtrace.cli.compare import CompareCommand, compare
 from commtrace.cli.recording import RecordCommand, record
 from commtrace.cli.streams import WIDTH, fail, indented, look, progress, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
@@ -227,6 +228,9 @@ def analyze(
         raise CommtraceError(f"no rule could be checked: {diagnosis.notes[0].message}")
     if strict and analysis.verdict.faults:
         raise typer.Exit(_FINDINGS)
+
+
+app.command(cls=CompareCommand)(compare)
 
 
 @app.command(epilog=_edits_in_words())

@@ -17,7 +17,7 @@ from commtrace.errors import UsageError
 from commtrace.reports import Look
 from commtrace.units import clean
 
-__all__ = ["WIDTH", "fail", "indented", "look", "progress", "say", "tell", "write"]
+__all__ = ["WIDTH", "append", "fail", "indented", "look", "progress", "say", "tell", "write"]
 
 WIDTH = 100
 """Of a text that goes to no terminal."""
@@ -54,6 +54,17 @@ def write(path: Path, text: str) -> None:
         finally:
             if is_file:
                 written.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}: make room, or name another with -o"
+        ) from None
+
+
+def append(path: Path, text: str) -> None:
+    """Write behind what a file has."""
+    try:
+        with path.open("a", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written: {error.strerror}: make room, or name another with -o"
