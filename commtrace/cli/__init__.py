@@ -204,7 +204,6 @@ def analyze(
     chosen = format or _format_of(output)
     if operations and chosen != "json":
         raise UsageError("--operations: only JSON lists them; choose --format json")
-    from commtrace.reader.workers import cores
     from commtrace.run import check_rules, load
 
     rules: dict[str, Any] = {
@@ -214,8 +213,7 @@ def analyze(
     }
     check_rules(**rules)
     with progress() as shown:
-        # Whatever their number, they are processes: a fault in one is a line, and costs a file.
-        run = load(paths, workers=workers or cores(), progress=shown)
+        run = load(paths, workers=workers, progress=shown)
     analysis = run.analysis(**rules)
     render = format_named(chosen).render
     if output is None:
