@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.engine import HERE, Lost, cores, each
 from commtrace.errors import TraceError
+from commtrace.reader import cache
 from commtrace.reader.build_tables import Identity, identify, tables
 from commtrace.reader.json.document import NotATraceError
 from commtrace.reader.json.scan import scan
@@ -35,17 +36,30 @@ class Failure:
 
 
 def read_each(
-    files: Mapping[Path, Identity], workers: int | None, executor: Executor | None = None
+    files: Mapping[Path, Identity],
+    workers: int | None,
+    executor: Executor | None = None,
+    *,
+    cached: bool = False,
 ) -> Iterator[tuple[Path, RankTrace | Failure]]:
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
     The files come with the rank that they are taken to be of where they name none. They are
     read on the ``executor``, if there is one, else in so many processes; by default in as many as
-    there are ``cores``, small files in this one.
+    there are ``cores``, small files in this one. What is ``cached`` is not read again.
     """
-    where = executor or workers or _default(files)
-    for (file, _), outcome in each(_read, list(files.items()), where, _load_pandas):
+    known = {}
+    if cached and executor is None:  # whose machines have caches of their own
+        found = {file: cache.get(file, otherwise) for file, otherwise in files.items()}
+        known = {file: part for file, part in found.items() if part is not None}
+        yield from known.items()
+    unknown = {file: otherwise for file, otherwise in files.items() if file not in known}
+    where = executor or workers or _default(unknown)
+    items = [(file, otherwise, cached) for file, otherwise in unknown.items()]
+    for (file, *_), outcome in each(_read, items, where, _load_pandas):
         yield file, _failure(file, outcome) if isinstance(outcome, Lost) else outcome
+    if cached and unknown:
+        cache.trim()
 
 
 def _default(files: Mapping[Path, Identity]) -> int:
@@ -64,8 +78,14 @@ def _load_pandas() -> None:
     importlib.import_module("pandas")  # this process will need it, the others do not
 
 
-def _read(item: tuple[Path, Identity]) -> RankTrace | Failure:
-    return _outcome(*item)
+def _read(item: tuple[Path, Identity, bool]) -> RankTrace | Failure:
+    file, otherwise, cached = item
+    if cached and (found := cache.get(file, otherwise)):
+        return found
+    outcome = _outcome(file, otherwise)
+    if cached and isinstance(outcome, RankTrace):
+        cache.put(outcome, otherwise)
+    return outcome
 
 
 def _outcome(file: Path, otherwise: Identity) -> RankTrace | Failure:
