@@ -85,7 +85,10 @@ def row(ranks: int, its: dict[str, Any]) -> str:
     cells = [
         f"{ranks:,}",
         f"{its['operations']:,}",
-        *(f"{took[stage]:.1f}" for stage in ("read", "match", "rules", "diagnosis", "text", "json")),
+        *(
+            f"{took[stage]:.1f}"
+            for stage in ("read", "match", "rules", "diagnosis", "text", "json")
+        ),
         costliest,
         f"{its['parent_mb']:,.0f}",
         f"{beyond:,.0f}",

@@ -71,7 +71,9 @@ def _simulated(shape: tuple[int, int, int], operations: int) -> Any:
         if place % 10 == 9:
             yield from _messages(now, step, first=place // 10 % (shape[0] - 1))
             continue
-        axis, dimension, op = (1, "dp", "all_reduce") if place % 10 == 4 else (2, "tp", "all_reduce")
+        axis, dimension, op = (
+            (1, "dp", "all_reduce") if place % 10 == 4 else (2, "tp", "all_reduce")
+        )
         long = _TRANSFER_US * (4 if dimension == "dp" else 1)
         end = np.broadcast_to(now.max(axis=axis, keepdims=True) + long, shape)
         yield Operation(dimension, op, now, end, step)
@@ -109,7 +111,9 @@ def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[
         peer = -1 if each.peer is None else int(each.peer.reshape(-1)[rank])
         if each.peer is not None and peer < 0:
             continue
-        events += _work(f"gemm_{number % 7}", before, call - before, 2 * number, _COMPUTE_STREAM, {})
+        events += _work(
+            f"gemm_{number % 7}", before, call - before, 2 * number, _COMPUTE_STREAM, {}
+        )
         members = groups[each.dimension].tolist()
         op = each.op if peer < 0 else "send" if peer > rank else "recv"
         elements = _BYTES[each.dimension] // 2
@@ -127,7 +131,9 @@ def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[
         if peer >= 0:
             args |= {"Src Rank": min(rank, peer), "Dst Rank": max(rank, peer)}
         seq[each.dimension] += 1
-        kernel = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if peer < 0 else "ncclDevKernel_SendRecv"
+        kernel = (
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if peer < 0 else "ncclDevKernel_SendRecv"
+        )
         events += _work(kernel, call, end - call, 2 * number + 1, _STREAM, args)
         starts.setdefault(each.step, before)
         ends[each.step] = before = end

@@ -35,13 +35,14 @@ def each(
     items: Sequence[_T],
     where: Executor | int = HERE,
     meanwhile: Callable[[], object] = lambda: None,
+    refused: Callable[[OSError], object] = lambda _: None,
 ) -> Iterator[tuple[_T, _R | Lost]]:
     """Every item with what the function makes of it, in the order they get done.
 
     ``where`` is a number of processes, which are forked at once; or an Executor, whose processes
     need not be on this machine. An error of the function costs its own item only, and so does a
     process that dies, if another dies of the same item. ``meanwhile`` is called once while
-    others work.
+    others work, ``refused`` where a process cannot be forked, and there are fewer, or none.
     """
     # Most runs need neither, and both take long to import.
     if not isinstance(where, int):
@@ -53,4 +54,4 @@ def each(
     else:
         from commtrace.engine.pool import in_pool
 
-        yield from in_pool(function, items, where, meanwhile)
+        yield from in_pool(function, items, where, meanwhile, refused)

@@ -28,6 +28,7 @@ def in_pool(
     items: Sequence[Any],
     count: int,
     meanwhile: Callable[[], object] = lambda: None,
+    refused: Callable[[OSError], object] = lambda _: None,
 ) -> Iterator[tuple[Any, Any]]:
     """As ``engine.each`` does it in ``count`` processes, or in this one where none can be forked.
 
@@ -37,7 +38,7 @@ def in_pool(
     if not _can_fork():
         yield from ((item, attempt(function, item)) for item in items)
         return
-    pool = _Pool(function)
+    pool = _Pool(function, refused)
     try:
         waiting = deque(items)
         pool.begin(waiting, count)
@@ -50,20 +51,34 @@ def in_pool(
 
 
 class _Pool:
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], refused: Callable[[OSError], object]
+    ) -> None:
         self.again = deque[Any]()
-        self._function = function
+        self._function, self._refused = function, refused
+        self._most = sys.maxsize
         self._idle: list[_Worker] = []
         self._busy: dict[Any, tuple[Any, _Worker]] = {}
 
     def begin(self, waiting: deque[Any], count: int) -> None:
-        while waiting and len(self._busy) < count:
-            self._begin(waiting.popleft())
+        while waiting and len(self._busy) < min(count, self._most):
+            try:
+                self._begin(waiting[0])
+            except OSError as error:
+                self._refused(error)
+                self._most = len(self._busy)
+            else:
+                waiting.popleft()
 
     def results(self, waiting: deque[Any], count: int) -> Iterator[tuple[Any, Any]]:
         last = waiting is self.again
         while waiting or self._busy:
             self.begin(waiting, count)
+            if not self._busy:
+                item = waiting.popleft()
+                # What a process died of is not tried on this one.
+                yield item, Lost(killed=True) if last else attempt(self._function, item)
+                continue
             for pipe in wait(list(self._busy)):
                 item, worker = self._busy.pop(pipe)
                 result = worker.received()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commtrace.diagnosis import Note
 from commtrace.engine import HERE, Lost, cores, each
 from commtrace.errors import TraceError
 from commtrace.reader import cache
@@ -56,8 +57,12 @@ def read_each(
     unknown = {file: otherwise for file, otherwise in files.items() if file not in known}
     where = executor or workers or _default(unknown)
     items = [(file, otherwise, cached) for file, otherwise in unknown.items()]
-    for (file, *_), outcome in each(_read, items, where, _load_pandas):
-        yield file, _failure(file, outcome) if isinstance(outcome, Lost) else outcome
+    refusals: list[OSError] = []
+    for (file, *_), outcome in each(_read, items, where, _load_pandas, refusals.append):
+        if isinstance(outcome, RankTrace):
+            yield file, _noted(outcome, refusals)
+        else:
+            yield file, _failure(file, outcome) if isinstance(outcome, Lost) else outcome
     if cached and unknown:
         cache.trim()
 
@@ -99,6 +104,15 @@ def _outcome(file: Path, otherwise: Identity) -> RankTrace | Failure:
         return Failure(f"{file}: needs more memory than there is: {_FEWER}")
     noted = tuple(replace(note, rank=identity[0]) for note in found.notes)
     return RankTrace(file, *identity, made.columns, noted + made.notes)
+
+
+def _noted(part: RankTrace, refusals: list[OSError]) -> RankTrace:
+    """The part, with why there were not as many processes as there should have been."""
+    if not refusals:
+        return part
+    why = f"could not be started ({refusals[0].strerror}): they are read in turn"
+    note = Note("no-process", f"a process to read files {why}")
+    return replace(part, notes=(*part.notes, note))
 
 
 def _failure(file: Path, lost: Lost) -> Failure:
