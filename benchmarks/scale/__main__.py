@@ -21,6 +21,11 @@ from benchmarks.scale.generate import STRAGGLER, write_job
 
 ROOT = Path(__file__).parents[2]
 _SIZES = (64, 256, 1024)
+_STAGES = ("read", "match", "rules", "diagnosis", "text", "json")
+_COLUMNS = (
+    *("ranks", "rows", *(f"{stage}, s CPU" for stage in _STAGES), "costliest rules, s"),
+    *("parent, MB", "beyond its start, bytes per row", "worker, MB", "straggler found"),
+)
 _COSTLIEST = 3  # rules that are named
 
 
@@ -109,9 +114,8 @@ def main() -> None:
     if options.one:
         print(json.dumps(analysed(options.one)))
         return
-    print("| ranks | rows | read, s CPU | match | rules | diagnosis | text | json | costliest rules "
-          "| parent, MB | bytes per row | worker, MB | straggler found |")  # fmt: skip
-    print("|" + "--|" * 13)
+    print(f"| {' | '.join(_COLUMNS)} |")
+    print("|" + "--|" * len(_COLUMNS))
     for ranks in options.ranks:
         folder = write_job(
             options.scratch / f"{ranks}x{options.operations}", ranks, options.operations
