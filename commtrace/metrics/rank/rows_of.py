@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,15 +41,15 @@ def rows_of_others(run: Measures, table: str, rank: int, device: str) -> pd.Data
 
 @measure
 def _by_rank(run: Measures, table: str) -> Mapping[int, Int64]:
-    frame: pd.DataFrame = getattr(run, table)
-    return {int(rank): rows for rank, rows in frame.groupby("rank", sort=False).indices.items()}
+    rows: Any = getattr(run, table).groupby("rank", sort=False).indices
+    return {int(rank): its for rank, its in rows.items()}
 
 
 @measure
 def _by_device(run: Measures, table: str) -> Mapping[int, Mapping[str, Int64]]:
     frame: pd.DataFrame = getattr(run, table)
-    places = frame.groupby(["rank", "device"], observed=True, sort=False).indices
+    places: Any = frame.groupby(["rank", "device"], observed=True, sort=False).indices
     found: dict[int, dict[str, Int64]] = {}
-    for (rank, device), rows in places.items():  # type: ignore[misc]
+    for (rank, device), rows in places.items():
         found.setdefault(int(rank), {})[str(device)] = rows
     return found
