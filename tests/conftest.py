@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from commtrace import trace_tables as schema
 from commtrace.measures import Measures
 from commtrace.run import Run, load
+from tests.browser import Browser, chromium
 
 from . import preloaded_ranks
 
@@ -86,6 +87,17 @@ def real_traces() -> Path:
 def recorded() -> Path:
     """The recordings that the project ships."""
     return ROOT / "traces"
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium, where this machine has it."""
+    program = chromium()
+    if program is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    its = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield its
+    its.close()
 
 
 @pytest.fixture(scope="session")

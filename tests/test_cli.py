@@ -80,7 +80,11 @@ def test_analyze_lists_operations(tmp_path: Path, capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("a.json", "{"), ("a.md", "# "), ("a.txt", "/"), ("a.html", None)]
+    ("name", "start"),
+    [
+        *(("a.json", "{"), ("a.md", "# "), ("a.txt", "/")),
+        *(("a.html", "<!DOCTYPE html>"), ("a.docx", None)),
+    ],
 )
 def test_the_outputs_name_says_the_format(
     a_trace: Path, tmp_path: Path, capsys: Captured, name: str, start: str | None
@@ -91,7 +95,7 @@ def test_the_outputs_name_says_the_format(
     assert out == ""
     if start is None:
         assert status == 2
-        assert ".json, .md, .txt" in err
+        assert ".html, .json, .md, .txt" in err
         assert not target.exists()
     else:
         assert status == 0
