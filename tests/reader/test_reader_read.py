@@ -169,10 +169,10 @@ def test_a_fault_without_processes_costs_its_file_alone(
     whole = workers._outcome
     monkeypatch.setattr(workers, "_outcome", failing)
     monkeypatch.setattr("os.fork", refused)
-    monkeypatch.setattr(workers, "_may_fork", lambda: forks)
+    monkeypatch.setattr("commtrace.engine.pool._can_fork", lambda: forks)
     for rank, name in enumerate("abc"):
         write(tmp_path / f"{name}.json", rank, world_size=3)
-    trace = read([tmp_path])
+    trace = read([tmp_path], workers=2)
     assert trace.ranks["rank"].tolist() == [0, 2]
     (fault,) = [note.message for note in trace.notes if note.code == "unreadable"]
     assert fault.startswith(f"{tmp_path}/b.json: cannot be read: ZeroDivisionError in test_reader_")
