@@ -141,10 +141,10 @@ def test_an_explanation_has_it_all() -> None:
     parts = (
         "What it detects",
         "Blind spots",
-        "--threshold straggler.min_operations=10",
+        "--threshold straggler.min_step_share=0.05",
         "Example:",
     )
     assert [part for part in parts if part not in shown] == []
-    assert "1. rank 1 is last to 12 of 12" in shown
+    assert "1. rank 1 delays every step by 4 ms" in shown
     assert "``" not in shown
-    assert "`min_operations`" in markdown.explain(explanation("straggler"))
+    assert "`min_step_share`" in markdown.explain(explanation("straggler"))
