@@ -14,7 +14,7 @@ __all__ = ["cache"]
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
 ) -> None:
-    """Where read files are kept for the next time, and how much that is."""
+    """Where what was read is kept, and how much it is."""
     from commtrace.reader import cache as its
     from commtrace.units import counted, size
 
