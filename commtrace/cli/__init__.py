@@ -198,7 +198,9 @@ def analyze(
     ] = None,
     no_cache: Annotated[
         bool,
-        typer.Option("--no-cache", help="Read all files, also those that were read before."),
+        typer.Option(
+            "--no-cache", help="Read all files anew; default: only those that are not in the cache."
+        ),
     ] = False,
     scheduler: Annotated[
         str | None,

@@ -12,7 +12,9 @@ __all__ = ["cache"]
 
 
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove all of it; default: nothing.")
+    ] = False,
 ) -> None:
     """Where what was read is kept, and how much it is."""
     from commtrace.reader import cache as its
