@@ -43,11 +43,13 @@ def load(
     progress: Callable[[int, int], object] | None = None,
     executor: Executor | None = None,
     cache: bool = True,
+    read_bytes: Callable[[int, int], object] | None = None,
 ) -> Run:
     """Read traces of torch.profiler: files, folders or glob patterns, as one run.
 
     ``workers`` is the number of processes that read, by default one per core;
-    ``progress`` is called with the files read and the files there are. They are read on an
+    ``progress`` is called with the files read and the files there are, ``read_bytes`` with
+    their bytes on disk. They are read on an
     ``executor`` instead, if one is given, as Dask's ``client.get_executor()``: on its machines
     the paths have to be the same. What was read before is taken from the user's ``cache``, as
     long as it is the same (``commtrace cache`` shows where that is).
@@ -59,7 +61,14 @@ def load(
 
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     names = [os.fspath(path) for path in given]
-    found = read(names, workers=workers, progress=progress, executor=executor, cached=cache)
+    found = read(
+        names,
+        workers=workers,
+        progress=progress,
+        executor=executor,
+        cached=cache,
+        read_bytes=read_bytes,
+    )
     return Run(found, name=", ".join(names))
 
 

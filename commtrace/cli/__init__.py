@@ -24,7 +24,7 @@ from commtrace.causal.edit_names import EDITS, beginnings
 from commtrace.cli.cache import cache
 from commtrace.cli.compare import CompareCommand, compare
 from commtrace.cli.recording import RecordCommand, record
-from commtrace.cli.streams import WIDTH, fail, indented, look, progress, say, tell, write
+from commtrace.cli.streams import WIDTH, fail, indented, look, progress, reading, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.reports import FORMATS, Look, format_named, format_of_file
 
@@ -199,7 +199,9 @@ def analyze(
     ] = None,
     no_cache: Annotated[
         bool,
-        typer.Option("--no-cache", help="Read all files, also those that were read before."),
+        typer.Option(
+            "--no-cache", help="Read all files anew; default: only those that are not in the cache."
+        ),
     ] = False,
     scheduler: Annotated[
         str | None,
@@ -227,8 +229,8 @@ def analyze(
         "thresholds": _thresholds(thresholds or ()),
     }
     check_rules(**rules)
-    with on_dask(scheduler) as executor, progress() as shown:
-        run = load(paths, workers=workers, progress=shown, executor=executor, cache=not no_cache)
+    with on_dask(scheduler) as executor, reading(ranks=scheduler is not None) as shown:
+        run = load(paths, workers=workers, executor=executor, cache=not no_cache, **shown)
     analysis = run.analysis(**rules)
     render = format_named(chosen).render
     if output is None:

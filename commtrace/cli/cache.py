@@ -12,9 +12,11 @@ __all__ = ["cache"]
 
 
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove all of it; default: nothing.")
+    ] = False,
 ) -> None:
-    """Where read files are kept for the next time."""
+    """Where what was read is kept, and how much it is."""
     from commtrace.reader import cache as its
     from commtrace.units import counted, size
 
