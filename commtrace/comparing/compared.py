@@ -104,7 +104,8 @@ def compared(
     sizes = of_sizes(*sides)
     of_sides[0] = [replace(its, sample=its.sample.renamed(sizes)) for its in of_sides[0]]
     step = _step(*of_sides)
-    found = [] if step.base_ns is None else changes(*of_sides)
+    whole = step.base_ns is not None
+    found = changes(*of_sides) if whole else []
     rows = [of_change(change, sides[0], sides[1], sizes) for change in found]
     change = (step.candidate_ns or 0) - (step.base_ns or 0)
     verdict, why = _verdict(step, _SAME_PCT if margin_pct is None else margin_pct, of_sides)
@@ -116,8 +117,8 @@ def compared(
         step,
         CHANGES.from_rows(rows),
         change - sum(row["change_ns"] for row in rows),
-        COUNTS.from_rows(of_operations(sides[0], sides[1], sizes)),
-        WORK.from_rows(of_work(*sides)),
+        COUNTS.from_rows(of_operations(sides[0], sides[1], sizes) if whole else []),
+        WORK.from_rows(of_work(*sides) if whole else []),
         RANKS.from_rows(of_ranks(*sides)),
         OUTLYING.from_rows(outlying(*of_sides)),
         findings([one.diagnosis for one in base], [one.diagnosis for one in candidate]),

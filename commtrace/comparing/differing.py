@@ -9,7 +9,7 @@ from commtrace.comparing.kinds import kinds_of_rows
 from commtrace.comparing.recorded import Recorded
 from commtrace.comparing.sides import Side
 from commtrace.diagnosis import Note
-from commtrace.units import clean, counted
+from commtrace.units import clean, counted, numbered
 
 __all__ = ["differing"]
 
@@ -36,7 +36,7 @@ def differing(
 
 _FACTS: tuple[tuple[str, str, Callable[[Recorded], Any]], ...] = (
     ("world-size", "ranks", lambda its: its.run.world_size or len(its.run.ranks)),
-    ("ranks", "ranks with traces", lambda its: len(its.run.ranks)),
+    ("ranks", "traces", lambda its: numbered("rank", its.run.ranks)),
     ("backends", "backends", lambda its: ", ".join(its.run.backends)),
     ("torch", "torch", lambda its: _manifest(its, "versions", "torch")),
     ("cuda", "CUDA", lambda its: _manifest(its, "versions", "cuda")),
@@ -53,8 +53,7 @@ def _manifest(its: Recorded, part: str, name: str) -> Any:
 def _facts(base: Sequence[Recorded], candidate: Sequence[Recorded]) -> Iterator[Note]:
     for code, name, fact in _FACTS:
         before, after = (
-            {clean(value, 60) for its in side if (value := fact(its)) is not None}
-            for side in (base, candidate)
+            {clean(value, 60) for its in side if (value := fact(its))} for side in (base, candidate)
         )
         if before and after and before != after:
             either = (" and ".join(sorted(its)) for its in (before, after))

@@ -73,9 +73,10 @@ def difference(
         return Estimate(change, change, change)
     df = variance**2 / sum(part**2 / df for part, df in parts)  # Welch and Satterthwaite
     off = student(_CHANCE / 2 / tests, max(int(df), 1)) * sqrt(variance)
-    if several:
-        return Estimate(change, change - off, change + off)
-    return Estimate(change, change - off - noise.longer_candidate, change + off + noise.longer_base)
+    low, high = change - off, change + off
+    if not several:
+        low, high = low - noise.longer_candidate, high + noise.longer_base
+    return Estimate(change, max(low, -float(means[0].mean())), high)  # no time is negative
 
 
 def _of_steps(steps: Float64, recordings: int) -> tuple[float, int]:
