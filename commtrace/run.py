@@ -19,14 +19,14 @@ from commtrace.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from commtrace.metrics.rank.exposure import By
     from commtrace.metrics.rank.rank_summary import RankSummary
+    from commtrace.plots.of_run import Plot
     from commtrace.reports.whatif import Replayed
     from commtrace.rules import Thresholds
 
-__all__ = ["Plot", "Run", "check_rules", "load"]
+__all__ = ["Run", "check_rules", "load"]
 
 _T = TypeVar("_T")
 
@@ -143,8 +143,10 @@ class Run:
 
     @property
     def plot(self) -> Plot:
-        """Pictures: ``run.plot.breakdown()``, ``.timeline()``, ``.bandwidth()``."""
-        return Plot(self)
+        """Pictures: ``run.plot.timeline()`` and the others of ``plots.of_run.NAMES``."""
+        from commtrace.plots.of_run import Plot
+
+        return Plot(self.measures)
 
     def overlap(self, by: Literal["device", "stream", "step"] = "device") -> pd.DataFrame:
         """What ran at the same time.
@@ -372,33 +374,3 @@ class Run:
         from commtrace.reports import notebook
 
         return notebook.render(self.analysis())
-
-
-@dataclass(frozen=True)
-class Plot:
-    """Pictures of a run. Each takes ``ax=`` and returns the matplotlib Axes it drew on."""
-
-    run: Run
-
-    def breakdown(self, *, ax: Axes | None = None) -> Axes:
-        """Where each device's time went, in ms."""
-        from commtrace import plots
-
-        return plots.breakdown(self.run.overlap(), ax=ax)
-
-    def timeline(
-        self, *, start_ns: int | None = None, end_ns: int | None = None, ax: Axes | None = None
-    ) -> Axes:
-        """What ran when on each stream, in ms from the start, or within a window."""
-        from commtrace import plots
-
-        t = self.run.measures
-        return plots.timeline(
-            t.kernels, t.copies, t.collectives, t.ops, start_ns=start_ns, end_ns=end_ns, ax=ax
-        )
-
-    def bandwidth(self, *, ax: Axes | None = None) -> Axes:
-        """Bus bandwidth against size, both logarithmic."""
-        from commtrace import plots
-
-        return plots.bandwidth(self.run.bandwidth(), ax=ax)
