@@ -119,10 +119,13 @@ class Run:
 
     @property
     def waits(self) -> pd.DataFrame:
-        """One row per row of ``collectives``, in its order: ``metrics.waits.WAITS``."""
-        from commtrace.metrics.run.waits import waits
+        """One row per row of ``collectives``, in its order: ``metrics.wait_rows.WAIT_ROWS``.
 
-        return waits(self.measures)
+        ``run.waits.groupby(["rank", "step"])["wait_ns"].sum()`` is waiting over time.
+        """
+        from commtrace.metrics.run.wait_rows import wait_rows
+
+        return wait_rows(self.measures)
 
     @property
     def clock(self) -> pd.DataFrame:

@@ -193,6 +193,33 @@ def test_pictures_take_and_return_axes(recorded: Path) -> None:
         assert ax.get_xlabel()
 
 
+def test_waiting_over_time_is_one_groupby(recorded: Path) -> None:
+    run = ct.load(recorded / "straggler" / "gloo-4", workers=1)
+    by_step = run.waits.groupby(["rank", "step", "op"], observed=True)["wait_ns"].sum()
+    assert by_step.sum() == run.waits["wait_ns"].sum() > 0
+    assert {"group", "dimension"} <= set(run.waits)
+
+
+def test_a_diagnosis_shows_itself_as_text_and_as_html() -> None:
+    finding = ct.Finding(
+        *("straggler", "rank 1 <b> is late", (1,), (), 0, 9, 4_000_000),
+        *((ct.Evidence("<i>", 5, "ns"),), (), "split & even", "high"),
+    )
+    diagnosis = ct.Diagnosis((finding,))
+    assert str(diagnosis).splitlines() == [
+        "1. rank 1 <b> is late",
+        "potential saving: up to 4 ms in all",
+        "→ split & even",
+        "high confidence · straggler",
+    ]
+    shown = diagnosis._repr_html_()
+    assert "rank 1 &lt;b&gt; is late" in shown
+    assert "<td>&lt;i&gt;</td><td>5 ns</td>" in shown
+    none = ct.Diagnosis((), {"jitter": "needs steps"})
+    assert str(none) == "No findings; 1 rule skipped."
+    assert "No findings" in none._repr_html_()
+
+
 def test_a_notebook_shows_names_as_text(make_trace: Make) -> None:
     trace = make_trace(
         collectives=[{"op": "<script>alert(1)</script>", "start_ns": 0, "duration_ns": 9}],
