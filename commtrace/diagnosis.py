@@ -108,6 +108,9 @@ class Finding:
     def __str__(self) -> str:
         return "\n".join([self.summary, *self._lines()])
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython's
+        printer.text(str(self))
+
     def _repr_html_(self) -> str:
         lines = [f"<b>{escape(self.summary)}</b>", *map(escape, self._lines())]
         rows = "".join(
@@ -137,6 +140,9 @@ class Diagnosis:
     def __str__(self) -> str:
         numbered = (f"{number}. {one}" for number, one in enumerate(self.findings, 1))
         return "\n\n".join(numbered) or self._none()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython's
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         items = "".join(f"<li>{one._repr_html_()}</li>" for one in self.findings)

@@ -345,6 +345,27 @@ class Run:
         except CannotLook as reason:
             raise UsageError(f"{self.name}: cannot be replayed: {reason}") from None
 
+    def to_parquet(self, folder: str | os.PathLike[str]) -> None:
+        """Write the run's tables into a folder, each as ``NAME.parquet``.
+
+        Those of the trace (``trace_tables.TABLES``), ``operations``, ``waits`` and ``clock``.
+        Raises UsageError without pyarrow, and where the folder cannot be written.
+        """
+        if find_spec("pyarrow") is None:
+            raise UsageError("pyarrow is not installed: pip install 'commtrace[parquet]'")
+        from commtrace.trace_tables import TABLES
+
+        tables = {table.name: getattr(self.measures, table.name) for table in TABLES}
+        tables |= {"operations": self.operations, "waits": self.waits, "clock": self.clock}
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            for name, table in tables.items():
+                table.to_parquet(Path(folder) / f"{name}.parquet")
+        except OSError as error:
+            raise UsageError(
+                f"{folder}: cannot be written ({error.strerror}): give another folder"
+            ) from None
+
     def hta(self) -> Any:
         """Holistic Trace Analysis on the same files: its ``TraceAnalysis``.
 

@@ -193,6 +193,29 @@ def test_pictures_take_and_return_axes(recorded: Path) -> None:
         assert ax.get_xlabel()
 
 
+def test_tables_go_to_parquet_and_back(recorded: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pandas as pd
+
+    run = ct.load(recorded / "straggler" / "gloo-4", workers=1)
+    run.to_parquet(tmp_path / "tables")
+    for name in ("collectives", "waits", "operations", "steps", "clock"):
+        back = pd.read_parquet(tmp_path / "tables" / f"{name}.parquet")
+        table = getattr(run, name)  # a column of nulls comes back without its categories
+        pd.testing.assert_frame_equal(back, table, check_dtype=False, check_categorical=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(ct.UsageError, match="give another folder"):
+        run.to_parquet(tmp_path / "file" / "below")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    make_trace: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.run.find_spec", lambda _: None)
+    with pytest.raises(ct.UsageError, match=r"commtrace\[parquet\]"):
+        Run(make_trace(), "run").to_parquet(tmp_path)
+
+
 def test_waiting_over_time_is_one_groupby(recorded: Path) -> None:
     run = ct.load(recorded / "straggler" / "gloo-4", workers=1)
     by_step = run.waits.groupby(["rank", "step", "op"], observed=True)["wait_ns"].sum()
