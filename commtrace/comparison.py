@@ -130,7 +130,7 @@ class Comparison:
 
     def waterfall(self, *, ax: Axes | None = None) -> Axes:
         """The step of the base, what changed, and the step of the candidate, in ms."""
+        from commtrace.plots.waterfall_plot import waterfall
         from commtrace.reports.content.comparison import bars
-        from commtrace.waterfall import waterfall
 
         return waterfall(bars(self.compared), ax=ax)

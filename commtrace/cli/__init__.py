@@ -23,6 +23,7 @@ from commtrace import __version__
 from commtrace.causal.edit_names import EDITS, beginnings
 from commtrace.cli.cache import cache
 from commtrace.cli.compare import CompareCommand, compare
+from commtrace.cli.plotting import plot
 from commtrace.cli.recording import RecordCommand, record
 from commtrace.cli.streams import WIDTH, fail, indented, look, progress, reading, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
@@ -299,6 +300,9 @@ def explain(
             say(f"{wrapped(gist, look().width, rest='    ')}\n")
     else:
         say(text.explain(explanation(rule), look()))
+
+
+app.command()(plot)
 
 
 app.command(cls=RecordCommand)(record)

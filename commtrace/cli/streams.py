@@ -52,14 +52,16 @@ def fail(message: str) -> int:
     return 2
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file wholly or not at all; what is no file, a pipe or a device, directly."""
     try:
         is_file = path.is_file() or not path.exists()
         target = path.resolve()  # a link stays one
         written = target.with_name(f"{target.name}.part") if is_file else path
         try:
-            written.write_text(text, encoding="utf-8", errors="replace")
+            if isinstance(content, str):
+                content = content.encode("utf-8", "replace")
+            written.write_bytes(content)
             if is_file:
                 written.replace(target)
         finally:

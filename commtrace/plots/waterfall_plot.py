@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib import pyplot
 from matplotlib.axes import Axes
 
+from commtrace.plots.figure import figure, nothing
 from commtrace.units import cut
 
 __all__ = ["waterfall"]
@@ -20,12 +20,9 @@ def waterfall(bars: Sequence[tuple[str, int, int]], *, ax: Axes | None = None) -
 
     Each bar is a name, and from where to where it goes, in ns; the first and last are whole steps.
     """
-    if ax is None:
-        _, ax = pyplot.subplots(figsize=(9, 1.5 + 0.4 * len(bars)), layout="constrained")
     if not bars:
-        ax.text(0.5, 0.5, "no steps to compare", ha="center", va="center")
-        ax.set_axis_off()
-        return ax
+        return nothing(ax, "no steps to compare")
+    ax = ax or figure(9, len(bars))
     for at, (_, begin, end) in enumerate(bars):
         whole = at in (0, len(bars) - 1)
         colour = _WHOLE if whole else _MORE if end > begin else _LESS
