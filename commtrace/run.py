@@ -52,7 +52,8 @@ def load(
 
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     names = [os.fspath(path) for path in given]
-    return Run(read(names, workers=workers, progress=progress), name=", ".join(names))
+    measures = read(names, workers=workers, progress=progress)
+    return Run(measures, name=", ".join(names), paths=tuple(names))
 
 
 def check_rules(select: Collection[str], ignore: Collection[str], thresholds: Thresholds) -> None:
@@ -74,6 +75,7 @@ class Run:
 
     measures: Measures
     name: str
+    paths: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> pd.DataFrame:
@@ -320,6 +322,17 @@ class Run:
             notes=notes + diagnosis.notes,
             measures=run,
             verdict=verdict(run, diagnosis),
+            arguments=(
+                *(self.paths or (self.name,)),
+                *(part for rule in select for part in ("--select", rule)),
+                *(part for rule in ignore for part in ("--ignore", rule)),
+                *(
+                    part
+                    for rule, fields in (thresholds or {}).items()
+                    for field, value in fields.items()
+                    for part in ("--threshold", f"{rule}.{field}={value}")
+                ),
+            ),
         )
 
     def replayed(self, edits: Sequence[str]) -> Replayed:
