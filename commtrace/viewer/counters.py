@@ -12,6 +12,7 @@ from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.run.span import run_span
 from commtrace.viewer.clock import on_run
 from commtrace.viewer.operations import operations_drawn
+from commtrace.viewer.rank_rows import of_rank, places_of_rank
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -40,7 +41,8 @@ def draw_counters(run: Measures, timeline: Timeline, name: str, rank: int, paren
 def _busbw(run: Measures, rank: int) -> tuple[Int64, Float64]:
     """Of all transfers under way."""
     drawn = operations_drawn(run)
-    mine = drawn[(drawn["rank"] == rank) & drawn["busbw_gb_s"].notna()]
+    mine = drawn.iloc[places_of_rank(run, "collectives", rank)]
+    mine = mine[mine["busbw_gb_s"].notna()]
     begin = integers(mine["start_ns"]) + integers(mine["wait_ns"].fillna(0))
     rate = np.rint(mine["busbw_gb_s"].to_numpy(np.float64) * _PER_GB_S).astype(np.int64)
     times, level = _level(begin, integers(mine["end_ns"]), rate)
@@ -49,8 +51,7 @@ def _busbw(run: Measures, rank: int) -> tuple[Int64, Float64]:
 
 def _queued(run: Measures, rank: int) -> tuple[Int64, Float64]:
     """Operations that were called and have not begun."""
-    called = run.collectives
-    mine = called[(called["rank"] == rank) & called["launch_ns"].notna()]
+    mine = of_rank(run, "collectives", rank).dropna(subset="launch_ns")
     launch, start = (on_run(run, rank, integers(mine[n])) for n in ("launch_ns", "start_ns"))
     waits = launch < start
     times, level = _level(launch[waits], start[waits], np.ones(int(waits.sum()), np.int64))

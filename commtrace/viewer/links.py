@@ -40,13 +40,15 @@ def finding_link(finding: Finding, run: Measures, page: str, trace: str) -> str:
     every = sorted(set(run.ranks["rank"].tolist()))
     ranks = list(dict.fromkeys((*finding.ranks[:_SHOWN], *every)))
     shown = ranks[: min(max(len(finding.ranks), _COMPARED), _SHOWN)]
-    names = _any(rank_name(run, rank) for rank in shown)
-    tracks = ["findings", "critical path", f"({names}) waited for", f"({names})[^,]*, .*"]
-    if finding.streams:
-        tracks.append(rf"({names}) (\S+ )?stream ({_any(map(str, finding.streams))})")
-    pin = {"id": "dev.perfetto.PinTracksByRegex", "args": [f"^({'|'.join(tracks)})$"]}
+    tracks = ["findings", "critical path"]
+    for name in (rank_name(run, rank) for rank in shown):
+        tracks.append(f"{name}( waited for|[^,]*, .*)")
+        if finding.streams:
+            tracks.append(rf"{name} (\S+ )?stream ({_any(map(str, finding.streams))})")
+    # One command for each, for they are pinned in the order of the commands.
+    pin = [{"id": "dev.perfetto.PinTracksByRegex", "args": [f"^{its}$"]} for its in tracks]
     start, end = range_ns(finding)
-    return _link(page, trace, visStart=start, visEnd=end, startupCommands=[pin])
+    return _link(page, trace, visStart=start, visEnd=end, startupCommands=pin)
 
 
 def _link(page: str, trace: str, **more: Any) -> str:

@@ -17,6 +17,7 @@ from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.waits import matched
 from commtrace.table import rows
 from commtrace.units import cut, numbered
+from commtrace.viewer.rank_rows import places_of_rank
 from commtrace.viewer.slices import Slice, Timeline, apart, draw
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def draw_waited_for(run: Measures, timeline: Timeline, name: str, rank: int, par
 def draw_operations(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
     """The rank's operations, a track for each group under its dimension."""
     drawn = operations_drawn(run)
-    mine = drawn[drawn["rank"] == rank]
+    mine = drawn.iloc[places_of_rank(run, "collectives", rank)]
     if mine.empty:
         return
     places: dict[str | None, int] = {}

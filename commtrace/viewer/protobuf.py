@@ -6,6 +6,7 @@ A message is the concatenation of its fields, in any order.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,6 +19,7 @@ TIME_BYTES = 9
 """Of each time in ``times``: enough for 63 bits."""
 
 
+@lru_cache(maxsize=1 << 16)
 def varint(value: int) -> bytes:
     """A number of 64 bits, in sevens, the lowest first; what is negative is its complement."""
     value &= (1 << 64) - 1

@@ -9,6 +9,7 @@ import numpy as np
 from commtrace.arrays import integers
 from commtrace.table import rows
 from commtrace.viewer.clock import on_run
+from commtrace.viewer.rank_rows import of_rank
 from commtrace.viewer.slices import Slice, Timeline, apart, draw, nested
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["draw_steps", "draw_streams", "draw_threads"]
 
 def draw_steps(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
     """The profiler's steps, and the program's labels within them."""
-    mine = run.steps[run.steps["rank"] == rank]
+    mine = of_rank(run, "steps", rank)
     step = "ProfilerStep#" + mine["step"].astype("string")
     names = mine["label"].astype(object).where(mine["label"].notna(), step)
     table = mine.assign(name=names)
@@ -34,8 +35,8 @@ def draw_steps(run: Measures, timeline: Timeline, name: str, rank: int, parent: 
 
 def draw_streams(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
     """Kernels, copies and fills of each stream of each device."""
-    kernels = run.kernels[run.kernels["rank"] == rank]
-    copies = run.copies[run.copies["rank"] == rank]
+    kernels = of_rank(run, "kernels", rank)
+    copies = of_rank(run, "copies", rank)
     devices = {*kernels["device"].dropna(), *copies["device"].dropna()}
     for device in sorted(devices, key=lambda name: (len(name), name)):
         above = timeline.track(str(device), parent)
@@ -57,8 +58,8 @@ def draw_streams(run: Measures, timeline: Timeline, name: str, rank: int, parent
 
 def draw_threads(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
     """The host's outermost operators, and the calls that can block it."""
-    ops = run.ops[run.ops["rank"] == rank]
-    calls = run.blocking_calls[run.blocking_calls["rank"] == rank]
+    ops = of_rank(run, "ops", rank)
+    calls = of_rank(run, "blocking_calls", rank)
     columns = ["name", "thread", "step", "start_ns", "duration_ns"]
     for thread in sorted({*ops["thread"].tolist(), *calls["thread"].tolist()}):
         both = [

