@@ -15,10 +15,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from commtrace import trace_tables as schema
+from commtrace.arrays import NULL
 from commtrace.matching.operations import matches_of
 from commtrace.matching.rank_clocks import clock
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched
+from commtrace.table import Coded
 
 RANKS = (8, 16, 32, 64)
 OPERATIONS = (500, 1000, 2000, 5000)
@@ -61,9 +63,9 @@ def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> 
     for column in schema.COLLECTIVES.columns:
         if column.dtype == "category":
             name = text.get(column.name)
-            known[column.name] = schema.Coded(codes - (name is None), (name,) if name else ())
+            known[column.name] = Coded(codes - (name is None), (name,) if name else ())
         elif column.name not in known:
-            known[column.name] = np.full(rank.size, schema.NULL)
+            known[column.name] = np.full(rank.size, NULL)
     everyone = ",".join(map(str, range(ranks)))
     group = {"group": "0", "description": None, "backend": "nccl", "size": ranks}
     return Measures(
@@ -73,6 +75,7 @@ def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> 
         synchronisations=schema.SYNCHRONISATIONS.frame(),
         collectives=schema.COLLECTIVES.frame(known),
         ops=schema.OPS.frame(),
+        host_gaps=schema.HOST_GAPS.frame(),
         steps=schema.STEPS.frame(),
         groups=schema.GROUPS.from_rows(
             [{**group, "rank": one, "ranks": everyone} for one in range(ranks)]

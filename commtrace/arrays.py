@@ -10,7 +10,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NULL", "Bool", "Float64", "Int64", "integers"]
+__all__ = ["NULL", "Bool", "Float64", "Int64", "codes", "integers", "nth", "ranges"]
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -25,3 +25,30 @@ def integers(column: pd.Series[Any]) -> Int64:
     if column.dtype == np.int64:
         return column.to_numpy()
     return column.fillna(NULL).to_numpy(dtype=np.int64)
+
+
+def codes(*columns: Any) -> Int64:
+    """Numbers from 0, equal where all columns are; what is missing equals what is missing."""
+    import pandas as pd
+
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        found, values = pd.factorize(column, use_na_sentinel=False)
+        code = pd.factorize(code * len(values) + found)[0].astype(np.int64)
+    return code
+
+
+def nth(code: Int64) -> Int64:
+    """How many entries of the same code come before each."""
+    order = np.argsort(code, kind="stable")
+    firsts = np.flatnonzero(np.diff(code[order], prepend=-1))
+    place = np.arange(code.size) - np.repeat(firsts, np.diff(np.append(firsts, code.size)))
+    found = np.empty(code.size, dtype=np.int64)
+    found[order] = place
+    return found
+
+
+def ranges(first: Int64, count: Int64) -> Int64:
+    """The numbers from each ``first`` on, ``count`` of them, one after the other."""
+    begins = np.cumsum(count) - count
+    return np.repeat(first - begins, count) + np.arange(int(count.sum()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from commtrace import trace_tables as schema
 from commtrace.measures import Measures
 from commtrace.run import Run, load
+from tests.browser import Browser, chromium
+from tests.lacking import lacking
+
+from . import preloaded_ranks
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,6 +27,9 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+_WHOLE_RUNS = {"real_traces", "recorded", "measured", "generate", "train"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,13 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What records for real first: begun last, one worker would end minutes behind the other.
 
-    Tests of many inputs count for no coverage: the tracer doubles their time, and what they
-    alone reach is nowhere looked at closely; nor may it depend on traces that few machines have.
+    Tests of many inputs, and of whole runs, count for no coverage: the tracer doubles their time,
+    and what they alone reach is nowhere looked at closely; nor may it depend on traces that few
+    machines have.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         generated = is_hypothesis_test(getattr(item, "obj", None))
-        if generated or "real_traces" in getattr(item, "fixturenames", ()):
+        if generated or _WHOLE_RUNS & set(getattr(item, "fixturenames", ())):
             item.add_marker("no_cover")
 
 
@@ -74,9 +83,34 @@ def recorded() -> Path:
 
 
 @pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium, where this machine has it."""
+    program = chromium()
+    if program is None:
+        lacking("chromium")
+    its = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield its
+    its.close()
+
+
+@pytest.fixture(scope="session")
 def measured() -> Callable[[Path], Run]:
     """Reads a trace that many tests look at; what they all measure is measured once."""
     return cache(load)
+
+
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[socket.socket]:
+    """Where ranks are forked that need not import torch anew."""
+    with preloaded_ranks.rank_server() as server:
+        yield server
+
+
+@pytest.fixture
+def preloaded(rank_server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process records is recorded by such ranks. Else they are like any."""
+    start = partial(preloaded_ranks.start, rank_server)
+    monkeypatch.setattr("commtrace.record.processes._start", start)
 
 
 @pytest.fixture(scope="session")

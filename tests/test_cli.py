@@ -80,7 +80,11 @@ def test_analyze_lists_operations(tmp_path: Path, capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("a.json", "{"), ("a.md", "# "), ("a.txt", "/"), ("a.html", None)]
+    ("name", "start"),
+    [
+        *(("a.json", "{"), ("a.md", "# "), ("a.txt", "/")),
+        *(("a.html", "<!DOCTYPE html>"), ("a.docx", None)),
+    ],
 )
 def test_the_outputs_name_says_the_format(
     a_trace: Path, tmp_path: Path, capsys: Captured, name: str, start: str | None
@@ -91,7 +95,7 @@ def test_the_outputs_name_says_the_format(
     assert out == ""
     if start is None:
         assert status == 2
-        assert ".json, .md, .txt" in err
+        assert ".html, .json, .md, .txt" in err
         assert not target.exists()
     else:
         assert status == 0
@@ -210,11 +214,12 @@ def bad(change: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**KERNEL, **change}.items() if value is not None}
 
 
-@pytest.mark.parametrize("change", BAD)
-def test_one_bad_event_spoils_nothing(
-    tmp_path: Path, capsys: Captured, change: dict[str, Any]
+@pytest.mark.parametrize("changes", [BAD[first::6] for first in range(6)])
+def test_bad_events_spoil_nothing(
+    tmp_path: Path, capsys: Captured, changes: list[dict[str, Any]]
 ) -> None:
-    path = write(tmp_path / "rank0.json", trace(KERNEL, bad(change), {**KERNEL, "ts": 200.0}))
+    events = [KERNEL, *map(bad, changes), {**KERNEL, "ts": 200.0}]
+    path = write(tmp_path / "rank0.json", trace(*events))
     assert main(["analyze", str(path), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     _validate(document)

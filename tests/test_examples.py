@@ -26,6 +26,7 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_a_transformer_is_recorded_unchanged(tmp_path: Path) -> None:
     command = [str(EXAMPLES / "transformer.py"), "fsdp2", "--steps", "5"]
     folder = record_program(command, plan=Plan(first=3, steps=2), world_size=2, out=tmp_path / "a")

@@ -37,8 +37,10 @@ def shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", PRINTING)
-@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+@pytest.mark.parametrize(
+    ("command", "redirection"),
+    [*((each, ">/dev/full") for each in PRINTING), ("--version", ">&-"), ("analyze TRACE", ">&-")],
+)
 def test_an_output_that_takes_nothing_is_one_line(command: str, redirection: str) -> None:
     done = shell(command, redirection)
     assert done.returncode == 2

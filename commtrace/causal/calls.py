@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64, codes, integers, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -18,7 +17,7 @@ from commtrace.metrics.run.waits import FROM_ROOT, TO_ROOT, matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Calls", "calls", "nth"]
+__all__ = ["Calls", "calls"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +70,7 @@ def calls(run: Measures) -> Calls:
         launch == NULL, arrival, launch + (end - integers(table["duration_ns"])) - start
     )
     op = table["op"].astype(object).to_numpy()
-    codes = _kinds(run)
+    kind = _kinds(run)
     step = integers(table["step"])
     thread = integers(table["thread"])
     order = np.lexsort((began, thread, rank))
@@ -82,15 +81,15 @@ def calls(run: Measures) -> Calls:
         rank=rank,
         step=step,
         thread=thread,
-        worker=pd.factorize(_pairs(rank, integers(table["stream"])))[0],
+        worker=codes(rank, integers(table["stream"])),
         operation=of,
         launch_ns=np.minimum(began, arrival),
         start_ns=arrival,
         end_ns=np.maximum(end, arrival),
         last_ns=arrival,
         asynchronous=integers(table["asynchronous"]),
-        kind=codes,
-        place=codes,
+        kind=kind,
+        place=kind,
         is_root=is_root,
         from_root=np.isin(op, FROM_ROOT),
         to_root=np.isin(op, TO_ROOT),
@@ -110,26 +109,15 @@ def _alike(every: Calls) -> Int64:
     Messages are alike only between ranks that make the same calls in the same order in a step:
     in a pipeline they do not.
     """
-    in_step = _pairs(every.rank, every.step)
-    number = nth(_pairs(in_step, every.kind))
-    places = _pairs(every.kind, number)
-    texts: dict[int, list[int]] = {}
-    for its, place in zip(in_step.tolist(), places.tolist(), strict=True):
-        texts.setdefault(its, []).append(place)
-    order = {its: hash(tuple(made)) for its, made in texts.items()}
-    made = np.asarray([order[its] for its in in_step.tolist()], dtype=np.int64)
-    return _pairs(places, np.where(every.is_p2p, made, 0))
-
-
-def nth(codes: Int64) -> Int64:
-    """For each code, how many equal ones come before it."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    since = np.arange(codes.size) - np.repeat(begins, np.diff(np.append(begins, codes.size)))
-    answer = np.empty_like(since)
-    answer[order] = since
-    return answer
+    in_step = codes(every.rank, every.step)
+    places = codes(every.kind, nth(codes(in_step, every.kind)))
+    made: dict[int, list[int]] = {}
+    for step, place in zip(in_step.tolist(), places.tolist(), strict=True):
+        made.setdefault(step, []).append(place)
+    orders: dict[tuple[int, ...], int] = {}
+    order = {step: orders.setdefault(tuple(its), len(orders)) for step, its in made.items()}
+    same = np.asarray([order[step] for step in in_step.tolist()], dtype=np.int64)
+    return codes(places, np.where(every.is_p2p, same, -1))
 
 
 def _kinds(run: Measures) -> Int64:
@@ -139,15 +127,7 @@ def _kinds(run: Measures) -> Int64:
     dimension = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
     where = communicator.astype(object).map(dimension)
     where = where.where(where.notna(), communicator.astype(object))
-    parts = [pd.factorize(part)[0] for part in (table["op"], where, table["size_bytes"])]
-    return _pairs(_pairs(parts[0], parts[1]), parts[2])
-
-
-def _pairs(first: Any, second: Any) -> Int64:
-    """A number for each pair of two columns."""
-    a, b = pd.factorize(first)[0].astype(np.int64), pd.factorize(second)[0].astype(np.int64)
-    codes: Int64 = pd.factorize(a * (b.max(initial=0) + 1) + b)[0].astype(np.int64)
-    return codes
+    return codes(table["op"], where, table["size_bytes"])
 
 
 def _last(every: Calls) -> Int64:

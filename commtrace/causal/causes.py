@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import codes
 from commtrace.causal.cores import crowded, foreign_load
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
@@ -31,14 +32,13 @@ def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], i
     """
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
-    in_step = np.unique(np.stack((its.calls.step, its.calls.rank), 1), axis=0, return_inverse=True)
-    of_step = in_step[1].reshape(-1)
-    first = np.unique(of_step, return_index=True)[1]
+    in_step = codes(its.calls.step, its.calls.rank)
+    first = np.unique(in_step, return_index=True)[1]
     parts: dict[Cause, float] = {}
     for cause, time in own_parts(run).items():
         usual, _ = others(work.place, time.astype(np.float64))
         if np.isnan(usual[mine]).any():
-            sums = np.bincount(of_step, weights=time).astype(np.float64)
+            sums = np.bincount(in_step, weights=time).astype(np.float64)
             usual, _ = others(its.calls.step[first], sums)
             more = (sums - usual)[np.isin(its.calls.rank[first], ranks)]
         else:

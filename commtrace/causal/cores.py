@@ -15,9 +15,10 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["cores_used", "crowded", "foreign_load"]
+__all__ = ["FULL", "cores_used", "crowded", "foreign_load"]
 
-_NO_TIME_LEFT = 0.85
+FULL = 0.85
+"""The share of the cores above which they have no time left: what then runs takes another's."""
 
 
 @measure
@@ -43,14 +44,13 @@ def cores_used(run: Measures) -> float | None:
 
 def crowded(run: Measures) -> float:
     """Processes per core that they may use, as the recording says; 1 where it does not."""
-    shares = [1.0]
-    usable = _cores(run)
-    if usable and run.ranks["host"].nunique() == 1:
-        shares.append(len(run.ranks) / min(usable.values()))
-    for machine in _machines(run):
-        cores, processes = machine.get("usable_cores"), machine.get("processes")
-        if isinstance(cores, int) and isinstance(processes, int) and cores > 0:
-            shares.append(processes / cores)
+    cores, shares = _cores(run), [1.0]
+    if cores and run.ranks["host"].nunique() == 1:
+        shares.append(len(run.ranks) / min(cores.values()))
+    for rank, machine in _machines(run).items():
+        processes = machine.get("processes")
+        if isinstance(processes, int) and rank in cores:
+            shares.append(processes / cores[rank])
     return max(shares)
 
 
@@ -59,7 +59,7 @@ def foreign_load(run: Measures) -> float | None:
 
     0 where some had; None where no recording says it, or the ranks are of several hosts.
     """
-    machines = _machines(run)
+    machines = _machines(run).values()
     if not machines or run.ranks["host"].nunique() != 1:
         return None
     names = ("own_s", "busy_s", "seconds", "usable_cores")
@@ -68,31 +68,31 @@ def foreign_load(run: Measures) -> float | None:
         return None
     own, busy, seconds, cores = np.asarray(numbers, dtype=np.float64).T
     there = float((seconds * cores).max())
-    if there <= 0 or float(busy.max()) < _NO_TIME_LEFT * there:
+    if there <= 0 or float(busy.max()) < FULL * there:
         return 0.0
     return max(float(busy.max() - own.sum()) / there, 0.0)
 
 
-def _machines(run: Measures) -> list[dict[str, Any]]:
+def _machines(run: Measures) -> dict[int, dict[str, Any]]:
     """What each rank's process saw of its machine, as the manifest has it."""
     ranks = (run.manifest or {}).get("ranks")
     rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
-    each = [one.get("machine") for one in rows]
-    return [machine for machine in each if isinstance(machine, dict)]
+    each = [(one.get("rank"), one.get("machine")) for one in rows]
+    return {
+        rank: machine
+        for rank, machine in each
+        if isinstance(rank, int) and isinstance(machine, dict)
+    }
 
 
 def _cores(run: Measures) -> dict[int, int]:
     """How many cores each rank may use, with others: as the rank found them, else the CPU's."""
-    manifest = run.manifest or {}
-    cpu, ranks = manifest.get("cpu"), manifest.get("ranks")
-    found: dict[int, int] = {}
-    if isinstance(cpu, dict) and run.ranks["host"].nunique() == 1:
-        count = cpu.get("count")
-        if isinstance(count, int) and count > 0:
-            found = dict.fromkeys(integers(run.ranks["rank"]).tolist(), count)
-    for one in ranks if isinstance(ranks, list) else ():
-        machine = one.get("machine") if isinstance(one, dict) else None
-        count = machine.get("usable_cores") if isinstance(machine, dict) else None
-        if isinstance(count, int) and count > 0 and isinstance(rank := one.get("rank"), int):
-            found[rank] = count
-    return found
+    cpu = (run.manifest or {}).get("cpu")
+    every = cpu.get("count") if isinstance(cpu, dict) and run.ranks["host"].nunique() == 1 else None
+    counts = dict.fromkeys(integers(run.ranks["rank"]).tolist(), every)
+    counts |= {
+        rank: machine["usable_cores"]
+        for rank, machine in _machines(run).items()
+        if "usable_cores" in machine
+    }
+    return {rank: its for rank, its in counts.items() if isinstance(its, int) and its > 0}

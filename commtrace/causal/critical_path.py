@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Bool, Int64, ranges
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, MEET, QUEUE, TRANSFER, WAIT
-from commtrace.causal.edits import as_measured, step_times
-from commtrace.causal.graph import Graph, replay
+from commtrace.causal.edits import as_measured, step_ends
+from commtrace.causal.graph import longest_way, replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import Intervals, covered
@@ -181,12 +181,12 @@ class _Way:
 
 
 def _way(run: Measures, lag_ns: Int64) -> _Way:
-    its, lags = run_graph(run), lag_ns[:, None]
-    time, measured = replay(its.graph, lags)[:, 0], its.graph.time_ns
+    its = run_graph(run)
+    time, measured = replay(its.graph, lag_ns[:, None])[:, 0], its.graph.time_ns
     joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
     done = np.concatenate((its.ends[-1], joint))
     last = int(done[time[done].argmax()])
-    edges = _binding(its.graph, time, lag_ns, last)
+    edges = longest_way(its.graph, lag_ns, time, last)
     source, target = its.graph.source[edges], its.graph.target[edges]
     # Before the first moment that the graph knows of the rank, it did something by itself.
     first = int(source[-1]) if edges.size else last
@@ -194,7 +194,7 @@ def _way(run: Measures, lag_ns: Int64) -> _Way:
     end = np.append(time[target], time[first])
     since = np.append(measured[source], its.begin_ns)
     until = np.append(measured[target], measured[first])
-    ends = np.maximum.accumulate(step_times(run, lags)[:, 0])
+    ends = np.maximum.accumulate(step_ends(run, [lag_ns])[:, 0])
     bounds = np.concatenate(([its.begin_ns], ends))
     left, right = np.maximum(start, bounds[0]), np.minimum(end, bounds[-1])
     inside = np.flatnonzero(right > left)
@@ -230,22 +230,5 @@ def _cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, 
     last = np.searchsorted(bounds, end, side="left") - 1
     count = last - first + 1
     of = np.repeat(np.arange(start.size), count)
-    at = first[of] + np.arange(of.size) - np.repeat(np.cumsum(count) - count, count)
+    at = ranges(first, count)
     return of, at, np.maximum(start[of], bounds[at]), np.minimum(end[of], bounds[at + 1])
-
-
-def _binding(graph: Graph, time: Int64, lag: Int64, last: int) -> Int64:
-    """The edges of the longest way to a node, the last one first."""
-    at = np.argsort(graph.target, kind="stable")
-    first = np.searchsorted(graph.target[at], np.arange(time.size + 1))
-    arrives = time[graph.source] + lag == time[graph.target]
-    way: list[int] = []
-    node = last
-    while True:
-        into = at[first[node] : first[node + 1]]
-        into = into[arrives[into]]
-        if not into.size:
-            return np.asarray(way, dtype=np.int64)
-        edge = int(into[time[graph.source[into]].argmax()])
-        way.append(edge)
-        node = int(graph.source[edge])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,10 @@ from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import as_measured, even, saved, step_times, typical, typically_idle
+from commtrace.causal.edits import as_measured, even, saved, step_ns, typical, typically_idle
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_work, work_with
+from commtrace.causal.segments import own_work
+from commtrace.causal.suspects import Suspects, suspects
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "culprits", "evened", "modelled"]
 
-_OTHERS = 0.25  # of its saving: what any other rank may save, or it is not one that delays
 _CHANCE = 0.01
 _SPIKE = 6  # times the noise
 _MANY_STEPS = 5
@@ -114,16 +113,15 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
-        who = _next(run, left, lag, least)
+        who = suspects(run, left, lag, least)
         if who is None:
             break
-        edited = who.edit(run, who.ranks, lag)
-        culprit = _weighed(run, who, edited, len(ranks))
+        culprit = _weighed(run, who, len(ranks))
         if not (culprit.persistent or culprit.spikes):
             break
         found.append(culprit)
         taken += who.ranks
-        lag = edited
+        lag = who.lag_ns
     return Culprits(tuple(found), lag)
 
 
@@ -150,97 +148,9 @@ def evened(run: Measures, min_share: float) -> Int64:
     return saved(run, known.lag_ns, [even(run, known.lag_ns, but)])[:, 0]
 
 
-_Edit = Callable[["Measures", Collection[int], Int64], Int64]
-
-
-@dataclass(frozen=True)
-class _Who:
-    ranks: tuple[int, ...]
-    edit: _Edit
-    steps_ns: Int64
-    others_ns: int
-
-
-def _next(run: Measures, left: list[int], lag: Int64, least: float) -> _Who | None:
-    """The fewest ranks whose typical work saves most, if it saves enough, and others do not.
-
-    On CPUs also if they are only idle as long as is typical: where processes share cores what
-    they compute takes long by turns.
-    """
-    work = work_with(run, lag)  # those mended before are typical of the others, too
-
-    def as_others(run: Measures, ranks: Collection[int], lag: Int64) -> Int64:
-        return typical(run, ranks, lag, work=work)
-
-    edits: tuple[_Edit, ...] = (as_others,)
-    if run_graph(run).calls.on_cpu.any():
-        edits += (typically_idle,)
-    found = [who for edit in edits if (who := _of_edit(run, left, lag, least, edit)) is not None]
-    return max(found, key=lambda who: int(who.steps_ns.sum()), default=None)
-
-
-def _of_edit(run: Measures, left: list[int], lag: Int64, least: float, edit: _Edit) -> _Who | None:
-    singles = saved(run, lag, (edit(run, [rank], lag) for rank in left))
-    totals, surely = singles.sum(axis=0), _surely(singles)
-    best = int(totals.argmax())
-    rest = int(np.delete(surely, best).max(initial=0))
-    if totals[best] >= least and rest <= _OTHERS * totals[best]:
-        return _Who((left[best],), edit, singles[:, best], rest)
-    sets = [ranks for ranks in _sets(run, left) if 1 < len(ranks) <= len(left) / 2]
-    if not sets:
-        return None
-    shorter = saved(run, lag, (edit(run, ranks, lag) for ranks in sets))
-    together = shorter.sum(axis=0)
-    fits = [
-        at
-        for at, ranks in enumerate(sets)
-        if together[at] >= least and _rest(left, ranks, surely) <= _OTHERS * together[at]
-    ]
-    if not fits:
-        return None
-    most = max(together[at] for at in fits)
-    at = next(at for at in sorted(fits, key=lambda at: len(sets[at])) if together[at] >= 0.9 * most)
-    return _Who(sets[at], edit, shorter[:, at], max(_rest(left, sets[at], surely), 0))
-
-
-def _surely(steps_ns: Int64) -> Int64:
-    """What is saved in all, less the standard error of that: steps × edits."""
-    count = steps_ns.shape[0]
-    error = steps_ns.std(axis=0, ddof=1) * np.sqrt(count) if count > 1 else 0.0
-    return np.asarray(steps_ns.sum(axis=0) - error, dtype=np.int64)
-
-
-def _rest(left: list[int], ranks: tuple[int, ...], totals: Int64) -> int:
-    outside = [
-        total for rank, total in zip(left, totals.tolist(), strict=True) if rank not in ranks
-    ]
-    return max(outside, default=0)
-
-
-def _sets(run: Measures, left: list[int]) -> list[tuple[int, ...]]:
-    """Ranks of a host, of a process group; and those with the most excess, ever more of them."""
-    its, work = run_graph(run), own_work(run)
-    excess = np.nan_to_num(work.own_ns - work.mean_ns).sum(axis=1)
-    by_rank = {rank: float(excess[its.calls.rank == rank].sum()) for rank in left}
-    ordered = sorted(left, key=lambda rank: -by_rank[rank])
-    nested = [tuple(sorted(ordered[:size])) for size in range(2, len(left) // 2 + 1)]
-    hosts = [tuple(its) for _, its in run.ranks.groupby("host", observed=True)["rank"]]
-    groups = [
-        tuple(map(int, text.split(",")))
-        for text in run.groups["ranks"].dropna().astype(str).unique()
-    ]
-    known = [
-        tuple(sorted(int(r) for r in ranks))
-        for ranks in (*hosts, *groups)
-        if set(ranks) <= set(left)
-    ]
-    return list(dict.fromkeys([*nested, *known]))
-
-
-def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
-    its = run_graph(run)
+def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
     measured = as_measured(run)
-    edit = typically_idle if who.edit is typically_idle else typical
+    edit = typically_idle if who.only_idle else typical
     alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
     steps = who.steps_ns
     noise = _noise(run, who.ranks)
@@ -254,10 +164,10 @@ def _weighed(run: Measures, who: _Who, edited: Int64, ranks: int) -> Culprit:
     positive = float(steps[steps > 0].sum())
     few = bool(big.any()) and bool(steps[big].sum() >= _SPIKES_SHARE * positive)
     parts, call = excess(run, who.ranks)
-    if who.edit is typically_idle:
+    if who.only_idle:
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
-    after = np.diff(step_times(run, edited[:, None])[:, 0], prepend=its.begin_ns)
+    after = step_ns(run, [who.lag_ns])
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),

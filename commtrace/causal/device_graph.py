@@ -27,7 +27,8 @@ from commtrace.causal.device_waits import (
     recorded_waits,
     resumptions,
 )
-from commtrace.causal.device_work import Timeline, Work, numbers
+from commtrace.causal.device_work import Work, numbers
+from commtrace.causal.moments import Moments
 from commtrace.table import Columns
 
 __all__ = ["EDGES", "NODES", "DeviceGraph", "collective_nodes", "device_graph", "explained"]
@@ -160,7 +161,7 @@ def collective_nodes(graph: DeviceGraph, tables: Mapping[str, Columns]) -> tuple
     work, rows = Work.of(tables), tables["collectives"]
     start_ns = numbers(rows, "start_ns")
     kernels = np.flatnonzero(work.table == 0)
-    on_stream = Timeline(work.stream[kernels], work.start_ns[kernels])
+    on_stream = Moments(work.stream[kernels], work.start_ns[kernels])
     last = np.append(kernels, -1)[on_stream.last(work.stream_numbers(rows, "stream"), start_ns)]
     row = np.where(
         np.append(work.start_ns, NULL)[last] == start_ns, np.append(work.row, -1)[last], -1
@@ -236,7 +237,7 @@ def _usual(kind: Int64, lag_ns: Int64, binds: Bool) -> Int64:
 
 def _before(nodes: Nodes, stream: Int64) -> Int64:
     """For each start the last end before it on the same stream; -1 where there is none."""
-    last = Timeline(stream, nodes.end).last(stream, nodes.start)
+    last = Moments(stream, nodes.end).last(stream, nodes.start)
     return np.append(nodes.end, -1)[last]
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64
-from commtrace.causal.device_work import Numbered, Timeline, Work, being, numbers, strings
+from commtrace.causal.device_work import Numbered, Work, being, numbers, strings
+from commtrace.causal.moments import Moments
 from commtrace.table import Columns
 
 __all__ = [
@@ -63,8 +64,8 @@ def collective_waits(work: Work, steps: Columns) -> Pairs:
     other = np.flatnonzero(known & ~work.communicates & ((work.table == 0) | labelled))
     rows = np.flatnonzero(known & work.communicates)
     called = work.launch_ns[rows] - 1
-    there = Timeline(place[other], work.launch_ns[other]).last(place[rows], called)
-    anywhere = Timeline(work.thread[other], work.launch_ns[other]).last(work.thread[rows], called)
+    there = Moments(place[other], work.launch_ns[other]).last(place[rows], called)
+    anywhere = Moments(work.thread[other], work.launch_ns[other]).last(work.thread[rows], called)
     current = np.append(work.stream[other], -1)[np.where(there >= 0, there, anywhere)]
     current = np.where(current == work.stream[rows], -1, current)
     return _existing(work.launched.last(current, called), rows)
@@ -141,7 +142,7 @@ def _recorded_before(calls: Columns, synchronisations: Columns) -> Int64:
 def _pageable_copy(work: Work, thread: Int64, start_ns: Int64) -> Int64:
     """The copy from or to pageable memory that each call launches; -1 for others."""
     rows = np.flatnonzero(work.pageable & (work.thread >= 0))
-    last = Timeline(work.thread[rows], work.launch_ns[rows]).last(thread, start_ns)
+    last = Moments(work.thread[rows], work.launch_ns[rows]).last(thread, start_ns)
     copy = np.append(rows, -1)[last]
     return np.where(np.append(work.launch_ns, NULL)[copy] == start_ns, copy, -1)
 
@@ -155,11 +156,11 @@ def _places(work: Work, steps: Columns) -> tuple[Int64, Bool]:
     rows = np.flatnonzero((label.codes >= 0) & (thread >= 0))
     rows = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]  # what encloses comes first
     thread, start_ns, end_ns = thread[rows], start_ns[rows], end_ns[rows]
-    starts, ends = Timeline(thread, start_ns), Timeline(thread, end_ns)
+    starts, ends = Moments(thread, start_ns), Moments(thread, end_ns)
     depth = starts.place - ends.count(thread, start_ns)
     deep = int(depth.max(initial=0)) + 2
     open_now = starts.count(work.thread, work.launch_ns) - ends.count(work.thread, work.launch_ns)
-    inner = Timeline(thread * deep + depth, start_ns).last(
+    inner = Moments(thread * deep + depth, start_ns).last(
         np.where(open_now > 0, work.thread * deep + open_now, -1), work.launch_ns
     )
     code = np.append(label.codes[rows], np.int32(-1))[inner]

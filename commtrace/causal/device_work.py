@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.causal.moments import Moments
 from commtrace.table import Coded, Columns
 from commtrace.trace_tables import (
     BLOCKING_CALLS,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ROUNDING_NS",
     "Numbered",
-    "Timeline",
     "Work",
     "being",
     "numbers",
@@ -58,51 +58,6 @@ def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
             for column in table.columns
         }
     return found
-
-
-class Timeline:
-    """Moments in groups, such as those of a stream or a thread, to find neighbours in time.
-
-    Groups are numbers from 0; those asked for may be -1, which has no moments.
-    """
-
-    def __init__(self, group: Int64, moment: Int64) -> None:
-        self._first = int(moment.min()) if moment.size else 0
-        self._span = int(moment.max()) - self._first + 2 if moment.size else 2
-        keys = self._keys(group, moment)
-        self._order = np.argsort(keys, kind="stable")
-        self._sorted = keys[self._order]
-
-    @property
-    def place(self) -> Int64:
-        """How many moments of its group each row's is, counted in time."""
-        rows = np.empty_like(self._order)
-        rows[self._order] = np.arange(self._order.size)
-        group = self._sorted // self._span
-        first = np.searchsorted(group, group)
-        return (np.arange(group.size) - first + 1)[rows]
-
-    def count(self, group: Int64, until: Int64) -> Int64:
-        """How many moments a group has up to a time."""
-        found = np.searchsorted(self._sorted, self._keys(group, until), "right")
-        return found - np.searchsorted(self._sorted, group * self._span)
-
-    def last(self, group: Int64, until: Int64) -> Int64:
-        """The row of a group's last moment up to a time; -1 where there is none."""
-        return self._row(
-            group, np.searchsorted(self._sorted, self._keys(group, until), "right") - 1
-        )
-
-    def next(self, group: Int64, after: Int64) -> Int64:
-        """The row of a group's first moment behind a time; -1 where there is none."""
-        return self._row(group, np.searchsorted(self._sorted, self._keys(group, after), "right"))
-
-    def _keys(self, group: Int64, moment: Int64) -> Int64:
-        return group * self._span + np.clip(moment - self._first + 1, 0, self._span - 1)
-
-    def _row(self, group: Int64, at: Int64) -> Int64:
-        keys, order = np.append(self._sorted, -1), np.append(self._order, -1)  # also for row -1
-        return np.where((group >= 0) & (keys[at] // self._span == group), order[at], -1)
 
 
 @dataclass(frozen=True)
@@ -190,19 +145,19 @@ class Work:
         )
 
     @cached_property
-    def launched(self) -> Timeline:
+    def launched(self) -> Moments:
         """The launches on each stream; of work out of order that of what ran before it."""
         known = self.thread >= 0
         before_all = int(self.launch_ns[known].min()) - 1 if known.any() else 0
         launch = np.where(known, self.launch_ns, before_all)
         for rows in self.by_stream:
             launch[rows] = np.maximum.accumulate(launch[rows])
-        return Timeline(self.stream, launch)
+        return Moments(self.stream, launch)
 
     @cached_property
-    def ended(self) -> Timeline:
+    def ended(self) -> Moments:
         """The ends on each stream."""
-        return Timeline(self.stream, self.end_ns)
+        return Moments(self.stream, self.end_ns)
 
     @cached_property
     def by_stream(self) -> list[Int64]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, codes
 from commtrace.causal.builder import JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, idle_ns, own_edges, own_work
+from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, idle_ns, others, own_edges, own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -19,14 +20,19 @@ if TYPE_CHECKING:
 __all__ = [
     "as_measured",
     "even",
+    "factors",
     "needing_nobody",
     "saved",
-    "step_times",
+    "step_ends",
+    "step_ns",
     "transferring",
     "typical",
     "typically_idle",
+    "wanted_idle",
     "without_waits",
 ]
+
+_AT_ONCE = 8  # edits, so that their lags fit the memory
 
 
 def as_measured(run: Measures) -> Int64:
@@ -51,7 +57,7 @@ def typical(
     mine = np.isin(its.calls.rank, list(ranks))
     wanted = work.typical_ns
     if len(ranks) > 1:
-        rest = [_of_the_rest(work.own_ns[:, its], work.place, mine) for its in (HOSTS, DEVICES)]
+        rest = [_of_the_rest(work.own_ns[:, at], work.place, mine) for at in (HOSTS, DEVICES)]
         wanted = np.where(np.isnan(rest).T, work.typical_ns, np.stack(rest, axis=1))
     return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
 
@@ -61,19 +67,31 @@ def typically_idle(run: Measures, ranks: Collection[int], lag_ns: Int64 | None =
 
     Processes that fight for cores compute longer by turns, and seldom sleep.
     """
-    its, work = run_graph(run), own_work(run)
-    mine = np.isin(its.calls.rank, list(ranks))
-    idle = idle_ns(run)
-    usual = _of_the_rest(idle, work.place, mine)
-    in_step = np.unique(np.stack((its.calls.step, its.calls.rank), 1), axis=0, return_inverse=True)
-    step_of = in_step[0][:, 0]
-    sums = np.bincount(in_step[1].reshape(-1), weights=idle).astype(np.int64)
-    by_step = _of_the_rest(sums, step_of, np.isin(in_step[0][:, 1], list(ranks)))
+    mine = np.isin(run_graph(run).calls.rank, list(ranks))
+    own = own_work(run).own_ns
+    return _scaled(run, own, wanted_idle(run, mine), mine, lag_ns)
+
+
+def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
+    """The own work of calls, with no longer idle than is typical of others: calls × 2.
+
+    Others are those not ``mine`` (a flag for each call), by default those of other ranks.
+    """
+    its, work, idle = run_graph(run), own_work(run), idle_ns(run)
+    in_step = codes(its.calls.step, its.calls.rank)
+    first = np.unique(in_step, return_index=True)[1]
+    sums = np.bincount(in_step, weights=idle).astype(np.float64)
+    if mine is None:
+        usual, _ = others(work.place, idle.astype(np.float64))
+        by_step, _ = others(its.calls.step[first], sums)
+    else:
+        usual = _of_the_rest(idle, work.place, mine)
+        by_step = _of_the_rest(sums.astype(np.int64), its.calls.step[first], mine[first])
     with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = idle * (by_step / sums)[in_step[1].reshape(-1)]
+        scaled = idle * (by_step / sums)[in_step]
     wanted = work.own_ns.astype(np.float64)
     wanted[:, HOSTS] += np.where(np.isnan(usual), scaled, usual) - idle
-    return _scaled(run, work.own_ns, wanted, mine, lag_ns)
+    return wanted
 
 
 def even(
@@ -130,22 +148,29 @@ def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Int64) ->
 
 def saved(run: Measures, lag_ns: Int64, edits: Iterable[Int64]) -> Int64:
     """What each step is shorter with each edit than with these lags: steps × edits."""
-    ends = step_times(run, np.stack([lag_ns, *edits], axis=1))
-    steps = np.diff(ends, axis=0, prepend=run_graph(run).begin_ns)
+    steps = step_ns(run, chain([lag_ns], edits))
     return steps[:, :1] - steps[:, 1:]
 
 
-def step_times(run: Measures, lags: Int64) -> Int64:
-    """When each step of the run ends, by step and edit: ``lags`` is edges × edits.
+def step_ns(run: Measures, lags: Iterable[Int64]) -> Int64:
+    """How long each step is with the lags of each edit: steps × edits."""
+    return np.diff(step_ends(run, lags), axis=0, prepend=run_graph(run).begin_ns)
+
+
+def step_ends(run: Measures, lags: Iterable[Int64]) -> Int64:
+    """When each step of the run ends with the lags of each edit: steps × edits.
 
     A step ends with its last rank's; the last one with its last joint operation, since what is
     behind that delays nobody. A run without steps ends ten times: with every tenth of its
     operations.
     """
-    its = run_graph(run)
-    time = replay(its.graph, lags)
-    ends = np.stack([time[nodes].max(axis=0) for nodes in its.ends])
-    return np.asarray(np.maximum(ends, _joint_ends(run, time)))
+    its, left = run_graph(run), iter(lags)
+    parts = [np.empty((len(its.ends), 0), dtype=np.int64)]
+    while some := list(islice(left, _AT_ONCE)):
+        time = replay(its.graph, np.stack(some, axis=1))
+        ends = np.stack([time[nodes].max(axis=0) for nodes in its.ends])
+        parts.append(np.maximum(ends, _joint_ends(run, time)))
+    return np.concatenate(parts, axis=1)
 
 
 def _joint_ends(run: Measures, time: Int64) -> Int64:
@@ -187,12 +212,17 @@ def _scaled(
 ) -> Int64:
     """The segments of some calls take the time that is wanted, shared as it was."""
     its = run_graph(run)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = wanted_ns / own_ns
-    factor = np.where(which[:, None] & np.isfinite(factor), factor, 1.0)
+    factor = np.where(which[:, None], factors(own_ns, wanted_ns), 1.0)
     edges, column = own_edges(its)
     if part is not None:
         edges, column = edges[column == part], column[column == part]
     lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
     lag[edges] = np.rint(lag[edges] * factor[its.segment[edges], column]).astype(np.int64)
     return lag
+
+
+def factors(own_ns: Int64, wanted_ns: Float64) -> Float64:
+    """How many times as long each call's own work takes as wanted; 1 where nothing is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = wanted_ns / own_ns
+    return np.where(np.isfinite(factor), factor, 1.0)

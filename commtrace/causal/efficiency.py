@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import pandas as pd
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.culprits import modelled
-from commtrace.causal.edits import as_measured, even, step_times, transferring
+from commtrace.causal.edits import as_measured, even, step_ends, transferring
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_edges
 from commtrace.intervals import total, union
 from commtrace.measures import measure
+from commtrace.metrics.run.group_dimensions import group_dimensions
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
@@ -24,18 +26,20 @@ __all__ = ["EFFICIENCY", "SLOWDOWN", "efficiency", "slowdown"]
 
 SLOWDOWN = Table(
     "slowdown",
-    "the run's slowdown by uneven work, or the part of a rank, a host or an operation in it",
+    "the run's slowdown by uneven work, or the part of a rank, a host, a pipeline's stage or an "
+    "operation in it",
     (
-        Column("by", "category", "`run`, `rank`, `host` or `op`."),
+        Column("by", "category", "`run`, `rank`, `host`, `stage` or `op`."),
         Column("rank", "Int64", "The rank; null if by something else."),
         Column("host", "category", "The host; null if by something else."),
+        Column("stage", "Int64", "The stage, from 0, of all pipelines; null if by something else."),
         Column("op", "category", "The operation; null if by something else."),
         Column(
             "slowdown",
             "float64",
             "Of the run: its time over its time if all ranks did each segment of their own work "
-            "in their mean time. By rank or host: the same with only these as measured, and all "
-            "others even. By operation: the run's time over its time if each transfer of the "
+            "in their mean time. By rank, host or stage: the same with only these as measured, and "
+            "all others even. By operation: the run's time over its time if each transfer of the "
             "operation took the median of its kind. 1 is no slowdown.",
         ),
     ),
@@ -70,6 +74,7 @@ def slowdown(run: Measures) -> pd.DataFrame:
     some = [
         *({"by": "rank", "rank": rank, "ranks": [rank]} for rank in ranks),
         *({"by": "host", "host": str(host), "ranks": list(on)} for host, on in hosts),
+        *({"by": "stage", "stage": stage, "ranks": its} for stage, its in enumerate(_stages(run))),
     ]
     of = its.rank[its.graph.target]
     uneven = (np.where(np.isin(of, one["ranks"]), lag, mean) for one in some)
@@ -83,7 +88,7 @@ def slowdown(run: Measures) -> pd.DataFrame:
     rows: list[dict[str, Any]] = [{"by": "run"}, *some, *({"by": "op", "op": op} for op, _ in ops)]
     return SLOWDOWN.from_rows(
         [
-            {**dict.fromkeys(("rank", "host", "op")), **row, "slowdown": value}
+            {**dict.fromkeys(("rank", "host", "stage", "op")), **row, "slowdown": value}
             for row, value in zip(rows, [_ratio(time, ideal), *values], strict=True)
         ]
     )
@@ -109,10 +114,18 @@ def efficiency(run: Measures) -> pd.DataFrame:
     return EFFICIENCY.from_rows([row])
 
 
+def _stages(run: Measures) -> list[list[int]]:
+    """The ranks of each stage, of all pipelines together; none without pipelines."""
+    table = group_dimensions(run)
+    pipelines = table.loc[table["dimension"] == "pp", "communicator"].astype(str)
+    ranks = [tuple(map(int, name.partition("#")[0].split(","))) for name in pipelines]
+    return [[rank for rank in its if rank is not None] for its in zip_longest(*ranks)]
+
+
 def _run_ns(run: Measures, lags: Iterable[Int64]) -> list[int]:
     """How long the run is with each of these lags."""
-    begin = run_graph(run).begin_ns
-    return [int(step_times(run, lag[:, None]).max()) - begin for lag in lags]
+    ends: list[int] = step_ends(run, lags).max(axis=0).tolist()
+    return [end - run_graph(run).begin_ns for end in ends]
 
 
 def _usual(run: Measures) -> Float64:

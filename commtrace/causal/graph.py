@@ -14,13 +14,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, ranges
 
-__all__ = ["DROPPED", "Graph", "replay"]
+__all__ = ["DROPPED", "Graph", "longest_way", "replay"]
 
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
-_AT_ONCE = 8  # edits, so that their lags fit the memory
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,10 @@ class Graph:
 class Plan:
     """The graph with its chains drawn together, in levels that depend on earlier ones only.
 
-    A node that waits for one other only is that one and a lag: what is left to be found are
-    the nodes that wait for several, and these for their ``roots`` only.
+    A node that waits for one other only is that one and a lag. What is left to be found are
+    the ``heads``: those that wait for nothing, first, and those that wait for several, by level.
+    ``head`` is, for each node, which of them its chain begins with. ``edges`` lead to heads,
+    by level; ``levels`` are slices of these, where each head's begin within, and slices of heads.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -60,13 +61,23 @@ class Plan:
         into = np.bincount(graph.target, minlength=count)
         self.single = np.flatnonzero(into[graph.target] == 1)
         several = np.flatnonzero(into[graph.target] > 1)
-        self.parent = np.arange(count)
-        self.parent[graph.target[self.single]] = graph.source[self.single]
-        self.hops = _hops(self.parent)
-        roots = self.hops[-1] if self.hops else self.parent
-        self.free = into == 0
-        self.levels = list(_levels(graph, several, roots))
-        self.roots = roots
+        parent = np.arange(count)
+        parent[graph.target[self.single]] = graph.source[self.single]
+        self.hops = _hops(parent)
+        roots = self.hops[-1] if self.hops else parent
+        levels = list(_levels(graph, several, roots))
+        self.free = np.flatnonzero(into == 0)
+        self.heads = np.concatenate([self.free, *(nodes for _, _, nodes in levels)])
+        at = np.zeros(count, dtype=np.int64)
+        at[self.heads] = np.arange(self.heads.size)
+        self.head = at[roots]
+        self.edges = np.concatenate([several[:0], *(edges for edges, _, _ in levels)])
+        self.levels: list[tuple[slice, Int64, slice]] = []
+        edge, head = 0, self.free.size
+        for edges, begins, nodes in levels:
+            ends = edge + edges.size, head + nodes.size
+            self.levels.append((slice(edge, ends[0]), begins, slice(head, ends[1])))
+            edge, head = ends
 
 
 def _hops(parent: Int64) -> list[Int64]:
@@ -91,20 +102,13 @@ def _levels(graph: Graph, several: Int64, roots: Int64) -> Iterator[tuple[Int64,
     first_in = np.searchsorted(target[by_target], np.arange(joint.size + 1))
     front = np.flatnonzero(joint & (lacking == 0))
     while front.size:
-        edges, begins = _ragged(first_in, front)
-        yield several[by_target[edges]], begins, front
-        out, _ = _ragged(first_out, front)
+        count = first_in[front + 1] - first_in[front]
+        edges = several[by_target[ranges(first_in[front], count)]]
+        yield edges, np.cumsum(count) - count, front
+        out = ranges(first_out[front], first_out[front + 1] - first_out[front])
         reached = target[by_source[out]]
         np.subtract.at(lacking, reached, 1)
         front = np.unique(reached[lacking[reached] == 0])
-
-
-def _ragged(first: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """The positions of all that belongs to the rows, and where each row's begin among them."""
-    counts = first[rows + 1] - first[rows]
-    begins = np.concatenate(([0], np.cumsum(counts)[:-1])) if rows.size else counts
-    total = int(counts.sum())
-    return np.repeat(first[rows] - begins, counts) + np.arange(total), begins
 
 
 def replay(graph: Graph, lags: Int64) -> Int64:
@@ -112,24 +116,32 @@ def replay(graph: Graph, lags: Int64) -> Int64:
 
     Linear in nodes, edges and edits.
     """
-    parts = [
-        _replayed(graph, lags[:, first : first + _AT_ONCE])
-        for first in range(0, lags.shape[1], _AT_ONCE)
-    ]
-    return np.concatenate(parts, axis=1) if parts else np.empty((graph.time_ns.size, 0), np.int64)
-
-
-def _replayed(graph: Graph, lags: Int64) -> Int64:
     plan = graph.plan
     behind = np.zeros((graph.time_ns.size, lags.shape[1]), dtype=np.int64)
     behind[graph.target[plan.single]] = lags[plan.single]
     for parents in plan.hops[:-1]:
         behind += behind[parents]  # a root's own is 0
-    time = np.empty_like(behind)
-    time[plan.free] = graph.time_ns[plan.free, None]
-    for edges, begins, nodes in plan.levels:
-        source = graph.source[edges]
-        arrived = time[plan.roots[source]] + behind[source] + lags[edges]
-        time[nodes] = np.maximum.reduceat(arrived, begins, axis=0)
-    at: Int64 = time[plan.roots] + behind
+    source = graph.source[plan.edges]
+    after, since = behind[source] + lags[plan.edges], plan.head[source]
+    time = np.empty((plan.heads.size, lags.shape[1]), dtype=np.int64)
+    time[: plan.free.size] = graph.time_ns[plan.free, None]
+    for edges, begins, heads in plan.levels:
+        np.maximum.reduceat(time[since[edges]] + after[edges], begins, axis=0, out=time[heads])
+    at: Int64 = time[plan.head] + behind
     return at
+
+
+def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64:
+    """The edges of the longest way to a node, the last one first, of a graph replayed."""
+    before = time_ns[graph.source]
+    binding = np.flatnonzero(before + lag_ns == time_ns[graph.target])
+    # Of several to one node the one from the latest moment, and of those the first.
+    binding = binding[np.lexsort((-binding, before[binding], graph.target[binding]))]
+    into = np.full(graph.time_ns.size, -1)
+    into[graph.target[binding]] = binding
+    edges, source = into.tolist(), graph.source.tolist()
+    way: list[int] = []
+    while (edge := edges[node]) >= 0:
+        way.append(edge)
+        node = source[edge]
+    return np.asarray(way, dtype=np.int64)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, integers
+from commtrace.arrays import Bool, Int64, codes, integers
 from commtrace.causal.builder import HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.calls import Calls
 from commtrace.causal.joins import Gaps, joins
@@ -25,7 +25,7 @@ _CALL, _WAITS, _RESUMES, _END_OF_STEP = range(4)
 def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     """The host threads and the operations of some calls, which ran on CPUs."""
     mine = made.calls.taken(rows)
-    place = _places(mine.rank, mine.thread)
+    place = codes(mine.rank, mine.thread)
     gaps = _gaps(run, mine, place)
     gap = joins(mine, place, gaps).gap
     waited = gap >= 0
@@ -96,19 +96,12 @@ def _start(
     made.edges(QUEUE, ended[before[queued]], started[after[queued]])
 
 
-def _places(rank: Int64, thread: Int64) -> Int64:
-    """Rank and thread as one number that keeps their order."""
-    both = np.stack((rank, thread), axis=1)
-    return np.unique(both, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-
-
 def _gaps(run: Measures, mine: Calls, place: Int64) -> Gaps:
     table = run.host_gaps
     rank, thread = integers(table["rank"]), integers(table["thread"])
     start, duration = integers(table["start_ns"]), integers(table["duration_ns"])
     start, known = on_run_clock(start, rank, matched(run).clock)
-    threads = np.unique(np.stack((mine.rank, mine.thread), axis=1), axis=0)
-    of = {(its, number): at for at, (its, number) in enumerate(threads.tolist())}
+    of = dict(zip(zip(mine.rank.tolist(), mine.thread.tolist(), strict=True), place, strict=True))
     keys = zip(rank.tolist(), thread.tolist(), strict=True)
     at = np.asarray([of.get(key, -1) for key in keys], dtype=np.int64)
     rows = known & (at >= 0)

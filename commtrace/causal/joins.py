@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.calls import Calls
+from commtrace.causal.moments import Moments
 
 __all__ = ["Gaps", "Joins", "joins"]
 
@@ -37,7 +38,7 @@ class Gaps:
         """Gaps that begin anew at every call within: these are of the places ``at``."""
         order = np.lexsort((start_ns, place))
         place, start_ns, end_ns = place[order], start_ns[order], end_ns[order]
-        gap = _before(place, start_ns, at, called_ns)
+        gap = Moments(place, start_ns).last(at, called_ns)
         inside = (gap >= 0) & (called_ns < end_ns[gap]) & (called_ns > start_ns[gap])
         places = np.concatenate((place, at[inside]))
         starts = np.concatenate((start_ns, called_ns[inside]))
@@ -71,10 +72,11 @@ def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
     """
     if not gaps.start_ns.size:
         return Joins(np.full(place.size, -1))
-    within = _before(gaps.place, gaps.start_ns, place, calls.end_ns - 1)
+    starts = Moments(gaps.place, gaps.start_ns)
+    within = starts.last(place, calls.end_ns - 1)
     holds = (within >= 0) & (gaps.end_ns[within] >= calls.end_ns)
     holds &= gaps.start_ns[within] >= calls.launch_ns
-    own = _before(gaps.place, gaps.start_ns, place, calls.launch_ns)
+    own = starts.last(place, calls.launch_ns)
     at_call = (own >= 0) & (gaps.start_ns[own] == calls.launch_ns)
     earlier = _ended_before(calls, place, gaps, within)
     within = np.where(holds, within, -1)
@@ -125,18 +127,3 @@ def _vote(kind: Int64, odds: Float64, found: Bool) -> Bool:
     count = np.maximum(np.bincount(kind[found], minlength=size), 1)
     accepted: Bool = found & (np.exp(logs / count) < _LIKELY)[kind]
     return accepted
-
-
-def _before(place: Int64, start_ns: Int64, at: Int64, time_ns: Int64) -> Int64:
-    """The last of sorted starts of each place that is not behind a time; -1 if none is."""
-    keys = np.concatenate((place, at))
-    times = np.concatenate((start_ns, time_ns))
-    is_asked = np.concatenate((np.zeros(place.size, np.int8), np.ones(at.size, np.int8)))
-    order = np.lexsort((is_asked, times, keys))
-    position = np.where(is_asked[order] == 0, order, -1)
-    latest = np.maximum.accumulate(position)
-    found = np.full(order.size, -1)
-    found[order] = latest
-    answer = found[place.size :]
-    wrong = (answer >= 0) & (place[answer] != at) if place.size else np.zeros(at.size, np.bool_)
-    return np.where(wrong | (at == NULL), -1, answer)

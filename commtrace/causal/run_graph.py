@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, integers
+from commtrace.arrays import NULL, Int64, integers, ranges
 from commtrace.causal.builder import MEET, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
@@ -148,10 +148,7 @@ def _meet(made: Builder, mine: Calls) -> Int64:
 
 def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64, Int64]:
     """Every call of the operations of some calls, and these: ``order`` is by operation."""
-    counts = size[rows]
-    target = np.repeat(rows, counts)
-    offset = np.arange(target.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    return order[np.repeat(begin[rows], counts) + offset], target
+    return order[ranges(begin[rows], size[rows])], np.repeat(rows, size[rows])
 
 
 def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> Int64:

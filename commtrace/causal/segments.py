@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, integers
+from commtrace.arrays import NULL, Float64, Int64, codes, integers
 from commtrace.causal.builder import COPY, HOST, OWN
 from commtrace.causal.calls import Calls
 from commtrace.causal.run_graph import RunGraph, run_graph
@@ -85,8 +85,8 @@ def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
     own = np.zeros((calls.rank.size, 2), dtype=np.int64)
     edges, column = own_edges(its)
     np.add.at(own, (its.segment[edges], column), lag_ns[edges])
-    place = _codes(calls.step, calls.place)
-    in_step = _codes(calls.step, calls.rank)
+    place = codes(calls.step, calls.place)
+    in_step = codes(calls.step, calls.rank)
     first = np.unique(in_step, return_index=True)[1]
     typical, mean = np.empty(own.shape), np.empty(own.shape)
     for part in (HOSTS, DEVICES):
@@ -200,11 +200,6 @@ def _on_run(run: Measures, rank: int, when: Intervals) -> Intervals:
 
 def _both(a: Intervals, b: Intervals) -> Intervals:
     return union(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))
-
-
-def _codes(first: Int64, second: Int64) -> Int64:
-    both = np.stack((first, second), axis=1)
-    return np.unique(both, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def others(group: Int64, value: Float64) -> tuple[Float64, Float64]:

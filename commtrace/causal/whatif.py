@@ -11,7 +11,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.causal.builder import TRANSFER
-from commtrace.causal.cores import cores_used
+from commtrace.causal.cores import FULL, cores_used
 from commtrace.causal.culprits import modelled
 from commtrace.causal.edit_names import EDITS
 from commtrace.causal.edits import (
@@ -19,7 +19,7 @@ from commtrace.causal.edits import (
     even,
     needing_nobody,
     saved,
-    step_times,
+    step_ns,
     transferring,
     typical,
     without_waits,
@@ -47,7 +47,6 @@ __all__ = [
     "whatif",
 ]
 
-_BUSY = 0.85  # of the cores: work that no longer waits gains nothing on them
 _OP = "|".join(OPERATIONS)
 
 
@@ -127,10 +126,10 @@ def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
             answers.append(Edited(text, refused=str(reason)))
             continue
         on_top = int(saved(run, lags[-1], [after]).sum())
-        step_ns = int(np.median(_steps(run, after)))
-        answers.append(Edited(text, on_top, alone, step_ns))
+        median = int(np.median(step_ns(run, [after])))
+        answers.append(Edited(text, on_top, alone, median))
         lags.append(after)
-    steps = _steps(run, measured)
+    steps = step_ns(run, [measured])[:, 0]
     real = run.steps["label"].isna() & run.steps["step"].notna()
     return WhatIf(
         tuple(answers),
@@ -149,18 +148,15 @@ def edited(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
 def replayed_steps(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
     """Every step as measured, and after each edit: REPLAYED_STEPS. Errors as of ``whatif``."""
     answer, steps = whatif(run, edits), run_graph(run).steps
+    durations = step_ns(run, answer.lags_ns).T
     names = [None, *(its.edit for its in answer.edits if its.refused is None)]
     return REPLAYED_STEPS.from_rows(
         [
             {"edit": name, "step": step, "duration_ns": duration}
-            for name, lag in zip(names, answer.lags_ns, strict=True)
-            for step, duration in zip(steps, _steps(run, lag).tolist(), strict=True)
+            for name, lasts in zip(names, durations, strict=True)
+            for step, duration in zip(steps, lasts.tolist(), strict=True)
         ]
     )
-
-
-def _steps(run: Measures, lag_ns: Int64) -> Int64:
-    return np.diff(step_times(run, lag_ns[:, None])[:, 0], prepend=run_graph(run).begin_ns)
 
 
 def _edit(run: Measures, text: str) -> _Edit:
@@ -210,7 +206,7 @@ def _is(run: Measures, op: str) -> Bool:
 
 def _without_waits(run: Measures, op: str, lag: Int64) -> Int64:
     which, used = _is(run, op), cores_used(run)
-    if used is not None and used > _BUSY:
+    if used is not None and used >= FULL:
         raise CannotLook(
             f"operators and transfers ask for {100 * used:.0f} % of the CPU cores that the ranks "
             "share: what need not wait has no core to run on"

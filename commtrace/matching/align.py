@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, codes, nth
 from commtrace.matching.clock_line import Line, fit
-from commtrace.matching.collective_arrays import codes, nth
 
 __all__ = ["Marks", "clock_line", "partners"]
 

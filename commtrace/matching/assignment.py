@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import Int64
-from commtrace.matching.collective_arrays import codes
+from commtrace.arrays import Int64, codes
 
 __all__ = ["ALIGNMENT", "COMMS_ID", "EVIDENCE", "FLIGHT_RECORDER", "ORDER", "SEQUENCE", "Found"]
 

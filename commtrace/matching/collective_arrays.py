@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64, codes, integers
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["Rows", "codes", "nth", "rows_of", "split"]
+__all__ = ["Rows", "rows_of", "split"]
 
 
 @dataclass(frozen=True)
@@ -89,27 +88,6 @@ def rows_of(run: Measures) -> Rows:
         clock_of=_clocks(run),
         probes=probed(run),
     )
-
-
-def codes(*columns: npt.NDArray[Any]) -> Int64:
-    """Numbers from 0, equal where all columns are."""
-    import pandas as pd
-
-    code = np.zeros(columns[0].size, dtype=np.int64)
-    for column in columns:
-        found, values = pd.factorize(column)
-        code = pd.factorize(code * len(values) + found)[0].astype(np.int64)
-    return code
-
-
-def nth(code: Int64) -> Int64:
-    """How many entries of the same code come before each."""
-    order = np.argsort(code, kind="stable")
-    firsts = np.flatnonzero(np.diff(code[order], prepend=-1))
-    place = np.arange(code.size) - np.repeat(firsts, np.diff(np.append(firsts, code.size)))
-    found = np.empty(code.size, dtype=np.int64)
-    found[order] = place
-    return found
 
 
 def split(rows: Int64, by: Int64) -> list[Int64]:

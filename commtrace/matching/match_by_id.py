@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Bool, Int64, codes, nth
 from commtrace.matching.assignment import COMMS_ID, FLIGHT_RECORDER, SEQUENCE, Found
 from commtrace.matching.clock_line import CLOSE_NS, SAME, fit
-from commtrace.matching.collective_arrays import Rows, codes, nth, split
+from commtrace.matching.collective_arrays import Rows, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.diagnosis import Note
-from commtrace.matching.collective_arrays import Rows, codes, rows_of
+from commtrace.matching.collective_arrays import Rows, rows_of
 from commtrace.units import counted
 
 if TYPE_CHECKING:

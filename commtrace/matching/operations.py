@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64
+from commtrace.arrays import NULL, Int64, codes, nth
 from commtrace.matching.assignment import ALIGNMENT, EVIDENCE, Found
 from commtrace.matching.clock_line import Line
-from commtrace.matching.collective_arrays import Rows, codes, nth, rows_of, split
+from commtrace.matching.collective_arrays import Rows, rows_of, split
 from commtrace.matching.match_by_id import keyed
 from commtrace.matching.pairs import pair
 from commtrace.matching.rank_clocks import readings

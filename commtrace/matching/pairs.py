@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64
+from commtrace.arrays import NULL, Int64, codes, nth
 from commtrace.matching.assignment import ALIGNMENT, COMMS_ID, ORDER, Found
 from commtrace.matching.clock_line import Line
-from commtrace.matching.collective_arrays import Rows, codes, nth, split
+from commtrace.matching.collective_arrays import Rows, split
 from commtrace.matching.rank_clocks import RankClock
 from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
 

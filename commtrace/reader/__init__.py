@@ -83,7 +83,8 @@ def read(
     frames = one_row_each(frames) if paused else frames
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)
-    return Measures(**frames, notes=tuple(notes), manifest=manifest, pauses=paused)
+    # What is true of the run may have been noted for several files.
+    return Measures(**frames, notes=tuple(dict.fromkeys(notes)), manifest=manifest, pauses=paused)
 
 
 def _numbered(parts: list[RankTrace], workers: int | None) -> list[RankTrace]:

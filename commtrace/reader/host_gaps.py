@@ -10,6 +10,7 @@ from commtrace import comms
 from commtrace.arrays import Bool, Int64
 from commtrace.intervals import union
 from commtrace.reader.json.events import Hosted, Scan
+from commtrace.reader.nesting import innermost
 from commtrace.table import Columns
 
 __all__ = ["host_gaps"]
@@ -29,12 +30,13 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
     thread = np.asarray([row["thread"] for row in called], dtype=np.int64)
     launch = np.asarray([row["launch_ns"] for row in called], dtype=np.int64)
     end = np.asarray([row["start_ns"] + row["duration_ns"] for row in called], dtype=np.int64)
-    busy = _busy(scan)
-    found = [
-        _on_thread(its, launch[thread == its], end[thread == its], busy)
-        for its in np.unique(thread).tolist()
-        if scan.operators.thread.size
-    ]
+    found = []
+    if thread.size and scan.operators.thread.size:
+        busy = _busy(scan)
+        found = [
+            _on_thread(its, launch[thread == its], end[thread == its], busy)
+            for its in np.unique(thread).tolist()
+        ]
     threads, starts, ends = (
         np.concatenate([np.empty(0, np.int64), *(part[i] for part in found)]) for i in range(3)
     )
@@ -67,7 +69,8 @@ def _on_thread(
 def _busy(scan: Scan) -> tuple[Int64, Int64, Int64]:
     """Thread, start and end of all operators without others within, and of labelled work."""
     work = scan.operators
-    leaf = _innermost(work) & ~_named(work, comms.is_communication_call)
+    leaf = innermost(work.thread, work.start_ns, work.duration_ns)
+    leaf &= ~_named(work, comms.is_communication_call)
     own = _named(scan.annotations, lambda name: name.startswith(_OWN_WORK))
     parts = (work, leaf), (scan.annotations, own)
     thread = np.concatenate([hosted.thread[rows] for hosted, rows in parts])
@@ -79,15 +82,3 @@ def _busy(scan: Scan) -> tuple[Int64, Int64, Int64]:
 def _named(hosted: Hosted, is_meant: Any) -> Bool:
     meant = np.asarray([*(is_meant(name) for name in hosted.name.names), False], dtype=np.bool_)
     return np.asarray(meant[hosted.name.codes], dtype=np.bool_)
-
-
-def _innermost(hosted: Hosted) -> Bool:
-    """Whether no other event of its thread begins within an event."""
-    order = np.lexsort((-hosted.duration_ns, hosted.start_ns, hosted.thread))
-    start, thread = hosted.start_ns[order], hosted.thread[order]
-    end = start + hosted.duration_ns[order]
-    holds = np.zeros(order.size, dtype=np.bool_)
-    holds[:-1] = (start[1:] < end[:-1]) & (thread[1:] == thread[:-1])
-    innermost = np.ones(order.size, dtype=np.bool_)
-    innermost[order] = ~holds
-    return innermost

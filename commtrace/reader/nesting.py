@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Bool, Int64
 from commtrace.reader.json.events import Call
 
-__all__ = ["Nest", "by_thread", "outermost"]
+__all__ = ["Nest", "by_thread", "innermost", "outermost"]
 
 
 _DEEPEST = 256  # calls within calls; more is damage, and would cost its square
@@ -57,9 +57,18 @@ def by_thread(calls: Iterable[Call]) -> dict[int, Nest]:
     return {thread: Nest(its) for thread, its in threads.items()}
 
 
-def outermost(
-    thread: Int64, start_ns: Int64, duration_ns: Int64
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def innermost(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Bool:
+    """For each event, whether no other event of its thread begins within it."""
+    order = np.lexsort((-duration_ns, start_ns, thread))
+    start, its = start_ns[order], thread[order]
+    holds = np.zeros(order.size, dtype=np.bool_)
+    holds[:-1] = (start[1:] < (start + duration_ns[order])[:-1]) & (its[1:] == its[:-1])
+    result = np.ones(order.size, dtype=np.bool_)
+    result[order] = ~holds
+    return result
+
+
+def outermost(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Bool:
     """For each event, whether no other event of its thread encloses it."""
     order = np.lexsort((-duration_ns, start_ns, thread))
     result = np.zeros(order.size, dtype=np.bool_)

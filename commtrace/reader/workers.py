@@ -9,13 +9,14 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 
+from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.reader.build_tables import Identity, identify, tables
 from commtrace.reader.json.document import NotATraceError
@@ -44,12 +45,13 @@ def read_each(
     The files come with the rank that they are taken to be of where they name none. By default
     as many ``workers`` as there are ``cores``. A worker that dies costs its own file only, and
     prints nothing. By default a single file is read by this process if it has pandas, which it
-    would else load meanwhile; there, and where no process can be forked, a fault of ours raises
-    what it is.
+    would else load meanwhile; there a fault of ours raises what it is. Where no process
+    can be started, this one reads the file.
     """
-    here = workers is None and len(files) == 1 and "pandas" in sys.modules
-    if here or not _can_fork():
+    if workers is None and len(files) == 1 and "pandas" in sys.modules:
         yield from ((file, _outcome(file, files[file])) for file in files)
+    elif not _may_fork():
+        yield from ((file, _outcome_or_fault(file, files[file])) for file in files)
     else:
         yield from _in_processes(files, min(len(files), workers or cores()))
 
@@ -72,7 +74,14 @@ def _outcome(file: Path, otherwise: Identity) -> RankTrace | Failure:
     return RankTrace(file, *identity, made.columns, noted + made.notes)
 
 
-def _can_fork() -> bool:
+def _outcome_or_fault(file: Path, otherwise: Identity) -> RankTrace | Failure:
+    found: list[RankTrace | Failure] = []
+    with _FaultReported(file, found.append):
+        found.append(_outcome(file, otherwise))
+    return found[0]
+
+
+def _may_fork() -> bool:
     # Elsewhere a new process would run the program's own script again.
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
@@ -86,10 +95,14 @@ def _in_processes(
         while waiting or running:
             while waiting and len(running) < count:
                 file = waiting.pop()
-                pipe, process = _start(file, files[file])
-                running[pipe] = file, process
+                try:
+                    pipe, process = _start(file, files[file])
+                except OSError as error:
+                    yield file, _in_this_process(file, files[file], error)
+                else:
+                    running[pipe] = file, process
             importlib.import_module("pandas")  # the parent will need it, the others do not
-            done = wait(list(running))
+            done = wait(list(running)) if running else ()
             for pipe in [pipe for pipe in running if pipe in done]:
                 file, process = running[pipe]
                 outcome = _received(file, pipe, process)
@@ -100,6 +113,14 @@ def _in_processes(
             process.kill()
             process.join()
             pipe.close()
+
+
+def _in_this_process(file: Path, otherwise: Identity, error: OSError) -> RankTrace | Failure:
+    outcome = _outcome_or_fault(file, otherwise)
+    if isinstance(outcome, Failure):
+        return outcome
+    why = f"a process to read files could not be started ({error.strerror}): they are read in turn"
+    return replace(outcome, notes=(*outcome.notes, Note("no-process", why)))
 
 
 def _start(file: Path, otherwise: Identity) -> tuple[Connection, BaseProcess]:
@@ -122,15 +143,15 @@ def _work(file: Path, otherwise: Identity, pipe: Connection) -> None:
     # What goes wrong here is said in one line by the parent.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a notebook has its own
-    with _FaultReported(file, pipe):
+    with _FaultReported(file, pipe.send):
         pipe.send(_outcome(file, otherwise))
 
 
 class _FaultReported:
-    """Lets the parent know where an exception was raised, which then ends the process."""
+    """A fault of ours is no more than why its file cannot be read, and where it lies."""
 
-    def __init__(self, file: Path, pipe: Connection) -> None:
-        self._file, self._pipe = file, pipe
+    def __init__(self, file: Path, report: Callable[[Failure], object]) -> None:
+        self._file, self._report = file, report
 
     def __enter__(self) -> None:
         pass
@@ -140,12 +161,13 @@ class _FaultReported:
         kind: type[BaseException] | None,
         _: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            place = traceback.extract_tb(trace)[-1]
-            where = f"{Path(place.filename).name}, line {place.lineno}"
-            why = f"{self._file}: cannot be read: {kind.__name__} in {where}, {_FAULT}"
-            self._pipe.send(Failure(why))
+    ) -> bool:
+        if kind is None or not issubclass(kind, Exception):
+            return False
+        place = traceback.extract_tb(trace)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        self._report(Failure(f"{self._file}: cannot be read: {kind.__name__} in {where}, {_FAULT}"))
+        return True
 
 
 def _received(file: Path, pipe: Connection, process: BaseProcess) -> RankTrace | Failure:

@@ -34,7 +34,7 @@ _VALUES = {
     (CRITICAL_PATH.name, "kind"): KINDS,
     (CRITICAL_PATH.name, "op"): (*comms.OPERATIONS, None),
     (DIMENSIONS.name, "dimension_provenance"): ("named", "inferred", None),
-    (SLOWDOWN.name, "by"): ("run", "rank", "host", "op"),
+    (SLOWDOWN.name, "by"): ("run", "rank", "host", "stage", "op"),
     (SLOWDOWN.name, "op"): (*comms.OPERATIONS, None),
 }
 

@@ -176,11 +176,12 @@ def _slowdown(run: Measures) -> Section:
     if sum(row["by"] == "host" for row in parts) == 1:
         parts = [row for row in parts if row["by"] != "host"]
     parts.sort(key=lambda row: -(row["slowdown"] or 0))
-    names = {"run": "the run", "rank": "rank {rank}", "host": "host {host}", "op": "{op}"}
+    names = {"run": "the run", "rank": "rank {rank}", "host": "host {host}"}
+    names |= {"stage": "stage {stage}", "op": "{op}"}
     footer = (
-        "The run's time over its time if all ranks did each segment in their mean time; of a rank "
-        "or host: if all others did. Of an operation: over its time if its transfers took their "
-        "median."
+        "The run's time over its time if all ranks did each segment in their mean time; of a rank, "
+        "host or stage: if all others did. Of an operation: over its time if its transfers took "
+        "their median."
     )
     return Section(
         "Slowdown by uneven work",

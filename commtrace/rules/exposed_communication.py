@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.causal.cores import cores_used
+from commtrace.causal.cores import FULL, cores_used
 from commtrace.causal.culprits import culprits, modelled
 from commtrace.causal.edits import as_measured, saved, without_waits
 from commtrace.causal.run_graph import run_graph
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
-
-_FULL = 0.85  # of the cores: what runs then takes from something else
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     In all, and with late ranks already mended. CannotLook where the cores are full.
     """
     used = cores_used(run)
-    if used is not None and used >= _FULL:
+    if used is not None and used >= FULL:
         raise CannotLook(
             "needs idle CPU cores: operators and transfers fill "
             f"{min(100 * used, 100):.0f} % of them, so that overlapping would save nothing"

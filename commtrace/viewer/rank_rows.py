@@ -31,5 +31,5 @@ def places_of_rank(run: Measures, table: str, rank: int) -> np.ndarray[Any, np.d
 
 @measure
 def _places(run: Measures, table: str) -> dict[int, np.ndarray[Any, np.dtype[np.intp]]]:
-    rows: pd.DataFrame = getattr(run, table)
-    return dict(rows.groupby("rank", sort=False).indices)
+    groups: Any = getattr(run, table).groupby("rank", sort=False)
+    return dict(groups.indices)

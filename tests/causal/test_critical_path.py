@@ -10,7 +10,7 @@ import pytest
 
 import commtrace as ct
 from commtrace.causal.critical_path import critical_path, path_with
-from commtrace.causal.edits import as_measured, even, step_times
+from commtrace.causal.edits import as_measured, even, step_ends
 from commtrace.causal.graph import replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
@@ -43,7 +43,7 @@ def test_recordings_are_replayed_exactly_and_their_paths_sum_to_their_steps(
 def test_with_edits_it_sums_to_the_steps_replayed(training: Make) -> None:
     run = training(lambda rank, step: 5_000 + 1_000 * rank, ranks=3)
     lag = even(run)
-    ends = step_times(run, lag[:, None])[:, 0]
+    ends = step_ends(run, [lag])[:, 0]
     steps = np.diff(ends, prepend=run_graph(run).begin_ns)
     assert path_with(run, lag).groupby("step")["time_ns"].sum().tolist() == steps.tolist()
 

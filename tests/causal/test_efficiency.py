@@ -8,7 +8,7 @@ import pytest
 
 from commtrace.causal.efficiency import efficiency, slowdown
 from commtrace.measures import Measures
-from commtrace.synthetic import Tiny
+from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.table import rows
 
 Make = Callable[..., Measures]
@@ -58,3 +58,30 @@ def test_a_run_that_no_graph_holds_has_no_rows() -> None:
     trace = run.trace()
     assert slowdown(trace).empty
     assert efficiency(trace).empty
+
+
+def test_stages_are_those_of_all_pipelines_together() -> None:
+    run = Tiny(4, backend="gloo")
+    run.groups = {"mesh_pp": (0, 2), "pp": (1, 3)}
+    for step in range(STEPS):
+        at, late = 12_000 * step, 4_000
+        for rank in range(4):
+            work = 4_000 + late * (rank > 1)
+            run.step(rank, step, at, 12_000)
+            run.op(rank, at, work)
+            run.collective(
+                rank,
+                "all_reduce",
+                at + work + 20,
+                9_000 - work,
+                group=("mesh_pp", "pp")[rank % 2],
+                asynchronous=0,
+                thread=1,
+                stream=50,
+                launch_ns=BASE_NS + (at + work) * 1_000,
+            )
+            run.gap(rank, at + work, 9_020 - work)
+    table = {row["stage"]: row for row in rows(slowdown(run.trace())) if row["by"] == "stage"}
+    assert set(table) == {0, 1}
+    assert table[0]["slowdown"] == 1
+    assert table[1]["slowdown"] == pytest.approx(11.98 / 9.98, rel=0.02)

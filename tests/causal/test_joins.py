@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import Int64
-from commtrace.causal.calls import Calls, calls, nth
+from commtrace.arrays import Int64, nth
+from commtrace.causal.calls import Calls, calls
 from commtrace.causal.joins import Gaps, joins
 from commtrace.synthetic import BASE_NS, Tiny
 

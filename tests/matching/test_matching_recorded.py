@@ -42,6 +42,7 @@ def check(state):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_the_late_rank_is_named_and_what_it_caused_is_right(tmp_path: Path) -> None:
     workload = tmp_path / "late.py"
     workload.write_text(LATE.lstrip())

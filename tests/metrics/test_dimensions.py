@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -205,13 +203,17 @@ dist.destroy_process_group()
 
 def recorded(program: str, folder: Path) -> ct.Measures:
     (folder / "program.py").write_text(program)
-    given = ["record", "-n", "4", "-o", "out", "--start-step", "2", "--steps", "2"]
-    command = [sys.executable, "-m", "commtrace", *given, "--", "program.py"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return ct.load(folder / "out", workers=1).measures
+    from commtrace.record import Plan, record_program
+
+    script = str(folder / "program.py")
+    plan = Plan(first=2, steps=2)
+    return ct.load(
+        record_program([script], plan=plan, world_size=4, out=folder / "out"), workers=1
+    ).measures
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_a_recorded_mesh_names_its_dimensions(tmp_path: Path) -> None:
     table = dimensions(recorded(MESH, tmp_path))
     assert set(table["dimension_provenance"]) == {"named"}
@@ -226,6 +228,7 @@ def test_a_recorded_mesh_names_its_dimensions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_a_recorded_pipeline_is_one(tmp_path: Path) -> None:
     table = dimensions(recorded(PIPELINE, tmp_path))
     assert set(table["dimension"]) == {"pp"}

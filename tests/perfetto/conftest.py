@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from .browser import Browser, chromium
+from tests.lacking import lacking
 
 Row = tuple[Any, ...]
 Query = Callable[..., list[list[Row]]]
@@ -41,22 +40,6 @@ def perfetto() -> Query:
         return list(_results(protos, done.stdout))
 
     return query
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Chromium with nothing loaded."""
-    driver = shutil.which("chromedriver") or lacking("chromedriver")
-    program = shutil.which("chromium") or lacking("chromium")
-    with chromium(driver, program, tmp_path_factory.mktemp("profile")) as running:
-        yield running
-
-
-def lacking(program: str) -> NoReturn:
-    """Skip, but where nothing may be skipped: there .ci/run installs it."""
-    if os.environ.get("COMMTRACE_NEEDS_PERFETTO"):
-        pytest.fail(f"{program} is not installed")
-    pytest.skip(f"{program} is not installed")
 
 
 def _protos() -> Any:

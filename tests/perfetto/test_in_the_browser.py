@@ -13,20 +13,26 @@ from commtrace.analysis import Analysis
 from commtrace.reports.content.open_command import numbered_findings
 from commtrace.run import Run
 from commtrace.viewer import opening
+from commtrace.viewer.server import Server
+from tests.browser import Browser
 
-from .browser import Browser
+IDLE_S = 1.0
 
-IDLE_S = 2.0
-
-VISIBLE = """
-const shown = app.trace.timeline.visibleWindow.toTimeSpan();
-return [String(shown.start), String(shown.end)];
-"""
-PINNED = "return app.trace.workspace.pinnedTracks.map((track) => track.name)"
-SELECT = "app.trace.selection.selectSqlEvent('slice', arguments[0])"
-ARROWS = (
-    "return app.trace.flows.connectedFlows.map((flow) => [flow.begin.sliceId, flow.end.sliceId])"
-)
+VISIBLE = """(() => {
+  const shown = app.trace.timeline.visibleWindow.toTimeSpan();
+  return [String(shown.start), String(shown.end)];
+})()"""
+PINNED = "app.trace.workspace.pinnedTracks.map((track) => track.name)"
+ARROWS = "app.trace.flows.connectedFlows.map((flow) => [flow.begin.sliceId, flow.end.sliceId])"
+QUERY = """app.trace.engine.query(`SQL`).then((result) => {
+  const rows = [];
+  for (const it = result.iter({}); it.valid(); it.next())
+    rows.push(result.columns().map((name) => {
+      const value = it.get(name);
+      return typeof value === "bigint" ? Number(value) : value;
+    }));
+  return rows;
+})"""
 BETWEEN_RANKS = """
 select slice_out, slice_in, a.name, b.name from flow
 join slice s on slice_out = s.id join track a on s.track_id = a.id
@@ -42,7 +48,14 @@ def analysis(measured: Callable[[Path], Run], recorded: Path) -> Analysis:
 @pytest.fixture
 def opened(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The addresses of the first finding and of all findings, while the run is served."""
-    monkeypatch.setattr(opening, "_IDLE_S", IDLE_S)
+    left = threading.Event()
+    wait = Server.wait
+
+    def wait_until_left(server: Server, patience_s: float, idle_s: float) -> None:
+        left.wait(240)  # however slow the browser is
+        wait(server, patience_s, IDLE_S)
+
+    monkeypatch.setattr(Server, "wait", wait_until_left)
     said: list[str] = []
     serve = threading.Thread(
         target=opening.open_timeline,
@@ -53,34 +66,38 @@ def opened(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     while len(said) < 4 and serve.is_alive():
         time.sleep(0.05)
     yield [said[-1], said[1].rpartition(" ")[2]]
-    serve.join(30)  # nobody ends it: the page is gone, and it notices
+    left.set()
+    serve.join(30)  # nobody ends it: the pages are gone, and it notices
     assert not serve.is_alive()
 
 
-def test_a_finding_is_shown_and_nobody_is_asked(
+def test_a_finding_is_shown_and_nobody_else_is_asked(
     analysis: Analysis, opened: list[str], browser: Browser, tmp_path: Path
 ) -> None:
     link, home = opened
-    browser.go(home)
-    anchors = browser.run("return [...document.links].map((link) => link.href)")
+    listed = browser.page(home)
+    anchors = listed.evaluate("[...document.links].map((link) => link.href)")
     assert len(anchors) == 1 + len(numbered_findings(analysis.verdict))
-    browser.go(anchors[1])
-    browser.wait_for_trace()
     assert anchors[1] == link
+    listed.close()
+    page = browser.page(link)
+    for condition in ("window.app", "app.trace", "!app.isLoadingTrace"):
+        page.wait_for(condition)
+    page.wait_for(f"{PINNED}.length > 9")
     finding = analysis.verdict.diagnosis.findings[0]
-    assert browser.run(VISIBLE) == [str(finding.start_ns), str(finding.end_ns)]
-    pinned = browser.run(PINNED)
+    page.wait_for(f"{VISIBLE}[0] === '{finding.start_ns}'")
+    assert page.evaluate(VISIBLE) == [str(finding.start_ns), str(finding.end_ns)]
+    pinned = page.evaluate(PINNED)
     assert pinned[:2] == ["findings", "critical path"]
-    assert {f"rank {rank}, ranks 0–3" for rank in range(4)} <= set(pinned)
     assert {name[:6] for name in pinned[2:4]} == {"rank 1"}  # the culprit
-    arrows = browser.query(BETWEEN_RANKS)
+    assert {f"rank {rank}, ranks 0–3" for rank in range(4)} <= set(pinned)
+    arrows = page.evaluate(QUERY.replace("SQL", BETWEEN_RANKS))
     assert arrows
     assert all(tail[:6] != head[:6] for _, _, tail, head in arrows)
-    browser.run(SELECT, arrows[0][1])
-    browser.until(f"{ARROWS}.length")
-    assert arrows[0][:2] in browser.run(ARROWS)
-    assert len(browser.picture(tmp_path / "timeline.png")) > 20_000
-    asked = browser.answered()
-    assert asked
-    assert {address.split("/")[2] for address in asked} == {home.split("/")[2]}
-    browser.go("about:blank")
+    page.evaluate(f"app.trace.selection.selectSqlEvent('slice', {arrows[0][1]})")
+    page.wait_for(f"{ARROWS}.length")
+    assert arrows[0][:2] in page.evaluate(ARROWS)
+    page.screenshot(tmp_path / "timeline.png", whole=False)
+    assert (tmp_path / "timeline.png").stat().st_size > 20_000
+    assert {address.split("/")[2] for address in page.answered} == {home.split("/")[2]}
+    page.close()

@@ -131,6 +131,53 @@ def test_a_worker_that_is_killed_costs_its_file_alone(
     assert "b.json: the process that read it was killed" in unreadable.message
 
 
+@pytest.mark.parametrize("started", [0, 1])
+@pytest.mark.parametrize("error", [BlockingIOError, PermissionError, OSError])
+def test_where_processes_cannot_be_started_the_files_are_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError], started: int
+) -> None:
+    fork, tries = os.fork, []
+
+    def forking() -> int:
+        tries.append(1)
+        if len(tries) > started:
+            raise error(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr("os.fork", forking)
+    for rank, name in enumerate("abc"):
+        write(tmp_path / f"{name}.json", rank, world_size=3)
+    trace = read([tmp_path], workers=2)
+    assert trace.ranks["rank"].tolist() == [0, 1, 2]
+    (note,) = trace.notes
+    assert note.code == "no-process"
+    assert "could not be started (Resource temporarily unavailable): they are" in note.message
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_fault_without_processes_costs_its_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: bool
+) -> None:
+    def failing(file: Path, otherwise: workers.Identity) -> workers.RankTrace | workers.Failure:
+        if file.name == "b.json":
+            raise ZeroDivisionError
+        return whole(file, otherwise)
+
+    def refused() -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    whole = workers._outcome
+    monkeypatch.setattr(workers, "_outcome", failing)
+    monkeypatch.setattr("os.fork", refused)
+    monkeypatch.setattr(workers, "_may_fork", lambda: forks)
+    for rank, name in enumerate("abc"):
+        write(tmp_path / f"{name}.json", rank, world_size=3)
+    trace = read([tmp_path])
+    assert trace.ranks["rank"].tolist() == [0, 2]
+    (fault,) = [note.message for note in trace.notes if note.code == "unreadable"]
+    assert fault.startswith(f"{tmp_path}/b.json: cannot be read: ZeroDivisionError in test_reader_")
+
+
 def test_neither_reading_nor_importing_loads_pandas_before_it_is_needed(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", rank=0)
     code = (

@@ -128,6 +128,7 @@ def test_each_trace_knows_its_rank_and_has_the_window_alone(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_four_ranks_with_iterations_and_output(faulty: Path, tmp_path: Path) -> None:
     settings = {"iterations": "1", "warmup": "0", "fault": "hello"}
     out = tmp_path / "a" / "b"
@@ -139,6 +140,7 @@ def test_four_ranks_with_iterations_and_output(faulty: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_world_size_one(faulty: Path, tmp_path: Path) -> None:
     folder = record(str(faulty), world_size=1, out=tmp_path)
     assert manifest(folder)["world_size"] == 1
@@ -146,6 +148,7 @@ def test_world_size_one(faulty: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize(
     ("fault", "message", "kept"),
     [
@@ -175,6 +178,7 @@ def test_the_rank_that_failed_is_named_and_the_other_traces_are_kept(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_a_workload_that_refuses_is_a_usage_error_and_leaves_nothing(
     faulty: Path, tmp_path: Path
 ) -> None:

@@ -162,6 +162,7 @@ def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> No
     assert any(event["name"] == "aten::ones" for event in trace(out, 0)["traceEvents"])
 
 
+@pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize(
     ("fault", "message", "kept"),
     [
@@ -210,6 +211,7 @@ def test_a_rank_that_fails_is_named_with_its_operation(
     assert not ranks_of(out)
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_full_disk_keeps_what_there_was_room_for(train: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(RecordError, match=r"rank 0: .*rank0\.json\.gz: cut off: no room left"):
@@ -284,6 +286,7 @@ def test_a_signal_while_the_program_imports_what_the_profiler_needs(tmp_path: Pa
     assert "aten::sum" in {event["name"] for event in trace(out, 0)["traceEvents"]}
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_window_in_seconds_ends_on_the_same_step(train: str, tmp_path: Path) -> None:
     out = record_program(
         [train, "slow", "25", "never"], plan=Plan(seconds=0.3), world_size=2, out=tmp_path / "out"
@@ -292,6 +295,7 @@ def test_a_window_in_seconds_ends_on_the_same_step(train: str, tmp_path: Path) -
     assert steps(trace(out, 0)) == steps(trace(out, 1))
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_window_that_is_never_reached(train: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"rank 0: no step reached the window .* after step 3"):
         record_program([train, "none", "3"], world_size=1, out=tmp_path / "out")
@@ -299,6 +303,7 @@ def test_a_window_that_is_never_reached(train: str, tmp_path: Path) -> None:
     assert "no step reached" not in (tmp_path / "out" / "rank0.log").read_text()  # said once
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_program_with_a_profiler_of_its_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -332,6 +337,7 @@ def test_ranks_of_which_one_profiles_itself_have_no_steps_in_common() -> None:
     )
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_script_that_exits_with_a_status(train: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="rank 0: ended with exit status 3"):
         record_program([train, "early", "3"], world_size=1, out=tmp_path / "out")
@@ -449,6 +455,7 @@ def test_what_cannot_be_recorded_is_said_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_package_that_cannot_be_imported_fails_in_its_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,6 +487,7 @@ def test_a_node_that_never_comes(train: str, tmp_path: Path) -> None:
         record_program([train], out=tmp_path / "out", place=place, timeout_s=1.0)
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_workload_that_hangs_ends_in_its_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -551,6 +559,7 @@ def test_a_program_on_a_gpu_has_all_kernels_of_its_steps(tmp_path: Path) -> None
     assert manifest(out)["backend"] == "nccl"
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_forked_children_are_not_the_rank(tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
     script.write_text(

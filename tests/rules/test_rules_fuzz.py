@@ -37,7 +37,7 @@ pytestmark = pytest.mark.no_cover  # many inputs: see tests/conftest.py
 TRACES = int(os.environ.get("COMMTRACE_FUZZ", "8"))
 FIRST = int(os.environ.get("COMMTRACE_FUZZ_FROM", "0"))
 SEEDS = range(FIRST, FIRST + TRACES)
-PARTS = [SEEDS[at : at + 8] for at in range(0, TRACES, 4)]
+PARTS = [SEEDS[at : at + 4] for at in range(0, TRACES, 4)]
 SLOW_S = 10
 RECORDED = Path(__file__).parents[2] / "traces"
 NAMES = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
@@ -150,8 +150,9 @@ def durations(tables: Tables, dice: random.Random) -> None:
 
 def missing(tables: Tables, dice: random.Random) -> None:
     table = dice.choice(schema.TABLES[:7])
-    column = dice.choice([c for c in table.columns if c.dtype in ("Int64", "category")])
-    if column.name in ("device", "kind", "file"):
+    nullable = [c for c in table.columns if c.dtype in ("Int64", "category")]
+    column = dice.choice(nullable) if nullable else None
+    if column is None or column.name in ("device", "kind", "file"):
         return
     for row in some(tables[table.name], dice):
         row[column.name] = None
@@ -265,7 +266,9 @@ def looked_at(trace: Measures) -> Analysis:
     document = json.loads(as_json.render(analysis, Look(operations=True)))
     took = time.process_time() - began
     assert took < SLOW_S, f"it takes {took:.0f} s"
-    shares = [int(said.replace(",", "")) for said in re.findall(r"([\d,]*\d) %", texts[0])]
+    # A link may do better than it usually does.
+    said = re.findall(r"([\d,]*\d) %(?!\s+of\s+what)", texts[0])
+    shares = [int(share.replace(",", "")) for share in said]
     assert max(shares, default=0) <= 100, "a share above 100 %"
     most, present = whole(trace).time_ns, set(trace.ranks["rank"])
     assert most <= document["run"]["span_ns"], "a share of more than the run"

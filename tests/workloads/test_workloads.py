@@ -119,6 +119,7 @@ def _record(together: Path, backend: str, world_size: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_computes_what_it_says_on_gloo(together: Path) -> None:
     _record(together, "gloo", 3)
 
@@ -135,6 +136,7 @@ def test_computes_what_it_says_on_nccl(together: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded")
 def test_says_in_one_line_what_it_needs(tmp_path: Path) -> None:
     import torch
 

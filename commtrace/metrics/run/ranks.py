@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["ARRIVALS", "RANKS", "arrivals", "ranks"]
+__all__ = ["ARRIVALS", "RANKS", "arrivals", "compared", "ranks"]
 
 _RANK = Column("rank", "int64", "The rank.")
 _WAITING = (
@@ -64,11 +64,11 @@ def ranks(run: Measures) -> pd.DataFrame:
 @measure
 def arrivals(run: Measures) -> pd.DataFrame:
     """How often each rank was the last of its group, and who waited for it, as ``ARRIVALS``."""
-    compared = _compared(run)
+    each = compared(run)
     place = ["communicator", "rank"]
-    by_place = compared.groupby(place, observed=True, dropna=False)
+    by_place = each.groupby(place, observed=True, dropna=False)
     # A rank waits once in a kernel, however many operations share it.
-    longest_first = compared.sort_values("wait_ns", ascending=False, kind="stable")
+    longest_first = each.sort_values("wait_ns", ascending=False, kind="stable")
     once = longest_first.drop_duplicates(INTERVAL)
     caused = once.groupby(["communicator", "culprit"], observed=True, dropna=False)["wait_ns"]
     table = by_place.agg(
@@ -84,7 +84,7 @@ def arrivals(run: Measures) -> pd.DataFrame:
     return ARRIVALS.from_rows(rows(table.fillna(nobody_waited).reset_index().astype(object)))
 
 
-def _compared(run: Measures) -> pd.DataFrame:
+def compared(run: Measures) -> pd.DataFrame:
     """One row per operation and rank whose wait is known, and whose fault it was."""
     found = matched(run)
     each = found.waits.assign(

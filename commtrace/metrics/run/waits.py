@@ -32,6 +32,7 @@ __all__ = [
     "TRUST",
     "WAITS",
     "RunOperations",
+    "called_ns",
     "matched",
     "operations",
     "unmatched",
@@ -206,7 +207,7 @@ class _Rows:
         table, matches = run.collectives, found.matches
         rank, start, duration = (integers(table[c]) for c in ("rank", "start_ns", "duration_ns"))
         end = start + duration
-        start = _arrivals(table)
+        start = called_ns(table)
         arrival, timed = found.on_run_clock(start, rank)
         number = integers(matches["operation"])
         self.order = np.lexsort((arrival, number))
@@ -293,7 +294,7 @@ class _Rows:
         return Coded(self.max(names.codes[self.order]), names.names)
 
 
-def _arrivals(table: pd.DataFrame) -> Int64:
+def called_ns(table: pd.DataFrame) -> Int64:
     """When each row began; gloo's sends and recvs when they were called.
 
     These begin in the call, and are only noted when its thread next runs.

@@ -15,7 +15,7 @@ from commtrace.units import clean
 if TYPE_CHECKING:
     from commtrace.diagnosis import Finding, Verdict
 
-__all__ = ["FindingText", "causes", "closing", "texts"]
+__all__ = ["FindingText", "causes", "closing", "faults", "good_news", "text_of", "texts"]
 
 _SHOWN = 10
 _NAMED = 3
@@ -34,22 +34,28 @@ class FindingText:
 
 def causes(verdict: Verdict) -> list[Finding]:
     """The faults that no other explains, costliest first."""
-    return [cause for cause, *_ in _faults(verdict)]
+    return [cause for cause, *_ in faults(verdict)]
 
 
 def texts(verdict: Verdict) -> list[FindingText]:
     """The costliest faults."""
-    return [_text(cause, symptoms, verdict) for cause, *symptoms in _faults(verdict)[:_SHOWN]]
+    return [text_of(cause, symptoms, verdict) for cause, *symptoms in faults(verdict)[:_SHOWN]]
 
 
 def closing(verdict: Verdict) -> Iterator[str]:
     """A line each: how many faults are not shown, and good news."""
-    yield from more(len(_faults(verdict)), _SHOWN)
+    yield from more(len(faults(verdict)), _SHOWN)
+    yield from good_news(verdict)
+
+
+def good_news(verdict: Verdict) -> list[str]:
+    """A line each, of the most important."""
     good = [cause for cause, *_ in _with_symptoms(verdict) if cause.rule in verdict.good_news]
-    yield from (f"Good news: {clean(cause.summary, 400)} ({cause.rule})" for cause in good[:_NAMED])
+    return [f"Good news: {clean(cause.summary, 400)} ({cause.rule})" for cause in good[:_NAMED]]
 
 
-def _faults(verdict: Verdict) -> list[list[Finding]]:
+def faults(verdict: Verdict) -> list[list[Finding]]:
+    """The faults that no other explains, costliest first, each with its symptoms behind it."""
     return [its for its in _with_symptoms(verdict) if its[0].rule not in verdict.good_news]
 
 
@@ -83,7 +89,8 @@ def _place(finding: Finding) -> Iterator[str]:
         yield f"in '{clean(finding.place, 40)}'"
 
 
-def _text(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> FindingText:
+def text_of(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> FindingText:
+    """A fault in words."""
     lines = [
         *filter(None, [saving(finding, verdict)]),
         " · ".join((*_place(finding), f"{finding.confidence} confidence", finding.rule)),

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from commtrace.metrics.run.span import run_span
 from commtrace.reports.content.findings import causes
-from commtrace.units import duration
+from commtrace.units import clean, duration
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
     from commtrace.diagnosis import Finding, Verdict
 
 __all__ = ["numbered_findings", "open_command", "range_in_run"]
+
+_LONGEST = 100_000  # of a command line, whose names of files need not be printable
 
 
 def numbered_findings(verdict: Verdict) -> list[tuple[int, Finding]]:
@@ -24,9 +26,10 @@ def numbered_findings(verdict: Verdict) -> list[tuple[int, Finding]]:
     return list(enumerate([*first, *others], 1))
 
 
-def open_command(analysis: Analysis, number: int) -> str:
-    """The command line that opens the run in Perfetto, at the finding of that number."""
-    return shlex.join(["commtrace", "open", *analysis.arguments, "--finding", str(number)])
+def open_command(analysis: Analysis, number: int | None = None) -> str:
+    """The command line that opens the run in Perfetto, at the finding of that number if any."""
+    finding = [] if number is None else ["--finding", str(number)]
+    return clean(shlex.join(["commtrace", "open", *analysis.arguments, *finding]), _LONGEST)
 
 
 def range_in_run(analysis: Analysis, finding: Finding) -> str:

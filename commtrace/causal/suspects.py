@@ -1,0 +1,224 @@
+"""The fewest ranks without whose delays a run is shorter, found with few replays.
+
+The steps are as long as the critical path, so that an edit saves at most what it takes from
+that: a rank that could save but little is not replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Float64, Int64
+from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
+from commtrace.causal.graph import longest_way, replay
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import own_edges, own_work, work_with
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Suspects", "suspects"]
+
+_OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
+_AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
+_FEW = 8  # ranks, each of which is replayed however little it could save
+_GROWS = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class Suspects:
+    """Ranks that save ``steps_ns`` if they work as is typical.
+
+    Any other saves ``others_ns`` at most. ``lag_ns`` are the lags then; ``only_idle`` says that
+    only their time without operators was made typical.
+    """
+
+    ranks: tuple[int, ...]
+    steps_ns: Int64
+    others_ns: int
+    lag_ns: Int64
+    only_idle: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Kind:
+    """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
+
+    lags: Callable[[tuple[int, ...]], Int64]
+    own_ns: Int64
+    wanted_ns: Float64
+    only_idle: bool
+
+
+def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> Suspects | None:
+    """Those of the ranks ``left`` whose typical work saves most, at least so much in all.
+
+    On CPUs also if they are only idle as long as is typical: where processes share cores what
+    they compute takes long by turns.
+    """
+    work = work_with(run, lag_ns)  # those mended before are typical of the others, too
+    kinds = [
+        _Kind(
+            lambda ranks: typical(run, ranks, lag_ns, work=work),
+            work.own_ns,
+            work.typical_ns,
+            only_idle=False,
+        )
+    ]
+    if run_graph(run).calls.on_cpu.any():
+        kinds.append(
+            _Kind(
+                lambda ranks: typically_idle(run, ranks, lag_ns),
+                own_work(run).own_ns,
+                wanted_idle(run),
+                only_idle=True,
+            )
+        )
+    way = _critical_edges(run, lag_ns)
+    found = [_of_kind(run, left, lag_ns, least_ns, kind, way) for kind in kinds]
+    return max((one for one in found if one), key=lambda one: int(one.steps_ns.sum()), default=None)
+
+
+def _of_kind(
+    run: Measures, left: list[int], lag: Int64, least: float, kind: _Kind, way: Int64
+) -> Suspects | None:
+    search = _Search(run, left, lag, least, kind, way)
+    return search.single() or search.several()
+
+
+class _Search:
+    """One kind of edit, tried on single ranks and on sets of them."""
+
+    def __init__(
+        self, run: Measures, left: list[int], lag: Int64, least: float, kind: _Kind, way: Int64
+    ) -> None:
+        self.run, self.left, self.lag, self.least, self.kind = run, left, lag, least, kind
+        nothing = np.zeros(kind.own_ns.shape)
+        self.on_way = _at_most(run, lag, way, kind.own_ns, nothing)
+        most = _at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
+        self.surely = {one: max(float(most[one]), 0.0) for one in left}
+        self.asked = [
+            one for one in left if len(left) <= _FEW or self.surely[one] > _OTHERS * least
+        ]
+        self.alone = self._saved([(one,) for one in self.asked])
+        self.surely |= dict(zip(self.asked, _surely(self.alone).tolist(), strict=True))
+
+    def single(self) -> Suspects | None:
+        """The one rank that saves enough, if no other does."""
+        totals = self.alone.sum(axis=0)
+        if not totals.size:
+            return None
+        best = int(totals.argmax())
+        ranks, steps = (self.asked[best],), self.alone[:, best]
+        return self._suspects(ranks, steps) if self._fits(ranks, steps) else None
+
+    def several(self) -> Suspects | None:
+        """The fewest that save nearly as much as any set of them does."""
+        nested = self._ordered()
+        sizes = list(_sizes(len(self.left) // 2))
+        sets = [tuple(sorted(nested[:size])) for size in sizes]
+        sets += _known(self.run, self.left)
+        sets = [its for its in dict.fromkeys(sets) if self.on_way[list(its)].sum() >= self.least]
+        shorter = self._saved(sets)
+        fits = [at for at, ranks in enumerate(sets) if self._fits(ranks, shorter[:, at])]
+        if not fits:
+            return None
+        enough = _AS_MUCH * max(int(shorter[:, at].sum()) for at in fits)
+        at = min(
+            (at for at in fits if shorter[:, at].sum() >= enough), key=lambda at: len(sets[at])
+        )
+        size, found = len(sets[at]), (sets[at], shorter[:, at])
+        if size in sizes and set(sets[at]) == set(nested[:size]):
+            found = self._fewer(nested, sizes, size, enough) or found
+        return self._suspects(*found)
+
+    def _fewer(
+        self, nested: list[int], sizes: list[int], size: int, enough: float
+    ) -> tuple[tuple[int, ...], Int64] | None:
+        """Between two sizes that were tried, the fewest that are enough."""
+        found, low = None, max((one for one in sizes if one < size), default=1)
+        while size - low > 1:
+            middle = (low + size) // 2
+            ranks = tuple(sorted(nested[:middle]))
+            steps = self._saved([ranks])[:, 0]
+            if self._fits(ranks, steps) and steps.sum() >= enough:
+                found, size = (ranks, steps), middle
+            else:
+                low = middle
+        return found
+
+    def _saved(self, sets: list[tuple[int, ...]]) -> Int64:
+        return saved(self.run, self.lag, (self.kind.lags(ranks) for ranks in sets))
+
+    def _fits(self, ranks: tuple[int, ...], steps: Int64) -> bool:
+        """Whether they save enough, and no other rank does."""
+        total = int(steps.sum())
+        return total >= self.least and self._rest(ranks) <= _OTHERS * total
+
+    def _rest(self, ranks: tuple[int, ...]) -> float:
+        """The most that any other rank saves."""
+        return max((self.surely[one] for one in self.left if one not in ranks), default=0.0)
+
+    def _suspects(self, ranks: tuple[int, ...], steps: Int64) -> Suspects:
+        rest = round(max(self._rest(ranks), 0.0))
+        return Suspects(ranks, steps, rest, self.kind.lags(ranks), self.kind.only_idle)
+
+    def _ordered(self) -> list[int]:
+        """The ranks, those with the most excess first."""
+        its, work = run_graph(self.run), own_work(self.run)
+        excess = np.nan_to_num(work.own_ns - work.mean_ns).sum(axis=1)
+        by_rank = np.bincount(its.calls.rank, weights=excess)
+        return sorted(self.left, key=lambda rank: -by_rank[rank])
+
+
+def _sizes(most: int) -> Iterator[int]:
+    """2, 3, 4, … and then ever more at once, with the most."""
+    size = 2
+    while size < most:
+        yield size
+        size = size + 1 if size < _FEW else int(size * _GROWS)
+    if most > 1:
+        yield most
+
+
+def _known(run: Measures, left: list[int]) -> Iterator[tuple[int, ...]]:
+    """The ranks of a host, and of a process group, that are no more than half of these."""
+    hosts = [tuple(its) for _, its in run.ranks.groupby("host", observed=True)["rank"]]
+    texts = run.groups["ranks"].dropna().astype(str).unique()
+    for ranks in (*hosts, *(tuple(map(int, text.split(","))) for text in texts)):
+        if set(ranks) <= set(left) and 1 < len(ranks) <= len(left) / 2:
+            yield tuple(sorted(int(rank) for rank in ranks))
+
+
+def _surely(steps_ns: Int64) -> Float64:
+    """What is saved in all, less the standard error of that: steps × edits."""
+    count = steps_ns.shape[0]
+    error = steps_ns.std(axis=0, ddof=1) * np.sqrt(count) if count > 1 else 0.0
+    return np.asarray(np.trunc(steps_ns.sum(axis=0) - error))
+
+
+def _critical_edges(run: Measures, lag_ns: Int64) -> Int64:
+    """The edges of ranks' own work on the critical path with these lags."""
+    its = run_graph(run)
+    time = replay(its.graph, lag_ns[:, None])[:, 0]
+    ended = its.ended[its.graph.time_ns[its.ended] <= its.end_ns[-1]]
+    done = np.concatenate((its.ends[-1], ended))
+    way = longest_way(its.graph, lag_ns, time, int(done[time[done].argmax()]))
+    return np.intersect1d(way, own_edges(its)[0])
+
+
+def _at_most(
+    run: Measures, lag_ns: Int64, way: Int64, own_ns: Int64, wanted_ns: Float64
+) -> Float64:
+    """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
+    its = run_graph(run)
+    edges, column = own_edges(its)
+    call = its.segment[way]
+    factor = factors(own_ns, wanted_ns)[call, column[np.searchsorted(edges, way)]]
+    size = int(its.calls.rank.max()) + 1
+    shorter = lag_ns[way] * (1 - factor)
+    return np.bincount(its.calls.rank[call], shorter, minlength=size).astype(np.float64)

@@ -1,0 +1,55 @@
+"""How much of each device's exposed communication is waiting for other ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commtrace.arrays import NULL, integers
+from commtrace.intervals import subtract, total, union
+from commtrace.measures import measure
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.waits import called_ns, matched
+from commtrace.table import Column, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.measures import Measures
+
+__all__ = ["EXPOSED_WAITS", "exposed_waits"]
+
+EXPOSED_WAITS = Table(
+    "exposed_waits",
+    "one device of one rank whose compute is known, in the order of `devices`",
+    (
+        Column("rank", "int64", "The rank."),
+        Column("device", "category", "torch's name, with the trace's own number: `cuda:0`, `cpu`."),
+        Column(
+            "exposed_wait_ns",
+            "int64",
+            "Exposed communication in which its operations waited for other ranks.",
+            "ns",
+        ),
+    ),
+)
+
+
+@measure
+def exposed_waits(run: Measures) -> pd.DataFrame:
+    """The waiting that no compute hides: EXPOSED_WAITS; waits that are not known count as none."""
+    called, wait = run.collectives, integers(matched(run).waits["wait_ns"])
+    arrival, start = called_ns(called), integers(called["start_ns"])
+    until = np.where(wait == NULL, start, arrival + np.where(wait == NULL, 0, wait))
+    until = until.clip(start, start + integers(called["duration_ns"]))
+    places: Any = called.groupby(["rank", "device"], observed=True, sort=False).indices
+    nowhere = np.empty(0, np.intp)
+    rows = []
+    for (rank, device, _), done in device_work(run).items():
+        if done.compute is None:
+            continue
+        at = places.get((rank, device), nowhere)
+        exposed = subtract(union(start[at], until[at]), done.compute)
+        rows.append({"rank": rank, "device": device, "exposed_wait_ns": total(exposed)})
+    return EXPOSED_WAITS.from_rows(rows)

@@ -1,0 +1,184 @@
+"""Where the time of a step goes: per rank, per dimension, and on the critical path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from commtrace.causal.critical_path import KINDS
+from commtrace.causal.steps import path_of
+from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.dimensions import dimensions
+from commtrace.metrics.run.exposed_waits import exposed_waits
+from commtrace.metrics.run.whole import step_count
+from commtrace.reports.content import critical_path
+from commtrace.reports.web.bars import Bar, Part, bars, legend
+from commtrace.reports.web.blocks import blocks
+from commtrace.reports.web.markup import Markup, tag
+from commtrace.table import rows
+from commtrace.units import clean, counted, duration, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.analysis import Analysis
+    from commtrace.measures import Measures
+
+__all__ = ["step_time"]
+
+_MOST_BARS = 64
+_MOST_DIMENSIONS = 12
+_PARTS = ("compute", "hidden", "transfer", "wait", "copy", "idle")
+
+
+def step_time(analysis: Analysis) -> Markup | None:
+    """Bars of every rank, of each dimension's communication, and of the critical path."""
+    run = analysis.measures
+    parts = [_by_rank(run), _critical(run), _by_dimension(run)]
+    return tag("div", *parts) if any(parts) else None
+
+
+def _by_rank(run: Measures) -> Markup | None:
+    table = devices(run).merge(exposed_waits(run), on=["rank", "device"], how="left")
+    known = rows(table[table["span_ns"].notna()])
+    if not known:
+        return None
+    steps = step_count(run)
+    several = len({row["device"] for row in known}) > 1
+    merged = list(blocks(known, _MOST_BARS))
+    drawn = [_device(its, steps, several) for its in merged]
+    longest = max(sum(part.length for part in bar.parts) for bar in drawn)
+    hint = ["A step on average." if steps > 1 else "The whole recording."]
+    if len(merged) < len(known):
+        hint.append(f"A bar is the mean of up to {len(merged[0])} ranks.")
+    return tag(
+        "figure",
+        tag("figcaption", "Each rank's time"),
+        legend(kind for kind in _PARTS if any(_has(bar, kind) for bar in drawn)),
+        bars(drawn, longest, "each rank's time"),
+        tag("p", " ".join(hint), class_="hint"),
+    )
+
+
+def _device(its: Sequence[dict[str, Any]], steps: int, several: bool) -> Bar:
+    lengths = [_lengths(row) for row in its]
+    mean = {kind: sum(one[kind] for one in lengths) / len(its) / steps for kind in _PARTS}
+    span = sum(mean.values())
+    ends = [str(its[0]["rank"]), *([str(its[-1]["rank"])] if len(its) > 1 else [])]
+    name = f"rank{'s' * (len(its) > 1)} {'–'.join(ends)}"
+    name += f", {clean(its[0]['device'], 16)}" if several and len(its) == 1 else ""
+    parts = [
+        Part(
+            kind,
+            mean[kind],
+            f"{_SAID[kind]} {duration(round(mean[kind]))}, {percent(mean[kind], span)}",
+        )
+        for kind in _PARTS
+    ]
+    exposed = mean["transfer"] + mean["wait"]
+    value = f"{percent(exposed, span)} exposed"
+    return Bar(name, parts, value if exposed + mean["hidden"] else "no communication")
+
+
+def _has(bar: Bar, kind: str) -> bool:
+    return any(part.kind == kind and part.length for part in bar.parts)
+
+
+_SAID = {
+    "compute": "compute",
+    "hidden": "communication under compute",
+    "transfer": "exposed transfer",
+    "wait": "exposed waiting",
+    "copy": "copy alone",
+    "idle": "idle",
+}
+
+
+def _lengths(row: dict[str, Any]) -> dict[str, int]:
+    """The disjoint parts of a device's span."""
+    hidden, exposed = row["overlapped_communication_ns"], row["exposed_communication_ns"]
+    wait = min(row["exposed_wait_ns"], exposed)
+    compute, idle = row["compute_ns"], row["idle_ns"]
+    return {
+        "compute": compute - hidden,
+        "hidden": hidden,
+        "transfer": exposed - wait,
+        "wait": wait,
+        "copy": row["span_ns"] - compute - exposed - idle,
+        "idle": idle,
+    }
+
+
+def _by_dimension(run: Measures) -> Markup | None:
+    table = dimensions(run)
+    if table.empty:
+        return None
+    present = max(len(run.ranks), 1)
+    steps = step_count(run)
+    named = table.astype({"dimension": object, "op": object}).fillna({"dimension": ""})
+    sums = named.groupby(["dimension", "op"], dropna=False)[
+        ["count", "duration_ns_total", "wait_ns_total"]
+    ].sum(min_count=1)
+    sums = sums.sort_values("duration_ns_total", ascending=False).reset_index()
+    drawn = [_dimension(row, present * steps) for row in rows(sums.head(_MOST_DIMENSIONS))]
+    longest = max(sum(part.length for part in bar.parts) for bar in drawn)
+    hint = "A rank's mean, in a step." if steps > 1 else "A rank's mean, in all."
+    if len(sums) > _MOST_DIMENSIONS:
+        hint += f" {counted(len(sums) - _MOST_DIMENSIONS, 'row')} with less are not shown."
+    return tag(
+        "figure",
+        tag("figcaption", "Communication by dimension and operation"),
+        legend(("transfer", "wait")),
+        bars(drawn, longest, "communication by dimension"),
+        tag("p", f"{hint} What is hidden under compute counts, too.", class_="hint"),
+    )
+
+
+def _dimension(row: dict[str, Any], shares: int) -> Bar:
+    total = row["duration_ns_total"] / shares
+    wait = min(row["wait_ns_total"] or 0, row["duration_ns_total"]) / shares
+    op = clean(row["op"], 24) if row["op"] else "unknown operation"
+    name = f"{clean(row['dimension'], 24)} {op}".strip()
+    parts = [
+        Part("transfer", total - wait, f"transfer {duration(round(total - wait))}"),
+        Part("wait", wait, f"waiting {duration(round(wait))}"),
+    ]
+    known = row["wait_ns_total"] is not None
+    waiting = f"{percent(wait, total)} waiting" if known else "waiting unknown"
+    return Bar(name, parts, f"{duration(round(total))}, {waiting}")
+
+
+def _critical(run: Measures) -> Markup | None:
+    """The path as one bar, and whose time it is; nothing where it is not known for sure."""
+    if critical_path.sentence(run) is None:
+        return None
+    path = path_of(run)
+    assert path is not None
+    steps = int(path["step"].nunique())
+    whole = int(path["time_ns"].sum())
+    by_kind = path.groupby("kind", observed=False)["time_ns"].sum()
+    kinds = [kind for kind in KINDS if by_kind[kind]]
+    parts = list(_pieces(path, kinds, whole))
+    total = duration(round(whole / steps))
+    bar = Bar("critical path", parts, total)
+    by_rank = path.groupby("rank")["time_ns"].sum().sort_values(ascending=False)
+    shares = ", ".join(
+        f"rank {rank} {percent(time, whole)}" for rank, time in by_rank.head(6).items()
+    )
+    return tag(
+        "figure",
+        tag("figcaption", "The critical path of a step"),
+        legend(kinds),
+        bars([bar], whole, "the critical path"),
+        tag("p", f"{critical_path.shares(path)}. On it are {shares}.", class_="hint"),
+    )
+
+
+def _pieces(path: pd.DataFrame, kinds: list[str], whole: int) -> Iterator[Part]:
+    """Each kind, and within transfers each operation, the longest first."""
+    for kind in kinds:
+        mine = path[path["kind"] == kind].astype({"op": object}).fillna({"op": ""})
+        by_op = mine.groupby("op")["time_ns"].sum().sort_values(ascending=False)
+        for op, time in by_op.items():
+            what = f"{kind} {clean(op, 24)}".strip()
+            yield Part(kind, float(time), f"{what} {percent(time, whole)}")

@@ -1,0 +1,70 @@
+"""How far the report is to be trusted: notes on the files, clocks, and what was not checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from commtrace import __version__
+from commtrace.metrics.run.waits import TRUST, matched
+from commtrace.reports import content
+from commtrace.reports.web.markup import Markup, tag
+from commtrace.units import clean, counted, duration
+
+if TYPE_CHECKING:
+    from commtrace.analysis import Analysis
+
+__all__ = ["trace_quality"]
+
+_NOTES = 60
+
+
+def trace_quality(analysis: Analysis) -> Markup:
+    """Notes, clocks, rules that were skipped, and what made the page."""
+    notes = [line for note in analysis.notes[:_NOTES] for line in content.notes([note])]
+    if hidden := len(analysis.notes) - _NOTES if len(analysis.notes) > _NOTES else 0:
+        notes.append(f"{counted(hidden, 'more note')}: see --format json.")
+    return tag(
+        "div",
+        _list("Notes on the files", notes or ["None."]),
+        _list("Clocks", [_clocks(analysis)]),
+        _list("Not checked", content.unchecked(analysis)),
+        _skipped(analysis),
+        tag(
+            "p",
+            f"Made by commtrace {__version__}. Times are on the run's clock; GB is 1e9 bytes.",
+            class_="hint",
+        ),
+    )
+
+
+def _list(title: str, lines: Sequence[str]) -> Markup | None:
+    return (
+        tag("div", tag("h4", title), tag("ul", *(tag("li", line) for line in lines)))
+        if lines
+        else None
+    )
+
+
+def _clocks(analysis: Analysis) -> str:
+    errors = matched(analysis.measures).clock["error_ns"].dropna()
+    if len(analysis.run.ranks) < 2 or errors.empty:
+        return "One rank: there is no other clock to compare with."
+    known = int(errors.max())
+    hidden = duration(TRUST * known)
+    return f"Clocks are known to within {duration(known)}: no wait below {hidden} is known."
+
+
+def _skipped(analysis: Analysis) -> Markup | None:
+    skipped = analysis.verdict.diagnosis.skipped
+    if not skipped:
+        return None
+    lines = [
+        tag("li", tag("code", clean(rule, 60)), f" {clean(reason, 300)}")
+        for rule, reason in sorted(skipped.items())
+    ]
+    return tag(
+        "details",
+        tag("summary", "All rules that were skipped ", tag("small", str(len(lines)))),
+        tag("ul", *lines),
+    )

@@ -1,0 +1,56 @@
+"""The search for who delays a run leaves out only replays that could not change its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from commtrace.causal import suspects as search
+from commtrace.causal.culprits import Culprit, culprits
+from commtrace.causal.edits import as_measured, saved, typical
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import own_work
+from commtrace.measures import Measures
+
+Make = Callable[..., Measures]
+RANKS = 20
+
+
+def uneven(rank: int, step: int) -> float:
+    return 10_000 + (1_013 * rank * (step + 3) + 910 * step) % 1_200
+
+
+def late(ranks: set[int]) -> Callable[[int, int], float]:
+    return lambda rank, step: 8_000 * (rank in ranks)
+
+
+@pytest.mark.parametrize("culprit", [set(), {3}, {3, 11}, {1, 2, 3, 5, 8, 13}])
+def test_what_is_not_replayed_would_not_have_been_named(
+    training: Make, monkeypatch: pytest.MonkeyPatch, culprit: set[int]
+) -> None:
+    def named(few: int) -> list[tuple[object, ...]]:
+        monkeypatch.setattr(search, "_FEW", few)
+        run = training(uneven, ranks=RANKS, sleep_us=late(culprit))
+        return [_of(its) for its in culprits(run, 0.05).found]
+
+    assert named(few=2) == named(few=RANKS)
+    assert {rank for ranks, *_ in named(few=2) for rank in ranks} == culprit  # type: ignore[attr-defined]
+
+
+def _of(culprit: Culprit) -> tuple[object, ...]:
+    return culprit.ranks, culprit.saved_ns, culprit.on_top_ns, culprit.spikes, culprit.cause
+
+
+@pytest.mark.parametrize("culprit", [set(), {3}, {3, 11}])
+def test_no_rank_saves_more_than_the_critical_path_has_of_it(
+    training: Make, culprit: set[int]
+) -> None:
+    run = training(uneven, ranks=6, sleep_us=late(culprit))
+    lag, work = as_measured(run), own_work(run)
+    way = search._critical_edges(run, lag)
+    most = search._at_most(run, lag, way, work.own_ns, work.typical_ns)
+    ranks = np.unique(run_graph(run).calls.rank)
+    alone = saved(run, lag, (typical(run, [rank], lag) for rank in ranks.tolist()))
+    assert (alone.sum(axis=0) <= most[ranks] + way.size).all()  # a nanosecond of rounding each
