@@ -19,7 +19,7 @@ _FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb"),
 )
-_PATIENCE_S = 60
+_PATIENCE_S = 120
 
 
 def chromium() -> str | None:

@@ -99,12 +99,13 @@ def _own_clocks(run: Measures) -> Iterator[str]:
 @contextlib.contextmanager
 def _written(target: Path) -> Iterator[BinaryIO]:
     """A gzipped file that is there wholly or not at all."""
-    part = target.with_name(f"{target.name}.part")
+    whole = target.resolve()  # a link stays one
+    part = whole.with_name(f"{whole.name}.part")
     try:
         try:
             with igzip.open(part, "wb", compresslevel=1) as out:
                 yield cast("BinaryIO", out)
-            part.replace(target)
+            part.replace(whole)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
