@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
-from commtrace.diagnosis import Note
+from commtrace.diagnosis import CannotLook, Note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,14 +60,21 @@ class Measures:
 def measure(
     function: Callable[Concatenate[Measures, _P], _T],
 ) -> Callable[Concatenate[Measures, _P], _T]:
-    """A function of a run and of hashable settings, computed once for each run and setting."""
+    """A function of a run and of hashable settings, computed once for each run and setting.
+
+    That it raises CannotLook is kept, too.
+    """
 
     @wraps(function)
     def kept(run: Measures, /, *args: _P.args, **settings: _P.kwargs) -> _T:
         key = (function.__module__, function.__qualname__, args, *sorted(settings.items()))
         if key not in run.known:
-            run.known[key] = function(run, *args, **settings)
-        answer: _T = run.known[key]
-        return answer
+            try:
+                run.known[key] = function(run, *args, **settings)
+            except CannotLook as reason:
+                run.known[key] = reason
+        if isinstance(answer := run.known[key], CannotLook):
+            raise CannotLook(*answer.args)
+        return cast("_T", answer)
 
     return kept

@@ -6,6 +6,7 @@ Importing what a recording needs takes each rank longer than all that most tests
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -79,5 +80,6 @@ def become(asked: dict[str, Any], log: int, report: int, status: int) -> str:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # else each rank would copy all of it, to look for garbage when it ends
     module = serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module(module, run_name="__main__", alter_sys=True)

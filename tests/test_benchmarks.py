@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.faults import CLEAN, FAULTS, Fault, case
+from benchmarks.several import JOBS, Job, judged
 from commtrace.rules import RULES, diagnose
 
 pytestmark = pytest.mark.no_cover  # whole runs: see tests/conftest.py
@@ -29,3 +30,12 @@ def test_a_large_fault_is_named_with_its_culprit_and_its_gain(fault: Fault) -> N
 def test_nothing_is_found_where_nothing_is_wrong(kind: str) -> None:
     findings = diagnose(CLEAN[kind](1).trace).findings
     assert [one.rule for one in findings if not RULES[one.rule].good_news] == []
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_several_culprits_at_once_are_named_with_their_savings(job: Job) -> None:
+    for one in judged(job, 1):
+        assert one.named
+        assert one.cause in (True, None)
+        assert abs(one.alone or 0) < 0.02
+        assert abs(one.on_top or 0) < 0.02

@@ -382,7 +382,7 @@ def test_an_old_name_of_a_threshold_is_taken_with_one_line(
         ("stragler]\nmin_step_share = 1", "straggler"),
         ("straggler]\nmin_sare = 1", "min_sare"),
         ("straggler]\nmin_step_share = true", "float, not True"),
-        ("straggler]\nmin_operations = 2.5", "int, not 2.5"),
+        ("early-root]\nmin_operations = 2.5", "int, not 2.5"),
     ],
 )
 def test_a_wrong_configuration_is_one_line_that_names_it(
@@ -405,11 +405,11 @@ def test_a_wrong_configuration_is_one_line_that_names_it(
         (["--threshold", "straggler"], "RULE.FIELD=VALUE"),
         (["--threshold", "straggler=3"], "RULE.FIELD=VALUE"),
         (["--threshold", "stragler.min_step_share=3"], "did you mean straggler"),
-        (["--threshold", "straggler.share=3"], "it has: min_operations, min_step_share"),
+        (["--threshold", "straggler.share=3"], "it has: min_step_share"),
         (["--threshold", "straggler.min_step_share=much"], "must be a float"),
         (["--threshold", "straggler.min_step_share=nan"], "must be a float"),
-        (["--threshold", "straggler.min_operations=2.5"], "must be an int"),
-        (["--select", "jitter", "--threshold", "straggler.share=3"], "it has: min_operations"),
+        (["--threshold", "early-root.min_operations=2.5"], "must be an int"),
+        (["--select", "jitter", "--threshold", "straggler.share=3"], "it has: min_step_share"),
     ],
 )
 def test_a_wrong_rule_or_threshold_is_one_line(
@@ -423,7 +423,7 @@ def test_a_wrong_rule_or_threshold_is_one_line(
 
 def test_explain_lists_and_explains(capsys: Captured) -> None:
     assert main(["explain"]) == 0
-    assert "\nstraggler: One rank arrives last" in capsys.readouterr().out
+    assert "\nstraggler: Ranks that do more" in capsys.readouterr().out
     assert main(["explain", "straggler"]) == 0
     assert "Blind spots" in capsys.readouterr().out
     assert main(["explain", "stragler"]) == 2
@@ -474,7 +474,7 @@ def test_a_reader_that_goes_away_is_no_error(a_trace: Path) -> None:
         ("--workers", "1"),
         ("--workers", "2"),
         ("--select", "straggler"),
-        ("--threshold", "straggler.min_operations=3"),
+        ("--threshold", "straggler.min_step_share=0.3"),
     ],
 )
 def test_a_fault_in_reading_is_one_line(

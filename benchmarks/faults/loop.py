@@ -94,7 +94,7 @@ class Loop:
         for rank in self.everyone:
             self.host[rank] += 5
             if self.host_leads:
-                self._blocks(rank, before[rank], "cudaEventSynchronize")
+                self._blocks(rank, before[rank], "cudaEventSynchronize", recorded=begun[rank])
             else:
                 self._blocks(rank, self._device(rank))
             at = begun[rank] + self.clock_us[rank]
@@ -125,8 +125,12 @@ class Loop:
 
     # ── what a rank does ───────────────────────────────────────────────────────────────────
 
-    def stall(self, rank: int, us: float) -> None:
-        """The host does something else."""
+    def stall(self, rank: int, us: float, label: str | None = None) -> None:
+        """The host does something else, under a label if it has one."""
+        if us > 0 and label:
+            self.run.step(rank, self.number, *self._when(rank, self.host[rank], us), label)
+        elif us > 0:
+            self._idles(rank, us)
         self.host[rank] += us
 
     def compute(
@@ -195,6 +199,8 @@ class Loop:
         took = self.wire_us(op, size or 0, len(members)) if us is None else us
         took = self.wire(op, took) * self.noise(place, op)
         arrivals = {rank: self._arrives(rank, stream) for rank in members}
+        if self.gloo:
+            more.setdefault("asynchronous", int(not wait))
         for rank in members:
             end = self._done(op, rank, root, arrivals, took) + self.noise("tick", rank)
             asked = {**self._launch(rank), **more, **(own or {}).get(rank, {})}
@@ -252,13 +258,26 @@ class Loop:
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────
 
-    def _blocks(self, rank: int, until: float, call: str = "cudaDeviceSynchronize") -> None:
-        """The host waits in a call of CUDA, or of gloo's in none, until something is done."""
+    def _blocks(
+        self,
+        rank: int,
+        until: float,
+        call: str = "cudaDeviceSynchronize",
+        recorded: float | None = None,
+    ) -> None:
+        """The host waits in a call of CUDA, or of gloo's in none, until something is done.
+
+        For an event that was ``recorded`` at a time, that is known, as commtrace records it.
+        """
         took = max(until - self.host[rank], 0.0)
         if not self.gloo:
-            self.run.blocking_call(
-                rank, call, *self._when(rank, self.host[rank], took), step=self.number
-            )
+            when = self._when(rank, self.host[rank], took)
+            more = {"step": self.number}
+            if recorded is not None:
+                more["correlation"] = self.number
+                at = BASE_NS + round(1e3 * (recorded + self.clock_us[rank]))
+                self.run.synchronisation(rank, "Event Sync", when[0], recorded_ns=at, **more)
+            self.run.blocking_call(rank, call, *when, **more)
         self.host[rank] += took
 
     def _device(self, rank: int) -> float:
@@ -268,8 +287,14 @@ class Loop:
         return start + self.clock_us[rank], us
 
     def _launch(self, rank: int) -> dict[str, Any]:
-        launched = self.host[rank] + self.clock_us[rank]
-        return {"launch_ns": BASE_NS + round(1e3 * launched), "step": self.number}
+        launched = BASE_NS + round(1e3 * (self.host[rank] + self.clock_us[rank]))
+        thread = {"thread": 1} if self.gloo else {}
+        return {"launch_ns": launched, "step": self.number, **thread}
+
+    def _idles(self, rank: int, us: float) -> None:
+        """A host that communicates itself runs no operator for a while."""
+        if self.gloo and us > 0:
+            self.run.gap(rank, *self._when(rank, self.host[rank], us))
 
     def _beside(self, us: float, start: float, communicating: float) -> float:
         inside = max(communicating - start, 0.0)
@@ -300,6 +325,7 @@ class Loop:
 
     def _waits(self, rank: int, end: float, wait: bool) -> None:
         if wait and self.gloo:
+            self._idles(rank, end - self.host[rank])
             self.host[rank] = max(self.host[rank], end)
         elif wait:
             self.free[rank, COMPUTE] = max(self.free[rank, COMPUTE], end)

@@ -27,8 +27,7 @@ def late_sender(loop: Loop, share: float, present: bool) -> Truth:
     sender = 2 * loop.dice.randrange(loop.ranks // 2)
     more = share * loop.step_us * present
     loop.hooks["before"].append(lambda: loop.busy(sender, more))
-    says = f"rank {sender + 1} waits for rank {sender}'s send"
-    return Truth("late-sender", (sender,), says, also=("exposed-communication",))
+    return Truth("late-sender", (sender,), "sending rank", also=("exposed-communication",))
 
 
 def late_receiver(loop: Loop, share: float, present: bool) -> Truth:
@@ -36,8 +35,7 @@ def late_receiver(loop: Loop, share: float, present: bool) -> Truth:
     receiver = 2 * loop.dice.randrange(loop.ranks // 2) + 1
     more = share * loop.step_us * present
     loop.hooks["after"].append(lambda: loop.busy(receiver, more))
-    says = f"rank {receiver - 1} waits for rank {receiver}'s recv"
-    return Truth("late-receiver", (receiver,), says, also=("exposed-communication",))
+    return Truth("late-receiver", (receiver,), "receiving rank", also=("exposed-communication",))
 
 
 def pipeline_bubble(loop: Loop, share: float, present: bool) -> Truth:

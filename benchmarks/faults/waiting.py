@@ -66,7 +66,8 @@ def late_root(loop: Loop, share: float, present: bool) -> Truth:
 def early_root(loop: Loop, share: float, present: bool) -> Truth:
     """The root collects before it does its own share of work. Without: after it.
 
-    While it works, the others wait for it in the next all_reduce: it is a straggler as well.
+    While it works, the others wait for it in the next all_reduce: it is a straggler as well, and
+    of two ranks each is late in turn.
     """
     root = loop.dice.randrange(loop.ranks)
     work = share * loop.step_us
@@ -80,7 +81,7 @@ def early_root(loop: Loop, share: float, present: bool) -> Truth:
             loop.busy(root, work, "evaluation")
 
     loop.hooks["end"].append(collects)
-    also = ("straggler", "device-late", "exposed-communication")
+    also = ("straggler", "device-late", "jitter", "exposed-communication")
     return Truth("early-root", (root,), also=also)
 
 

@@ -51,8 +51,10 @@ def cut(trace: Event, first: int, last: int) -> Event:
 
 def _ours(trace: Event, begin: float, end: float, steps: tuple[int, int]) -> Event:
     ours = trace["commtrace"]
-    base = trace["baseTimeNanoseconds"]
     noted = ours["flight_recorder"]
+    if noted is None:
+        return {**ours, "steps": list(steps)}
+    base = trace["baseTimeNanoseconds"]
     entries = [
         entry
         for entry in noted["entries"]

@@ -30,12 +30,17 @@ OWN = (HOST, DEVICE, COPY)
 
 
 class Builder:
-    """Nodes and edges, a block of them at a time; ``started`` and ``ended`` are nodes of calls."""
+    """Nodes and edges, a block of them at a time; ``started`` and ``ended`` are nodes of calls.
+
+    ``starts`` are those on GPUs that something came before, ``explained`` those of them that
+    follow what an edge says they waited for.
+    """
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.started: Int64 = np.full(calls.rank.size, -1)
         self.ended: Int64 = np.full(calls.rank.size, -1)
+        self.starts = self.explained = 0
         self._times: list[Int64] = []
         self._ranks: list[Int64] = []
         self._count = 0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import codes
+from commtrace.arrays import Bool, Float64, Int64, codes
 from commtrace.causal.cores import crowded, foreign_load
-from commtrace.causal.edits import as_measured, saved, typical
+from commtrace.causal.edits import as_measured, of_the_rest, saved, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import DEVICES, HOSTS, others, own_parts, own_work
 from commtrace.diagnosis import Cause
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cause_of", "doubt_of", "excess"]
 
+_EXPLAINED = 0.9  # of the starts on GPUs
 _FOREIGN = 0.15  # of the cores
 _FIGHT = 1.36  # so much longer operators take that fight for a core
 
@@ -28,19 +29,25 @@ _FIGHT = 1.36  # so much longer operators take that fight for a core
 def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
     """What the ranks did more than is typical, by cause; and the call with most of it before it.
 
-    By place where others have such a place, else by step.
+    By place where others have such a place, else by step: others than these, if they are several.
     """
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
     in_step = codes(its.calls.step, its.calls.rank)
     first = np.unique(in_step, return_index=True)[1]
     parts: dict[Cause, float] = {}
+
+    def usual_of(time: Int64, group: Int64, those: Bool) -> Float64:
+        if len(ranks) > 1:
+            return of_the_rest(time, group, those)
+        return others(group, time.astype(np.float64))[0]
+
     for cause, time in own_parts(run).items():
-        usual, _ = others(work.place, time.astype(np.float64))
+        usual = usual_of(time, work.place, mine)
         if np.isnan(usual[mine]).any():
-            sums = np.bincount(in_step, weights=time).astype(np.float64)
-            usual, _ = others(its.calls.step[first], sums)
-            more = (sums - usual)[np.isin(its.calls.rank[first], ranks)]
+            sums = np.bincount(in_step, weights=time).astype(np.int64)
+            usual = usual_of(sums, its.calls.step[first], mine[first])
+            more = (sums - usual)[mine[first]]
         else:
             more = (time - usual)[mine]
         parts[cause] = float(np.nansum(more))
@@ -79,7 +86,7 @@ def doubt_of(
     """Why it may not be the ranks that are slow.
 
     Processes that fight for cores look like it, though not ``in_spikes``, what else runs on
-    these, as the recording says, and clocks that differ.
+    these, as the recording says, clocks that differ, and waits of GPUs that the trace lacks.
     """
     foreign = foreign_load(run)
     if foreign is not None and foreign >= _FOREIGN:
@@ -90,6 +97,9 @@ def doubt_of(
     error = _clock_error_ns(run) * np.unique(its.calls.operation[mine]).size
     if saved_ns < error:
         return f"the clocks' errors in its operations add up to {ms(error)}"
+    if its.explained < _EXPLAINED:
+        share = f"{100 * its.explained:.0f} %"
+        return f"the trace shows for {share} of the GPUs' work what it waited for"
     if in_spikes or cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None
     mine = mine & ~np.isnan(work.typical_ns[:, HOSTS])

@@ -1,12 +1,12 @@
-"""How likely a mean above zero is by chance."""
+"""How likely it is by chance: a mean above zero, so many successes."""
 
 from __future__ import annotations
 
-from math import atan, cos, pi, sin, sqrt
+from math import atan, cos, exp, lgamma, log, pi, sin, sqrt
 
 from commtrace.arrays import Float64
 
-__all__ = ["above_zero"]
+__all__ = ["above_zero", "at_least"]
 
 
 def above_zero(values: Float64) -> float:
@@ -43,3 +43,27 @@ def _upper_tail(t: float, df: int) -> float:
             total += term
         inner = sin(theta) * total
     return min(max((1 - inner) / 2, 0.0), 1.0)
+
+
+def at_least(successes: int, of: int, probability: float) -> float:
+    """The chance of that many successes or more: the upper tail of the binomial.
+
+    >>> round(at_least(8, 12, 0.25), 4)
+    0.0028
+    """
+    if successes <= 0:
+        return 1.0
+    if successes > of:
+        return 0.0
+    if probability >= 1:
+        return 1.0
+    log_term = lgamma(of + 1) - lgamma(successes + 1) - lgamma(of - successes + 1)
+    log_term += successes * log(probability) + (of - successes) * log(1 - probability)
+    term = exp(log_term)
+    tail = term
+    for done in range(successes, of):
+        term *= (of - done) / (done + 1) * probability / (1 - probability)
+        tail += term
+        if term < 1e-12 * tail and done > of * probability:
+            break
+    return min(tail, 1.0)

@@ -15,7 +15,7 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["FULL", "cores_used", "crowded", "foreign_load"]
+__all__ = ["FULL", "cores_used", "crowded", "foreign_load", "idle_cores_ns"]
 
 FULL = 0.85
 """The share of the cores above which they have no time left: what then runs takes another's."""
@@ -25,9 +25,11 @@ FULL = 0.85
 def cores_used(run: Measures) -> float | None:
     """The share of the busiest host's cores that operators and transfers fill, if that is known.
 
-    Only a recording's manifest says how many cores its ranks may use.
+    Only a recording's manifest says how many cores its ranks may use. None where GPUs communicate.
     """
     its = run_graph(run)
+    if not its.calls.on_cpu.all():
+        return None
     begin, end = its.begin_ns, int(its.end_ns.max())
     used: dict[object, float] = {}
     hosts = dict(zip(integers(run.ranks["rank"]).tolist(), run.ranks["host"], strict=True))
@@ -71,6 +73,24 @@ def foreign_load(run: Measures) -> float | None:
     if there <= 0 or float(busy.max()) < FULL * there:
         return 0.0
     return max(float(busy.max() - own.sum()) / there, 0.0)
+
+
+def idle_cores_ns(run: Measures) -> int | None:
+    """How much shorter a run on CPUs could be if its processes left its cores no idle time.
+
+    None where no recording says what they took, on GPUs, or on several hosts.
+    """
+    machines = _machines(run).values()
+    if not machines or run.ranks["host"].nunique() != 1 or not run_graph(run).calls.on_cpu.all():
+        return None
+    names = ("own_s", "seconds", "usable_cores", "cores")
+    numbers = [[machine.get(name) for name in names] for machine in machines]
+    if not all(isinstance(each, int | float) for row in numbers for each in row):
+        return None
+    own, seconds, usable, cores = np.asarray(numbers, dtype=np.float64).T
+    there = float(seconds.max() * min(usable.sum(), cores.max()))
+    idle = max(1 - float(own.sum()) / there, 0.0) if there > 0 else 0.0
+    return round(idle * float(run_graph(run).step_ns.sum()))
 
 
 def _machines(run: Measures) -> dict[int, dict[str, Any]]:

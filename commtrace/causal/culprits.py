@@ -12,16 +12,19 @@ from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import as_measured, even, saved, step_ns, typical, typically_idle
+from commtrace.causal.graph import replay
+from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.causal.suspects import Suspects, suspects
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
+from commtrace.metrics.run.joined_rows import several_ranks
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "culprits", "evened", "modelled"]
+__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "culprits", "evened"]
 
 _CHANCE = 0.01
 _SPIKE = 6  # times the noise
@@ -60,11 +63,12 @@ class Culprit:
     """Ranks that together delay a run, by ``saved_ns`` alone and ``on_top_ns`` after those before.
 
     ``steps_ns`` is what each step is shorter without (on top), ``noise_ns`` the scatter of that.
-    ``p_value`` is the chance that it is not in every step, corrected for the ranks tried;
-    ``spikes`` are the steps in which it is, if it is in few. ``others_ns`` is the most that any
-    other rank alone saves. ``cause`` is one of CAUSES, or None; ``parts_ns`` their excess over
-    what is typical, summed; ``call`` the call before which most of it is, a row of the graph's.
-    ``waits`` are the others' for them. ``doubt`` says why it is not sure.
+    ``persistent`` says that it delays every step, beyond chance and noise: ``p_value`` is the
+    chance that it does not, corrected for the ranks tried. ``spikes`` are the steps in which it
+    does, if these are few. ``others_ns`` is the most that any other rank alone saves. ``cause``
+    is one of CAUSES, or None; ``parts_ns`` their excess over what is typical, summed; ``call`` the
+    call before which most of it is, a row of the graph's. ``waits`` are the others' for them.
+    ``doubt`` says why it is not sure.
     """
 
     ranks: tuple[int, ...]
@@ -74,6 +78,7 @@ class Culprit:
     steps_ns: Int64
     noise_ns: float
     p_value: float
+    persistent: bool
     spikes: tuple[int, ...]
     others_ns: int
     cause: Cause | None
@@ -81,12 +86,6 @@ class Culprit:
     call: int
     waits: Waits
     doubt: str | None
-
-    @property
-    def persistent(self) -> bool:
-        """Whether it delays every step, beyond chance and noise."""
-        every = bool((self.steps_ns > 2 * self.noise_ns).all()) and self.steps_ns.size > 1
-        return self.p_value < _CHANCE or every
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,43 +100,30 @@ class Culprits:
 def culprits(run: Measures, min_share: float) -> Culprits:
     """Who saves at least that share of the steps' time if typical, in every step or in spikes.
 
-    CannotLook for one rank, and where ranks have no clock in common.
+    CannotLook for one rank, and where replays say nothing.
     """
+    several_ranks(run)
+    need_replay(run)
     its = run_graph(run)
     ranks = np.unique(its.calls.rank).tolist()
     if len(ranks) < 2:
-        raise CannotLook("one rank only: waiting is not separable")
+        raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
     lag = as_measured(run)
     least = min_share * float(its.step_ns.sum())
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
-        who = suspects(run, left, lag, least)
-        if who is None:
-            break
-        culprit = _weighed(run, who, len(ranks))
-        if not (culprit.persistent or culprit.spikes):
+        each = suspects(run, left, lag, least)
+        weighed = ((who, _weighed(run, who, len(ranks), lag)) for who in each)
+        sure = ((who, its) for who, its in weighed if its.persistent or its.spikes)
+        who, culprit = next(sure, (None, None))
+        if who is None or culprit is None:
             break
         found.append(culprit)
         taken += who.ranks
         lag = who.lag_ns
     return Culprits(tuple(found), lag)
-
-
-def modelled(run: Measures) -> bool:
-    """Whether replays of a run's own work hold: its ranks communicate from CPUs, on one clock.
-
-    On GPUs the graph lacks waits of hosts that no trace shows: it tells where time went, not yet
-    what would be saved.
-    """
-    called = run.collectives
-    if not len(called) or not (called["device"] == "cpu").all():
-        return False
-    try:
-        return bool(run_graph(run).calls.on_cpu.all())
-    except CannotLook:
-        return False
 
 
 @measure
@@ -148,7 +134,8 @@ def evened(run: Measures, min_share: float) -> Int64:
     return saved(run, known.lag_ns, [even(run, known.lag_ns, but)])[:, 0]
 
 
-def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
+def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:
+    """The culprit that they are on top of the edits that made these lags."""
     measured = as_measured(run)
     edit = typically_idle if who.only_idle else typical
     alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
@@ -162,12 +149,17 @@ def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
     )
     big = steps > _SPIKE * min(noise, usual)
     positive = float(steps[steps > 0].sum())
-    few = bool(big.any()) and bool(steps[big].sum() >= _SPIKES_SHARE * positive)
+    spikes = float(steps[big].sum())
+    # Where all ranks' work scatters somebody is last in some steps by chance.
+    few = spikes > _SPIKE * noise * int(big.sum()) and spikes >= _SPIKES_SHARE * positive
     parts, call = excess(run, who.ranks)
     if who.only_idle:
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
     after = step_ns(run, [who.lag_ns])
+    whole = steps[:-1] if run_graph(run).is_cut else steps
+    # What is cut saves less, never more: either way of counting it is safe.
+    p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in (whole, steps)))
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
@@ -175,29 +167,40 @@ def _weighed(run: Measures, who: Suspects, ranks: int) -> Culprit:
         replayed_step_ns=int(np.median(after)),
         steps_ns=steps,
         noise_ns=noise,
-        p_value=min(above_zero(steps.astype(np.float64)) * ranks, 1.0),
+        p_value=p_value,
+        persistent=_persistent(whole, noise, _least_noise_ns(run), p_value),
         spikes=tuple(np.flatnonzero(big).tolist()) if few else (),
         others_ns=who.others_ns,
         cause=cause,
         parts_ns=parts,
         call=call,
-        waits=_waits(run, who.ranks),
+        waits=_waits(run, who.ranks, lag_ns),
         doubt=doubt_of(run, who.ranks, int(steps.sum()), cause, in_spikes=few),
     )
 
 
-def _waits(run: Measures, ranks: tuple[int, ...]) -> Waits:
-    """Where others waited until the last of these ranks came."""
+def _persistent(steps: Int64, noise_ns: float, least_noise_ns: int, p_value: float) -> bool:
+    """Few steps may agree by chance on what is no more than noise."""
+    if steps.size > 1 and bool((steps > 2 * noise_ns).all()):
+        return True
+    enough = steps.size >= _MANY_STEPS or float(np.median(steps)) > least_noise_ns
+    return p_value < _CHANCE and enough
+
+
+def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
+    """Where others waited until the last of these ranks came, or would with these lags."""
     its = run_graph(run)
-    calls, time = its.calls, its.graph.time_ns
+    calls, time = its.calls, replay(its.graph, lag_ns[:, None])[:, 0]
+    start_ns = time[its.started]
     meets = np.flatnonzero(its.graph.kind == MEET)
     source, met = its.call_of[its.graph.source[meets]], its.graph.target[meets]
-    late = np.isin(calls.rank[source], ranks) & (calls.start_ns[source] == time[met])
+    late = np.isin(calls.rank[source], ranks) & (start_ns[source] == time[met])
     last = np.full(time.size, -1)
     last[met[late]] = source[late]
     call = np.flatnonzero(~np.isin(calls.rank, ranks) & (last[its.met] >= 0))
-    call = call[calls.last_ns[call] > calls.start_ns[call]]
     source = last[its.met[call]]
+    waits = start_ns[source] > start_ns[call]
+    call, source = call[waits], source[waits]
     kind = np.where(calls.is_p2p[source], np.where(calls.is_send[source], 2, 3), 0)
     kind = np.where(calls.from_root[call] & calls.is_root[source], 1, kind)
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
@@ -209,6 +212,8 @@ def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
     mine = np.isin(its.calls.rank, ranks)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
     by_step = np.bincount(steps, weights=work.excess_ns[mine]) / len(ranks)
+    if its.is_cut and by_step.size > 1:
+        by_step = by_step[1:]  # what was before the first call is cut, too
     return max(_scatter(by_step), _least_noise_ns(run))
 
 

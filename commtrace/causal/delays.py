@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["delay_ns", "felt_ns", "stands_ns"]
+__all__ = ["felt_ns"]
 
 
 def felt_ns(known: pd.DataFrame, saved_ns: pd.Series[Any], run: Measures) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.causal.moments import Moments
+from commtrace.measures import measure
 from commtrace.table import Coded, Columns
 from commtrace.trace_tables import (
     BLOCKING_CALLS,
@@ -50,7 +51,7 @@ def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
     found: dict[str, Columns] = {}
     for table in _TABLES:
         frame = getattr(run, table.name)
-        its = frame[frame["rank"] == rank]
+        its = frame.iloc[_rows(run, table.name).get(rank, [])]
         found[table.name] = {
             column.name: _coded(its[column.name])
             if column.dtype == "category"
@@ -58,6 +59,15 @@ def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
             for column in table.columns
         }
     return found
+
+
+@measure
+def _rows(run: Measures, table: str) -> Mapping[int, Int64]:
+    """Each rank's rows of a table."""
+    rank = integers(getattr(run, table)["rank"])
+    order = np.argsort(rank, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(rank[order])) + 1)
+    return {int(rank[part[0]]): part for part in parts if part.size}
 
 
 @dataclass(frozen=True)

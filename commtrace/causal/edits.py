@@ -21,11 +21,15 @@ __all__ = [
     "as_measured",
     "even",
     "factors",
+    "first_only",
+    "joined",
     "needing_nobody",
+    "of_the_rest",
     "saved",
     "step_ends",
     "step_ns",
     "transferring",
+    "transferring_less",
     "typical",
     "typically_idle",
     "wanted_idle",
@@ -49,6 +53,7 @@ def typical(
 ) -> Int64:
     """The ranks do each segment in the time that is typical of those that are not among them.
 
+    Where none of these has such a place, so much of its time as is typical of a rank's step.
     ``part`` is HOSTS or DEVICES for only that of their own work. ``lag_ns`` are the lags of
     edits made before, and ``work`` the own work with these, by default as measured; so in the
     others.
@@ -57,8 +62,8 @@ def typical(
     mine = np.isin(its.calls.rank, list(ranks))
     wanted = work.typical_ns
     if len(ranks) > 1:
-        rest = [_of_the_rest(work.own_ns[:, at], work.place, mine) for at in (HOSTS, DEVICES)]
-        wanted = np.where(np.isnan(rest).T, work.typical_ns, np.stack(rest, axis=1))
+        parts = [_usual(run, work.own_ns[:, at], work.place, mine) for at in (HOSTS, DEVICES)]
+        wanted = np.stack(parts, axis=1)
     return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
 
 
@@ -77,20 +82,9 @@ def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
 
     Others are those not ``mine`` (a flag for each call), by default those of other ranks.
     """
-    its, work, idle = run_graph(run), own_work(run), idle_ns(run)
-    in_step = codes(its.calls.step, its.calls.rank)
-    first = np.unique(in_step, return_index=True)[1]
-    sums = np.bincount(in_step, weights=idle).astype(np.float64)
-    if mine is None:
-        usual, _ = others(work.place, idle.astype(np.float64))
-        by_step, _ = others(its.calls.step[first], sums)
-    else:
-        usual = _of_the_rest(idle, work.place, mine)
-        by_step = _of_the_rest(sums.astype(np.int64), its.calls.step[first], mine[first])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = idle * (by_step / sums)[in_step]
+    work, idle = own_work(run), idle_ns(run)
     wanted = work.own_ns.astype(np.float64)
-    wanted[:, HOSTS] += np.where(np.isnan(usual), scaled, usual) - idle
+    wanted[:, HOSTS] += _usual(run, idle, work.place, mine) - idle
     return wanted
 
 
@@ -124,14 +118,46 @@ def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
 
 
 def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
-    """These calls (a flag for each) move nothing, and nothing waits for them but a run's end."""
+    """These calls (a flag for each) move nothing, and nothing waits for them but a run's end.
+
+    On GPUs what waited for one waits for what that had waited for itself: another on its stream.
+    """
     its = run_graph(run)
     lag: Int64 = lag_ns.copy()
-    kind = its.graph.kind
+    kind, time = its.graph.kind, its.graph.time_ns
     call, source = its.call_of[its.graph.target], its.call_of[its.graph.source]
-    mine, out = (call >= 0) & which[call], (source >= 0) & which[source]
-    lag[mine & np.isin(kind, (LAUNCH, TRANSFER))] = 0
+    lag[(call >= 0) & which[call] & (kind == LAUNCH)] = 0
+    moves = np.flatnonzero((call >= 0) & which[call] & (kind == TRANSFER))
+    arrived = (time[its.started] - time[its.met])[call[moves]]
+    lag[moves] = np.where(its.calls.on_cpu[call[moves]], 0, arrived)
+    on_cpu = which & its.calls.on_cpu
+    mine, out = (call >= 0) & on_cpu[call], (source >= 0) & on_cpu[source]
     lag[(mine & (kind == QUEUE)) | (out & np.isin(kind, (QUEUE, JOIN)))] = DROPPED
+    return lag
+
+
+def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Int64) -> Int64:
+    """Calls that follow one another are one, the last: a flag and a time for each.
+
+    ``gone`` are those that are no more; ``later`` are all behind the first of their row, which
+    need no work of the host. Those of a row that stay take the time that is given.
+    """
+    its = run_graph(run)
+    lag = needing_nobody(run, gone, lag_ns)
+    edges, column = own_edges(its)
+    mine = edges[(column == HOSTS) & later[its.segment[edges]]]
+    lag[mine] = 0
+    return transferring(run, ~gone & (time_ns > 0), time_ns, lag)
+
+
+def first_only(run: Measures, first: Bool, second: Bool, time_ns: float, lag_ns: Int64) -> Int64:
+    """The second of two calls (a flag for each) is no more, and the first takes that time."""
+    its = run_graph(run)
+    lag = transferring(run, first, np.full(first.size, time_ns), lag_ns)
+    edges, column = own_edges(its)
+    lag[edges[(column == HOSTS) & second[its.segment[edges]]]] = 0
+    call = its.call_of[its.graph.target]
+    lag[(call >= 0) & second[call] & np.isin(its.graph.kind, (LAUNCH, TRANSFER))] = 0
     return lag
 
 
@@ -143,6 +169,16 @@ def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Int64) ->
     call = its.call_of[its.graph.target[edges]]
     mine = which[call] & (call >= 0)
     lag[edges[mine]] = np.rint(time_ns[call[mine]]).astype(np.int64)
+    return lag
+
+
+def transferring_less(run: Measures, less_ns: Int64, lag_ns: Int64) -> Int64:
+    """The transfers of calls take so much less (a time for each), as far as they take that long."""
+    its = run_graph(run)
+    lag: Int64 = lag_ns.copy()
+    edges = np.flatnonzero(its.graph.kind == TRANSFER)
+    less = less_ns[its.call_of[its.graph.target[edges]]]
+    lag[edges] = np.where(less > 0, np.maximum(lag[edges] - less, 0), lag[edges])
     return lag
 
 
@@ -188,7 +224,27 @@ def _joint_ends(run: Measures, time: Int64) -> Int64:
     return ends
 
 
-def _of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
+def _usual(run: Measures, time_ns: Int64, place: Int64, mine: Bool | None) -> Float64:
+    """Of each call the median at its place of others, else as much of its own as of their steps.
+
+    Others are those not ``mine`` (a flag for each call), by default those of other ranks.
+    """
+    calls = run_graph(run).calls
+    in_step = codes(calls.step, calls.rank)
+    first = np.unique(in_step, return_index=True)[1]
+    sums = np.bincount(in_step, weights=time_ns).astype(np.float64)
+    if mine is None:
+        usual, _ = others(place, time_ns.astype(np.float64))
+        by_step, _ = others(calls.step[first], sums)
+    else:
+        usual = of_the_rest(time_ns, place, mine)
+        by_step = of_the_rest(sums.astype(np.int64), calls.step[first], mine[first])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = time_ns * (by_step / sums)[in_step]
+    return np.where(np.isnan(usual), scaled, usual)
+
+
+def of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
     """The median at each place of those that are not among them; NaN where there is none."""
     answer = np.full(own_ns.size, np.nan)
     rest = np.flatnonzero(~mine)

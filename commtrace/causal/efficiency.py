@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Float64, Int64
-from commtrace.causal.culprits import modelled
 from commtrace.causal.edits import as_measured, even, step_ends, transferring
+from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_edges
-from commtrace.intervals import total, union
+from commtrace.causal.segments import HOSTS, own_edges
+from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.run.group_dimensions import group_dimensions
 from commtrace.table import Column, Table
@@ -66,7 +66,7 @@ EFFICIENCY = Table(
 @measure
 def slowdown(run: Measures) -> pd.DataFrame:
     """How much slower uneven work makes the run: SLOWDOWN; empty where no graph holds the run."""
-    if not modelled(run):
+    if not replayable(run):
         return SLOWDOWN.frame()
     its, lag, mean = run_graph(run), as_measured(run), even(run)
     hosts = run.ranks.dropna(subset="host").groupby("host", observed=True)["rank"]
@@ -80,7 +80,7 @@ def slowdown(run: Measures) -> pd.DataFrame:
     uneven = (np.where(np.isin(of, one["ranks"]), lag, mean) for one in some)
     codes = run.collectives["op"].cat.codes.to_numpy()[its.calls.row]
     ops = [(name, codes == code) for code, name in enumerate(run.collectives["op"].cat.categories)]
-    ops = [(name, which) for name, which in ops if which.any()]
+    ops = sorted((name, which) for name, which in ops if which.any())
     steady = (transferring(run, which, _usual(run), lag) for _, which in ops)
     time, ideal = _run_ns(run, (lag, mean))
     values = [_ratio(each, ideal) for each in _run_ns(run, uneven)]
@@ -97,7 +97,7 @@ def slowdown(run: Measures) -> pd.DataFrame:
 @measure
 def efficiency(run: Measures) -> pd.DataFrame:
     """The POP efficiencies: EFFICIENCY, one row; none where no graph holds the run."""
-    if not modelled(run):
+    if not replayable(run):
         return EFFICIENCY.frame()
     lag, every = as_measured(run), np.ones(run_graph(run).calls.rank.size, dtype=np.bool_)
     at_once = transferring(run, every, np.zeros(every.size), lag)
@@ -136,18 +136,32 @@ def _usual(run: Measures) -> Float64:
 
 
 def _own_ns(run: Measures) -> list[int]:
-    """How long each rank worked by itself within the run."""
+    """How long each rank worked by itself within the run.
+
+    Of a GPU's host not what it does while the GPU communicates: there it is ahead, and its rank
+    waits all the same.
+    """
     its = run_graph(run)
-    edges, _ = own_edges(its)
+    edges, column = own_edges(its)
     start, end = (
         np.clip(its.graph.time_ns[nodes[edges]], its.begin_ns, its.end_ns.max())
         for nodes in (its.graph.source, its.graph.target)
     )
     rank = its.rank[its.graph.target[edges]]
-    return [
-        total(union(start[rank == one], end[rank == one]))
-        for one in np.unique(its.calls.rank).tolist()
-    ]
+    on_host = column == HOSTS
+    found = []
+    for one in np.unique(its.calls.rank).tolist():
+        calls = (its.calls.rank == one) & ~its.calls.on_cpu
+        communicating = union(
+            its.graph.time_ns[its.started[calls]], its.graph.time_ns[its.ended[calls]]
+        )
+        host, device = (
+            union(start[mine], end[mine])
+            for mine in ((rank == one) & on_host, (rank == one) & ~on_host)
+        )
+        ahead = subtract(host, communicating)
+        found.append(total(union(*map(np.concatenate, zip(device, ahead, strict=True)))))
+    return found
 
 
 def _ratio(part: float, whole: float) -> float | None:

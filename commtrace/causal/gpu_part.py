@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64, codes, integers
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
-from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph
-from commtrace.causal.device_work import rank_columns
+from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph, explained
+from commtrace.causal.device_work import numbers, rank_columns, strings
+from commtrace.causal.moments import Moments
 from commtrace.causal.unrecorded import with_waits
 from commtrace.diagnosis import CannotLook
 from commtrace.matching import on_run_clock
 from commtrace.metrics.run.waits import matched
+from commtrace.table import Columns
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["add_gpus"]
@@ -38,6 +38,7 @@ _KIND = {
 }
 _KINDS = np.asarray([_KIND[name] for name in EDGES])
 _START, _END, _LAUNCH = (NODES.index(name) for name in ("start", "end", "launch"))
+_SOON_NS = 15_000  # after what it waited for, all that is to be done starts
 _UNEXPLAINED_NS = 20_000  # a stream that is idle for longer: something that the trace lacks
 
 
@@ -49,13 +50,17 @@ def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:
 
 
 def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
-    its = device_graph(with_waits(rank_columns(run, rank)))
+    tables = rank_columns(run, rank)
+    its = device_graph(with_waits(tables))
+    starts = explained(its, _SOON_NS)["start"]
+    made.starts += sum(starts.values()) - starts["first"]
+    made.explained += sum(starts.values()) - starts["first"] - starts["unexplained"]
     time, _ = on_run_clock(
         its.node_time_ns, np.full(its.node_time_ns.size, rank), matched(run).clock
     )
     nodes = made.nodes(time, np.full(time.size, rank))
-    start, end = _kernels(run, its, rank)
-    kernel = _of_calls(run, made, rank, rows)
+    start, end = (_kernels(its, tables, kind) for kind in (_START, _END))
+    kernel = _of_calls(run, made, tables, rows)
     made.started[rows], made.ended[rows] = nodes[start[kernel]], nodes[end[kernel]]
     communicates = np.zeros(time.size, dtype=np.bool_)
     communicates[start[kernel]] = True
@@ -66,7 +71,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     kind[still] = DEVICE
     kind[(its.edge_kind == EDGES.index("call")) & ~its.edge_binds] = WAIT
     kept = ~(is_run & communicates[its.edge_from])
-    segment = _segments(run, made, rank, rows, time, its)
+    segment = _segments(made, rows, _launched(run, rank, tables, time, its), its)
     for each in np.unique(kind[kept]).tolist():
         which = kept & (kind == each)
         made.edges(
@@ -77,61 +82,60 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
             segment[which] if each in (HOST, DEVICE, COPY) else None,
         )
     _begin(run, made, rank, rows, nodes, its)
-    _end_steps(run, made, rank, nodes, its)
+    _end_steps(made, tables, nodes, its)
 
 
-def _kernels(run: Measures, its: DeviceGraph, rank: int) -> tuple[Int64, Int64]:
-    """The nodes where each of a rank's kernels starts and ends."""
-    count = int((run.kernels["rank"] == rank).sum())
-    found = []
-    for kind in (_START, _END):
-        node: Int64 = np.full(count, -1)
-        at = np.flatnonzero((its.node_kind == kind) & (its.node_table == 0))
-        node[its.node_row[at]] = at
-        found.append(node)
-    return found[0], found[1]
+def _kernels(its: DeviceGraph, tables: Mapping[str, Columns], kind: int) -> Int64:
+    """The nodes where each of a rank's kernels starts, or ends."""
+    node: Int64 = np.full(numbers(tables["kernels"], "start_ns").size, -1)
+    at = np.flatnonzero((its.node_kind == kind) & (its.node_table == 0))
+    node[its.node_row[at]] = at
+    return node
 
 
-def _of_calls(run: Measures, made: Builder, rank: int, rows: Int64) -> Int64:
+def _of_calls(run: Measures, made: Builder, tables: Mapping[str, Columns], rows: Int64) -> Int64:
     """The kernel of each call, from 0 among its rank's: of its device and stream, at its start."""
-    kernels = run.kernels[run.kernels["rank"] == rank]
-    number = {key: at for at, key in enumerate(_keys(kernels))}
-    found = [number.get(key, -1) for key in _keys(run.collectives.iloc[made.calls.row[rows]])]
-    if -1 in found:
-        raise CannotLook("an operation that is no kernel, as of a copy engine")
-    return np.asarray(found, dtype=np.int64)
+    kernels, calls = tables["kernels"], run.collectives.iloc[made.calls.row[rows]]
+    device = strings(kernels, "device")
+    number = {name: code for code, name in enumerate(device.names)}
+    called = calls["device"].astype(object).map(number).fillna(-1).to_numpy(np.int64)
+    places = (
+        np.concatenate((device.codes, called)),
+        np.append(numbers(kernels, "stream"), integers(calls["stream"])),
+    )
+    count = device.codes.size
+    place = codes(*places)
+    start_ns = numbers(kernels, "start_ns")
+    begun_ns = integers(calls["start_ns"])
+    found = Moments(place[:count], start_ns).last(place[count:], begun_ns)
+    if (np.append(start_ns, NULL)[found] != begun_ns).any():
+        raise CannotLook("needs the kernel of each operation, which one of a copy engine lacks")
+    return found
 
 
-def _keys(table: pd.DataFrame) -> Iterable[tuple[str, int, int]]:
-    """What tells a rank's kernels apart: device, stream, start."""
-    device, stream = table["device"].astype(str).tolist(), table["stream"].tolist()
-    return zip(device, stream, table["start_ns"].tolist(), strict=True)
-
-
-def _segments(
-    run: Measures, made: Builder, rank: int, rows: Int64, time: Int64, its: DeviceGraph
-) -> Int64:
+def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph) -> Int64:
     """The call that each edge comes before, in the order in which the host launched all.
 
     Not in that of the device: what runs while another call waits is elsewhere on every rank.
     """
     calls = made.calls
-    at = _launched(run, rank, time, its)
     on_host = np.isin(_KINDS[its.edge_kind], (HOST,))
     starts = its.node_kind == _START
-    moment = np.where(on_host | starts[its.edge_to], at[its.edge_to], at[its.edge_from])
+    moment = np.where(on_host | starts[its.edge_to], launched[its.edge_to], launched[its.edge_from])
     order = np.lexsort((calls.start_ns[rows], calls.launch_ns[rows]))
     following = np.searchsorted(calls.launch_ns[rows][order], moment, side="left")
     answer: Int64 = np.append(rows[order], -1)[following]
     return answer
 
 
-def _launched(run: Measures, rank: int, time: Int64, its: DeviceGraph) -> Int64:
+def _launched(
+    run: Measures, rank: int, tables: Mapping[str, Columns], time: Int64, its: DeviceGraph
+) -> Int64:
     """When what starts at a node was launched, as far as is known; of others their time."""
     at: Int64 = time.copy()
     clock = matched(run).clock
-    for number, table in enumerate((run.kernels, run.copies)):
-        launch = integers(table.loc[table["rank"] == rank, "launch_ns"])
+    for number, table in enumerate(("kernels", "copies")):
+        launch = numbers(tables[table], "launch_ns").copy()
         known = launch != NULL
         launch[known] = on_run_clock(launch[known], np.full(int(known.sum()), rank), clock)[0]
         nodes = np.flatnonzero((its.node_kind == _START) & (its.node_table == number))
@@ -157,11 +161,13 @@ def _begin(
     made.edges(HOST, made.nodes(begin, each), nodes[first], lag, call)
 
 
-def _end_steps(run: Measures, made: Builder, rank: int, nodes: Int64, its: DeviceGraph) -> None:
+def _end_steps(
+    made: Builder, tables: Mapping[str, Columns], nodes: Int64, its: DeviceGraph
+) -> None:
     """A step is over when all is done that its host launched in it."""
     ends = np.flatnonzero((its.node_kind == _END) & (its.node_table < 2))
-    for number, table in enumerate((run.kernels, run.copies)):
-        step = integers(table.loc[table["rank"] == rank, "step"])
+    for number, table in enumerate(("kernels", "copies")):
+        step = numbers(tables[table], "step")
         at = ends[its.node_table[ends] == number]
         known: Bool = step[its.node_row[at]] >= 0
         made.end_steps(nodes[at[known]], step[its.node_row[at]][known])

@@ -32,7 +32,8 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     used, at_gap = np.unique(gap[waited], return_inverse=True)
     # What its thread waited for was done when that ran on, however late gloo notes it.
     ended_ns = mine.end_ns.copy()
-    ended_ns[waited] = np.minimum(ended_ns, np.maximum(gaps.end_ns[gap], mine.start_ns))[waited]
+    woken_ns = np.maximum(gaps.end_ns[gap[waited]], mine.start_ns[waited])
+    ended_ns[waited] = np.minimum(ended_ns[waited], woken_ns)
     resume_ns = gaps.start_ns[used].copy()
     np.maximum.at(resume_ns, at_gap, ended_ns[waited])
     resume_ns = np.minimum(resume_ns, np.maximum(gaps.end_ns, gaps.start_ns)[used])
@@ -84,13 +85,14 @@ def _start(
 ) -> None:
     """From the call to the start; and from the operation before it on gloo's thread."""
     dispatch = mine.start_ns - mine.launch_ns
-    usual = int(np.median(dispatch))
     order = np.lexsort((mine.start_ns, mine.worker))
     before, after = order[:-1], order[1:]
     queued = mine.worker[before] == mine.worker[after]
     queued &= mine.start_ns[after] >= ended_ns[before]
     queued &= ended_ns[before] > mine.launch_ns[after]
     lag = dispatch.copy()
+    alone = np.delete(dispatch, after[queued])
+    usual = int(np.median(alone if alone.size else dispatch))
     lag[after[queued]] = np.minimum(usual, dispatch[after[queued]])
     made.edges(LAUNCH, called, started, lag)
     made.edges(QUEUE, ended[before[queued]], started[after[queued]])

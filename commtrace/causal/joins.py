@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import NULL, Bool, Float64, Int64
 from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
 
@@ -19,6 +19,7 @@ __all__ = ["Gaps", "Joins", "joins"]
 
 _LIKELY = 0.05  # of a gap where the end would lie by chance
 _SHORT_BEHIND = 12  # gaps between a wait and the noted end: what the thread ran meanwhile
+_WAKES = 0.05  # of a wait, until its thread has woken up
 _LATE_NS = 100_000  # what waking up takes at least, by the resolution of a scheduler
 
 
@@ -39,7 +40,9 @@ class Gaps:
         order = np.lexsort((start_ns, place))
         place, start_ns, end_ns = place[order], start_ns[order], end_ns[order]
         gap = Moments(place, start_ns).last(at, called_ns)
-        inside = (gap >= 0) & (called_ns < end_ns[gap]) & (called_ns > start_ns[gap])
+        known = gap >= 0
+        gap, at, called_ns = gap[known], at[known], called_ns[known]
+        inside = (called_ns < end_ns[gap]) & (called_ns > start_ns[gap])
         places = np.concatenate((place, at[inside]))
         starts = np.concatenate((start_ns, called_ns[inside]))
         ends = np.concatenate((end_ns, end_ns[gap[inside]]))
@@ -85,8 +88,25 @@ def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
     blocks = at_call & (
         (calls.asynchronous == 0) | (calls.is_p2p & (gaps.end_ns[own] >= calls.end_ns))
     )
+    found = np.where(_others_wait(calls, gaps, found), -1, found)
     gap = np.where(_vote(calls.kind, odds, found >= 0), found, -1)
     return Joins(np.where(blocks, np.where(found >= 0, found, own), gap))
+
+
+def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:
+    """Whether an asynchronous call ended while its thread waited for one that blocks.
+
+    Not where the thread still waited when that one was done.
+    """
+    until = np.full(gaps.start_ns.size, NULL)
+    blocks = (found >= 0) & (calls.asynchronous == 0)
+    np.maximum.at(until, found[blocks], calls.end_ns[blocks])
+    length = gaps.end_ns - gaps.start_ns
+    soon = until + np.maximum(_LATE_NS, (_WAKES * length).astype(np.int64))
+    ends = np.minimum(calls.end_ns, gaps.end_ns[found])
+    during: Bool = (calls.asynchronous == 1) & (found >= 0) & (until[found] != NULL)
+    done: Bool = ends <= soon[found]
+    return np.logical_and(during, done)
 
 
 def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:

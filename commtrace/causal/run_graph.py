@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["RunGraph", "run_graph"]
 
 _PARTS = 10  # of a run without steps
+_CUT = 0.1  # of a step
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +36,11 @@ class RunGraph:
     all were there whom it needs, which calls of an operation may share, and when it was done.
     ``rank`` is each node's, -1 of a meeting. ``steps`` are numbers, ``ends`` has for each the
     nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
-    last rank. ``segment`` is, of edges of the kinds in OWN, the call whose segment it is part of,
+    last rank, ``over_ns`` when the last was over: its end is that of its last joint operation.
+    ``segment`` is, of edges of the kinds in OWN, the call whose segment it is part of,
     the next of its rank; -1 behind the last. ``operation`` is the code of the column ``op``
-    that an edge is of, -1 for a rank's own.
+    that an edge is of, -1 for a rank's own. ``explained`` is the share of starts on GPUs that
+    follow what an edge says they waited for; 1 without GPUs.
     """
 
     graph: Graph
@@ -49,8 +52,10 @@ class RunGraph:
     steps: tuple[int, ...]
     ends: tuple[Int64, ...]
     begin_ns: int
+    over_ns: int
     segment: Int64
     operation: Int64
+    explained: float
 
     @cached_property
     def end_ns(self) -> Int64:
@@ -70,6 +75,11 @@ class RunGraph:
     def transfer_ns(self) -> Int64:
         """How long each call took once all were there."""
         return self.graph.time_ns[self.ended] - self.graph.time_ns[self.met]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether much of the last step lies behind its last joint operation."""
+        return self.over_ns - int(self.end_ns[-1]) > _CUT * float(np.median(self.step_ns))
 
     @property
     def step_ns(self) -> Int64:
@@ -99,7 +109,7 @@ def run_graph(run: Measures) -> RunGraph:
     met = _meet(made, mine)
     made.edges(TRANSFER, met, made.ended)
     graph, segment = made.graph()
-    numbers, ends = _ends(made, graph)
+    numbers, ends, over_ns = _ends(made, graph)
     return RunGraph(
         graph,
         mine,
@@ -110,8 +120,10 @@ def run_graph(run: Measures) -> RunGraph:
         numbers,
         ends,
         _begin(run, mine),
+        over_ns,
         segment,
         _operation(run, mine, graph, made),
+        made.explained / made.starts if made.starts else 1.0,
     )
 
 
@@ -159,18 +171,23 @@ def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> Int64
     return np.where(code[graph.target] >= 0, code[graph.target], code[graph.source])
 
 
-def _ends(made: Builder, graph: Graph) -> tuple[tuple[int, ...], tuple[Int64, ...]]:
-    """The nodes that each step ends with; of the last one, or without steps, joint operations."""
+def _ends(made: Builder, graph: Graph) -> tuple[tuple[int, ...], tuple[Int64, ...], int]:
+    """The nodes that each step ends with; of the last one, or without steps, joint operations.
+
+    And when the last one was over.
+    """
     nodes, step = made.step_ends()
     numbers = np.unique(step)
     mine, ended = made.calls, made.ended
     if numbers.size:
         inside = ended[mine.step <= numbers[-1]] if (mine.step != NULL).any() else ended
         ends = *(nodes[step == number] for number in numbers[:-1]), inside
-        return tuple(numbers.tolist()), ends
+        over = graph.time_ns[nodes[step == numbers[-1]]].max()
+        return tuple(numbers.tolist()), ends, int(over)
     order = np.argsort(graph.time_ns[ended], kind="stable")
     tenths = np.array_split(order, max(min(_PARTS, order.size), 1))
-    return tuple(range(len(tenths))), tuple(ended[tenth] for tenth in tenths)
+    over = int(graph.time_ns[ended].max())
+    return tuple(range(len(tenths))), tuple(ended[tenth] for tenth in tenths), over
 
 
 def _begin(run: Measures, mine: Calls) -> int:

@@ -95,13 +95,13 @@ def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
         sums = np.bincount(in_step, weights=mine).astype(np.float64)
         median, average = others(calls.step[first], sums)
         alone = np.isnan(usual)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # no own work is nothing times any
             to_median, to_mean = (
                 _as_later(calls.taken(first), ratio)[in_step]
                 for ratio in (median / sums, average / sums)
             )
-        typical[:, part] = np.where(alone, mine * to_median, usual)
-        mean[:, part] = np.where(alone, mine * to_mean, level)
+            typical[:, part] = np.where(alone, mine * to_median, usual)
+            mean[:, part] = np.where(alone, mine * to_mean, level)
     return OwnWork(own, typical, mean, place)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Float64, Int64
+from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
 from commtrace.causal.graph import longest_way, replay
 from commtrace.causal.run_graph import run_graph
@@ -25,6 +26,7 @@ __all__ = ["Suspects", "suspects"]
 
 _OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
 _AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
+_CHANCE = 0.01
 _FEW = 8  # ranks, each of which is replayed however little it could save
 _GROWS = 1.5
 
@@ -54,8 +56,8 @@ class _Kind:
     only_idle: bool
 
 
-def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> Suspects | None:
-    """Those of the ranks ``left`` whose typical work saves most, at least so much in all.
+def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> list[Suspects]:
+    """Those of the ranks ``left`` whose typical work saves at least so much in all, the most first.
 
     On CPUs also if they are only idle as long as is typical: where processes share cores what
     they compute takes long by turns.
@@ -80,7 +82,7 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
         )
     way = _critical_edges(run, lag_ns)
     found = [_of_kind(run, left, lag_ns, least_ns, kind, way) for kind in kinds]
-    return max((one for one in found if one), key=lambda one: int(one.steps_ns.sum()), default=None)
+    return sorted((one for one in found if one), key=lambda one: -int(one.steps_ns.sum()))
 
 
 def _of_kind(
@@ -134,7 +136,24 @@ class _Search:
         size, found = len(sets[at]), (sets[at], shorter[:, at])
         if size in sizes and set(sets[at]) == set(nested[:size]):
             found = self._fewer(nested, sizes, size, enough) or found
-        return self._suspects(*found)
+        return self._first_of(*found) or self._suspects(*found)
+
+    def _first_of(self, ranks: tuple[int, ...], steps: Int64) -> Suspects | None:
+        """The one that saves most, if they save in sum and in every step what they do together.
+
+        Then none hides another: each is found by itself, on top of those before it.
+        """
+        if not set(ranks) <= set(self.asked):
+            return None
+        alone = self.alone[:, [self.asked.index(one) for one in ranks]]
+        chance = max(above_zero(each.astype(np.float64)) for each in alone.T)
+        totals = alone.sum(axis=0)
+        most = int(totals.argmax())
+        if chance * len(self.left) >= _CHANCE or totals[most] < self.least:
+            return None
+        if totals.sum() < _AS_MUCH * int(steps.sum()):
+            return None
+        return self._suspects((ranks[most],), alone[:, most])
 
     def _fewer(
         self, nested: list[int], sizes: list[int], size: int, enough: float

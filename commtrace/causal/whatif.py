@@ -12,7 +12,6 @@ import numpy as np
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.causal.builder import TRANSFER
 from commtrace.causal.cores import FULL, cores_used
-from commtrace.causal.culprits import modelled
 from commtrace.causal.edit_names import EDITS
 from commtrace.causal.edits import (
     as_measured,
@@ -24,6 +23,7 @@ from commtrace.causal.edits import (
     typical,
     without_waits,
 )
+from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import work_with
 from commtrace.comms import OPERATIONS, canonical_dtype, element_bytes
@@ -118,8 +118,7 @@ def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
     answers, lags = [], [measured]
     for text, edit in asked:
         try:
-            if not modelled(run):
-                raise CannotLook("replays of GPUs do not hold yet: not all of a host's waits show")
+            need_replay(run)
             after = edit(run, lags[-1])
             alone = int(saved(run, measured, [edit(run, measured)]).sum())
         except CannotLook as reason:

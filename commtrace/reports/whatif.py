@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from commtrace import __version__
 from commtrace.analysis import Summary
 from commtrace.causal.critical_path import CRITICAL_PATH, path_with
-from commtrace.causal.culprits import modelled
 from commtrace.causal.edit_names import EDITS
 from commtrace.causal.efficiency import EFFICIENCY, SLOWDOWN, efficiency, slowdown
+from commtrace.causal.replayable import replayable
 from commtrace.causal.whatif import EDITED, Edited, WhatIf
 from commtrace.reports import Look
 from commtrace.reports.content import critical_path, what_ran
@@ -55,7 +55,7 @@ def as_text(replayed: Replayed, look: Look = _ANY) -> str:
         table(console, _edits(answer))
         for edited in answer.edits:
             say(console, _sentence(edited, answer), "- ", "  ")
-    elif modelled(replayed.measures):
+    elif replayable(replayed.measures):
         table(console, _slowdown(replayed.measures))
         table(console, _efficiency(replayed.measures))
     of = "of a step, in the mean" if answer.steps else "of the run"
@@ -116,8 +116,8 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
             f"No trace file for {numbered('rank', missing)}: the others wait for them as measured, "
             "and savings are bounds."
         )
-    if not modelled(replayed.measures):
-        yield "Not all waits of a GPU's host are in a trace: the others count as host below."
+    if not replayable(replayed.measures):
+        yield "Too few waits of the GPUs and their hosts show: the others count as host below."
 
 
 def _edits(answer: WhatIf) -> Section:

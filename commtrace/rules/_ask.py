@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commtrace import config
-from commtrace.causal.compared import among_those_there
 from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Note, Verdict
 from commtrace.errors import UsageError
 from commtrace.metrics.run.places import place
@@ -97,7 +96,7 @@ def diagnose(
             notes.append(Note("broken-rule", f"{name} was not checked: {skipped[name]}"))
     at_most = whole(run).time_ns
     held = [
-        among_those_there(replace(one, cost_ns=min(one.cost_ns, at_most)), run)
+        replace(one, cost_ns=min(one.cost_ns, at_most))
         for one in (_placed(found, run) for found in findings)
     ]
     all_broke = 0 < len(chosen) == len(notes)
@@ -125,13 +124,29 @@ _OLD_NAMES = {
     "held_up_share": ("min_step_share", 1.0),
 }
 """Names that thresholds had before 1.0: today's, and the factor to its unit."""
+_RETIRED = {
+    **dict.fromkeys(
+        ("straggler", "host-late", "device-late", "late-root", "late-sender", "late-receiver"),
+        ("min_operations",),
+    ),
+    "jitter": ("min_operations", "min_ratio"),
+}
+"""Thresholds that rules had before 1.0, and that have no meaning any more."""
 
 
 def _renamed(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A rule's thresholds by the names of today. Warns of the old ones."""
     known = {field.name for field in fields(rule_named(name))}
     today = dict(values)
-    for old in values:
+    for old in _RETIRED.get(name, ()):
+        if today.pop(old, None) is not None:
+            warnings.warn(
+                f"{name}.{old} has no meaning any more, and is ignored: the run is replayed; the "
+                "name goes with 1.0",
+                FutureWarning,
+                stacklevel=2,
+            )
+    for old in tuple(today):
         new, factor = _OLD_NAMES.get(old, (old, 1.0))
         if old in known or new not in known:
             continue

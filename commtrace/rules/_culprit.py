@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import pandas as pd
 
 from commtrace.causal.culprits import Culprit, culprits
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct
 from commtrace.units import counted, ms, numbered
 
@@ -18,7 +20,15 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.rules._rule import Rule
 
-__all__ = ["awaited", "delays"]
+__all__ = ["DEVICE", "HOST", "delays"]
+
+HOST: tuple[Cause, ...] = ("host", "loader", "checkpoint", "garbage-collection")
+"""What a host does that delays others, computing nothing."""
+DEVICE: tuple[Cause, ...] = ("compute", "copy")
+"""What a device does."""
+
+_Confidence = Literal["high", "medium", "low"]
+_LESS: dict[_Confidence, _Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 _ADVICE: dict[Cause, str] = {
     "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
@@ -42,15 +52,30 @@ _DOES: dict[Cause, str] = {
 }
 
 
-def awaited(run: Measures, min_step_share: float, kind: str) -> Iterator[Culprit]:
-    """The culprits for whom others wait mostly in operations of this kind (see AWAITED)."""
+def delays(
+    rule: Rule,
+    run: Measures,
+    min_step_share: float,
+    kind: str,
+    *,
+    who: str = "",
+    causes: Collection[Cause | None] | None = None,
+) -> Iterator[Finding]:
+    """A finding of that rule for each of the culprits that others await mostly in one kind.
+
+    ``kind`` is one of AWAITED; ``causes`` are those of the culprits, by default any. ``who``
+    is what they are in these operations. CannotLook where replays say nothing.
+    """
     for culprit in culprits(run, min_step_share).found:
-        if culprit.waits.call.size and culprit.waits.mostly == kind:
-            yield culprit
+        if not culprit.waits.call.size or culprit.waits.mostly != kind:
+            continue
+        if causes is None or culprit.cause in causes:
+            yield _finding(rule, culprit, run, who, min_step_share)
 
 
-def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share: float) -> Finding:
-    """A finding of that rule about a culprit; ``who`` names it."""
+def _finding(
+    rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share: float
+) -> Finding:
     waits = culprit.waits
     count, each = culprit.steps_ns.size, culprit.steps_ns
     place = _place(run, culprit)
@@ -62,11 +87,13 @@ def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share
         if not culprit.persistent
         else f"{delay} every step by {mean}"
     )
-    does = f", {_DOES[culprit.cause]}" if culprit.cause else ""
+    does = f", {_does(culprit.cause, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
+    whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()
+    compared = _compared(run, culprit.ranks)
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
-        summary=f"{who} {how}{does} {place}{unsure}",
+        summary=f"{whom} {how}{does} {place}{unsure}{compared}",
         ranks=culprit.ranks,
         streams=(),
         cost_ns=max(culprit.saved_ns, 0),
@@ -82,7 +109,7 @@ def delays(rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share
             if culprit.cause
             else "no single cause: look at what it does there"
         ),
-        confidence=_confidence(culprit),
+        confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
     )
 
 
@@ -97,7 +124,13 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share)
     for cause, time in culprit.parts_ns.items():
         if time > 0.05 * max(culprit.on_top_ns, 1):
-            yield Evidence(f"time {_DOES[cause]}, more than typical", time, "ns")
+            yield Evidence(f"time {_does(cause, run)}, more than typical", time, "ns")
+
+
+def _does(cause: Cause, run: Measures) -> str:
+    if cause == "host" and not run_graph(run).calls.on_cpu.any():
+        return "launching nothing"
+    return _DOES[cause]
 
 
 def _ruled_out(culprit: Culprit) -> Iterator[str]:
@@ -110,7 +143,20 @@ def _ruled_out(culprit: Culprit) -> Iterator[str]:
         yield f"every step: {counted(len(culprit.spikes), 'step')} hold most of it"
 
 
-def _confidence(culprit: Culprit) -> Literal["high", "medium", "low"]:
+def _compared(run: Measures, ranks: tuple[int, ...]) -> str:
+    """How many ranks were compared, in words, where some of those in their operations lack."""
+    world, there = run.ranks["world_size"].max(), run.collectives["rank"]
+    if pd.isna(world) or there.nunique() >= world:
+        return ""
+    its = matched(run).matches[there.isin(ranks).to_numpy()]
+    lacking = its[(its["present"] > 1) & (its["present"] < its["expected"]).fillna(False)]
+    if lacking.empty:
+        return ""
+    most = lacking.sort_values(["expected", "present"]).iloc[-1]
+    return f"; only {most['present']} of {most['expected']} ranks were compared"
+
+
+def _confidence(culprit: Culprit) -> _Confidence:
     if culprit.doubt:
         return "low"
     return "high" if culprit.p_value < 1e-3 or culprit.spikes else "medium"

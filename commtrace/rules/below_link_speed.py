@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.causal.delays import felt_ns
+from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import hidden, served, streams
 from commtrace.metrics.run.joined_rows import several_ranks
@@ -68,15 +69,17 @@ class BelowLinkSpeed(Rule):
         for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
             if float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s:
                 expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
-                cost = felt_ns(some, (some["transfer_ns"] - expected).clip(lower=0), run)
-                if worth_reporting(cost, run, self.min_step_share):
-                    found.append((len(some), (some, expected, cost)))
+                less = (some["transfer_ns"] - expected).clip(lower=0)
+                estimate = felt_ns(some, less, run)
+                gain = of_transfers(run, some, less, estimate, self.min_step_share)
+                if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                    found.append((len(some), (some, expected, gain)))
         which = "of one kind in one group"
-        for slow, expected, cost in enough(found, self.min_count, "operation", which):
-            yield self._finding(slow, expected, cost, link, run)
+        for slow, expected, gain in enough(found, self.min_count, "operation", which):
+            yield self._finding(slow, expected, gain, link, run)
 
     def _finding(
-        self, some: pd.DataFrame, expected: pd.Series[Any], cost: int, link: Link, run: Measures
+        self, some: pd.DataFrame, expected: pd.Series[Any], gain: Saving, link: Link, run: Measures
     ) -> Finding:
         busbw, share = float(some["busbw_gb_s"].median()), float(some["hidden"].median())
         alone = share < 0.1
@@ -88,11 +91,14 @@ class BelowLinkSpeed(Rule):
                 f"{link.usual_gb_s:.3g} GB/s that {link.name} usually reaches"
             ),
             streams=streams(some, run),
-            cost_ns=cost,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("bus bandwidth", busbw, "GB/s", self.max_share * link.usual_gb_s),
                 Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
                 Evidence("of it under compute", 100 * share, "%"),
+                *gain.evidence,
             ),
             ruled_out=(
                 "skew: only the time after the last rank's arrival counts",

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import pandas as pd
+
+from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
@@ -59,11 +62,13 @@ class ByteInflation(Rule):
                 "whether they move too many bytes is unknown"
             )
         for pair in found:
-            cost = _cost_ns(pair)
-            if pair.inflation >= self.inflation and worth_reporting(cost, run, self.min_step_share):
-                yield self._finding(pair, cost)
+            if pair.inflation < self.inflation:
+                continue
+            gain = _gain(run, pair, self.min_step_share)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                yield self._finding(pair, gain)
 
-    def _finding(self, pair: Pair, cost_ns: int) -> Finding:
+    def _finding(self, pair: Pair, gain: Saving) -> Finding:
         assert pair.tensor_bytes
         n, count = pair.group_size, len(pair.times)
         time = float(pair.times["time"].median())
@@ -76,12 +81,15 @@ class ByteInflation(Rule):
                 f"{ms(time)}"
             ),
             streams=pair.streams,
-            cost_ns=cost_ns,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("bytes moved by bytes needed", pair.inflation, "x", self.inflation),
                 Evidence("sent by each rank, each time", sent / 1e6, "MB"),
                 Evidence("needed", sent / pair.inflation / 1e6, "MB"),
                 Evidence(f"time of the pair, median of {count}", time / 1e6, "ms"),
+                *gain.evidence,
             ),
             ruled_out=(
                 f"another tensor: {mb(pair.tensor_bytes)} are summed beside it, as often",
@@ -118,7 +126,12 @@ def _pair(output: int) -> Measures:
     return run.trace()
 
 
-def _cost_ns(pair: Pair) -> int:
-    """The share of the operations' time that the needless bytes have."""
-    moving = pair.times["first"] + pair.times["second"]
-    return round(float(moving.sum()) * (1 - 1 / pair.inflation))
+def _gain(run: Measures, pair: Pair, min_step_share: float) -> Saving:
+    """What is saved without the share of the operations' time that the needless bytes have."""
+    halves = [
+        pair.times[[number, half]].set_axis(["operation", "time"], axis=1)
+        for number, half in (("operation", "first"), ("operation_second", "second"))
+    ]
+    each = pd.concat(halves)
+    less = each["time"] * (1 - 1 / pair.inflation)
+    return of_transfers(run, each, less, float(less.sum()), min_step_share)

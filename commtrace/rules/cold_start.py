@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.waits import matched
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _KIND = ["op", "dtype", "size_bytes", "members"]
+_MOSTLY = 0.8  # of what is saved
 _PAIRS = 1 << 20  # more than any rank
 _FIRST_SEQ = 1  # counters begin at 0 or at 1
 
@@ -74,14 +76,25 @@ class ColdStart(Rule):
             usual = max(float(later["time_ns"].median()), 1.0) if len(later) else 0.0
             longest = float(later["time_ns"].max()) if len(later) else 0.0
             cold = first[first["time_ns"] > max(self.slower * usual, longest)]
-            cost = wall_ns(cold["last_end_ns"], cold["time_ns"] - usual)
-            if len(cold) and worth_reporting(cost, run, self.min_step_share):
-                found.append((len(later), (cold, later, usual, cost)))
+            if cold.empty:
+                continue
+            gain = self._gain(run, cold, later, usual)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                found.append((len(later), (cold, later, usual, gain)))
         for one in enough(found, self.others, "later operation", "of the same kind"):
             yield self._finding(run, *one)
 
+    def _gain(self, run: Measures, cold: pd.DataFrame, later: pd.DataFrame, usual: float) -> Saving:
+        """What is saved if the first took as long as usual."""
+        more = cold["time_ns"] - usual
+        estimate = wall_ns(cold["last_end_ns"], more)
+        less = cold["transfer_ns"] - later["transfer_ns"].median()
+        if less.sum() < _MOSTLY * more.sum():
+            return Saving(estimate, why="knows nothing of the host's call, which took most of it")
+        return of_transfers(run, cold.reset_index(), less, estimate, self.min_step_share)
+
     def _finding(
-        self, run: Measures, cold: pd.DataFrame, later: pd.DataFrame, usual: float, cost_ns: int
+        self, run: Measures, cold: pd.DataFrame, later: pd.DataFrame, usual: float, gain: Saving
     ) -> Finding:
         op = str(cold["op"].iloc[0])
         time = float(cold["time_ns"].median())
@@ -95,11 +108,14 @@ class ColdStart(Rule):
                 f"the first {op} of {groups} takes {ms(time)}, {time / usual:.3g}x the usual "
                 f"{ms(usual)}"
             ),
-            cost_ns=cost_ns,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("first by median of the later", time / usual, "x", self.slower),
                 Evidence("slowest of the later", float(later["time_ns"].max()) / 1e6, "ms"),
                 Evidence("later ones compared with", len(later), "operations", self.others),
+                *gain.evidence,
             ),
             ruled_out=(
                 "late ranks: the shortest of the ranks' calls counts, and transfer after the last",

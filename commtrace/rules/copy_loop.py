@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.rank_edits import copying_within, launching_within, not_blocking
+from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
@@ -70,10 +72,32 @@ class CopyLoop(Rule):
             if one.count >= self.min_copies
             and worth_reporting(one.cost_ns, run, self.min_step_share)
         ]
-        if worth:
-            worst = max(worth, key=lambda one: one.cost_ns)
+        if not worth:
+            return
+        worst = max(worth, key=lambda one: one.cost_ns)
+        gain = saving(run, self._at_once(run, worth), worst.cost_ns, self.min_step_share)
+        if worth_reporting(gain.cost_ns, run, self.min_step_share):
             ranks = tuple(sorted({one.line.rank for one in worth}))
-            yield replace(self._finding(worst, run), ranks=ranks)
+            yield replace(self._finding(worst, gain, run), ranks=ranks)
+
+    def _at_once(self, run: Measures, found: list[_Stalls]) -> Edit:
+        """Only the last copy of a device is left, with the host's wait and work for it."""
+
+        def edit(lag_ns: Int64) -> Int64:
+            for its in found:
+                line, copies = its.line, np.flatnonzero(its.copies)[:-1]
+                done_ns = np.concatenate((line.start_ns[copies], line.end_ns[copies]))
+                soon_ns = round(1e3 * self.max_stall_us)
+                lag_ns = not_blocking(run, line.rank, done_ns, soon_ns, lag_ns)
+                none: Float64 = np.zeros(copies.size)
+                lag_ns = copying_within(run, line.rank, line.start_ns[copies], none, lag_ns)
+                late = np.isin(line.start_ns, its.end_ns)
+                for which, most_ns in ((line.with_host, 0.0), (~line.with_host, its.usual_ns)):
+                    launch_ns = line.launch_ns[late & which]
+                    lag_ns = launching_within(run, line.rank, launch_ns, round(most_ns), lag_ns)
+            return lag_ns
+
+        return edit
 
     def _copies(self, line: Timeline, run: Measures) -> Bool:
         """The small copies, but those of a collective on the host, which gloo makes."""
@@ -94,13 +118,13 @@ class CopyLoop(Rule):
         stalling = copies & (beside | np.concatenate((beside[1:], [False])))
         return _Stalls(line, stalling, begin, end, int(idle.sum()), int(kept.sum()), usual)
 
-    def _finding(self, found: _Stalls, run: Measures) -> Finding:
+    def _finding(self, found: _Stalls, gain: Saving, run: Measures) -> Finding:
         line, kinds = found.line, {str(kind) for kind in found.line.kind[found.copies]}
         sizes = line.size_bytes[found.copies]
         size = mb(np.median(sizes)) + ("" if sizes.min() == sizes.max() else " (median)")
         way = " and ".join(_WAY[kind] for kind in sorted(kinds)) + " the host"
         each, least = found.idle_ns / found.count, self.min_copies
-        share = share_pct(found.cost_ns, run)
+        share = share_pct(gain.cost_ns, run)
         return self.finding(
             (found.begin_ns, found.end_ns),
             summary=(
@@ -109,13 +133,16 @@ class CopyLoop(Rule):
             ),
             ranks=(line.rank,),
             streams=tuple(sorted({int(stream) for stream in line.stream[found.copies]})),
-            cost_ns=found.cost_ns,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("copies with idle time beside them", found.count, "copies", least),
                 Evidence("largest of them", float(sizes.max()), "bytes", self.max_bytes),
                 Evidence("idle beside them", found.idle_ns, "ns"),
                 Evidence("usual gap before other work", found.usual_ns, "ns"),
                 Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
+                *gain.evidence,
             ),
             ruled_out=(
                 "work that had been launched: only what was launched after the copy is counted",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.causal.delays import felt_ns
+from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import spoken
@@ -93,9 +94,9 @@ class DegradedLink(Rule):
         if not (separate and ratio >= self.min_ratio):
             return
         slower = (after["transfer_ns"] - base[after.index]).clip(lower=0)
-        cost = felt_ns(after, slower, run)
+        gain = of_transfers(run, after, slower, felt_ns(after, slower, run), self.min_step_share)
         more_compute = float(after["hidden"].median() - before["hidden"].median())
-        if more_compute > 0.2 or not worth_reporting(cost, run, self.min_step_share):
+        if more_compute > 0.2 or not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
         since = int(after["first_arrival_ns"].iloc[0])
         yield self.finding(
@@ -106,11 +107,14 @@ class DegradedLink(Rule):
                 f"{ratio:.2f} times as long as before ({len(before)} before, {len(after)} after)"
             ),
             streams=streams(after, run),
-            cost_ns=cost,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("transfers after against before", ratio, "x", self.min_ratio),
                 Evidence("chance of that by noise", chance, "probability", self.max_chance),
                 Evidence("operations slowed", len(after), "operations"),
+                *gain.evidence,
             ),
             ruled_out=(
                 "sizes: each operation is compared with its own kind and size",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.run.detours import Detour, Hops, detours
@@ -62,10 +63,13 @@ class DetourBeatsDirect(Rule):
                 best = max(detours(pair, hops), key=lambda way: way.gb_s)
                 cost = round(total(pair.busy) - pair.size_bytes / max(best.gb_s, 1e-9))
                 faster = best.gb_s >= self.min_ratio * pair.at_most_gb_s
-                if faster and worth_reporting(cost, run, self.min_step_share):
-                    yield self._finding(pair, best, cost, hops)
+                if not (faster and worth_reporting(cost, run, self.min_step_share)):
+                    continue
+                gain = of_copies(run, [(pair.copies, best.gb_s)], cost, self.min_step_share)
+                if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                    yield self._finding(pair, best, gain, hops)
 
-    def _finding(self, pair: DevicePair, best: Detour, cost: int, hops: Hops) -> Finding:
+    def _finding(self, pair: DevicePair, best: Detour, gain: Saving, hops: Hops) -> Finding:
         link = named(pair.source, pair.destination, hops.run)
         relay = _possible_relay(pair, best, hops)
         return self.finding(
@@ -77,13 +81,16 @@ class DetourBeatsDirect(Rule):
             ),
             ranks=(pair.rank,),
             streams=tuple(sorted({int(stream) for stream in pair.copies["stream"]})),
-            cost_ns=cost,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("direct bandwidth", pair.gb_s, "GB/s"),
                 Evidence(f"over {best.over}, in chunks", best.gb_s, "GB/s"),
                 Evidence(f"over {best.over}, one tensor at a time", best.whole_gb_s, "GB/s"),
                 Evidence("ratio", best.gb_s / pair.gb_s, "x", self.min_ratio),
                 *relay[0],
+                *gain.evidence,
             ),
             ruled_out=_ruled_out(pair, best),
             advice=_advice(pair, best) + relay[1],

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.causal.awaited import rooted
-from commtrace.causal.lateness import chance
-from commtrace.diagnosis import Evidence, Finding, enough
+from commtrace.causal.chance import at_least
+from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import total, union
+from commtrace.metrics.run.joined_rows import joined_rows
+from commtrace.metrics.run.waits import TO_ROOT
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-_TO_ROOT = ("reduce", "gather")
 _SIGNIFICANT = 0.05
 
 
@@ -46,21 +46,20 @@ class EarlyRoot(Rule):
         later ones, after the first came, is not counted.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("straggler", "exposed-communication")
+    explains: ClassVar[tuple[str, ...]] = ("straggler", "jitter", "exposed-communication")
 
     min_operations: int = 10
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per communicator and root."""
-        rows = rooted(run, _TO_ROOT, self.min_operations)
-        roots = rows[rows["rank"] == rows["root"]]
+        roots = _at_root(run, self.min_operations)
         keys = roots.groupby(["communicator", "root"], observed=True, dropna=False)
         found = []
         for _, mine in keys:
             early = mine[mine["wait_ns"] > 0]
             fair = float((1 / mine["present"]).mean())
-            p_value = min(chance(len(early), len(mine), fair) * keys.ngroups, 1.0)
+            p_value = min(at_least(len(early), len(mine), fair) * keys.ngroups, 1.0)
             few = len(mine) < self.min_operations and len(early) > fair * len(mine)
             sure = few or p_value <= _SIGNIFICANT
             if sure and worth_reporting(_cost_ns(early), run, self.min_step_share):
@@ -115,3 +114,14 @@ def _run(arrivals_us: tuple[float, ...]) -> Measures:
 def _cost_ns(early: pd.DataFrame) -> int:
     start = early["arrival_ns"].to_numpy()
     return total(union(start, start + early["wait_ns"].to_numpy()))
+
+
+def _at_root(run: Measures, min_operations: int) -> pd.DataFrame:
+    """The roots' rows of operations whose root is known; CannotLook if there are too few."""
+    rows = joined_rows(run)
+    rows = rows[rows["op"].isin(TO_ROOT) & (rows["present"] > 1) & rows["skew_ns"].notna()]
+    rows = rows[rows["root"].notna()]
+    if (count := rows["operation"].nunique()) < min_operations:
+        which = f"({' or '.join(TO_ROOT)}) matched and with a known root"
+        raise too_few(count, "operation", min_operations, which)
+    return rows[rows["rank"] == rows["root"]]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
@@ -61,12 +62,14 @@ class EmulatedOperation(Rule):
             if native and moved and moved > native:
                 ran = _operations(run, rows, emulated)
                 times = ran["transfer_ns"].astype("float64")
-                cost = wall_ns(ran["last_end_ns"], times * (1 - native / moved))
-                if worth_reporting(cost, run, self.min_step_share):
-                    yield self._finding(emulated, times, moved / native, cost)
+                less = times * (1 - native / moved)
+                estimate = wall_ns(ran["last_end_ns"], less)
+                gain = of_transfers(run, ran, less, estimate, self.min_step_share)
+                if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                    yield self._finding(emulated, times, moved / native, gain)
 
     def _finding(
-        self, rows: pd.DataFrame, times: pd.Series[Any], excess: float, cost_ns: int
+        self, rows: pd.DataFrame, times: pd.Series[Any], excess: float, gain: Saving
     ) -> Finding:
         op, executed = str(rows["op"].iloc[0]), str(rows["executed"].iloc[0])
         time = float(times.median())
@@ -76,11 +79,14 @@ class EmulatedOperation(Rule):
                 f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in "
                 f"{counted(len(times), 'operation')} of {ms(time)}"
             ),
-            cost_ns=cost_ns,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("bytes moved by those of a native operation", excess, "x", 1.0),
                 Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
                 Evidence("a native one, by its bytes", time / excess / 1e6, "ms"),
+                *gain.evidence,
             ),
             ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
             advice=(

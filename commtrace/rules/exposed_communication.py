@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import Int64
 from commtrace.causal.cores import FULL, cores_used
-from commtrace.causal.culprits import culprits, modelled
+from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, without_waits
+from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
@@ -45,13 +47,15 @@ class ExposedCommunication(Rule):
     What to do
         Call with ``async_op=True`` and wait where the result is used; start the reduction of each
         bucket as its gradients are ready; prefetch the next layer's parameters. The potential
-        saving is the smaller of exposed communication and independent compute. Where calls run
-        asynchronously already, what is left comes after the last compute (buckets of other sizes,
-        fewer bytes), or the host launches that compute too late (launch-gap).
+        saving is that of the run replayed without these waits, at most the smaller of the two
+        times. Where calls run asynchronously already, what is left comes after the last compute
+        (buckets of other sizes, fewer bytes), or the host launches that compute too late
+        (launch-gap).
 
     Blind spots
         Whether the compute is independent: a trace does not show which result it needs, and
-        compute that needs it cannot hide it. Exposed time includes waiting for late ranks.
+        compute that needs it cannot hide it. Where the run cannot be replayed (see straggler),
+        exposed time includes waiting for late ranks and hosts.
         Without recorded shapes calls count as asynchronous if compute launched later runs
         beside them.
     """
@@ -67,7 +71,7 @@ class ExposedCommunication(Rule):
             raise CannotLook("needs a device with both communication and compute")
         gain = float(found["gain_ns"].median())
         on_top = None
-        if modelled(run) and worth_reporting(gain, run, self.min_step_share):
+        if replayable(run) and worth_reporting(gain, run, self.min_step_share):
             gain, on_top = _replayed(run, gain, self.min_step_share)
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
@@ -146,13 +150,20 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
             "needs idle CPU cores: operators and transfers fill "
             f"{min(100 * used, 100):.0f} % of them, so that overlapping would save nothing"
         )
-    lag = culprits(run, min_step_share).lag_ns
     every = np.ones(run_graph(run).calls.rank.size, np.bool_)
     alone, on_top = (
         max(min(float(saved(run, its, [without_waits(run, every, its)]).sum()), gain), 0.0)
-        for its in (as_measured(run), lag)
+        for its in (as_measured(run), _mended(run, min_step_share))
     )
     return alone, round(on_top)
+
+
+def _mended(run: Measures, min_step_share: float) -> Int64:
+    """The lags with late ranks mended; of one rank, which has nobody to be late for, all."""
+    try:
+        return culprits(run, min_step_share).lag_ns
+    except CannotLook:
+        return as_measured(run)
 
 
 def _exposed_ns(run: Measures) -> float:

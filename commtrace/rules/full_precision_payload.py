@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
@@ -62,10 +63,14 @@ class FullPrecisionPayload(Rule):
             raise CannotLook("needs kernels whose names show the precision of the model's compute")
         known = served(run)
         exposed = 1 - known["operation"].map(hidden(run))
-        gain = _gain_ns(known) * exposed
+        less = _gain_ns(known)
         full = (known["dtype"] == "float32") & (known["size_bytes"] >= self.min_bytes)
-        some, cost = known[full], wall_ns(known.loc[full, "last_end_ns"], gain[full])
-        if share < self.min_half_share or not worth_reporting(cost, run, self.min_step_share):
+        some = known[full]
+        estimate = wall_ns(some["last_end_ns"], (less * exposed)[full])
+        if share < self.min_half_share:
+            return
+        gain = of_transfers(run, some, less[full], estimate, self.min_step_share)
+        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
         taken = float(some["transfer_ns"].sum())
         yield self.finding(
@@ -75,14 +80,17 @@ class FullPrecisionPayload(Rule):
                 f"{'carries' if len(some) == 1 else 'carry'} "
                 f"{mb(float(some['size_bytes'].sum()))} of float32, "
                 f"while {percent(share, 1)} of the matrix kernels' time is in half precision: two "
-                f"bytes for each element would save up to {ms(cost)}"
+                f"bytes for each element would save up to {ms(gain.cost_ns)}"
             ),
             streams=streams(some, run),
-            cost_ns=cost,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("matrix kernels in half", 100 * share, "%", 100 * self.min_half_share),
                 Evidence("transfer of float32", taken / 1e6, "ms"),
                 Evidence("of it not under compute", 100 * float(exposed[full].mean()), "%"),
+                *gain.evidence,
             ),
             ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
             advice=(

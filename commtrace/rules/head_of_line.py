@@ -10,6 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.causal.cores import idle_cores_ns
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.savings import Edit, Saving, saving
+from commtrace.causal.wait_edits import unqueued
 from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import covered, subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
@@ -33,10 +37,11 @@ class HeadOfLine(Rule):
     What it detects
         Operations that were launched, and whose inputs were computed, while another operation of
         other bytes, and of another group or kind, ran on the same stream (gloo: the same thread),
-        and that started as soon as it was done. At least ``min_operations`` of them; what they
-        would save by going first is at least ``min_step_share`` of the steps' time: the time in
-        which they queued and the device computed nothing, at most the compute that follows before
-        the host calls the next operation, since only that could run beside what was in front.
+        and that started as soon as it was done. At least ``min_operations`` of them; replayed with
+        each of them before what it queued behind, which then takes longer by its time, the run is
+        shorter by at least ``min_step_share`` of the steps' time; by no more than the time in which
+        they queued and the device computed nothing, nor than the compute that follows before the
+        host calls the next operation, since only that could run beside what was in front.
 
     Why it costs time
         A stream runs one thing after the other, whether or not the second needs the first:
@@ -59,7 +64,8 @@ class HeadOfLine(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of blocked operation and kind of blocker."""
-        calls = run.collectives[run.collectives["launch_ns"].notna()]
+        calls = run.collectives.reset_index(drop=True)
+        calls = calls[calls["launch_ns"].notna()]
         if len(calls) < self.min_operations:
             raise too_few(len(calls), "operation", self.min_operations, "with a known launch")
         stuck = _stuck(calls, run)
@@ -67,14 +73,19 @@ class HeadOfLine(Rule):
         found = []
         for _, mine in stuck.groupby(kinds, observed=True, dropna=False):
             per_rank = mine.groupby("rank")
-            cost = max(_gain_ns(of_rank, run) for _, of_rank in per_rank)
-            if worth_reporting(cost, run, self.min_step_share):
-                found.append((int(per_rank.size().max()), (mine, cost)))
-        for mine, cost in enough(found, self.min_operations, "operation", "stuck behind one kind"):
-            yield self._finding(mine, cost, run)
+            estimate = max(_gain_ns(of_rank, run) for _, of_rank in per_rank)
+            if not worth_reporting(estimate, run, self.min_step_share):
+                continue
+            gain = saving(run, _first(run, mine), estimate, self.min_step_share)
+            gain = gain.at_most(estimate, run).at_most(idle_cores_ns(run), run)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                found.append((int(per_rank.size().max()), (mine, gain)))
+        for mine, gain in enough(found, self.min_operations, "operation", "stuck behind one kind"):
+            yield self._finding(mine, gain, run)
 
-    def _finding(self, stuck: pd.DataFrame, cost: int, run: Measures) -> Finding:
+    def _finding(self, stuck: pd.DataFrame, gain: Saving, run: Measures) -> Finding:
         first = stuck.iloc[0]
+        cost = gain.cost_ns
         queued = float((stuck["start_ns"] - stuck["ready_ns"]).median())
         share = share_pct(cost, run)
         wait = "waits" if len(stuck) == 1 else "wait"
@@ -89,6 +100,9 @@ class HeadOfLine(Rule):
             ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
             streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),
             cost_ns=cost,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
+            place=f"before the {first['op']}",
             evidence=(
                 Evidence(
                     "operations that were stuck", len(stuck), "operations", self.min_operations
@@ -100,6 +114,7 @@ class HeadOfLine(Rule):
                     "%",
                     100 * self.min_step_share,
                 ),
+                *gain.evidence,
             ),
             ruled_out=(
                 "inputs: the compute launched before it was done",
@@ -140,6 +155,11 @@ def _run(stream: int) -> Measures:
         run.collective(0, "all_gather", begins, 100, size=1 << 20, stream=stream, **at)
         run.kernel(0, begins + 105, 200)
     return run.trace()
+
+
+def _first(run: Measures, stuck: pd.DataFrame) -> Edit:
+    """These operations before what they queued behind."""
+    return lambda lag_ns: unqueued(run, np.isin(run_graph(run).calls.row, stuck.index), lag_ns)
 
 
 def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:

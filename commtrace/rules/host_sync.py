@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.arrays import Int64
+from commtrace.causal.rank_edits import not_blocking
+from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
@@ -73,29 +75,46 @@ class HostSync(Rule):
             enough = len(blocked) >= self.min_operations
             if enough and worth_reporting(idle, run, self.min_step_share):
                 found.append((idle, by_copy, blocked, line))
-        if found:
-            worst = max(found, key=lambda one: one[0])
-            yield self._finding(*worst, tuple(sorted({one[3].rank for one in found})), run)
+        if not found:
+            return
+        idle, by_copy, blocked, line = max(found, key=lambda one: one[0])
+        waits = [(one[3].rank, one[2]) for one in found]
+        gain = saving(run, self._unblocked(run, waits), idle, self.min_step_share)
+        if worth_reporting(gain.cost_ns, run, self.min_step_share):
+            ranks = tuple(sorted({rank for rank, _ in waits}))
+            yield self._finding(gain, by_copy, blocked, line, ranks, run)
+
+    def _unblocked(self, run: Measures, waits: list[tuple[int, Int64]]) -> Edit:
+        """Hosts, each of a rank, do not wait for what was done at these times."""
+
+        def edit(lag_ns: Int64) -> Int64:
+            for rank, done_ns in waits:
+                lag_ns = not_blocking(run, rank, done_ns, round(1e3 * self.resume_us), lag_ns)
+            return lag_ns
+
+        return edit
 
     def _finding(
         self,
-        idle: int,
+        gain: Saving,
         by_copy: int,
         blocked: Int64,
         line: Timeline,
         ranks: tuple[int, ...],
         run: Measures,
     ) -> Finding:
-        share = share_pct(idle, run)
+        share = share_pct(gain.cost_ns, run)
         return self.finding(
             (blocked, blocked),
             summary=(
                 f"rank {line.rank}'s host blocks on {counted(len(blocked), 'collective')}, and "
-                f"{line.device} is then idle for {ms(idle)}"
+                f"{line.device} is then idle: {ms(gain.cost_ns)} to save"
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),
-            cost_ns=idle,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence(
                     "collectives the host blocks on",
@@ -105,6 +124,7 @@ class HostSync(Rule):
                 ),
                 Evidence("of these with a copy to the host", by_copy, "operations"),
                 Evidence(f"idle after them, {of_time(run)}", share, "%", 100 * self.min_step_share),
+                *gain.evidence,
             ),
             ruled_out=("a slow host: it resumes when the collective is done, each time",),
             advice=(

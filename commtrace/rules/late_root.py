@@ -6,18 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.causal.awaited import Awaited, rooted, systematic
-from commtrace.causal.culprits import modelled
-from commtrace.diagnosis import Evidence, Finding
-from commtrace.rules._culprit import awaited, delays
+from commtrace.diagnosis import CannotLook, Finding
+from commtrace.metrics.run.waits import FROM_ROOT
+from commtrace.rules._culprit import delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-
-_FROM_ROOT = ("broadcast", "scatter")
 
 
 @dataclass(frozen=True)
@@ -25,10 +21,9 @@ class LateRoot(Rule):
     """The root of broadcasts or scatters arrives after everybody else.
 
     What it detects
-        A root that is the last to arrive at its broadcasts or scatters more often than one
-        in as many as there are ranks (a binomial test over at least ``min_operations`` of
-        one communicator and root), and the time between the second-latest arrival and the
-        root's is at least ``min_step_share`` of the steps' time.
+        A rank that others wait for mostly where it is the root of a broadcast or scatter, and
+        whose own work before, made as long as is typical of the others, saves at least
+        ``min_step_share`` of the steps' time when the run is replayed (see straggler).
 
     Why it costs time
         Nobody can receive what the root has not sent: all wait for it.
@@ -39,54 +34,19 @@ class LateRoot(Rule):
 
     Blind spots
         NCCL's metadata does not name the root: there the rule is skipped. A root that is
-        late because it waited elsewhere, or was let out of the operation before later than
-        others, is not blamed.
+        late because it waited elsewhere is not blamed.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    min_operations: int = 10
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per communicator and root."""
-        if modelled(run):
-            for culprit in awaited(run, self.min_step_share, "root"):
-                who = f"root {numbered('rank', culprit.ranks)}"
-                yield delays(self, culprit, run, who, self.min_step_share)
-            return
-        rows = rooted(run, _FROM_ROOT, self.min_operations)
-        at_root = rows["root"] == rows["rank"]
-        limits = self.min_operations, self.min_step_share
-        for late in systematic(rows, at_root, ["communicator", "root"], run, limits):
-            yield self._finding(late)
-
-    def _finding(self, late: Awaited) -> Finding:
-        root = late.key[1]
-        return self.finding(
-            late.waits,
-            summary=(
-                f"root rank {root} is last to {len(late.waits)} of its {late.operations} "
-                f"broadcasts or scatters, by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
-            ),
-            ranks=(root,),
-            streams=late.streams,
-            cost_ns=late.cost_ns,
-            evidence=(
-                Evidence("operations whose root was last", len(late.waits), "operations"),
-                Evidence("chance of that, corrected", late.p_value, "probability", 0.05),
-                Evidence("median lateness behind the second-latest", late.median_ns, "ns"),
-            ),
-            ruled_out=(
-                "clock error: only lateness above three times the clocks' error is counted",
-                "inherited lateness: what the root had waited elsewhere is not counted",
-            ),
-            advice=(
-                f"let rank {root} prepare what it sends earlier, or move the call after work "
-                "that does not need it"
-            ),
-            confidence="high" if late.p_value < 1e-3 else "medium",
-        )
+        """One finding per root, or per set of roots that are late together."""
+        its = run.collectives[run.collectives["op"].isin(FROM_ROOT)]
+        if len(its) and its["root"].isna().all():
+            raise CannotLook("needs to know the roots: no broadcast or scatter names its own")
+        yield from delays(self, run, self.min_step_share, "root", who="root")
 
     @staticmethod
     def bad() -> Measures:

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.causal.awaited import Awaited, sent, systematic
-from commtrace.causal.culprits import modelled
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import total, union
-from commtrace.metrics.run.joined_rows import joined_rows
+from commtrace.metrics.run.joined_rows import joined_rows, paired
 from commtrace.metrics.run.whole import whole
-from commtrace.rules._culprit import awaited, delays
+from commtrace.rules._culprit import delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import ms, numbered
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,11 +28,11 @@ class LateSender(Rule):
     """One rank's sends come later than the recvs that wait for them, or never.
 
     What it detects
-        A sender and a receiver of at least ``min_operations`` messages, where the send starts after
-        the recv in more than half of them (a binomial test, corrected for the number of pairs), and
-        the waits are at least ``min_step_share`` of the steps' time. Also, even if only one: a recv
-        that takes as long, while a sender that is recorded throughout sends fewer messages than the
-        receiver expects.
+        A rank that others wait for mostly in their recvs, and whose own work before its sends,
+        made as long as is typical of the others, saves at least ``min_step_share`` of the steps'
+        time when the run is replayed (see straggler). Also, even if only one: a recv that takes
+        as long, while a sender that is recorded throughout sends fewer messages than the receiver
+        expects.
 
     Why it costs time
         The receiver does nothing, and whoever needs what it makes of the message waits too.
@@ -51,28 +49,19 @@ class LateSender(Rule):
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    min_operations: int = 10
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per sender and receiver; one of both where each waits for the other."""
+        """One finding per sender; one of both sides where each waits for the other."""
         in_vain = _in_vain(run, self.min_step_share)
         for _, waits in in_vain.groupby("pair"):
             yield self._of_vain(waits)
-        if modelled(run):
-            for culprit in awaited(run, self.min_step_share, "send"):
-                who = f"sending {numbered('rank', culprit.ranks)}"
-                yield delays(self, culprit, run, who, self.min_step_share)
-            return
         try:
-            rows = sent(run, self.min_operations)
+            paired(run)
+            yield from delays(self, run, self.min_step_share, "send", who="sending")
         except CannotLook:
-            if len(in_vain):
-                return
-            raise
-        limits = self.min_operations, self.min_step_share
-        for late in systematic(rows, rows["op"] == "send", ["receiver", "sender"], run, limits):
-            yield self._finding(late)
+            if in_vain.empty:
+                raise
 
     def _of_vain(self, waits: pd.DataFrame) -> Finding:
         first, ranks = waits.iloc[0], tuple(sorted(waits["peer"].unique().tolist()))
@@ -103,39 +92,6 @@ class LateSender(Rule):
                 else f"find out why rank {ranks[0]} does not send: a branch on rank or data, "
                 "another order, or a wait of its own"
             ),
-        )
-
-    def _finding(self, late: Awaited) -> Finding:
-        receiver, sender = late.key
-        return self.finding(
-            late.waits,
-            summary=(
-                f"rank {receiver} waits for rank {sender}'s send in {len(late.waits)} of "
-                f"{late.operations} messages, {ms(late.median_ns)} each: {ms(late.cost_ns)} in all"
-            ),
-            ranks=(sender,),
-            streams=late.streams,
-            cost_ns=late.cost_ns,
-            evidence=(
-                Evidence(
-                    "messages whose send came last",
-                    len(late.waits),
-                    "messages",
-                    late.operations / 2,
-                ),
-                Evidence("chance of that, corrected", late.p_value, "probability", 0.05),
-                Evidence("median wait", late.median_ns, "ns"),
-            ),
-            ruled_out=(
-                "clock error: only waits above three times the clocks' error are counted",
-                "inherited lateness: what the sender had waited elsewhere is not counted",
-            ),
-            advice=(
-                f"let rank {sender} send as soon as the data is there, and rank {receiver} do "
-                "work that does not need it before it waits"
-            ),
-            confidence="high" if late.p_value < 1e-3 else "medium",
-            explained_by="pipeline-bubble",
         )
 
     @staticmethod

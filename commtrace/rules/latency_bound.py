@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from commtrace.arrays import Int64
+from commtrace.causal.edits import joined
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.savings import Edit, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.expect import Model, fit, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
@@ -19,8 +24,6 @@ from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 
@@ -88,11 +91,15 @@ class LatencyBound(Rule):
         row = _rows(small, known, latency)
         of_row = _measured(small, row, latency)
         left = (1 + of_row["bytes"] // self.bucket_bytes).clip(upper=of_row["count"])
-        joined = int((of_row["count"] - left).sum())
+        fewer = int((of_row["count"] - left).sum())
         saved = of_row["took_ns"] - left * latency - of_row["moving_ns"]
-        cost = round(float(saved[left < of_row["count"]].clip(lower=0).sum()))
+        estimate = float(saved[left < of_row["count"]].clip(lower=0).sum())
         in_rows = small[of_row["count"].to_numpy()[row] > 1]
-        if not worth_reporting(cost, run, self.min_step_share):
+        if not worth_reporting(estimate, run, self.min_step_share):
+            return
+        in_one = _joined(run, small, row, left * latency + of_row["moving_ns"])
+        gain = saving(run, in_one, estimate, self.min_step_share)
+        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
         share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
         finding = self.finding(
@@ -101,14 +108,17 @@ class LatencyBound(Rule):
                 f"{counted(len(in_rows), in_rows['op'].iloc[0])} of "
                 f"{mb(in_rows['size_bytes'].median())} each follow one another, and "
                 f"{percent(share, 1)} of their time is latency ({ms(latency)} each): "
-                f"{len(in_rows) - joined} would do"
+                f"{len(in_rows) - fewer} would do"
             ),
             streams=streams(in_rows, run),
-            cost_ns=cost,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("share of latency", 100 * share, "%", 100 * self.min_latency_share),
                 Evidence(f"latency, {origin}", latency / 1e3, "µs"),
-                Evidence("operations that could join another", joined, "operations"),
+                Evidence("operations that could join another", fewer, "operations"),
+                *gain.evidence,
             ),
             ruled_out=("order: nothing ran long enough in between to need the result",),
             advice=(
@@ -160,6 +170,24 @@ def _rows(small: pd.DataFrame, known: pd.DataFrame, latency: float) -> npt.NDArr
     pause = small["last_arrival_ns"].to_numpy()[1:] - small["last_end_ns"].to_numpy()[:-1]
     begins = (np.diff(place) > 1) | (pause > latency)
     return np.concatenate(([0], np.cumsum(begins)))[: len(small)]
+
+
+def _joined(
+    run: Measures, small: pd.DataFrame, row: npt.NDArray[np.intp], time_ns: pd.Series[float]
+) -> Edit:
+    """Each row as its last operation, which takes the time that all need together."""
+    first = np.concatenate(([True], row[1:] != row[:-1]))
+    last = np.append(first[1:], True)
+    of = small["operation"].to_numpy()
+    time = pd.Series(np.where(first & last, 0.0, time_ns.to_numpy()[row]), of)
+
+    def edit(lag_ns: Int64) -> Int64:
+        operation = run_graph(run).calls.operation
+        times = np.asarray(time.reindex(operation, fill_value=0.0), dtype=np.float64)
+        later, gone = (np.isin(operation, of[~flags]) for flags in (first, last))
+        return joined(run, later, gone, times, lag_ns)
+
+    return edit
 
 
 def _measured(small: pd.DataFrame, row: npt.NDArray[np.intp], latency: float) -> pd.DataFrame:

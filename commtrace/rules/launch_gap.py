@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.arrays import Bool, Int64
+from commtrace.causal.rank_edits import launching_within
+from commtrace.causal.savings import Edit, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
@@ -65,10 +67,21 @@ class LaunchGap(Rule):
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
         stalls = self._worth([self._stalls(line, run) for line in lines], run)
         for found, report in ((many, self._of_gaps), (stalls, self._of_stalls)):
-            if found:
-                worst = max(found, key=lambda one: one.total_ns)
-                ranks = tuple(sorted({one.line.rank for one in found}))
-                yield replace(report(worst, run), ranks=ranks)
+            if not found:
+                continue
+            worst = max(found, key=lambda one: one.total_ns)
+            gain = saving(run, _launching(run, found), worst.total_ns, self.min_step_share)
+            gain = gain.at_most(worst.total_ns, run)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                its = report(worst, run)
+                yield replace(
+                    its,
+                    ranks=tuple(sorted({one.line.rank for one in found})),
+                    cost_ns=gain.cost_ns,
+                    cost_on_top_ns=gain.on_top_ns,
+                    replayed_step_ns=gain.replayed_step_ns,
+                    evidence=(*its.evidence, *gain.evidence),
+                )
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
 
@@ -225,6 +238,11 @@ class _Idle:
         return cls(line, (line.start_ns - line.idle_ns)[found], line.start_ns[found])
 
     @property
+    def launch_ns(self) -> Int64:
+        """When the events behind them were launched."""
+        return self.line.launch_ns[np.isin(self.line.start_ns, self.end_ns)]
+
+    @property
     def idle_ns(self) -> Int64:
         """How long each is."""
         return self.end_ns - self.begin_ns
@@ -238,6 +256,17 @@ class _Idle:
     def outlasts_work(self) -> bool:
         """Whether half of them are longer than half of what the device runs."""
         return bool(np.median(self.idle_ns) > np.median(self.line.end_ns - self.line.start_ns))
+
+
+def _launching(run: Measures, found: list[_Idle]) -> Edit:
+    """What devices waited for is launched right behind the launch before it."""
+
+    def edit(lag_ns: Int64) -> Int64:
+        for idle in found:
+            lag_ns = launching_within(run, idle.line.rank, idle.launch_ns, 0, lag_ns)
+        return lag_ns
+
+    return edit
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:

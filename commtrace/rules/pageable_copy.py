@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
-from commtrace.intervals import total, union
+from commtrace.intervals import Intervals, total, union
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -45,9 +46,9 @@ class PageableCopy(Rule):
         ``non_blocking=True``. Synchronise before the host reads a result copied that way.
 
     Blind spots
-        Pinning takes time itself: do it once, not for every batch. Whether the time of the
-        copy was hidden is not measured; the host's waiting is not counted. Copies that shared
-        the PCIe with others are slower than they would be alone, pinned or not.
+        Pinning takes time itself: do it once, not for every batch. The potential saving is that
+        of all ranks that copy so: of one alone the others stay late. Copies that shared the PCIe
+        with others are slower than they would be alone, pinned or not.
     """
 
     min_bytes: int = 1_000_000
@@ -62,38 +63,46 @@ class PageableCopy(Rule):
         large = copies[(copies["size_bytes"] >= self.min_bytes) & (copies["duration_ns"] > 0)]
         large = large.assign(gb_s=large["size_bytes"].astype("float64") / large["duration_ns"])
         pageable = large[large["memory"] == "pageable"]
-        for (rank, kind), slow in pageable.groupby(["rank", "kind"], observed=True):
-            pinned = large[(large["rank"] == rank) & (large["memory"] == "pinned")]
-            gb_s, origin, confidence = _reachable(pinned, str(kind), run)
-            if gb_s > self.min_ratio * float(slow["gb_s"].median()):
-                yield from self._finding(slow, gb_s, origin, confidence, run)
+        for kind, some in pageable.groupby("kind", observed=True):
+            found = [
+                _Slow(some[some["rank"] == rank], *_reachable(large, rank, str(kind), run))
+                for rank in sorted(some["rank"].unique().tolist())
+            ]
+            slow = [one for one in found if one.gb_s > self.min_ratio * one.measured_gb_s]
+            worth = [one for one in slow if worth_reporting(one.saved_ns, run, self.min_step_share)]
+            if not worth:
+                continue
+            most_ns = max(one.saved_ns for one in worth)
+            # A program pins on all ranks or on none.
+            faster = [(one.copies, one.gb_s) for one in worth]
+            gain = of_copies(run, faster, most_ns, self.min_step_share)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                for one in worth:
+                    yield self._finding(one, gain)
 
-    def _finding(
-        self, slow: pd.DataFrame, gb_s: float, origin: str, confidence: Confidence, run: Measures
-    ) -> Iterator[Finding]:
-        start = slow["start_ns"].to_numpy()
-        end = start + slow["duration_ns"].to_numpy()
-        moved, taken = int(slow["size_bytes"].sum()), total(union(start, end))
-        cost = max(round(taken - moved / gb_s), 0)
-        if not worth_reporting(cost, run, self.min_step_share):
-            return
-        measured, kind = float(slow["gb_s"].median()), str(slow["kind"].iloc[0])
-        yield self.finding(
-            (start, end),
+    def _finding(self, its: _Slow, gain: Saving) -> Finding:
+        slow, gb_s, origin, confidence = its.copies, its.gb_s, its.origin, its.confidence
+        measured, kind = its.measured_gb_s, str(slow["kind"].iloc[0])
+        moved, taken = its.size_bytes, total(its.busy)
+        return self.finding(
+            its.busy,
             summary=(
                 f"{counted(len(slow), f'{kind} copy')} {'uses' if len(slow) == 1 else 'use'} "
                 f"pageable memory: {measured:.3g} GB/s, "
                 f"where {origin} reach {gb_s:.3g} GB/s; pinned, they would take "
                 f"{ms(moved / gb_s)}, not {ms(taken)}"
             ),
-            ranks=(int(slow["rank"].iloc[0]),),
+            ranks=(its.rank,),
             streams=tuple(sorted({int(stream) for stream in slow["stream"]})),
-            cost_ns=cost,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("bandwidth of pageable copies", measured, "GB/s"),
                 Evidence(f"bandwidth of {origin}", gb_s, "GB/s"),
                 Evidence("ratio", gb_s / measured, "x", self.min_ratio),
                 Evidence("copied from or to pageable memory", moved / 1e6, "MB"),
+                *gain.evidence,
             ),
             ruled_out=(f"small copies: only those of {self.min_bytes / 1e6:.3g} MB or more count",),
             advice=_ADVICE[kind],
@@ -119,8 +128,47 @@ _ADVICE = {
 }
 
 
-def _reachable(pinned: pd.DataFrame, kind: str, run: Measures) -> tuple[float, str, Confidence]:
-    """What pinned copies reach in GB/s, which ones those are, and how sure that is."""
+@dataclass(frozen=True, eq=False)
+class _Slow:
+    """A rank's pageable copies of one direction, and what pinned ones reach."""
+
+    copies: pd.DataFrame
+    gb_s: float
+    origin: str
+    confidence: Confidence
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+        return int(self.copies["rank"].iloc[0])
+
+    @property
+    def measured_gb_s(self) -> float:
+        """What they reach, the median."""
+        return float(self.copies["gb_s"].median())
+
+    @property
+    def size_bytes(self) -> int:
+        """All that they move."""
+        return int(self.copies["size_bytes"].sum())
+
+    @property
+    def busy(self) -> Intervals:
+        """When any of them ran."""
+        start = self.copies["start_ns"].to_numpy()
+        return union(start, start + self.copies["duration_ns"].to_numpy())
+
+    @property
+    def saved_ns(self) -> int:
+        """What pinned ones take less."""
+        return max(round(total(self.busy) - self.size_bytes / self.gb_s), 0)
+
+
+def _reachable(
+    large: pd.DataFrame, rank: int, kind: str, run: Measures
+) -> tuple[float, str, Confidence]:
+    """What a rank's pinned copies reach in GB/s, which ones those are, and how sure that is."""
+    pinned = large[(large["rank"] == rank) & (large["memory"] == "pinned")]
     ways: tuple[tuple[str, Confidence], ...] = ((kind, "high"), (_OTHER_WAY[kind], "medium"))
     for way, confidence in ways:
         of_way = pinned.loc[pinned["kind"] == way, "gb_s"]

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.causal.awaited import sent
-from commtrace.causal.culprits import culprits, modelled
-from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.causal.culprits import culprits
+from commtrace.comms import POINT_TO_POINT
+from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
+from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -55,7 +56,7 @@ class PipelineBubble(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per pipeline."""
-        rows = sent(run, self.min_operations)
+        rows = _messages(run, self.min_operations)
         chains = _chains(rows)
         if not chains:
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
@@ -144,11 +145,26 @@ def _gain_ns(rows: pd.DataFrame, waiting: float) -> int:
 
 
 def _for_culprits_ns(run: Measures, chain: list[int], min_step_share: float) -> int:
-    """What late stages among these cost, as far as a replay says so: that is no bubble."""
-    if not modelled(run):
-        return 0
+    """What late stages among these cost: that is no bubble."""
     found = culprits(run, min_step_share).found
     return sum(max(one.on_top_ns, 0) for one in found if {*one.ranks} <= {*chain})
+
+
+def _messages(run: Measures, min_operations: int) -> pd.DataFrame:
+    """The rows of sends and recvs whose other side is there; CannotLook if these are too few.
+
+    ``sender`` and ``receiver`` are the ranks of both sides.
+    """
+    rows = joined_rows(run)
+    rows = rows[rows["op"].isin(POINT_TO_POINT) & (rows["present"] == 2)]
+    rows = rows[rows["peer"].notna() & rows["skew_ns"].notna()]
+    if (count := rows["operation"].nunique()) < min_operations:
+        raise too_few(count, "send", min_operations, "matched with their recv")
+    sends = rows["op"] == "send"
+    peer = rows["peer"].astype("int64")
+    return rows.assign(
+        sender=rows["rank"].where(sends, peer), receiver=rows["rank"].where(~sends, peer)
+    )
 
 
 def _messages_per_step(rows: pd.DataFrame) -> int:

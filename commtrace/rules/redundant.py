@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.causal.culprits import modelled
 from commtrace.causal.edits import as_measured, needing_nobody, saved
+from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
-from commtrace.intervals import subtract, total, union
-from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
-from commtrace.metrics.run.calls import blocked_ns, called
 from commtrace.metrics.run.decompositions import sequences
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
-from commtrace.synthetic import Tiny
+from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
@@ -45,8 +42,8 @@ class Redundant(Rule):
 
     What to do
         Accumulate under ``no_sync()`` (all but the last micro-batch); leave out the barrier;
-        reduce over the larger group once. The potential saving is their time with no compute
-        beside them.
+        reduce over the larger group once. The potential saving is that of the run replayed
+        without them.
 
     Blind spots
         Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
@@ -62,7 +59,7 @@ class Redundant(Rule):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per kind and group."""
+        """One finding per kind, of all groups: what siblings leave out together saves time."""
         if run.collectives.empty:
             return
         rows = sequences(run, barriers=True)
@@ -71,10 +68,9 @@ class Redundant(Rule):
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
         ):
-            for _, needless in found.groupby("communicator"):
-                cost = _cost_ns(run, needless)
-                if worth_reporting(cost, run, self.min_step_share):
-                    yield self._finding(run, say(needless), needless, cost)
+            cost = _cost_ns(run, found) if len(found) else 0
+            if worth_reporting(cost, run, self.min_step_share):
+                yield self._finding(run, say(found), found, cost)
 
     def _finding(self, run: Measures, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
         share = share_pct(cost_ns, run)
@@ -110,16 +106,21 @@ class Redundant(Rule):
 
 
 def _training(reducing: tuple[int, ...]) -> Measures:
+    """Hosts launch a whole step at once; what is computed next needs what was reduced."""
     run = Tiny(ranks=2)
     for step in range(3):
         for rank in range(2):
-            run.step(rank, step, step * 5000, 5000)
+            start, at = step * 3300, step * 3300 + 100
+            run.step(rank, step, start, 3300)
             for micro in range(4):
-                start = step * 5000 + micro * 1100
-                run.step(rank, step, start, 100, label="DistributedDataParallel.forward")
-                run.kernel(rank, start + 110, 400)
+                called = start + 20 * micro
+                launched = {"launch_ns": BASE_NS + 1000 * (called + 15)}
+                run.step(rank, step, called, 10, label="DistributedDataParallel.forward")
+                run.kernel(rank, at, 398, **launched)
+                at += 400
                 if micro in reducing:
-                    run.collective(rank, "all_reduce", start + 510, 400, size=1 << 24)
+                    run.collective(rank, "all_reduce", at, 398, size=1 << 24, **launched)
+                    at += 400
     return run.trace()
 
 
@@ -168,25 +169,8 @@ def _twice(needless: pd.DataFrame) -> _Said:
 
 
 def _cost_ns(run: Measures, rows: pd.DataFrame) -> int:
-    """What is saved without these operations: replayed on CPUs, else what is exposed of them."""
-    if not modelled(run):
-        return _exposed_ns(run, rows)
+    """What is saved without these operations, replayed."""
+    need_replay(run)
     its, lag = run_graph(run), as_measured(run)
     needless = np.isin(its.calls.operation, rows["operation"].unique())
     return max(int(saved(run, lag, [needing_nobody(run, needless, lag)]).sum()), 0)
-
-
-def _exposed_ns(run: Measures, rows: pd.DataFrame) -> int:
-    """What the rows take on a rank beside no compute, as the median of the ranks."""
-    exposed: dict[int, int] = {}
-    for place, mine in rows.groupby(["rank", "device"], observed=True):
-        rank, device = cast("tuple[int, str]", place)
-        begun = mine["start_ns"] - blocked_ns(mine)
-        busy = union(begun.to_numpy(), mine["end_ns"].to_numpy())
-        did = device_work(run).get(Device(rank, device))
-        compute = did.compute if did else None
-        alone = busy if compute is None else subtract(busy, compute)
-        exposed[rank] = exposed.get(rank, 0) + total(alone)
-    # Waiting for a rank that comes later is not saved: all others would wait elsewhere.
-    most = int(called(run).loc[rows["operation"].unique(), "transfer_ns"].sum())
-    return min(int(np.median([*exposed.values()])), most)

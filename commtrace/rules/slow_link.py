@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import served, streams
@@ -74,20 +75,22 @@ class SlowLink(Rule):
         slow, rest = known[here], known[~(here | back)]
         ratio = float(slow["relative"].median() / rest["relative"].median())
         others = rest.groupby(ENDS)["relative"].median() / rest["relative"].median()
-        cost = wall_ns(slow["last_end_ns"], slow["transfer_ns"] * (1 - 1 / ratio))
+        less = slow["transfer_ns"] * (1 - 1 / ratio)
         separate = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
         if ratio < self.min_ratio or not separate or others.max() > 1 + (ratio - 1) / 2:
             return
-        if worth_reporting(cost, run, self.min_step_share):
+        estimate = wall_ns(slow["last_end_ns"], less)
+        gain = of_transfers(run, slow, less, estimate, self.min_step_share)
+        if worth_reporting(gain.cost_ns, run, self.min_step_share):
             touching = [bool((rest[ENDS] == end).any(axis=None)) for end in (sender, receiver)]
-            yield self._finding(slow, rest, ratio, cost, all(touching), run)
+            yield self._finding(slow, rest, ratio, gain, all(touching), run)
 
     def _finding(
         self,
         slow: pd.DataFrame,
         rest: pd.DataFrame,
         ratio: float,
-        cost: int,
+        gain: Saving,
         separable: bool,
         run: Measures,
     ) -> Finding:
@@ -105,11 +108,14 @@ class SlowLink(Rule):
             ),
             ranks=tuple(sorted((sender, receiver))),
             streams=streams(slow, run),
-            cost_ns=cost,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("time against the other pairs", ratio, "x", self.min_ratio),
                 Evidence(f"bandwidth {ends}", slow_gb_s, "GB/s"),
                 Evidence("bandwidth of the others", rest_gb_s, "GB/s"),
+                *gain.evidence,
             ),
             ruled_out=(
                 "sizes and late ranks: transfers of one kind are compared, without waiting",

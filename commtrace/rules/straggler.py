@@ -1,4 +1,4 @@
-"""One rank is late, and all the others wait for it."""
+"""Some ranks are late, and all the others wait for them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.causal.culprits import modelled
-from commtrace.causal.doing import Doing
-from commtrace.causal.lateness import Late, late_ranks
-from commtrace.diagnosis import Evidence, Finding
-from commtrace.metrics.run.group_dimensions import spoken
-from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
-from commtrace.rules._culprit import awaited, delays
+from commtrace.diagnosis import Finding
+from commtrace.rules._culprit import delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -23,16 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Straggler(Rule):
-    """One rank arrives last far more often than the others.
+    """Ranks that do more between two collectives than the others, which wait for them there.
 
     What it detects
-        A rank that is the last to arrive at the collectives that everybody waits in more
-        often than one in as many as there are ranks: a binomial test over at least
-        ``min_operations``, corrected for the number of ranks and communicators, in the whole
-        run or else in one communicator; and the rank that most steps waited for longest. What
-        it costs is at least ``min_step_share`` of the steps' time: how long the others compute
-        nothing since it came later than the second-latest, directly or because the next
-        operations queued behind.
+        The run is replayed with a rank's own work between two operations as long as is typical
+        of the others at the same place of the step. It fires where this saves at least
+        ``min_step_share`` of the steps' time: in every step, beyond noise and chance, or mostly
+        in a few of them, as a stall does. No other rank may save a quarter of that. Ranks of one
+        host or group, and those with the most to do, are tried together as well, and what each
+        saves on top of those before it.
 
     Why it costs time
         A collective moves nothing until its last rank is there. The others spend the wait
@@ -40,60 +33,22 @@ class Straggler(Rule):
 
     What to do
         See what it does in the gap: more compute (rebalance), copies (prefetch), or nothing at
-        all (data loader, garbage collection, a busy host). The potential saving is the time in
-        which it alone was awaited, counted once however many waited.
+        all (data loader, garbage collection, a busy host). The potential saving is what the
+        replay saves. A rank that comes late because it waited elsewhere is not blamed.
 
     Blind spots
-        Lateness below the clock's error. A rank outside the trace. Two ranks that are late
-        together hide each other: only what separates the last from the second counts. A rank
-        that comes late because it waited elsewhere, or was let out of the operation before
-        later than others, is not blamed.
+        Lateness below the clocks' error. A rank outside the trace. A host's or device's waits
+        that the trace lacks count as its own work; where it shows too few of them the finding
+        says that it is not sure, or the rule is skipped.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("host-late", "device-late", "exposed-communication")
 
-    min_operations: int = 10
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per rank that is late, or per set of ranks that are late together."""
-        if modelled(run):
-            for culprit in awaited(run, self.min_step_share, "collective"):
-                who = numbered("rank", culprit.ranks)
-                yield delays(self, culprit, run, who, self.min_step_share)
-            return
-        for late in late_ranks(run, self.min_operations):
-            if worth_reporting(late.cost_ns, run, self.min_step_share):
-                yield self._finding(late, run)
-
-    def _finding(self, late: Late, run: Measures) -> Finding:
-        where = "" if late.communicator is None else f" of {spoken(run, late.communicator)}"
-        share = share_pct(late.cost_ns, run)
-        return self.finding(
-            late.gaps,
-            summary=(
-                f"rank {late.rank} is last to {late.last} of {late.operations} collectives{where}, "
-                f"by {ms(late.median_ns)}: {ms(late.cost_ns)} of waiting"
-            ),
-            ranks=(late.rank,),
-            streams=late.streams,
-            cost_ns=late.cost_ns,
-            evidence=(
-                Evidence("operations it was last in", late.last, "operations", late.expected_last),
-                Evidence("chance of that, corrected", late.p_value, "probability", 0.05),
-                Evidence("steps it held up most", late.steps_led, "steps", late.steps / 2),
-                Evidence("median lateness behind the second-latest", late.median_ns, "ns"),
-                Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
-                *_more(late.doing),
-            ),
-            ruled_out=(
-                "clock error: only lateness above three times the clocks' error is counted",
-                "roots: only operations that every rank waits in are counted",
-                "inherited lateness: what it had waited elsewhere is not counted",
-            ),
-            advice=_advice(late),
-            confidence="high" if late.p_value < 1e-3 else "medium",
-        )
+        return delays(self, run, self.min_step_share, "collective")
 
     @staticmethod
     def bad() -> Measures:
@@ -117,31 +72,3 @@ def _run(compute_us: tuple[float, float], *, in_turn: bool = False) -> Measures:
             arrival, end = start + 20 + time, start + 8000
             run.collective(rank, "all_reduce", arrival, end - arrival, size=1 << 26)
     return run.trace()
-
-
-def _more(doing: Doing | None) -> list[Evidence]:
-    if doing is None:
-        return []
-    evidence = [
-        Evidence("more compute than the others' median", doing.compute_ns, "ns"),
-        Evidence("more copying than the others' median", doing.copy_ns, "ns"),
-        Evidence("more idle time than the others' median", doing.idle_ns, "ns"),
-    ]
-    if doing.launch_ns is not None:
-        evidence.append(Evidence("enqueued later than the others' median", doing.launch_ns, "ns"))
-    return evidence
-
-
-def _advice(late: Late) -> str:
-    cause = late.doing.cause(late.each_ns) if late.doing else None
-    rank = f"rank {late.rank}"
-    if late.doing is None or cause is None:
-        return f"look at what {rank} does before it arrives; the trace shows no single cause"
-    amount = {
-        "compute": f"computes {ms(late.doing.compute_ns)} longer: split the work evenly, and "
-        "check its clocks",
-        "copy": f"copies {ms(late.doing.copy_ns)} longer: prefetch, pin the host's memory",
-        "idle": f"is idle for {ms(late.doing.idle_ns)} more: look at its data loader, garbage "
-        "collection and host synchronisation",
-    }
-    return f"before each collective {rank} {amount[cause]}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
@@ -68,11 +69,14 @@ class UnevenAllToAll(Rule):
             raise CannotLook("needs the sizes of an all_to_all on every rank of its group")
         for _, of_group in loads.groupby("communicator", observed=True):
             uneven = of_group[of_group["imbalance"] > self.imbalance]
-            cost = float((uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])).sum())
-            if len(uneven) and worth_reporting(cost, run, self.min_step_share):
-                yield self._finding(uneven, len(of_group), round(cost))
+            less = uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])
+            gain = of_transfers(
+                run, uneven.reset_index(), less, float(less.sum()), self.min_step_share
+            )
+            if len(uneven) and worth_reporting(gain.cost_ns, run, self.min_step_share):
+                yield self._finding(uneven, len(of_group), gain)
 
-    def _finding(self, uneven: pd.DataFrame, count: int, cost_ns: int) -> Finding:
+    def _finding(self, uneven: pd.DataFrame, count: int, gain: Saving) -> Finding:
         busiest = uneven["busiest"].mode().iloc[0]
         share = 100 * float((uneven["busiest"] == busiest).mean())
         steady = share >= self.steady_pct
@@ -87,17 +91,20 @@ class UnevenAllToAll(Rule):
             ),
             ranks=(int(busiest),) if steady else (),
             streams=tuple(sorted(int(stream) for stream in uneven["stream"].unique())),
-            cost_ns=cost_ns,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("largest by mean, median", imbalance, "x", self.imbalance),
                 Evidence("largest by mean, in the worst", float(uneven["imbalance"].max()), "x"),
                 Evidence(f"rank {busiest} is the busiest in", share, "%", self.steady_pct),
                 Evidence("transfer, median", float(uneven["transfer_ns"].median()) / 1e6, "ms"),
+                *gain.evidence,
             ),
             ruled_out=("late ranks: the time is from the last arrival on",),
             advice=(
                 "spread the bytes: capacity limit or balancing loss, or place experts and tables "
-                f"otherwise: up to {ms(cost_ns / len(uneven))} per operation"
+                f"otherwise: up to {ms(gain.cost_ns / len(uneven))} per operation"
             ),
             confidence="high" if len(uneven) >= 10 and steady else "medium",
         )

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Float64, Int64
+from commtrace.causal.savings import of_copies
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import Intervals, total, union
 from commtrace.metrics.run.peer_copies import DevicePair, pairs, too_few_copies
@@ -86,13 +87,17 @@ class UnevenP2PBandwidth(Rule):
             for pair in slow
         ]
         start, end = _times(slow)
+        faster = [(pair.copies, fast.gb_s) for pair in slow]
+        gain = of_copies(run, faster, _recoverable_ns(slow, fast.gb_s), 0.0)
         sure = all(len(pair.copies) >= 10 and named(*_ends(pair), run) for pair in (worst, fast))
         return self.finding(
             (start, end),
             summary=_summary(classes, run),
             ranks=tuple(sorted({pair.rank for pair in slow})),
             streams=tuple(sorted({int(s) for pair in slow for s in pair.copies["stream"]})),
-            cost_ns=_recoverable_ns(slow, fast.gb_s),
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 *(Evidence(pair.ends, pair.gb_s, "GB/s") for one in classes for pair in one),
                 Evidence(
@@ -102,6 +107,7 @@ class UnevenP2PBandwidth(Rule):
                     1 + self.class_gap_pct / 100,
                 ),
                 *gains,
+                *gain.evidence,
             ),
             ruled_out=_ruled_out(slow, fast),
             advice=_advice(slow, fast),

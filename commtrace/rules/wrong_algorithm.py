@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.causal.delays import felt_ns
+from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import PROTOCOL_BANDWIDTH, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import KIND, served, streams
@@ -78,9 +79,12 @@ class WrongAlgorithm(Rule):
         known = known[known["factor"].notna()]
         suffering = self._suffering(known, allowed, run)
         saved = suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])
-        cost = felt_ns(suffering, saved, run) if len(suffering) else 0
-        if worth_reporting(cost, run, self.min_step_share):
-            yield self._finding(suffering, saved, cost, pinned, run)
+        if suffering.empty:
+            return
+        estimate = felt_ns(suffering, saved, run)
+        gain = of_transfers(run, suffering, saved, estimate, self.min_step_share)
+        if worth_reporting(gain.cost_ns, run, self.min_step_share):
+            yield self._finding(suffering, saved, gain, pinned, run)
 
     def _suffering(self, known: pd.DataFrame, allowed: list[Choice], run: Measures) -> pd.DataFrame:
         link = uniform_link(run)
@@ -98,7 +102,7 @@ class WrongAlgorithm(Rule):
         self,
         suffering: pd.DataFrame,
         saved: pd.Series[float],
-        cost: int,
+        gain: Saving,
         pinned: Mapping[str, str],
         run: Measures,
     ) -> Finding:
@@ -113,10 +117,13 @@ class WrongAlgorithm(Rule):
                 f"{mb(size)} takes {ratio:.2f} times as long"
             ),
             streams=streams(suffering, run),
-            cost_ns=cost,
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("modelled time against the best", ratio, "x", self.min_ratio),
                 Evidence("time of these operations", total / 1e6, "ms"),
+                *gain.evidence,
             ),
             ruled_out=("late ranks: only the time after the last arrival counts",),
             advice=(

@@ -86,5 +86,14 @@ def test_a_stall_once_is_a_spike(training: Make) -> None:
 
 
 def test_one_rank_has_nobody_to_be_held_against(training: Make) -> None:
-    with pytest.raises(CannotLook, match="one rank"):
+    with pytest.raises(CannotLook, match="several ranks"):
         culprits(training(uneven, ranks=1), SHARE)
+
+
+def test_who_is_hidden_by_a_later_rank_is_awaited_without_it(training: Make) -> None:
+    """Rank 2 never comes last: but for rank 1, the others would wait for it."""
+    delays = {1: 20_000, 2: 8_000}
+    named = found(training(uneven, ranks=6, sleep_us=lambda rank, step: delays.get(rank, 0)))
+    assert [its.ranks for its in named] == [(1,), (2,)]
+    assert [its.waits.mostly for its in named] == ["collective"] * 2
+    assert named[1].waits.call.size

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.faults import CLEAN, FAULTS, Case, case
-from commtrace.causal.culprits import culprits
+from commtrace.causal.culprits import culprits, evened
 from commtrace.causal.device_work import rank_columns
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import DEVICES, own_work
 from commtrace.causal.unrecorded import with_waits
 from commtrace.measures import Measures
+from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
 
 
@@ -57,6 +58,42 @@ def test_ranks_that_call_differently_lack_no_work_in_the_first_step(rule: str) -
     assert first.ranks == it.truths[0].ranks
     steps = first.steps_ns[:-1]  # a receiver's last work delays nobody
     assert steps[0] == pytest.approx(np.median(steps), rel=0.5)
+
+
+@pytest.mark.parametrize("seed", [3, 9])
+def test_who_is_last_in_some_steps_by_chance_is_no_culprit(seed: int) -> None:
+    it = generated("jitter", seed)
+    assert culprits(it.trace, 0.05).found == ()
+    assert evened(it.trace, 0.05).sum() == pytest.approx(1e3 * it.truths[0].gain_us, rel=0.05)  # type: ignore[operator]
+
+
+def test_delays_in_different_places_are_named_one_by_one() -> None:
+    """One alone saves a third of the other, so that neither is the only one; they add up."""
+    run = Tiny(ranks=4)
+    for step in range(6):
+        for rank in range(4):
+            begun = 5_200 * step
+            run.step(rank, step, begun, 5_200)
+            for at, us, until in (
+                (begun + 50, 1_000 + 1_500 * (rank == 0), begun + 2_660),
+                (begun + 2_662, 1_000 + 500 * (rank == 2), begun + 4_270),
+            ):
+                run.kernel(rank, at, us, launch_ns=BASE_NS + 1_000 * begun)
+                launched = {"launch_ns": BASE_NS + 1_000 * (begun + 10)}
+                came = at + us + 2
+                run.collective(rank, "all_reduce", came, until - came, size=1 << 20, **launched)
+                begun += 20
+    found = culprits(run.trace(), 0.05).found
+    assert [its.ranks for its in found] == [(0,), (2,)]
+    assert [its.on_top_ns for its in found] == pytest.approx([9_000_000, 3_000_000], rel=0.05)
+
+
+def test_siblings_leave_out_what_is_needless_together() -> None:
+    """Two halves reduce again what all have: one that does not would wait for the other."""
+    twice = [fault for fault in FAULTS if fault.rule == "redundant"][1]
+    it = case(3, twice, smallest=0.1)
+    (finding,) = diagnose(it.trace, select=["redundant"]).findings
+    assert finding.cost_ns == pytest.approx(1e3 * it.truths[0].gain_us, rel=0.05)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("kind", ["data parallel", "pipeline", "tensor parallel"])

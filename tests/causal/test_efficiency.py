@@ -60,6 +60,21 @@ def test_a_run_that_no_graph_holds_has_no_rows() -> None:
     assert efficiency(trace).empty
 
 
+def test_a_host_that_is_ahead_of_its_waiting_gpu_does_not_work_for_its_rank() -> None:
+    """Rank 0 waits 900 us in the operation, and its host goes on launching meanwhile."""
+    run = Tiny(ranks=2)
+    for rank, us in ((0, 100), (1, 1_000)):
+        run.kernel(rank, 10, us, launch_ns=BASE_NS)
+        launched = {"launch_ns": BASE_NS + 5_000}
+        run.collective(rank, "all_reduce", 12 + us, 1_500 - us, size=1 << 20, **launched)
+        for number in range(10):
+            launched = {"launch_ns": BASE_NS + 100_000 * (number + 1)}
+            run.kernel(rank, 1_520 + 10 * number, 9, **launched)
+        run.collective(rank, "all_reduce", 1_622, 100, size=1 << 20, **launched)
+    (row,) = rows(efficiency(run.trace()))
+    assert row["load_balance"] == pytest.approx((190 + 1_090) / 2 / 1_090, abs=0.02)
+
+
 def test_stages_are_those_of_all_pipelines_together() -> None:
     run = Tiny(4, backend="gloo")
     run.groups = {"mesh_pp": (0, 2), "pp": (1, 3)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from commtrace.arrays import Int64, nth
@@ -88,3 +90,21 @@ def test_gaps_begin_anew_at_calls() -> None:
 
 def test_the_nth_of_equal_ones() -> None:
     assert nth(np.asarray([7, 3, 7, 7, 3])).tolist() == [0, 0, 1, 2, 1]
+
+
+def one_blocks(*done_us: float) -> list[list[int]]:
+    """Where calls are waited for whose last has ``async_op=False``: six steps of them."""
+    starts = np.arange(6) * 20_000
+    its = called(*((at + 10 * i, at + done) for at in starts for i, done in enumerate(done_us)))
+    last = np.arange(its.rank.size) % len(done_us) == len(done_us) - 1
+    its = replace(its, asynchronous=np.where(last, 0, 1))
+    there = gaps(*((at + 40, at + max(done_us) + 10) for at in starts))
+    return np.asarray(found(its, there)).reshape(6, -1).T.tolist()
+
+
+def test_what_is_done_while_a_blocking_call_is_waited_for_may_not_be_awaited() -> None:
+    assert one_blocks(5_900, 6_005, 6_000) == [[-1] * 6, [-1] * 6, [0, 1, 2, 3, 4, 5]]
+
+
+def test_what_is_done_long_behind_a_blocking_call_is_awaited_too() -> None:
+    assert one_blocks(5_900, 3_000)[0] == [0, 1, 2, 3, 4, 5]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import commtrace as ct
-from commtrace.metrics.rank import copies, devices, exposure, queueing, segments, streams
+from commtrace.metrics.rank import copies, devices, exposure, queueing, streams
 from commtrace.metrics.run import (
     bandwidth,
     calls,
@@ -39,7 +39,6 @@ MEASURES: list[tuple[Callable[..., Any], Table]] = [
     (queueing.queueing, queueing.QUEUEING),
     (ranges.ranges, ranges.RANGES),
     (streams.stream_overlap, streams.STREAM_OVERLAP),
-    (lambda run: segments.segments(run, joined_rows.joined_rows(run)), segments.SEGMENTS),
     (step_waits.step_waits, step_waits.STEP_WAITS),
     (streams.streams, streams.STREAMS),
     (timeline_events.timeline_events, timeline_events.TIMELINE_EVENTS),

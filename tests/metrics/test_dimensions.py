@@ -144,10 +144,12 @@ def test_a_group_is_spoken_of_by_its_dimension() -> None:
     run = synthetic.Tiny(ranks=2)
     for rank in range(2):
         run.collective(rank, "all_reduce", 0, 100, size=1 << 20)
-    assert spoken(run.trace(), "0,1") == "ranks 0,1"
+    assert spoken(run.trace(), "0,1") == "ranks 0–1"
     groups = [{**row, "description": "mesh_tp"} for row in rows(run.trace().groups)]
     named = replace(run.trace(), groups=GROUPS.from_rows(groups))
-    assert spoken(named, "0,1") == "tp (ranks 0,1)"
+    assert spoken(run.trace(), "0,2,3,4#1") == "ranks 0, 2–4"
+    assert spoken(run.trace(), "0") == "rank 0"
+    assert spoken(named, "0,1") == "tp (ranks 0–1)"
 
 
 @pytest.mark.timeout(60)

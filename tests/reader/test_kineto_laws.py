@@ -53,7 +53,7 @@ def test_the_outermost_cover_all_and_do_not_overlap(
         )
 
 
-@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.sampled_from([10, 20]))))
 def test_no_work_is_lost_or_counted_twice(
     read: Any, events: Any, trace: list[tuple[bool, int, int]]
@@ -71,7 +71,7 @@ def test_no_work_is_lost_or_counted_twice(
     assert all((r["launch_ns"] or 0) <= r["start_ns"] for r in found.collectives)
 
 
-@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=50)
 @given(st.dictionaries(st.sampled_from(["rank", "pg_config", "backend", "world_size"]), JSON), JSON)
 def test_metadata_of_any_shape_is_survived(
     read: Any, events: Any, info: dict[str, Any], other: Any

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -142,7 +143,10 @@ def test_a_script_as_torchrun_would_start_it(train: str, tmp_path: Path, ranks_o
     assert not ranks_of(out)
 
 
-def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("preloaded")
+def test_a_module_without_group_or_steps_is_recorded_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "go.py").write_text(
         "import os, sys, torch\n"
@@ -150,10 +154,9 @@ def test_a_module_without_group_or_steps_is_recorded_whole(tmp_path: Path) -> No
         "print(sys.argv[1], __package__, os.environ['LOCAL_RANK'], os.environ['GROUP_RANK'])\n"
         "print(os.environ.get('OMP_NUM_THREADS'))\n"
     )
-    words = command("-n", 1, "-o", "out", "--", "-m", "mine.go", "--flag")
-    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True, env=own)
-    out = tmp_path / "out"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    out = record_program(["-m", "mine.go", "--flag"], world_size=1, out=Path("out"))
     assert (out / "rank0.log").read_text() == "--flag mine 0 0\nNone\n"
     (told,) = manifest(out)["ranks"]
     assert told["steps"] is None
@@ -223,48 +226,73 @@ def test_a_full_disk_keeps_what_there_was_room_for(train: str, tmp_path: Path) -
     assert commtrace.load(out).measures.ranks.shape[0] == 1  # what is there can be read
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "why"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "interrupted by SIGTERM")],
-)
+def kept(out: Path, why: str) -> str:
+    """The last line of a recording that was ended; what there was of it is whole."""
+    content = manifest(out)
+    assert (content["status"], content["error"]) == ("failed", why)
+    assert [file["file"] for file in content["files"]] == ["rank0.json.gz", "rank1.json.gz"]
+    assert all("SIGTERM" in file["partial"] for file in content["files"])
+    return f"commtrace: {why}; what was recorded is in {out}"
+
+
 def test_an_interrupted_recording_is_kept(
-    train: str,
-    tmp_path: Path,
-    number: signal.Signals,
-    status: int,
-    why: str,
-    ranks_of: RanksOf,
-    wait_until: WaitUntil,
+    train: str, tmp_path: Path, ranks_of: RanksOf, wait_until: WaitUntil
 ) -> None:
     out = tmp_path / "out"
     launcher = start("-n", 2, "-o", out, "--", train, "sleep", 9)
     log = out / "rank1.log"
     assert wait_until(lambda: log.exists() and "asleep" in log.read_text())
-    launcher.send_signal(number)
+    launcher.send_signal(signal.SIGINT)
     _, said = launcher.communicate()
-    assert launcher.returncode == status
-    assert said.splitlines()[-1] == f"commtrace: {why}; what was recorded is in {out}"
-    content = manifest(out)
-    assert (content["status"], content["error"]) == ("failed", why)
-    assert [file["file"] for file in content["files"]] == ["rank0.json.gz", "rank1.json.gz"]
-    assert all("SIGTERM" in file["partial"] for file in content["files"])
+    assert launcher.returncode == 130
+    assert said.splitlines()[-1] == kept(out, "interrupted")
     assert wait_until(lambda: not ranks_of(out))
 
 
+@pytest.mark.usefixtures("preloaded")
+def test_a_terminated_recording_is_kept(
+    train: str,
+    tmp_path: Path,
+    ranks_of: RanksOf,
+    wait_until: WaitUntil,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    log = out / "rank1.log"
+
+    def terminate() -> None:
+        if wait_until(lambda: log.exists() and "asleep" in log.read_text()):
+            signal.raise_signal(signal.SIGTERM)
+
+    meanwhile = threading.Thread(target=terminate)
+    meanwhile.start()
+    assert cli.main(["record", "-n", "2", "-o", str(out), "--", train, "sleep", "9"]) == 143
+    meanwhile.join()
+    assert capfd.readouterr().err.splitlines()[-1] == kept(out, "interrupted by SIGTERM")
+    assert wait_until(lambda: not ranks_of(out))
+
+
+@pytest.mark.usefixtures("preloaded")
 def test_a_signal_begins_the_same_steps_on_all_ranks(
     train: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     out = tmp_path / "out"
     over = tmp_path / "over"
-    launcher = start("-n", 2, "-o", out, "--on-signal", "--", train, "slow", 10**6, over)
     log = out / "rank1.log"
-    assert wait_until(lambda: log.exists() and "rank 1" in log.read_text())
-    launcher.send_signal(signal.SIGUSR1)
-    assert wait_until(lambda: all((out / f"rank{rank}.json.gz").exists() for rank in (0, 1)))
-    over.touch()
-    _, said = launcher.communicate()
-    assert launcher.returncode == 0, said
-    assert f"kill -USR1 {launcher.pid} begins the recording" in said
+
+    def begin_and_end() -> None:
+        if wait_until(lambda: log.exists() and "rank 1" in log.read_text()):
+            signal.raise_signal(signal.SIGUSR1)
+        wait_until(lambda: all((out / f"rank{rank}.json.gz").exists() for rank in (0, 1)))
+        over.touch()
+
+    meanwhile = threading.Thread(target=begin_and_end)
+    meanwhile.start()
+    said: list[str] = []
+    program = [train, "slow", str(10**6), str(over)]
+    record_program(program, plan=Plan(on_signal=True), world_size=2, out=out, tell=said.append)
+    meanwhile.join()
+    assert any(f"kill -USR1 {os.getpid()} begins the recording" in line for line in said)
     first, second = (trace(out, rank) for rank in (0, 1))
     assert len(steps(first)) == 8
     assert steps(first) == steps(second)

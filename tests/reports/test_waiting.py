@@ -102,7 +102,7 @@ def test_who_does_not_stand_out_is_not_blamed(make_trace: Make, late_ms: Any) ->
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("0", "ranks 0,1"), ("tp:0", "tp (ranks 0,1)"), ("mesh_<b>", "<b> (ranks 0,1)")],
+    [("0", "ranks 0–1"), ("tp:0", "tp (ranks 0–1)"), ("mesh_<b>", "<b> (ranks 0–1)")],
 )
 def test_the_straggler_of_one_group(make_trace: Make, name: str, said: str) -> None:
     """Each group has its own, so that nobody causes most of the waiting; a name is no markup."""

@@ -96,15 +96,28 @@ def test_reports_say_where_a_step_goes(run: Run) -> None:
         assert "Critical path of a step: 90 % compute, 10 % transfer." in report.render(analysis)
 
 
-def test_they_do_not_where_waits_of_hosts_are_unknown() -> None:
+def on_gpus(pause_us: float) -> Run:
+    """Kernels launched at once, each so long after the one before."""
     tiny = Tiny(2)
     for rank in range(2):
-        tiny.collective(rank, "all_reduce", 10, 100, size=1 << 20)
-    run = Run(tiny.trace(), "gpus")
+        for number in range(5):
+            at = number * (100 + pause_us)
+            tiny.kernel(rank, at, 100, launch_ns=BASE_NS)
+        tiny.collective(rank, "all_reduce", at + 102, 100, size=1 << 20, launch_ns=BASE_NS)
+    return Run(tiny.trace(), "gpus")
+
+
+def test_of_gpus_they_say_it_where_the_waits_are_known() -> None:
+    run = on_gpus(pause_us=1)
+    assert "Critical path: 83 % compute" in terminal.render(run.analysis(select=["desync"]))
+    assert "refused" not in as_text(run.replayed(["even"]))
+    run = on_gpus(pause_us=100)
     assert "Critical path" not in terminal.render(run.analysis(select=["desync"]))
     shown = as_text(run.replayed(["even"]))
-    assert "even was refused: replays of GPUs do not hold yet" in shown
-    assert "Not all waits of a GPU's host are in a trace" in shown
+    assert "even was refused: needs to know what the GPUs' work waited for" in " ".join(
+        shown.split()
+    )
+    assert "Too few waits of the GPUs and their hosts show" in shown
 
 
 def test_a_notebook_has_the_same_as_tables(run: Run) -> None:

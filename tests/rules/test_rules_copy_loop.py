@@ -263,6 +263,7 @@ def test_a_collective_that_is_read_explains_its_copy() -> None:
             run.kernel(0, now + 6 + 50 * kernel, 50, launch_ns=at(now + 5 * kernel))
         run.collective(0, "all_reduce", now + 506, 400, size=1 << 20, launch_ns=at(now + 50))
         run.copy(0, now + 907, 2, size=4, launch_ns=at(now + 55), **TO_HOST)
+        run.blocking_call(0, "cudaMemcpyAsync", now + 55, 854)
         now += 909
         for _ in range(4):
             now += 95

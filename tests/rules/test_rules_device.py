@@ -54,11 +54,13 @@ def test_what_a_stream_waits_for_at_once_is_to_be_started_asynchronously() -> No
     assert finding.advice.startswith("start all_reduce asynchronously")
 
 
-@pytest.mark.parametrize("told", [{"asynchronous": 1}, {"asynchronous": None}])
-def test_what_is_asynchronous_already_is_not_advised_again(told: dict[str, int | None]) -> None:
-    """It runs beside compute that was launched later, or the trace says so."""
-    compute = 500 if told["asynchronous"] else 450
-    (finding,) = found(in_turn(compute, size=1 << 20, **told).trace(), "exposed-communication")
+@pytest.mark.parametrize("asynchronous", [1, None])
+def test_what_is_asynchronous_already_is_not_advised_again(asynchronous: int | None) -> None:
+    """Compute that was launched later runs beside it, or the trace says so."""
+    run = in_turn(500, size=1 << 20, asynchronous=asynchronous)
+    for i in range(0 if asynchronous else 10):
+        run.kernel(0, 1000 * i + 150, 20, launch_ns=at(1000 * i + 110), stream=8)
+    (finding,) = found(run.trace(), "exposed-communication")
     assert finding.advice.startswith("all_reduce runs asynchronously already")
 
 
@@ -81,15 +83,17 @@ def of_late_launches(*, launched: int) -> Diagnosis:
     return diagnose(run.trace(), select=["exposed-communication", "launch-gap"], thresholds=limits)
 
 
-@pytest.mark.parametrize(("launched", "cause"), [(490, "launch-gap"), (10, None)])
-def test_compute_that_is_launched_too_late_cannot_hide_anything(
-    launched: int, cause: str | None
-) -> None:
-    findings = {one.rule: one for one in of_late_launches(launched=launched).findings}
+def test_compute_that_is_launched_too_late_cannot_hide_anything() -> None:
+    """Replayed without waiting nothing is saved: the host is what the device waits for."""
+    findings = {one.rule for one in of_late_launches(launched=490).findings}
+    assert findings == {"launch-gap"}
+
+
+def test_compute_that_is_launched_early_could_hide_communication() -> None:
+    findings = {one.rule: one for one in of_late_launches(launched=10).findings}
     exposed = findings["exposed-communication"]
-    assert exposed.explained_by == cause
-    late = number(exposed, "of it before the next compute was launched")
-    assert late == (10 * 390_000 if launched == 490 else 0)
+    assert exposed.explained_by is None
+    assert number(exposed, "of it before the next compute was launched") == 0
 
 
 # launch-gap
@@ -156,7 +160,7 @@ def test_a_gpu_that_waits_in_a_collective_for_the_other_has_no_work() -> None:
     for device, start, took in (("cuda:1", 30, 5030), ("cuda:0", 5050, 10)):
         run.collective(0, "all_reduce", start, took, device=device)
     (finding,) = found(run.trace(), "launch-gap")
-    assert finding.cost_ns == 5_005_000
+    assert finding.cost_ns == pytest.approx(5_005_000, rel=0.01)
 
 
 def test_what_the_hosts_own_threads_do_is_no_work_of_a_gpu() -> None:

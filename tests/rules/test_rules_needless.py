@@ -217,7 +217,7 @@ def training(*, update: bool = False, parallel: bool = False, ranges: bool = Fal
 
 def test_all_but_the_last_micro_batchs_reductions_are_needless() -> None:
     (finding,) = found(training(), "redundant")
-    assert finding.cost_ns == 3 * 500_000
+    assert finding.cost_ns == pytest.approx(3 * 500_000, rel=0.04)
 
 
 @pytest.mark.parametrize("confounder", ["update", "parallel", "ranges"])
@@ -259,7 +259,7 @@ def twice(second: tuple[int, ...], *, between: bool = False) -> Measures:
 def test_a_sum_is_not_summed_again_by_those_who_have_it() -> None:
     (finding,) = found(twice((0, 1)), "redundant")
     assert finding.confidence == "low"
-    assert finding.cost_ns == 5 * 400_000
+    assert finding.cost_ns == pytest.approx(5 * 400_000, rel=0.04)
 
 
 def test_other_ranks_or_other_values_are_another_sum() -> None:
@@ -267,18 +267,26 @@ def test_other_ranks_or_other_values_are_another_sum() -> None:
     assert not found(twice((0, 1), between=True), "redundant")
 
 
-@pytest.mark.parametrize(("asynchronous", "each_us"), [(0, 205), (1, 200)])
-def test_a_synchronous_call_on_the_cpu_costs_from_its_call_on(
-    asynchronous: int, each_us: int
-) -> None:
+def on_cpus(asynchronous: int) -> Measures:
+    """Barriers whose host waits in them if they are synchronous, else for nothing."""
     run = Tiny(2, backend="gloo")
+    told = {"asynchronous": asynchronous, "thread": 1}
     for step in range(5):
         for rank in range(2):
-            told = {"asynchronous": asynchronous}
             run.collective(rank, "barrier", step * 1000, 200, **told)
+            if not asynchronous:
+                run.gap(rank, step * 1000 - 5, 205)
             run.collective(rank, "all_reduce", step * 1000 + 300, 500, size=1 << 20, **told)
-    (finding,) = found(run.trace(), "redundant")
-    assert finding.cost_ns == 5 * each_us * 1000
+    return run.trace()
+
+
+def test_a_synchronous_call_on_the_cpu_costs_from_its_call_on() -> None:
+    (finding,) = found(on_cpus(asynchronous=0), "redundant")
+    assert finding.cost_ns == 5 * 205_000
+
+
+def test_a_needless_call_that_nobody_waits_for_costs_nothing() -> None:
+    assert not found(on_cpus(asynchronous=1), "redundant")
 
 
 # desync

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.causal.lateness import chance
+from commtrace.causal.chance import at_least
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.reader import read
@@ -41,14 +41,17 @@ def reason(trace: Measures, rule: str) -> str:
 
 
 def late_run(compute_us: list[float], steps: int = 12, hosts: tuple[str, ...] = ("a",)) -> Measures:
-    """Every rank computes, then all reduce until 8 ms of a step of 10 ms."""
+    """Every rank computes, then all reduce until 8 ms of a step of 10 ms; hosts are ahead."""
     run = Tiny(ranks=len(compute_us), hosts=hosts)
     for step in range(steps):
         for rank, time in enumerate(compute_us):
             start = step * 10_000
             run.step(rank, step, start, 10_000)
             run.kernel(rank, start, time)
-            run.collective(rank, "all_reduce", start + time, 8000 - time, size=1 << 26)
+            launch = BASE_NS + 1000 * start
+            run.collective(
+                rank, "all_reduce", start + time, 8000 - time, size=1 << 26, launch_ns=launch
+            )
     return run.trace()
 
 
@@ -120,8 +123,9 @@ def test_lateness_below_five_percent_of_the_step_is_not_worth_reporting() -> Non
     assert not found(late_run([1000, 1490]), "straggler")
 
 
-def test_nine_operations_are_too_few() -> None:
-    assert "has 9" in reason(late_run([1000, 5000], steps=9), "straggler")
+def test_three_steps_are_enough_and_one_rank_is_not() -> None:
+    (straggler,) = found(late_run([1000, 5000], steps=3), "straggler")
+    assert straggler.ranks == (1,)
     assert "several ranks" in reason(late_run([1000]), "straggler")
 
 
@@ -162,11 +166,11 @@ def test_who_was_let_out_later_is_not_blamed() -> None:
 
 
 def test_the_binomial_tail() -> None:
-    assert chance(0, 10, 0.3) == chance(5, 10, 1.0) == 1.0
-    assert chance(11, 10, 0.3) == 0.0
-    assert chance(10, 10, 0.5) == pytest.approx(2**-10)
-    assert chance(600_000, 1_000_000, 0.5) < 1e-300
-    assert chance(500_000, 1_000_000, 0.5) == pytest.approx(0.5, abs=1e-3)
+    assert at_least(0, 10, 0.3) == at_least(5, 10, 1.0) == 1.0
+    assert at_least(11, 10, 0.3) == 0.0
+    assert at_least(10, 10, 0.5) == pytest.approx(2**-10)
+    assert at_least(600_000, 1_000_000, 0.5) < 1e-300
+    assert at_least(500_000, 1_000_000, 0.5) == pytest.approx(0.5, abs=1e-3)
 
 
 # ── roots, senders, receivers, pipelines ───────────────────────────────────────────────────
@@ -188,7 +192,7 @@ def test_without_a_known_root_nobody_can_look() -> None:
     for i in range(12):
         for rank in (0, 1):
             run.collective(rank, "broadcast", i * 1000 + 500 * rank, 400, size=1 << 20)
-    assert "known root" in reason(run.trace(), "late-root")
+    assert "needs to know the roots" in reason(run.trace(), "late-root")
 
 
 def test_a_buffered_send_waits_for_nobody() -> None:
@@ -319,7 +323,8 @@ def test_who_is_stuck_gains_no_more_than_the_compute_behind(
         run.collective(0, "all_gather", start + 400, 100, size=1 << 20, **at)
         run.kernel(0, start + 505, compute_us)
     (finding,) = found(run.trace(), "head-of-line")
-    assert finding.cost_ns == 12 * gain_us * 1000
+    assert finding.cost_ns <= 12 * gain_us * 1000
+    assert finding.cost_ns == pytest.approx(12 * gain_us * 1000, rel=0.1)
 
 
 @pytest.mark.parametrize(("launch_us", "fires"), [(130, True), (300, False)])
@@ -335,6 +340,7 @@ def test_a_host_that_launches_slowly_resumes_slowly(launch_us: float, fires: boo
         run.collective(0, "all_reduce", now + 5, 3000, size=1 << 20, **launched)
         launched = {"launch_ns": BASE_NS + round(1e3 * (now + 100))}
         run.copy(0, now + 3006, 2, kind="DtoH", size=4, memory="pageable", **launched)
+        run.blocking_call(0, "cudaMemcpyAsync", now + 100, 2908)
         now += 3008 + launch_us
     assert bool(found(run.trace(), "host-sync")) == fires
 
@@ -389,8 +395,8 @@ def test_two_that_receive_first_wait_for_each_other() -> None:
 
 
 def test_a_send_that_came_or_was_not_recorded_is_not_missing() -> None:
-    assert "needs 10" in reason(in_vain(sends=True), "late-sender")
-    assert "needs 10" in reason(in_vain(sends=False, window_us=40_000), "late-sender")
+    for its in (in_vain(sends=True), in_vain(sends=False, window_us=40_000)):
+        assert not found(its, "late-sender")
 
 
 @pytest.mark.parametrize("rule", ["contention", "host-sync", "launch-gap"])

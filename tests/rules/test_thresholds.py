@@ -32,6 +32,18 @@ def test_old_names_of_thresholds_are_taken_with_a_warning(
         assert getattr(configured(rule, {**old, name: 0.5}), name) == 0.5  # today's name wins
 
 
+@pytest.mark.parametrize(
+    ("rule", "name"), [("straggler", "min_operations"), ("jitter", "min_ratio")]
+)
+def test_names_without_a_meaning_are_taken_with_a_warning(rule: str, name: str) -> None:
+    told = rf"{rule}\.{name} has no meaning any more, and is ignored"
+    with pytest.warns(FutureWarning, match=told) as warned:
+        assert configured(rule, {name: "13", "min_step_share": "0.9"}).min_step_share == 0.9
+    assert len(warned) == 1
+    with pytest.raises(UsageError, match="it has: min_step_share"):
+        configured(rule, {"max_operations": 13})
+
+
 @pytest.mark.parametrize("rule", ["at-the-roofline", "impossible-number"])
 def test_a_share_of_something_else_keeps_its_name(rule: str) -> None:
     assert vars(configured(rule, {"min_share": 0.5}))["min_share"] == 0.5

@@ -57,7 +57,7 @@ class Pair:
     the CPU from the last call, since gloo copies the input before it starts) to the second's
     last end, ``first``, ``second`` (their transfers, the first's from there on), ``gap`` (from
     the first's end to the second's start on the rank where that is shortest), ``start``,
-    ``end``.
+    ``end``; ``operation`` and ``operation_second`` are their numbers.
     """
 
     first: str
@@ -221,7 +221,7 @@ def _times(run: Measures, instances: pd.DataFrame) -> pd.DataFrame:
     # Without a common clock the parts are all there is.
     parts = one["first"] + one["gap"] + one["second"]
     one["time"] = parts.where(pd.isna(whole), np.maximum(parts, pd.array(whole).fillna(0)))
-    return one.astype(np.int64).sort_values("start", ignore_index=True)
+    return one.reset_index().astype(np.int64).sort_values("start", ignore_index=True)
 
 
 def reference(run: Measures, pair: Pair) -> Reference:

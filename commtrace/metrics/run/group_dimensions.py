@@ -16,6 +16,7 @@ from commtrace.metrics.run.group_names import named_dimension
 from commtrace.metrics.run.group_traffic import by_traffic
 from commtrace.metrics.run.waits import OPERATIONS, matched
 from commtrace.table import Column, Table
+from commtrace.units import numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -75,11 +76,11 @@ def group_dimensions(run: Measures) -> pd.DataFrame:
 
 
 def spoken(run: Measures, communicator: str) -> str:
-    """A process group as people speak of it: ``tp (ranks 0,1)``, else ``ranks 0,1``."""
+    """A process group as people speak of it: ``tp (ranks 0–1)``, else ``ranks 0–1``."""
     table = group_dimensions(run)
     dimension = table.loc[table["communicator"] == communicator, "dimension"].dropna()
-    ranks = _ranks(communicator)
-    who = f"ranks {ranks}" if ranks else f"group {communicator.removeprefix('#')}"
+    ranks = {int(rank) for rank in filter(None, _ranks(communicator).split(","))}
+    who = numbered("rank", ranks) if ranks else f"group {communicator.removeprefix('#')}"
     return f"{dimension.iloc[0]} ({who})" if len(dimension) else who
 
 

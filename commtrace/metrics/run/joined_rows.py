@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
 from commtrace.metrics.run.waits import OPERATIONS, WAITS, matched
@@ -17,7 +18,7 @@ from commtrace.trace_tables import COLLECTIVES
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["JOINED_ROWS", "joined_rows", "several_ranks"]
+__all__ = ["JOINED_ROWS", "joined_rows", "paired", "several_ranks"]
 
 _OWN = ("op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root")
 _OF_OPERATION = (
@@ -33,13 +34,6 @@ JOINED_ROWS = Table(
         *COLLECTIVES.only(_OWN),
         *OPERATIONS.only(_OF_OPERATION[1:]),
         Column("pair", "int64", "A number for the two ranks of a send or recv; else -1."),
-        Column(
-            "inherited_ns",
-            "float64",
-            "Lateness that is not its own: what it waited elsewhere since its last operation of "
-            "this communicator, and was let out of that later than others.",
-            "ns",
-        ),
     ),
 )
 
@@ -68,8 +62,15 @@ def joined_rows(run: Measures) -> pd.DataFrame:
         launch_ns=rows["launch_ns"].astype("float64") + (arrival - rows["start_ns"]),
         wait_ns=rows["wait_ns"].fillna(0).astype("int64"),
     ).sort_values(["rank", "arrival_ns", "operation"], kind="stable", ignore_index=True)
-    rows = rows.assign(pair=_pair(rows))
-    return rows.assign(inherited_ns=_inherited_ns(rows))
+    return rows.assign(pair=_pair(rows))
+
+
+def paired(run: Measures) -> None:
+    """Raises CannotLook where there are messages, but none with both of its sides."""
+    rows = joined_rows(run)
+    messages = rows[rows["op"].isin(POINT_TO_POINT)]
+    if len(messages) and not (messages["present"] > 1).any():
+        raise CannotLook("needs messages of which both sides are known: none is")
 
 
 def _pair(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -77,18 +78,3 @@ def _pair(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
     peer = rows["peer"].fillna(-1).astype("int64")
     low, high = np.minimum(rows["rank"], peer), np.maximum(rows["rank"], peer)
     return np.where(peer < 0, -1, low * 2**31 + high)
-
-
-def _inherited_ns(rows: pd.DataFrame) -> pd.Series[Any]:
-    """What a rank waited elsewhere since its last such operation, and was let out late of it.
-
-    Such are those of its communicator; of a send or recv those of the same two ranks.
-    """
-    waited = rows.groupby("rank")["wait_ns"].cumsum()
-    since = rows[["rank", "communicator", "pair", "end_ns"]].assign(through=waited)
-    previous = since.groupby(["rank", "communicator", "pair"], observed=True, dropna=False).shift()
-    elsewhere = waited - rows["wait_ns"] - previous["through"]
-    left = previous["end_ns"].clip(upper=rows["arrival_ns"])
-    let_out = left - left.groupby(rows["operation"]).transform("median")
-    let_out = let_out.where(rows["peer"].isna(), 0)
-    return elsewhere.clip(lower=0).fillna(0) + let_out.clip(lower=0).fillna(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commtrace.causal.culprits import modelled
+from commtrace.causal.replayable import replayable
 from commtrace.causal.steps import path_of
 from commtrace.reports.content.tables import Section
 from commtrace.units import duration, percent
@@ -22,9 +22,9 @@ _SHOWN = 8
 def sentence(run: Measures) -> str | None:
     """What is on the critical path of a step; None where it is not known for sure.
 
-    It is not where not all waits of a host are in the trace: they would count as its own work.
+    It is not where too many waits are not in the trace: they would count as a host's own work.
     """
-    path = path_of(run) if modelled(run) else None
+    path = path_of(run) if replayable(run) else None
     if path is None or path.empty:
         return None
     of_step = " of a step" if run.steps["step"].notna().any() else ""

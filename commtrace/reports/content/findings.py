@@ -83,10 +83,11 @@ def _related(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
 
 def _place(finding: Finding) -> Iterator[str]:
     """The label that it lies in; what is no label but before a call, the summary says."""
-    if finding.place and not (
-        finding.place.startswith("before ") and finding.place in finding.summary
-    ):
-        yield f"in '{clean(finding.place, 40)}'"
+    place = finding.place or ""
+    if place.startswith(("before the ", "behind the ")):
+        yield from () if place in finding.summary else (place,)
+    elif place:
+        yield f"in '{clean(place, 40)}'"
 
 
 def text_of(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> FindingText:

@@ -1,0 +1,132 @@
+"""Asynchronous calls on CPUs that are waited for before the work that could hide them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.causal.builder import JOIN, WAIT
+from commtrace.causal.calls import Calls
+from commtrace.causal.moments import Moments
+from commtrace.causal.run_graph import run_graph
+from commtrace.matching import on_run_clock
+from commtrace.measures import measure
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["EarlyWaits", "early_waits"]
+
+_AT_ONCE = 0.2  # of an operation's time: what may run before the wait
+_AT_ONCE_NS = 200_000
+_FAR = np.iinfo(np.int64).max
+_AUTOGRAD = "autograd::engine::evaluate_function"
+_OF_PARAMETER = "AccumulateGrad"
+_FUNCTIONAL = "_c10d_functional"
+_DDP = "DistributedDataParallel.forward"
+
+
+@dataclass(frozen=True, eq=False)
+class EarlyWaits:
+    """The asynchronous calls that their thread waited for, ``call`` of the graph's.
+
+    ``early`` are those behind whose call next to nothing ran before the wait; ``blocked_ns`` is how
+    long that was. ``behind_ns`` is what the thread did behind it, until it called again, or its
+    step or its backward pass was over. ``gradients`` are of a parameter's hook: the rest of the
+    backward pass needs no result of theirs.
+    """
+
+    call: Int64
+    early: Bool
+    blocked_ns: Int64
+    behind_ns: Int64
+    gradients: Bool
+
+
+@measure
+def early_waits(run: Measures) -> EarlyWaits:
+    """The waits that the program makes itself: none of DDP's, and none at a result's first use.
+
+    CannotLook where the run has no graph.
+    """
+    its = run_graph(run)
+    calls, graph = its.calls, its.graph
+    joins = np.flatnonzero(graph.kind == JOIN)
+    call = its.call_of[graph.source[joins]]
+    mine = (call >= 0) & calls.on_cpu[call] & (calls.asynchronous[call] == 1)
+    call, resume = call[mine], graph.target[joins[mine]]
+    waits = np.flatnonzero(graph.kind == WAIT)
+    begin_ns = graph.time_ns.copy()
+    begin_ns[graph.target[waits]] = graph.time_ns[graph.source[waits]]
+    launch_ns, resumed_ns = calls.launch_ns[call], graph.time_ns[resume]
+    hosts = _Hosts(run, calls)
+    in_backward = hosts.within(hosts.backward, call)
+    of_ddp = np.isin(calls.rank[call], run.steps.loc[run.steps["label"] == _DDP, "rank"])
+    own = ~(in_backward & of_ddp) & ~hosts.within(hosts.functional, call)
+    until_ns = np.minimum(
+        hosts.next_call_ns(call, resumed_ns),
+        np.where(in_backward, hosts.backward_end_ns(call, resumed_ns), hosts.step_end_ns(call)),
+    )
+    at_once_ns = np.maximum(_AT_ONCE * (resumed_ns - launch_ns), _AT_ONCE_NS)
+    return EarlyWaits(
+        call[own],
+        (begin_ns[resume] - launch_ns <= at_once_ns)[own],
+        (resumed_ns - begin_ns[resume])[own],
+        np.maximum(until_ns - resumed_ns, 0)[own],
+        hosts.within(hosts.gradients, call)[own],
+    )
+
+
+class _Hosts:
+    """What ran on the threads that call communication, on the run's clock."""
+
+    def __init__(self, run: Measures, calls: Calls) -> None:
+        threads = pd.MultiIndex.from_arrays([calls.rank, calls.thread])
+        known = threads.unique()
+        ops = run.ops
+        rank = integers(ops["rank"])
+        self._run, self._calls = run, calls
+        self._thread = known.get_indexer(threads).astype(np.int64)
+        self._of = known.get_indexer(pd.MultiIndex.from_arrays([rank, integers(ops["thread"])]))
+        self._start_ns, _ = on_run_clock(integers(ops["start_ns"]), rank, matched(run).clock)
+        self._end_ns = self._start_ns + integers(ops["duration_ns"])
+        name = ops["name"].astype(str).str
+        self.backward: Bool = name.startswith(_AUTOGRAD).to_numpy(np.bool_) & (self._of >= 0)
+        self.gradients: Bool = self.backward & name.contains(_OF_PARAMETER).to_numpy(np.bool_)
+        self.functional: Bool = name.startswith(_FUNCTIONAL).to_numpy(np.bool_) & (self._of >= 0)
+        self._others = ~self.backward & (ops["kind"] == "compute").to_numpy() & (self._of >= 0)
+
+    def within(self, which: Bool, call: Int64) -> Bool:
+        """Whether some calls were made by some of the operators."""
+        rows = np.flatnonzero(which)
+        moments = Moments(self._of[rows], self._start_ns[rows])
+        at = moments.last(self._thread[call], self._calls.launch_ns[call])
+        return np.append(self._end_ns[rows], NULL)[at] > self._calls.launch_ns[call]
+
+    def backward_end_ns(self, call: Int64, after_ns: Int64) -> Int64:
+        """When a call's thread began something else than the backward pass, after a time."""
+        rows = np.flatnonzero(self._others)
+        at = Moments(self._of[rows], self._start_ns[rows]).next(self._thread[call], after_ns)
+        return np.append(self._start_ns[rows], _FAR)[at]
+
+    def next_call_ns(self, call: Int64, after_ns: Int64) -> Int64:
+        """When a call's thread called the next operation, after a time."""
+        launch_ns = self._calls.launch_ns
+        at = Moments(self._thread, launch_ns).next(self._thread[call], after_ns)
+        return np.append(launch_ns, _FAR)[at]
+
+    def step_end_ns(self, call: Int64) -> Int64:
+        """When the step of a call ended on its rank."""
+        steps = self._run.steps[self._run.steps["label"].isna() & self._run.steps["step"].notna()]
+        rank, step = integers(steps["rank"]), integers(steps["step"])
+        end = integers(steps["start_ns"]) + integers(steps["duration_ns"])
+        end, _ = on_run_clock(end, rank, matched(self._run).clock)
+        known = pd.MultiIndex.from_arrays([rank, step])
+        asked = pd.MultiIndex.from_arrays([self._calls.rank[call], self._calls.step[call]])
+        last = dict(zip(known, end.tolist(), strict=True))
+        return np.asarray([last.get(its, _FAR) for its in asked], dtype=np.int64)

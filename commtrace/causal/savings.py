@@ -1,0 +1,137 @@
+"""What an edit saves: alone, and with the ranks mended that delay the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commtrace.arrays import Int64
+from commtrace.causal.culprits import culprits
+from commtrace.causal.edits import as_measured, saved, transferring_less
+from commtrace.causal.graph import replay
+from commtrace.causal.rank_edits import copying_within
+from commtrace.causal.run_graph import run_graph
+from commtrace.diagnosis import CannotLook, Evidence
+from commtrace.metrics.run.whole import worth_reporting
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.measures import Measures
+
+__all__ = ["Edit", "Saving", "of_copies", "of_transfers", "saving"]
+
+Edit = Callable[[Int64], Int64]
+"""Makes of a graph's lags those with something mended."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What is saved: ``cost_ns`` alone, ``on_top_ns`` with those mended who delay the run.
+
+    ``replayed_step_ns`` is the median step with it mended alone. Without a replay, ``why`` not,
+    and ``cost_ns`` is an estimate.
+    """
+
+    cost_ns: int
+    on_top_ns: int | None = None
+    replayed_step_ns: int | None = None
+    why: str | None = None
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """That it is an estimate, if it is one."""
+        if self.why is None:
+            return ()
+        return (Evidence(f"estimated saving, as a replay {self.why}", self.cost_ns, "ns"),)
+
+    def at_most(self, cost_ns: int | None, run: Measures) -> Saving:
+        """The same, where no more can be saved than that; None is no limit."""
+        if cost_ns is None or self.why is not None or self.cost_ns <= cost_ns:
+            return self
+        step_ns = run_graph(run).step_ns
+        left = 1 - cost_ns / max(int(step_ns.sum()), 1)
+        on_top = min(self.on_top_ns or 0, cost_ns)
+        return Saving(cost_ns, on_top, round(float(np.median(step_ns)) * left))
+
+
+def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float) -> Saving:
+    """What an edit saves in a replay; where the trace shows too little for one, the estimate."""
+    try:
+        its, measured = run_graph(run), as_measured(run)
+        _need_waits(run)
+    except CannotLook as reason:
+        return Saving(round(estimate_ns), why=str(reason))
+    mended = _mended(run, min_step_share)
+    lags = (measured, edit(measured)), (mended, edit(mended))
+    (alone, steps), (on_top, _) = (_shorter(run, *pair) for pair in lags)
+    return Saving(alone, on_top, int(np.median(its.step_ns - steps)))
+
+
+def _need_waits(run: Measures) -> None:
+    """CannotLook where the trace of a GPU shows none of its host's waits: they look like work."""
+    calls = run_graph(run).calls
+    on_gpu = calls.rank[~calls.on_cpu]
+    if not np.isin(on_gpu, run.blocking_calls["rank"].unique()).all():
+        raise CannotLook("needs the calls by which hosts wait for GPUs, which the trace lacks")
+
+
+def _shorter(run: Measures, before: Int64, after: Int64) -> tuple[int, Int64]:
+    """What a run is shorter, and each of its steps: to its last joint operation, or to its end.
+
+    Its end may be that of a rank that nobody waits for.
+    """
+    steps = saved(run, before, [after])[:, 0]
+    end = replay(run_graph(run).graph, np.stack((before, after), axis=1)).max(axis=0)
+    return max(int(steps.sum()), int(end[0] - end[1]), 0), steps
+
+
+def _mended(run: Measures, min_step_share: float) -> Int64:
+    """The lags without those who delay the run, as far as it is known who does."""
+    try:
+        return culprits(run, min_step_share).lag_ns
+    except CannotLook:
+        return as_measured(run)
+
+
+def of_copies(
+    run: Measures, copies: Sequence[tuple[pd.DataFrame, float]], estimate_ns: float, share: float
+) -> Saving:
+    """What is saved if copies, rows of the table, ran at so many GB/s each."""
+
+    def edit(lag_ns: Int64) -> Int64:
+        for some, gb_s in copies:
+            for rank in some["rank"].unique().tolist():
+                its = some[some["rank"] == rank]
+                most = its["size_bytes"].to_numpy(np.float64) / gb_s
+                start = its["start_ns"].to_numpy()
+                lag_ns = copying_within(run, rank, start, most, lag_ns)
+        return lag_ns
+
+    return saving(run, edit, estimate_ns, share)
+
+
+def of_transfers(
+    run: Measures,
+    known: pd.DataFrame,
+    less_ns: pd.Series[Any],
+    estimate_ns: float,
+    min_step_share: float,
+) -> Saving:
+    """What is saved if operations (rows with ``operation``) take so much less once all are there.
+
+    Not worked out, the estimate, where that is not worth reporting.
+    """
+    if not worth_reporting(estimate_ns, run, min_step_share):
+        return Saving(round(estimate_ns))
+    less = less_ns.set_axis(known["operation"]).fillna(0).clip(lower=0).round().astype("int64")
+
+    def edit(lag_ns: Int64) -> Int64:
+        operation = run_graph(run).calls.operation
+        less_of = np.asarray(less.reindex(operation, fill_value=0), dtype=np.int64)
+        return transferring_less(run, less_of, lag_ns)
+
+    return saving(run, edit, estimate_ns, min_step_share)

@@ -1,0 +1,42 @@
+"""Operations that queue behind others on one thread of gloo."""
+
+from __future__ import annotations
+
+import pytest
+
+from commtrace.measures import Measures
+from commtrace.rules import diagnose
+from commtrace.synthetic import BASE_NS, Tiny
+
+MS = 1_000_000
+STEPS, STEP_US = 10, 20_000
+
+
+def queued(*, work_us: float) -> Measures:
+    """In each step 5 ms of a large all_reduce that only the step's end awaits; a gather behind."""
+    run = Tiny(2, backend="gloo")
+    for step in range(STEPS):
+        for rank in range(2):
+            at = step * STEP_US
+            run.step(rank, step, at, STEP_US)
+
+            def call(op: str, launch: float, start: float, end: float, **more: int) -> None:
+                launched = {"launch_ns": BASE_NS + round(1e3 * launch), "thread": 1, "stream": 50}
+                run.collective(rank, op, start, end - start, **launched, **more)  # noqa: B023
+
+            call("all_reduce", at + 100, at + 150, at + 5_150, size=1 << 24, asynchronous=1)
+            run.op(rank, at + 200, 50)
+            call("all_gather", at + 300, at + 5_160, at + 5_360, size=1 << 10, asynchronous=0)
+            run.gap(rank, at + 300, 5_070)
+            run.op(rank, at + 5_370, work_us)
+            run.op(rank, at + 5_380 + work_us, STEP_US - work_us - 5_400)
+    return run.trace()
+
+
+def test_what_goes_first_saves_what_it_queued() -> None:
+    (its,) = diagnose(queued(work_us=12_000), select=["head-of-line"]).findings
+    assert its.cost_ns == its.cost_on_top_ns
+    assert its.cost_ns == pytest.approx(STEPS * 4.81 * MS, rel=0.02)
+    assert its.replayed_step_ns == pytest.approx((20 - 4.81) * MS, rel=0.02)
+    assert its.place == "before the all_gather"
+    assert not any("estimated" in one.name for one in its.evidence)
