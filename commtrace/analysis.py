@@ -51,10 +51,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One run's analysis, the input of every report: what ran, its measures, the verdict."""
+    """One run's analysis, the input of every report: what ran, its measures, the verdict.
+
+    ``arguments`` are those of the command line that makes it again: paths and options of rules.
+    """
 
     run: Summary
     question: Question | None
     notes: tuple[Note, ...]
     measures: Measures
     verdict: Verdict
+    arguments: tuple[str, ...] = ()

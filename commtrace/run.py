@@ -69,7 +69,7 @@ def load(
         cached=cache,
         read_bytes=read_bytes,
     )
-    return Run(found, name=", ".join(names))
+    return Run(found, name=", ".join(names), paths=tuple(names))
 
 
 def check_rules(select: Collection[str], ignore: Collection[str], thresholds: Thresholds) -> None:
@@ -91,6 +91,7 @@ class Run:
 
     measures: Measures
     name: str
+    paths: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> pd.DataFrame:
@@ -342,6 +343,17 @@ class Run:
             notes=notes + diagnosis.notes,
             measures=run,
             verdict=verdict(run, diagnosis),
+            arguments=(
+                *(self.paths or (self.name,)),
+                *(part for rule in select for part in ("--select", rule)),
+                *(part for rule in ignore for part in ("--ignore", rule)),
+                *(
+                    part
+                    for rule, fields in (thresholds or {}).items()
+                    for field, value in fields.items()
+                    for part in ("--threshold", f"{rule}.{field}={value}")
+                ),
+            ),
         )
 
     def replayed(self, edits: Sequence[str]) -> Replayed:

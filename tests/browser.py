@@ -19,7 +19,7 @@ _FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb"),
 )
-_PATIENCE_S = 60
+_PATIENCE_S = 120
 
 
 def chromium() -> str | None:
@@ -154,6 +154,13 @@ class Page:
     def problems(self) -> list[Any]:
         """Uncaught errors, errors on the console, and requests to anywhere but files."""
         return [event["params"] for event in self._events() if _is_problem(event)]
+
+    @property
+    def answered(self) -> set[str]:
+        """The addresses on the network that it got answers from."""
+        met = [e["params"] for e in self._events() if e["method"] == "Network.responseReceived"]
+        addresses = {its["response"]["url"] for its in met}
+        return {address for address in addresses if address.startswith(("http", "ws"))}
 
     def screenshot(self, file: Path, *, whole: bool = True) -> None:
         """Write a PNG, of the whole page or of what is in view."""

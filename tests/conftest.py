@@ -16,6 +16,7 @@ from commtrace import trace_tables as schema
 from commtrace.measures import Measures
 from commtrace.run import Run, load
 from tests.browser import Browser, chromium
+from tests.lacking import lacking
 
 from . import preloaded_ranks
 
@@ -94,7 +95,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Chromium, where this machine has it."""
     program = chromium()
     if program is None:
-        pytest.skip("no chromium: apt-get install chromium")
+        lacking("chromium")
     its = Browser(program, tmp_path_factory.mktemp("chromium"))
     yield its
     its.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Int64, ranges
+from commtrace.arrays import Bool, Int64, ranges
 from commtrace.causal.builder import (
     COPY,
     DEVICE,
@@ -25,7 +25,7 @@ from commtrace.causal.edits import as_measured, step_ends
 from commtrace.causal.graph import longest_way, replay
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.causal.segments import busy
-from commtrace.intervals import covered
+from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
 from commtrace.table import Coded, Column, Table
 
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CRITICAL_PATH",
+    "CRITICAL_PIECES",
     "KINDS",
     "KIND_OF_EDGE",
     "Way",
     "critical_path",
+    "critical_pieces",
     "cut",
     "path_pieces",
     "path_with",
@@ -75,6 +77,16 @@ CRITICAL_PATH = Table(
         Column("time_ns", "int64", "For how long.", "ns"),
     ),
 )
+CRITICAL_PIECES = Table(
+    "critical_pieces",
+    "a stretch of the critical path as measured, in the order of time; the sums of these are "
+    "`critical_path`",
+    (
+        *CRITICAL_PATH.only(("step", "rank", "kind", "op")),
+        Column("start_ns", "int64", "When it began, on the run's clock.", "ns"),
+        Column("end_ns", "int64", "When it ended.", "ns"),
+    ),
+)
 
 
 @measure
@@ -90,9 +102,7 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
     way = path_pieces(run, lag_ns)
     computes = _computes(run, way)
-    named = np.asarray([KINDS.index(KIND_OF_EDGE[number]) for number in sorted(KIND_OF_EDGE)])[
-        way.kind
-    ]
+    named = _named(way)
     own = named == KINDS.index("host")
     nothing = np.full(own.size, -1)
     rows = pd.DataFrame(
@@ -123,6 +133,54 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
             "time_ns": sums["time_ns"].to_numpy(np.int64),
         }
     )
+
+
+@measure
+def critical_pieces(run: Measures) -> pd.DataFrame:
+    """Where the critical path of a run lies: CRITICAL_PIECES. CannotLook as ``critical_path``."""
+    way = path_pieces(run, as_measured(run))
+    named = _named(way)
+    host = named == KINDS.index("host")
+    parts = [(np.flatnonzero(~host), way.since_ns[~host], way.until_ns[~host])]
+    computes = [np.empty(0, np.int64)]
+    for rank in np.unique(way.rank[way.kind == HOST]).tolist():
+        mine = np.flatnonzero((way.rank == rank) & (way.kind == HOST))
+        of, start, end, inside = _split(way.since_ns[mine], way.until_ns[mine], busy(run, rank))
+        parts.append((mine[of], start, end))
+        computes.append(np.flatnonzero(inside) + sum(part[0].size for part in parts[:-1]))
+    waits = np.flatnonzero(host & (way.kind != HOST))
+    parts.append((waits, way.since_ns[waits], way.until_ns[waits]))
+    of, start, end = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    kind, op = named[of], np.where(host[of], -1, way.op[of])
+    kind[np.concatenate(computes)] = KINDS.index("compute")
+    order = np.lexsort((end, start))
+    columns: dict[str, Int64] = {
+        "step": np.asarray(run_graph(run).steps, dtype=np.int64)[way.step[of]],
+        "rank": way.rank[of],
+        "start_ns": start,
+        "end_ns": end,
+    }
+    names = tuple(run.collectives["op"].cat.categories)
+    return CRITICAL_PIECES.frame(
+        {
+            **{name: values[order] for name, values in columns.items()},
+            "kind": Coded(kind[order].astype(np.int32), KINDS),
+            "op": Coded(op[order].astype(np.int32), names),
+        }
+    )
+
+
+def _named(way: Way) -> Int64:
+    """Each piece's kind, a position in KINDS."""
+    return np.asarray([KINDS.index(KIND_OF_EDGE[edge]) for edge in sorted(KIND_OF_EDGE)])[way.kind]
+
+
+def _split(start: Int64, end: Int64, when: Intervals) -> tuple[Int64, Int64, Int64, Bool]:
+    """Intervals cut where a merged set begins and ends: which each was, its times, if inside."""
+    bounds = np.stack(when, axis=1).reshape(-1)
+    outer = np.concatenate(([np.iinfo(np.int64).min], bounds, [np.iinfo(np.int64).max]))
+    of, at, left, right = cut(start, end, outer)
+    return of, left, right, at % 2 == 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ from commtrace.cli.recording import RecordCommand, record
 from commtrace.cli.streams import WIDTH, fail, indented, look, progress, reading, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.reports import FORMATS, Look, format_named, format_of_file
+from commtrace.viewer import SUFFIXES
 
 __all__ = ["app", "main"]
 
@@ -52,6 +53,14 @@ def _rules() -> list[str]:
 
 def _formats() -> list[str]:
     return list(FORMATS)
+
+
+class Keep(str, Enum):
+    """How much of the original ``open`` shows."""
+
+    kernels = "kernels"
+    operators = "operators"
+    everything = "everything"
 
 
 class ReplayFormat(str, Enum):
@@ -125,6 +134,37 @@ def _closed(mode: int) -> TextIO:
     return open(os.open(os.devnull, mode), "w", encoding="utf-8", closefd=False)
 
 
+_Paths = Annotated[
+    list[str],
+    typer.Argument(metavar="PATH", help="Trace files of one run, folders of them, or globs."),
+]
+_Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RULE",
+        autocompletion=_rules,
+        help="Check this rule only; repeat it for several; default: all rules.",
+    ),
+]
+_Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RULE",
+        autocompletion=_rules,
+        help="Leave this rule out; repeat it for several; default: none.",
+    ),
+]
+_Thresholds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold",
+        metavar="RULE.FIELD=VALUE",
+        help="Set a rule's threshold; default: pyproject.toml's, else what "
+        "`commtrace explain RULE` shows.",
+    ),
+]
+
+
 @app.callback()
 def options(
     version: Annotated[
@@ -139,17 +179,15 @@ def options(
 
 @app.command()
 def analyze(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH", help="Trace files of one run, folders of them, or globs."),
-    ],
+    paths: _Paths,
     output: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write the report to this file, in its ending's format; default: print it.",
+            help="Write the report to this file, in its ending's format; default: print it. "
+            f"{' and '.join(SUFFIXES)} are timelines for Perfetto.",
         ),
     ] = None,
     format: Annotated[  # noqa: A002 - the option's name
@@ -167,31 +205,9 @@ def analyze(
             "--operations", help="List every matched operation, too (JSON only); default: none."
         ),
     ] = False,
-    select: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RULE",
-            autocompletion=_rules,
-            help="Check this rule only; repeat it for several; default: all rules.",
-        ),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RULE",
-            autocompletion=_rules,
-            help="Leave this rule out; repeat it for several; default: none.",
-        ),
-    ] = None,
-    thresholds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--threshold",
-            metavar="RULE.FIELD=VALUE",
-            help="Set a rule's threshold; default: pyproject.toml's, else what "
-            "`commtrace explain RULE` shows.",
-        ),
-    ] = None,
+    select: _Select = None,
+    ignore: _Ignore = None,
+    thresholds: _Thresholds = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -218,25 +234,27 @@ def analyze(
     ] = False,
 ) -> None:
     """Where time went, what communication cost, and what is wrong."""
-    chosen = format or _format_of(output)
+    timeline = format is None and output is not None and output.name.endswith(SUFFIXES)
+    chosen = format or ("" if timeline else _format_of(output))
     if operations and chosen != "json":
         raise UsageError("--operations: only JSON lists them; choose --format json")
     from commtrace.engine.dask import on_dask
     from commtrace.run import check_rules, load
 
-    rules: dict[str, Any] = {
-        "select": select or (),
-        "ignore": ignore or (),
-        "thresholds": _thresholds(thresholds or ()),
-    }
+    rules = _rules_wanted(select, ignore, thresholds)
     check_rules(**rules)
     with on_dask(scheduler) as executor, reading(ranks=scheduler is not None) as shown:
         run = load(paths, workers=workers, executor=executor, cache=not no_cache, **shown)
     analysis = run.analysis(**rules)
-    render = format_named(chosen).render
-    if output is None:
-        say(render(analysis, look(operations=operations)))
+    if timeline and output is not None:
+        from commtrace.viewer.timeline import write_timeline
+
+        for line in write_timeline(analysis, output):
+            tell(line)
+    elif output is None:
+        say(format_named(chosen).render(analysis, look(operations=operations)))
     else:
+        render = format_named(chosen).render
         write(output, render(analysis, Look(WIDTH, operations=operations)))
     diagnosis = analysis.verdict.diagnosis
     if diagnosis.all_broke:
@@ -320,25 +338,87 @@ def workloads() -> None:
 
 
 @app.command("open")
-def open_recording(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH", help="Trace files of one run, folders of them, or globs."),
-    ],
+def open_run(
+    paths: _Paths,
+    finding: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Open at the finding of this number in the report, its ranks' tracks pinned; "
+            "default: the whole run.",
+        ),
+    ] = None,
+    keep: Annotated[
+        Keep, typer.Option(help="How much of the original traces to show.")
+    ] = Keep.kernels,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"Keep the timeline in this file, which ends in {SUFFIXES[0]}; default: nowhere.",
+        ),
+    ] = None,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline", help="Fail unless Perfetto's page is on this machine; default: use either."
+        ),
+    ] = False,
+    no_browser: Annotated[
+        bool,
+        typer.Option("--no-browser", help="Print the address only; default: open it."),
+    ] = False,
+    select: _Select = None,
+    ignore: _Ignore = None,
+    thresholds: _Thresholds = None,
 ) -> None:
-    """Show a recording in Perfetto, all ranks on one time axis."""
-    from commtrace.viewer import open_in_perfetto
+    """Show a run in Perfetto: all ranks on one clock, with findings and critical path."""
+    if save is not None and not save.name.endswith(SUFFIXES[0]):
+        raise UsageError(f"--save {save}: end its name in {SUFFIXES[0]}")
+    import webbrowser
 
-    open_in_perfetto(paths, tell=tell)
+    from commtrace.reports import content
+    from commtrace.run import check_rules, load
+    from commtrace.viewer.opening import check_offline, open_timeline
+
+    if offline:
+        check_offline()
+    rules = _rules_wanted(select, ignore, thresholds)
+    check_rules(**rules)
+    with progress() as shown:
+        run = load(paths, progress=shown)
+    analysis = run.analysis(**rules)
+    for note in content.notes(analysis.notes):
+        tell(note)
+    far = "SSH_CONNECTION" in os.environ and "DISPLAY" not in os.environ
+    open_timeline(
+        analysis,
+        finding=finding,
+        keep=keep.value,
+        save=save,
+        browser=None if no_browser or far else webbrowser.open,
+        tell=tell,
+    )
 
 
 def _format_of(output: Path | None) -> str:
     if output is None:
         return "text"
     if (name := format_of_file(output)) is None:
-        known = ", ".join(format_named(one).SUFFIX for one in FORMATS)
+        known = ", ".join((*(format_named(one).SUFFIX for one in FORMATS), *SUFFIXES))
         raise UsageError(f"{output}: end its name in one of {known}, or choose one with --format")
     return name
+
+
+def _rules_wanted(
+    select: list[str] | None, ignore: list[str] | None, thresholds: list[str] | None
+) -> dict[str, Any]:
+    return {
+        "select": select or (),
+        "ignore": ignore or (),
+        "thresholds": _thresholds(thresholds or ()),
+    }
 
 
 def _thresholds(texts: Sequence[str]) -> dict[str, dict[str, str]]:

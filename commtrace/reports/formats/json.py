@@ -24,12 +24,14 @@ from commtrace.metrics.run.ranges import RANGES, ranges
 from commtrace.metrics.run.ranks import RANKS, ranks
 from commtrace.metrics.run.waits import OPERATIONS, matched, operations
 from commtrace.reports import Look
+from commtrace.reports.content.open_command import numbered_findings, open_command
 from commtrace.reports.json_schema import (
     Json,
     columns,
     document,
     field,
     list_of,
+    object_of,
     rows_of,
     typed,
 )
@@ -83,7 +85,7 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
         **{table.name: rows(measure(run)) for table, measure in _TABLES},
         **({"operations": _operations(run)} if look.operations else {}),
         "clock": rows(matched(run).clock[list(_CLOCK)]),
-        "findings": [_finding(finding) for finding in diagnosis.findings],
+        "findings": _findings(analysis),
         "skipped": dict(diagnosis.skipped),
     }
     return json.dumps(answer, indent=1, allow_nan=False) + "\n"
@@ -103,9 +105,7 @@ def schema() -> Json:
         **{table.name: rows_of(table.row, columns(table)) for table, _ in _TABLES},
         "operations": rows_of("an operation on all its ranks; only if asked for", _OPERATION),
         "clock": rows_of("one rank's clock against the lowest rank's", _CLOCK),
-        "findings": list_of(
-            "a finding, costliest first, symptoms behind their cause", typed(Finding, "when")
-        ),
+        "findings": list_of("a finding, costliest first, symptoms behind their cause", _FINDING),
         "skipped": {
             "type": "object",
             "description": "Rules that were not checked.",
@@ -116,8 +116,13 @@ def schema() -> Json:
     return {**document("analyze", properties), "required": required}
 
 
-def _finding(finding: Finding) -> Json:
-    return {name: value for name, value in asdict(finding).items() if name != "when"}
+def _findings(analysis: Analysis) -> list[Json]:
+    numbers = {id(finding): number for number, finding in numbered_findings(analysis.verdict)}
+    return [
+        {name: value for name, value in asdict(finding).items() if name != "when"}
+        | {"number": numbers[id(finding)], "open": open_command(analysis, numbers[id(finding)])}
+        for finding in analysis.verdict.diagnosis.findings
+    ]
 
 
 def _operations(run: Measures) -> list[Json]:
@@ -146,6 +151,13 @@ def _times(about: str) -> Json:
     return {"type": "object", "description": about, "unit": "ns", "additionalProperties": time}
 
 
+_FINDING = object_of(
+    {
+        **typed(Finding, "when")["properties"],
+        "number": field("integer", "Its number in the reports for people: symptoms come last."),
+        "open": field("string", "The command that shows it in Perfetto."),
+    }
+)
 _CLOCK = columns(CLOCK, "rank", "offset_ns", "drift_ppm", "error_ns", "provenance")
 _OPERATION = {
     **columns(OPERATIONS, "group", "seq", "op", "size_bytes", "last_rank"),

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 from commtrace.reports import Look, content
 from commtrace.reports.content import findings
+from commtrace.reports.content.open_command import (
+    numbered_findings,
+    open_command,
+    range_in_run,
+)
 from commtrace.reports.content.prose import paragraphs
 from commtrace.reports.content.tables import on_one_line
 
@@ -39,7 +44,7 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:  # noqa: ARG001 - a do
     for section in content.sections(analysis, bar=0):
         lines += ["", *grid(section)]
     lines += bullets("Notes", content.notes(analysis.notes))
-    if found := list(_findings(analysis.verdict)):
+    if found := list(_findings(analysis.verdict, analysis)):
         lines += ["", "## Findings", "", *found]
     lines += bullets("Not checked", content.unchecked(analysis))
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -60,10 +65,14 @@ def explain(explanation: Explanation) -> str:
     return "\n".join(lines).strip("\n")
 
 
-def _findings(verdict: Verdict) -> Iterator[str]:
+def _findings(verdict: Verdict, analysis: Analysis | None = None) -> Iterator[str]:
+    numbered = dict(numbered_findings(verdict))
     for number, text in enumerate(findings.texts(verdict), 1):
         yield f"{number}. {escaped(text.summary)}"
         yield from (f"   - {escaped(line)}" for line in text.lines)
+        if analysis is not None:
+            when = escaped(range_in_run(analysis, numbered[number]))
+            yield f"   - {when}: {_code(open_command(analysis, number))}"
     for line in findings.closing(verdict):
         yield from ("", escaped(line))
 
@@ -92,6 +101,13 @@ def _prose(text: str) -> str:
     """Documentation, whose ``code`` becomes code."""
     parts = text.split("``")
     return "".join(f"`{part}`" if i % 2 else escaped(part) for i, part in enumerate(parts))
+
+
+def _code(text: str) -> str:
+    """As it is, whatever backticks are in it."""
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
 
 
 def escaped(text: str) -> str:

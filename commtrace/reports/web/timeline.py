@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,12 +9,13 @@ import numpy as np
 from commtrace.arrays import NULL, integers
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.metrics.run.timeline_events import timeline_events
+from commtrace.reports.content.open_command import open_command
 from commtrace.reports.web.bars import legend
 from commtrace.reports.web.markup import Markup, tag
 from commtrace.reports.web.thinned import Events, events_of, thinned
 from commtrace.reports.web.timeline_data import Step, timeline_data
 from commtrace.reports.web.timeline_picture import timeline_picture
-from commtrace.units import clean, counted, ms
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
@@ -101,12 +101,7 @@ def _about(
             f"Thinned to {events.start.size:,}: what follows within {ms(gap)} on a lane is one "
             f"block, of which there are {merged:,}. "
         )
-    return [*said, "Everything, in Perfetto: ", tag("code", _command(analysis)), "."]
-
-
-def _command(analysis: Analysis) -> str:
-    name = clean(analysis.run.name, 200)
-    return f"commtrace open {'PATH' if ', ' in name else shlex.quote(name)}"
+    return [*said, "Everything, in Perfetto: ", tag("code", open_command(analysis)), "."]
 
 
 def _steps(run: Measures) -> list[Step]:

@@ -1,0 +1,27 @@
+"""Times on the run's clock, for what is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Int64
+from commtrace.matching import on_run_clock
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["on_run", "own_clocks"]
+
+
+def on_run(run: Measures, rank: int, times_ns: Int64) -> Int64:
+    """Times of a rank on the run's clock; as they are where it has none in common."""
+    return on_run_clock(times_ns, np.full(times_ns.size, rank), matched(run).clock)[0]
+
+
+def own_clocks(run: Measures) -> list[int]:
+    """The ranks whose clocks could not be compared."""
+    clock = matched(run).clock
+    return [int(rank) for rank in clock.loc[clock["offset_ns"].isna(), "rank"]]
