@@ -373,7 +373,7 @@ def open_run(
     ignore: _Ignore = None,
     thresholds: _Thresholds = None,
 ) -> None:
-    """Show a run in Perfetto: all ranks on one clock, with findings and critical path."""
+    """Show a run in Perfetto: its ranks on one clock, its findings."""
     if save is not None and not save.name.endswith(SUFFIXES[0]):
         raise UsageError(f"--save {save}: end its name in {SUFFIXES[0]}")
     import webbrowser
