@@ -18,6 +18,8 @@ from commtrace.measures import Measures
 from commtrace.units import counted
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
 
     from commtrace.metrics.rank.exposure import By
@@ -39,11 +41,18 @@ def load(
     *,
     workers: int | None = None,
     progress: Callable[[int, int], object] | None = None,
+    executor: Executor | None = None,
+    cache: bool = True,
+    read_bytes: Callable[[int, int], object] | None = None,
 ) -> Run:
     """Read traces of torch.profiler: files, folders or glob patterns, as one run.
 
     ``workers`` is the number of processes that read, by default one per core;
-    ``progress`` is called with the files read and the files there are.
+    ``progress`` is called with the files read and the files there are, ``read_bytes`` with
+    their bytes on disk. They are read on an
+    ``executor`` instead, if one is given, as Dask's ``client.get_executor()``: on its machines
+    the paths have to be the same. What was read before is taken from the user's ``cache``, as
+    long as it is the same (``commtrace cache`` shows where that is).
 
     Raises TraceError, which names the file, where nothing can be analysed. What could be
     read in part is, and ``Run.notes`` says what could not.
@@ -52,7 +61,15 @@ def load(
 
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     names = [os.fspath(path) for path in given]
-    return Run(read(names, workers=workers, progress=progress), name=", ".join(names))
+    found = read(
+        names,
+        workers=workers,
+        progress=progress,
+        executor=executor,
+        cached=cache,
+        read_bytes=read_bytes,
+    )
+    return Run(found, name=", ".join(names))
 
 
 def check_rules(select: Collection[str], ignore: Collection[str], thresholds: Thresholds) -> None:

@@ -566,7 +566,7 @@ def test_the_completions_script_is_shown(capsys: Captured, monkeypatch: pytest.M
     assert "_COMMTRACE_COMPLETE=complete_zsh commtrace" in capsys.readouterr().out
 
 
-COMMANDS = ("analyze", "explain", "plot", "record", "workloads", "open")
+COMMANDS = ("analyze", "compare", "cache", "explain", "plot", "record", "workloads", "open")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -9,10 +9,21 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Int64, ranges
-from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, MEET, QUEUE, TRANSFER, WAIT
+from commtrace.causal.builder import (
+    COPY,
+    DEVICE,
+    HOST,
+    JOIN,
+    LAUNCH,
+    MEET,
+    OWN,
+    QUEUE,
+    TRANSFER,
+    WAIT,
+)
 from commtrace.causal.edits import as_measured, step_ends
 from commtrace.causal.graph import longest_way, replay
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
 from commtrace.measures import measure
@@ -21,10 +32,19 @@ from commtrace.table import Coded, Column, Table
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["CRITICAL_PATH", "KINDS", "critical_path", "path_with"]
+__all__ = [
+    "CRITICAL_PATH",
+    "KINDS",
+    "KIND_OF_EDGE",
+    "Way",
+    "critical_path",
+    "cut",
+    "path_pieces",
+    "path_with",
+]
 
 KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
-_OF_EDGE = {
+KIND_OF_EDGE = {
     HOST: "host",
     WAIT: "host",
     DEVICE: "compute",
@@ -68,9 +88,11 @@ def critical_path(run: Measures) -> pd.DataFrame:
 
 def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
-    way = _way(run, lag_ns)
+    way = path_pieces(run, lag_ns)
     computes = _computes(run, way)
-    named = np.asarray([KINDS.index(_OF_EDGE[number]) for number in sorted(_OF_EDGE)])[way.kind]
+    named = np.asarray([KINDS.index(KIND_OF_EDGE[number]) for number in sorted(KIND_OF_EDGE)])[
+        way.kind
+    ]
     own = named == KINDS.index("host")
     nothing = np.full(own.size, -1)
     rows = pd.DataFrame(
@@ -104,15 +126,18 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, eq=False)
-class _Way:
+class Way:
     """Pieces of the longest way through the run, each within one step, the last one first.
 
-    From ``since_ns`` to ``until_ns`` a piece was as measured, however long it now takes.
+    ``kind`` is the edge's; ``call`` is the call of the graph that it is of, of a rank's own work
+    the next one, -1 where there is none. From ``since_ns`` to ``until_ns`` a piece was as
+    measured, however long it now takes. ``step`` counts the steps from 0.
     """
 
     rank: Int64
     kind: Int64
     op: Int64
+    call: Int64
     step: Int64
     start_ns: Int64
     end_ns: Int64
@@ -120,7 +145,8 @@ class _Way:
     until_ns: Int64
 
 
-def _way(run: Measures, lag_ns: Int64) -> _Way:
+def path_pieces(run: Measures, lag_ns: Int64) -> Way:
+    """The pieces of the critical path of the run replayed with these lags."""
     its = run_graph(run)
     time, measured = replay(its.graph, lag_ns[:, None])[:, 0], its.graph.time_ns
     joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
@@ -138,13 +164,14 @@ def _way(run: Measures, lag_ns: Int64) -> _Way:
     bounds = np.concatenate(([its.begin_ns], ends))
     left, right = np.maximum(start, bounds[0]), np.minimum(end, bounds[-1])
     inside = np.flatnonzero(right > left)
-    of, step, left, right = _cut(left[inside], right[inside], bounds)
+    of, step, left, right = cut(left[inside], right[inside], bounds)
     of = inside[of]
     stretch = (until - since)[of] / (end - start)[of]
-    return _Way(
+    return Way(
         np.append(its.rank[target], its.rank[first])[of],
         np.append(its.graph.kind[edges], HOST)[of].astype(np.int64),
         np.append(its.operation[edges], -1)[of],
+        np.append(_call(its, edges), -1)[of],
         step,
         left,
         right,
@@ -153,7 +180,13 @@ def _way(run: Measures, lag_ns: Int64) -> _Way:
     )
 
 
-def _computes(run: Measures, way: _Way) -> Int64:
+def _call(its: RunGraph, edges: Int64) -> Int64:
+    source, target = its.call_of[its.graph.source[edges]], its.call_of[its.graph.target[edges]]
+    shared = np.where(target >= 0, target, source)
+    return np.where(np.isin(its.graph.kind[edges], OWN), its.segment[edges], shared)
+
+
+def _computes(run: Measures, way: Way) -> Int64:
     """How much of each piece of a host's own work is in operators."""
     computes = np.zeros(way.kind.size, dtype=np.int64)
     for rank in np.unique(way.rank[way.kind == HOST]).tolist():
@@ -164,7 +197,7 @@ def _computes(run: Measures, way: _Way) -> Int64:
     return computes
 
 
-def _cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+def cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     """Intervals cut at the bounds: which each was, between which bounds, its start and end."""
     first = np.searchsorted(bounds, start, side="right") - 1
     last = np.searchsorted(bounds, end, side="left") - 1
