@@ -212,9 +212,10 @@ def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
     mine = np.isin(its.calls.rank, ranks)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
     by_step = np.bincount(steps, weights=work.excess_ns[mine]) / len(ranks)
-    if its.is_cut and by_step.size > 1:
-        by_step = by_step[1:]  # what was before the first call is cut, too
-    return max(_scatter(by_step), _least_noise_ns(run))
+    scatter = _scatter(by_step)
+    if its.is_cut and by_step.size > 1:  # so is what was before the first call
+        scatter = min(scatter, _scatter(by_step[1:]))
+    return max(scatter, _least_noise_ns(run))
 
 
 def _least_noise_ns(run: Measures) -> int:
