@@ -130,8 +130,8 @@ def test_findings_are_numbered_as_in_the_report(analysis: Analysis) -> None:
 
 def test_the_command_repeats_what_it_takes_to_get_the_same_numbers() -> None:
     run = Run(RULES["straggler"].bad(), "x", paths=("a b", "c"))
-    analysis = run.analysis(select=["straggler"], thresholds={"straggler": {"min_operations": 3}})
-    options = "--select straggler --threshold straggler.min_operations=3"
+    analysis = run.analysis(select=["straggler"], thresholds={"straggler": {"min_step_share": 0.1}})
+    options = "--select straggler --threshold straggler.min_step_share=0.1"
     assert open_command(analysis, 2) == f"commtrace open 'a b' c {options} --finding 2"
 
 
