@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # typing's, which takes as long to import as all else her
 if TYPE_CHECKING:
     from typing import Any
 
+    from commtrace.comparison import Comparison, compare
     from commtrace.diagnosis import Diagnosis, Evidence, Finding, Note
     from commtrace.errors import CommtraceError, RecordError, TraceError, UsageError
     from commtrace.measures import Measures
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CommtraceError",
+    "Comparison",
     "Diagnosis",
     "Evidence",
     "Finding",
@@ -29,6 +31,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "__version__",
+    "compare",
     "load",
     "recording",
     "step",
@@ -41,6 +44,7 @@ _HOMES = {
     "errors": ("CommtraceError", "RecordError", "TraceError", "UsageError"),
     "record.recording": ("recording", "step", "trace_handler"),
     "run": ("Run", "load"),
+    "comparison": ("Comparison", "compare"),
     "diagnosis": ("Diagnosis", "Evidence", "Finding", "Note"),
     "measures": ("Measures",),
 }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from commtrace.units import counted
+from commtrace.units import counted, ms
 
 __all__ = [
     "CannotLook",
@@ -104,6 +105,25 @@ class Finding:
     when: Any = field(default=None, repr=False, compare=False)
     """The starts and ends of its events, until its place is known."""
 
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *self._lines()])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython's
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        lines = [f"<b>{escape(self.summary)}</b>", *map(escape, self._lines())]
+        rows = "".join(
+            f"<tr><td>{escape(one.name)}</td><td>{one.value:,.6g} {escape(one.unit)}</td></tr>"
+            for one in self.evidence
+        )
+        return f"<p>{'<br>'.join(lines)}</p><table>{rows}</table>"
+
+    def _lines(self) -> list[str]:
+        """Saving, advice, confidence."""
+        saving = [f"potential saving: up to {ms(self.cost_ns)} in all"] if self.cost_ns else []
+        return [*saving, f"→ {self.advice}", f"{self.confidence} confidence · {self.rule}"]
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -116,6 +136,20 @@ class Diagnosis:
     skipped: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     all_broke: bool = False
+
+    def __str__(self) -> str:
+        numbered = (f"{number}. {one}" for number, one in enumerate(self.findings, 1))
+        return "\n\n".join(numbered) or self._none()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython's
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{one._repr_html_()}</li>" for one in self.findings)
+        return f"<ol>{items}</ol>" if items else f"<p>{self._none()}</p>"
+
+    def _none(self) -> str:
+        return f"No findings; {counted(len(self.skipped), 'rule')} skipped."
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,17 @@ from commtrace.measures import Measures
 from commtrace.units import counted
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from commtrace.metrics.rank.exposure import By
     from commtrace.metrics.rank.rank_summary import RankSummary
+    from commtrace.plots.of_run import Plot
     from commtrace.reports.whatif import Replayed
     from commtrace.rules import Thresholds
 
-__all__ = ["Plot", "Run", "check_rules", "load"]
+__all__ = ["Run", "check_rules", "load"]
 
 _T = TypeVar("_T")
 
@@ -39,11 +41,18 @@ def load(
     *,
     workers: int | None = None,
     progress: Callable[[int, int], object] | None = None,
+    executor: Executor | None = None,
+    cache: bool = True,
+    read_bytes: Callable[[int, int], object] | None = None,
 ) -> Run:
     """Read traces of torch.profiler: files, folders or glob patterns, as one run.
 
     ``workers`` is the number of processes that read, by default one per core;
-    ``progress`` is called with the files read and the files there are.
+    ``progress`` is called with the files read and the files there are, ``read_bytes`` with
+    their bytes on disk. They are read on an
+    ``executor`` instead, if one is given, as Dask's ``client.get_executor()``: on its machines
+    the paths have to be the same. What was read before is taken from the user's ``cache``, as
+    long as it is the same (``commtrace cache`` shows where that is).
 
     Raises TraceError, which names the file, where nothing can be analysed. What could be
     read in part is, and ``Run.notes`` says what could not.
@@ -52,8 +61,15 @@ def load(
 
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     names = [os.fspath(path) for path in given]
-    measures = read(names, workers=workers, progress=progress)
-    return Run(measures, name=", ".join(names), paths=tuple(names))
+    found = read(
+        names,
+        workers=workers,
+        progress=progress,
+        executor=executor,
+        cached=cache,
+        read_bytes=read_bytes,
+    )
+    return Run(found, name=", ".join(names), paths=tuple(names))
 
 
 def check_rules(select: Collection[str], ignore: Collection[str], thresholds: Thresholds) -> None:
@@ -121,10 +137,13 @@ class Run:
 
     @property
     def waits(self) -> pd.DataFrame:
-        """One row per row of ``collectives``, in its order: ``metrics.waits.WAITS``."""
-        from commtrace.metrics.run.waits import waits
+        """One row per row of ``collectives``, in its order: ``metrics.wait_rows.WAIT_ROWS``.
 
-        return waits(self.measures)
+        ``run.waits.groupby(["rank", "step"])["wait_ns"].sum()`` is waiting over time.
+        """
+        from commtrace.metrics.run.wait_rows import wait_rows
+
+        return wait_rows(self.measures)
 
     @property
     def clock(self) -> pd.DataFrame:
@@ -145,8 +164,10 @@ class Run:
 
     @property
     def plot(self) -> Plot:
-        """Pictures: ``run.plot.breakdown()``, ``.timeline()``, ``.bandwidth()``."""
-        return Plot(self)
+        """Pictures: ``run.plot.timeline()`` and the others of ``plots.of_run.NAMES``."""
+        from commtrace.plots.of_run import Plot
+
+        return Plot(self.measures)
 
     def overlap(self, by: Literal["device", "stream", "step"] = "device") -> pd.DataFrame:
         """What ran at the same time.
@@ -353,6 +374,27 @@ class Run:
         except CannotLook as reason:
             raise UsageError(f"{self.name}: cannot be replayed: {reason}") from None
 
+    def to_parquet(self, folder: str | os.PathLike[str]) -> None:
+        """Write the run's tables into a folder, each as ``NAME.parquet``.
+
+        Those of the trace (``trace_tables.TABLES``), ``operations``, ``waits`` and ``clock``.
+        Raises UsageError without pyarrow, and where the folder cannot be written.
+        """
+        if find_spec("pyarrow") is None:
+            raise UsageError("pyarrow is not installed: pip install 'commtrace[parquet]'")
+        from commtrace.trace_tables import TABLES
+
+        tables = {table.name: getattr(self.measures, table.name) for table in TABLES}
+        tables |= {"operations": self.operations, "waits": self.waits, "clock": self.clock}
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            for name, table in tables.items():
+                table.to_parquet(Path(folder) / f"{name}.parquet")
+        except OSError as error:
+            raise UsageError(
+                f"{folder}: cannot be written ({error.strerror}): give another folder"
+            ) from None
+
     def hta(self) -> Any:
         """Holistic Trace Analysis on the same files: its ``TraceAnalysis``.
 
@@ -385,33 +427,3 @@ class Run:
         from commtrace.reports import notebook
 
         return notebook.render(self.analysis())
-
-
-@dataclass(frozen=True)
-class Plot:
-    """Pictures of a run. Each takes ``ax=`` and returns the matplotlib Axes it drew on."""
-
-    run: Run
-
-    def breakdown(self, *, ax: Axes | None = None) -> Axes:
-        """Where each device's time went, in ms."""
-        from commtrace import plots
-
-        return plots.breakdown(self.run.overlap(), ax=ax)
-
-    def timeline(
-        self, *, start_ns: int | None = None, end_ns: int | None = None, ax: Axes | None = None
-    ) -> Axes:
-        """What ran when on each stream, in ms from the start, or within a window."""
-        from commtrace import plots
-
-        t = self.run.measures
-        return plots.timeline(
-            t.kernels, t.copies, t.collectives, t.ops, start_ns=start_ns, end_ns=end_ns, ax=ax
-        )
-
-    def bandwidth(self, *, ax: Axes | None = None) -> Axes:
-        """Bus bandwidth against size, both logarithmic."""
-        from commtrace import plots
-
-        return plots.bandwidth(self.run.bandwidth(), ax=ax)

@@ -9,8 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from commtrace import causal, matching, metrics
+from commtrace import causal, comparing, matching, metrics
 from commtrace.record import workloads
+from commtrace.reports.comparison.json import schema as compare_schema
 from commtrace.reports.content import prose
 from commtrace.reports.formats import markdown
 from commtrace.reports.formats.json import schema
@@ -31,6 +32,7 @@ def pages() -> dict[str, str]:
         "workloads.md": _workloads(),
         "../commtrace/reports/analysis.schema.json": _schema(schema()),
         "../commtrace/reports/whatif.schema.json": _schema(whatif_schema()),
+        "../commtrace/reports/compare.schema.json": _schema(compare_schema()),
     }
 
 
@@ -47,11 +49,11 @@ def _columns() -> str:
 
 
 def _measured() -> Iterator[Table]:
-    """The tables that the modules of ``metrics``, ``matching`` and ``causal`` define."""
+    """The tables that the modules of ``metrics`` and the floors above it define."""
     seen = set(TABLES)
     names = [
         module.name
-        for package in (metrics, matching, causal)
+        for package in (metrics, matching, causal, comparing)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     for module in map(import_module, names):

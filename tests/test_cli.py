@@ -102,6 +102,18 @@ def test_the_outputs_name_says_the_format(
         assert target.read_text("utf-8").startswith(start)
 
 
+def test_a_picture_is_drawn(a_trace: Path, tmp_path: Path, capsys: Captured) -> None:
+    target = tmp_path / "a.svg"
+    assert main(["plot", str(a_trace), "breakdown", "-o", str(target)]) == 0
+    assert target.read_bytes().startswith(b"<?xml")
+    for arguments, said in (
+        (["nothing", "-o", "a.svg"], "breakdown"),
+        (["waits", "-o", "a"], ".png"),
+    ):
+        assert main(["plot", str(a_trace), *arguments]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_a_format_outranks_the_outputs_name(a_trace: Path, tmp_path: Path) -> None:
     target = tmp_path / "report"
     assert main(["analyze", str(a_trace), "-o", str(target), "--format", "json"]) == 0
@@ -554,7 +566,7 @@ def test_the_completions_script_is_shown(capsys: Captured, monkeypatch: pytest.M
     assert "_COMMTRACE_COMPLETE=complete_zsh commtrace" in capsys.readouterr().out
 
 
-COMMANDS = ("analyze", "explain", "record", "workloads", "open")
+COMMANDS = ("analyze", "compare", "cache", "explain", "plot", "record", "workloads", "open")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -12,9 +13,17 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from commtrace import plots
-from commtrace.table import Table
-from commtrace.trace_tables import COLLECTIVES, COPIES, KERNELS, OPS
+from commtrace.metrics.run.step_waits import STEP_WAITS
+from commtrace.metrics.run.timeline_events import TIMELINE_EVENTS
+from commtrace.plots import heat_plots
+from commtrace.plots.bandwidth_plot import bandwidth
+from commtrace.plots.breakdown_plot import breakdown
+from commtrace.plots.image import SUFFIXES, image
+from commtrace.plots.of_run import NAMES
+from commtrace.plots.timeline_plot import timeline
+from commtrace.rules import RULES
+from commtrace.run import Run, load
+from commtrace.synthetic import Tiny
 
 MS = 1_000_000
 START_NS = 1_700_000_000 * 1_000_000_000
@@ -42,12 +51,9 @@ def devices(**times_ms: float) -> pd.DataFrame:
     )
 
 
-def rows(table: Table, *events: dict[str, Any]) -> pd.DataFrame:
-    zeros: dict[str, Any] = {
-        c.name: 0 if c.dtype == "int64" else False if c.dtype == "bool" else None
-        for c in table.columns
-    }
-    return table.from_rows([{**zeros, "device": "cuda:0", **event} for event in events])
+def events(*rows: dict[str, Any]) -> pd.DataFrame:
+    ordinary = {"rank": 0, "device": "cuda:0", "stream": 7, "wait_ns": 0, "operation": -1}
+    return TIMELINE_EVENTS.from_rows([{**ordinary, "name": row["kind"], **row} for row in rows])
 
 
 def at(start_ms: float, ms: float, **more: Any) -> dict[str, Any]:
@@ -86,7 +92,7 @@ def test_the_parts_of_a_bar_are_disjoint_and_fill_the_span(ax: Axes) -> None:
         exposed_communication=2,
         idle=2,
     )
-    assert plots.breakdown(table, ax=ax) is ax
+    assert breakdown(table, ax=ax) is ax
     parts = {str(bars.get_label()): bars[0].get_width() for bars in ax.containers}  # type: ignore[union-attr,index]
     assert parts == {
         "compute": 3,
@@ -105,24 +111,19 @@ def test_a_bar_of_communication_where_nothing_else_is_known(ax: Axes) -> None:
     ).assign(communication_ns=4 * MS)
     host = pd.DataFrame([{"rank": 0, "device": "cpu", "communication_ns": 3 * MS}])
     table = pd.concat([told, host], ignore_index=True).convert_dtypes()
-    plots.breakdown(table, ax=ax)
+    breakdown(table, ax=ax)
     lengths = [[bar.get_width() for bar in bars] for bars in ax.containers]  # type: ignore[union-attr]
     assert lengths == [[3, 0], [2, 0], [2, 0], [1, 0], [2, 0], [0, 3]]
 
 
 def test_a_lane_for_each_stream_of_each_rank(ax: Axes) -> None:
-    kernels = rows(
-        KERNELS,
-        at(0, 4, rank=1, stream=7, kind="compute"),
-        at(2, 3, rank=1, stream=20, kind="communication"),
+    shown = events(
+        at(1, 2, kind="copy", stream=9),
+        at(0, 4, rank=1, kind="compute"),
+        at(2, 3, rank=1, kind="communication", stream=20, name="all_reduce", wait_ns=MS),
+        at(6, 2, rank=1, kind="communication", stream=20, name=None),
     )
-    copies = rows(COPIES, at(1, 2, rank=0, stream=9, kind="HtoD"))
-    collectives = rows(
-        COLLECTIVES,
-        at(2, 3, rank=1, stream=20, op="all_reduce"),
-        at(6, 2, rank=1, stream=20),
-    )
-    plots.timeline(kernels, copies, collectives, ax=ax)
+    timeline(shown, ax=ax)
     assert [t.get_text() for t in ax.get_yticklabels()] == [
         "rank 0  cuda:0  stream 9",
         "rank 1  cuda:0  stream 7",
@@ -131,7 +132,8 @@ def test_a_lane_for_each_stream_of_each_rank(ax: Axes) -> None:
     assert drawn(ax) == {
         "compute": [(1, 0, 4)],
         "copy": [(0, 1, 3)],
-        "all_reduce": [(2, 2, 5)],
+        "all_reduce": [(2, 3, 5)],
+        "waiting": [(2, 2, 3)],
         "communication": [(2, 6, 8)],
     }
     assert ax.get_xlim() == (0, 8)
@@ -139,39 +141,80 @@ def test_a_lane_for_each_stream_of_each_rank(ax: Axes) -> None:
 
 
 def test_on_a_cpu_the_lanes_are_threads(ax: Axes) -> None:
-    ops = rows(OPS, at(0, 1, thread=5, kind="compute"), at(1, 1, thread=5, kind="communication"))
-    collectives = rows(COLLECTIVES, at(1, 1, stream=6, op="broadcast", device="cpu"))
-    plots.timeline(rows(KERNELS), rows(COPIES), collectives, ops, ax=ax)
-    assert [t.get_text() for t in ax.get_yticklabels()] == [
-        "rank 0  cpu  thread 5",
-        "rank 0  cpu  thread 6",
-    ]
-    assert drawn(ax) == {"compute": [(0, 0, 1)], "broadcast": [(1, 1, 2)]}
+    timeline(events(at(0, 1, device="cpu", stream=5, kind="compute")), ax=ax)
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["rank 0  cpu  thread 5"]
 
 
 def test_a_window_cuts_events_at_its_edges(ax: Axes) -> None:
-    kernels = rows(KERNELS, at(0, 4, kind="compute"), at(8, 1, kind="compute"))
     window = {"start_ns": START_NS + 3 * MS, "end_ns": START_NS + 7 * MS}
-    plots.timeline(kernels, rows(COPIES), rows(COLLECTIVES), **window, ax=ax)
+    timeline(events(at(0, 4, kind="compute"), at(8, 1, kind="compute")), **window, ax=ax)
     assert drawn(ax) == {"compute": [(0, 0, 1)]}
     assert ax.get_xlim() == (0, 4)
 
 
 def test_many_events_become_no_more_boxes_than_pixels(ax: Axes) -> None:
     count = 20_000
-    one = rows(KERNELS, at(0, 0.00001, kind="compute"))
-    kernels = one.loc[one.index.repeat(count)].assign(
+    one = events(at(0, 0.00001, kind="compute"))
+    many = one.loc[one.index.repeat(count)].assign(
         start_ns=START_NS + np.arange(count) * 1000, duration_ns=10
     )
-    plots.timeline(kernels, rows(COPIES), rows(COLLECTIVES), ax=ax)
+    timeline(many, ax=ax)
     assert len(drawn(ax)["compute"]) <= ax.get_window_extent().width
 
 
 def test_what_is_shorter_than_a_pixel_does_not_hide_what_takes_the_time(ax: Axes) -> None:
-    copy = rows(COPIES, at(500, 0.001, kind="DtoD"))
-    plots.timeline(rows(KERNELS, at(0, 1000, kind="compute")), copy, rows(COLLECTIVES), ax=ax)
+    timeline(events(at(0, 1000, kind="compute"), at(500, 0.001, kind="copy")), ax=ax)
     compute, copied = ax.collections
     assert compute.get_zorder() > copied.get_zorder()
+
+
+def test_a_finding_is_highlighted() -> None:
+    run = Run(RULES["straggler"].bad(), "bad")
+    finding = run.diagnose(select=["straggler"]).findings[0]
+    axes = [Figure().add_subplot() for _ in range(3)]
+    run.plot.timeline(finding, ax=axes[0])
+    assert axes[0].patches, "its time is shaded"
+    run.plot.breakdown(finding, ax=axes[1])
+    weights = [label.get_fontweight() for label in axes[1].get_yticklabels()]
+    assert weights == ["normal", "bold"]
+    run.plot.caused_waits(finding, ax=axes[2])
+    assert [box.get_xy() for box in axes[2].patches] == [(-0.5, 0.5)]  # type: ignore[attr-defined]
+
+
+def test_few_sizes_are_joined_by_no_line(ax: Axes) -> None:
+    for sizes in (2, 3):
+        bandwidth(
+            measured(size_bytes=[10**n for n in range(sizes)], busbw_gb_s=[1.0] * sizes), ax=ax
+        )
+    assert [line.get_linestyle() for line in ax.lines] == ["None", "-"]
+
+
+def test_waits_have_a_cell_for_each_rank_and_step(ax: Axes) -> None:
+    rows = [
+        {"rank": rank, "step": step, "wait_ns": MS * rank, "caused_wait_ns": 0}
+        for rank in (0, 1)
+        for step in (4, 5, 6)
+    ]
+    heat_plots.wait_map(STEP_WAITS.from_rows(rows), "wait_ns", ax=ax)
+    assert ax.images[0].get_array().tolist() == [[0, 0, 0], [1, 1, 1]]  # type: ignore[union-attr]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["4", "5", "6"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_picture_has_units_or_says_why_it_is_empty(recorded: Path, name: str) -> None:
+    full, empty = Figure().add_subplot(), Figure().add_subplot()
+    run = load(recorded / "straggler" / "gloo-4", workers=1)
+    assert getattr(run.plot, name)(ax=full) is full
+    assert full.get_xlabel() or full.texts[-1].get_text().startswith("nothing to show: ")
+    getattr(Run(Tiny(1).trace(), "empty").plot, name)(ax=empty)
+    assert empty.texts[-1].get_text().startswith("nothing to show: ")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_picture_is_a_file(suffix: str) -> None:
+    begins = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    written = image(Run(RULES["straggler"].bad(), "bad").plot, "breakdown", suffix)
+    assert written.startswith(begins[suffix])
 
 
 def test_bandwidth_has_a_line_per_operation_type_and_group(ax: Axes) -> None:
@@ -181,7 +224,7 @@ def test_bandwidth_has_a_line_per_operation_type_and_group(ax: Axes) -> None:
         size_bytes=[2_000_000, 1000, 1000, None],
         busbw_gb_s=[20.0, 1.0, 0.5, None],
     )
-    plots.bandwidth(table, ax=ax)
+    bandwidth(table, ax=ax)
     lines = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}  # type: ignore[union-attr]
     assert lines["all_reduce  float32  group 0"] == [[1000, 1], [2_000_000, 20]]
     assert lines["broadcast  float32  group $tensor$"] == [[1000, 0.5]]
@@ -193,7 +236,7 @@ def test_bandwidth_has_a_line_per_operation_type_and_group(ax: Axes) -> None:
 @pytest.mark.parametrize("most", [1.1, 4, 30, 900, 1e6])
 def test_both_axes_are_labelled_whatever_they_span(ax: Axes, most: float) -> None:
     table = measured(size_bytes=[1000, int(1000 * most)], busbw_gb_s=[0.3, 0.3 * most])
-    plots.bandwidth(table, ax=ax)
+    bandwidth(table, ax=ax)
     for axis in (ax.xaxis, ax.yaxis):
         low, high = axis.get_view_interval()
         labelled = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
@@ -205,7 +248,7 @@ def test_a_legend_is_as_wide_as_the_picture(width: float) -> None:
     ax = Figure(figsize=(width, 3)).add_subplot()
     host = pd.DataFrame([{"rank": 0, "device": "cpu", "communication_ns": 3 * MS}])
     told = devices(span=10, compute=5, overlapped_communication=2, exposed_communication=2, idle=2)
-    plots.breakdown(pd.concat([told, host], ignore_index=True).convert_dtypes(), ax=ax)
+    breakdown(pd.concat([told, host], ignore_index=True).convert_dtypes(), ax=ax)
     legend = ax.get_legend()
     assert legend is not None
     assert len(legend.get_texts()) == 6
@@ -214,29 +257,18 @@ def test_a_legend_is_as_wide_as_the_picture(width: float) -> None:
 
 @pytest.mark.parametrize("bound", ["exact", "lower"])
 def test_a_lower_bound_is_marked(ax: Axes, bound: str) -> None:
-    plots.bandwidth(measured(size_bytes=[1000], busbw_gb_s=[1.0], bound=[bound]), ax=ax)
+    bandwidth(measured(size_bytes=[1000], busbw_gb_s=[1.0], bound=[bound]), ax=ax)
     legend = ax.get_legend()
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
     assert ("lower bound" in labels) == (bound == "lower")
 
 
-@pytest.mark.parametrize("own_figure", [True, False])
-def test_an_empty_table_says_so(ax: Axes, own_figure: bool) -> None:
-    given = None if own_figure else ax
-    for empty in (
-        plots.breakdown(devices(span=1)[:0], ax=given),
-        plots.timeline(rows(KERNELS), rows(COPIES), rows(COLLECTIVES), ax=given),
-        plots.bandwidth(measured(size_bytes=[None], busbw_gb_s=[None]), ax=given),
-    ):
-        assert empty.texts[-1].get_text().startswith("nothing to show: ")
-
-
 def test_pyplot_is_left_alone_when_axes_are_given(ax: Axes) -> None:
     from matplotlib import pyplot as plt
 
-    plots.timeline(rows(KERNELS, at(0, 1, kind="compute")), rows(COPIES), rows(COLLECTIVES), ax=ax)
-    plots.bandwidth(measured(size_bytes=[1], busbw_gb_s=[1.0]), ax=ax)
+    timeline(events(at(0, 1, kind="compute")), ax=ax)
+    bandwidth(measured(size_bytes=[1], busbw_gb_s=[1.0]), ax=ax)
     assert plt.get_fignums() == []
-    plots.bandwidth(measured(size_bytes=[1], busbw_gb_s=[1.0]))
+    bandwidth(measured(size_bytes=[1], busbw_gb_s=[1.0]))
     assert len(plt.get_fignums()) == 1

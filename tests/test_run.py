@@ -94,7 +94,6 @@ def test_a_run_shows_itself_in_a_line(recorded: Path) -> None:
     run = ct.load(recorded / "straggler" / "gloo-4")
     shown = repr(run)
     assert re.fullmatch(r"<Run '.*straggler/gloo-4': 4 ranks, [\d,]+ events, [\d.]+ ms>", shown)
-    assert shown in repr(run.plot)
 
 
 def test_a_run_is_analysed_once_however_often_it_is_shown(
@@ -192,6 +191,56 @@ def test_pictures_take_and_return_axes(recorded: Path) -> None:
         ax = Figure().subplots()
         assert draw(ax=ax) is ax
         assert ax.get_xlabel()
+
+
+def test_tables_go_to_parquet_and_back(recorded: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pandas as pd
+
+    run = ct.load(recorded / "straggler" / "gloo-4", workers=1)
+    run.to_parquet(tmp_path / "tables")
+    for name in ("collectives", "waits", "operations", "steps", "clock"):
+        back = pd.read_parquet(tmp_path / "tables" / f"{name}.parquet")
+        table = getattr(run, name)  # a column of nulls comes back without its categories
+        pd.testing.assert_frame_equal(back, table, check_dtype=False, check_categorical=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(ct.UsageError, match="give another folder"):
+        run.to_parquet(tmp_path / "file" / "below")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    make_trace: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.run.find_spec", lambda _: None)
+    with pytest.raises(ct.UsageError, match=r"commtrace\[parquet\]"):
+        Run(make_trace(), "run").to_parquet(tmp_path)
+
+
+def test_waiting_over_time_is_one_groupby(recorded: Path) -> None:
+    run = ct.load(recorded / "straggler" / "gloo-4", workers=1)
+    by_step = run.waits.groupby(["rank", "step", "op"], observed=True)["wait_ns"].sum()
+    assert by_step.sum() == run.waits["wait_ns"].sum() > 0
+    assert {"group", "dimension"} <= set(run.waits)
+
+
+def test_a_diagnosis_shows_itself_as_text_and_as_html() -> None:
+    finding = ct.Finding(
+        *("straggler", "rank 1 <b> is late", (1,), (), 0, 9, 4_000_000),
+        *((ct.Evidence("<i>", 5, "ns"),), (), "split & even", "high"),
+    )
+    diagnosis = ct.Diagnosis((finding,))
+    assert str(diagnosis).splitlines() == [
+        "1. rank 1 <b> is late",
+        "potential saving: up to 4 ms in all",
+        "→ split & even",
+        "high confidence · straggler",
+    ]
+    shown = diagnosis._repr_html_()
+    assert "rank 1 &lt;b&gt; is late" in shown
+    assert "<td>&lt;i&gt;</td><td>5 ns</td>" in shown
+    none = ct.Diagnosis((), {"jitter": "needs steps"})
+    assert str(none) == "No findings; 1 rule skipped."
+    assert "No findings" in none._repr_html_()
 
 
 def test_a_notebook_shows_names_as_text(make_trace: Make) -> None:

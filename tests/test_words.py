@@ -24,7 +24,10 @@ RETIRED = {
     r"(?:it|rule|they) speaks?": "fires, reports",
     r"caught by waiting": "inherited lateness",
 }
-FOLDERS = ("causal", "cli", "matching", "metrics", "reader", "record", "reports", "rules", "viewer")
+FOLDERS = (
+    *("causal", "cli", "comparing", "matching", "metrics"),
+    *("reader", "record", "reports", "rules", "viewer"),
+)
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
 
 

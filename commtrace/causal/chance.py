@@ -1,4 +1,4 @@
-"""How likely it is by chance: a mean above zero, so many successes."""
+"""How likely it is by chance: a mean above zero, so many successes; how far a mean is off."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import atan, cos, exp, lgamma, log, pi, sin, sqrt
 
 from commtrace.arrays import Float64
 
-__all__ = ["above_zero", "at_least"]
+__all__ = ["above_zero", "at_least", "student"]
 
 
 def above_zero(values: Float64) -> float:
@@ -23,6 +23,21 @@ def above_zero(values: Float64) -> float:
     if scatter == 0:
         return 0.0 if mean > 0 else 1.0
     return _upper_tail(mean / (scatter / sqrt(n)), n - 1)
+
+
+def student(tail: float, df: int) -> float:
+    """What Student's t exceeds with that chance, at most a half.
+
+    >>> round(student(0.025, 7), 3), round(student(0.025, 1), 3)
+    (2.365, 12.706)
+    """
+    low, high = 0.0, 2.0
+    while _upper_tail(high, df) > tail:
+        high *= 2
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _upper_tail(middle, df) > tail else (low, middle)
+    return high
 
 
 def _upper_tail(t: float, df: int) -> float:

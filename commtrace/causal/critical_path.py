@@ -9,10 +9,21 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Bool, Int64, ranges
-from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, MEET, QUEUE, TRANSFER, WAIT
+from commtrace.causal.builder import (
+    COPY,
+    DEVICE,
+    HOST,
+    JOIN,
+    LAUNCH,
+    MEET,
+    OWN,
+    QUEUE,
+    TRANSFER,
+    WAIT,
+)
 from commtrace.causal.edits import as_measured, step_ends
 from commtrace.causal.graph import longest_way, replay
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
@@ -25,13 +36,17 @@ __all__ = [
     "CRITICAL_PATH",
     "CRITICAL_PIECES",
     "KINDS",
+    "KIND_OF_EDGE",
+    "Way",
     "critical_path",
     "critical_pieces",
+    "cut",
+    "path_pieces",
     "path_with",
 ]
 
 KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
-_OF_EDGE = {
+KIND_OF_EDGE = {
     HOST: "host",
     WAIT: "host",
     DEVICE: "compute",
@@ -85,9 +100,9 @@ def critical_path(run: Measures) -> pd.DataFrame:
 
 def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
-    way = _way(run, lag_ns)
+    way = path_pieces(run, lag_ns)
     computes = _computes(run, way)
-    named = np.asarray([KINDS.index(_OF_EDGE[number]) for number in sorted(_OF_EDGE)])[way.kind]
+    named = _named(way)
     own = named == KINDS.index("host")
     nothing = np.full(own.size, -1)
     rows = pd.DataFrame(
@@ -123,8 +138,8 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
 @measure
 def critical_pieces(run: Measures) -> pd.DataFrame:
     """Where the critical path of a run lies: CRITICAL_PIECES. CannotLook as ``critical_path``."""
-    way = _way(run, as_measured(run))
-    named = np.asarray([KINDS.index(_OF_EDGE[number]) for number in sorted(_OF_EDGE)])[way.kind]
+    way = path_pieces(run, as_measured(run))
+    named = _named(way)
     host = named == KINDS.index("host")
     parts = [(np.flatnonzero(~host), way.since_ns[~host], way.until_ns[~host])]
     computes = [np.empty(0, np.int64)]
@@ -155,24 +170,32 @@ def critical_pieces(run: Measures) -> pd.DataFrame:
     )
 
 
+def _named(way: Way) -> Int64:
+    """Each piece's kind, a position in KINDS."""
+    return np.asarray([KINDS.index(KIND_OF_EDGE[edge]) for edge in sorted(KIND_OF_EDGE)])[way.kind]
+
+
 def _split(start: Int64, end: Int64, when: Intervals) -> tuple[Int64, Int64, Int64, Bool]:
     """Intervals cut where a merged set begins and ends: which each was, its times, if inside."""
     bounds = np.stack(when, axis=1).reshape(-1)
     outer = np.concatenate(([np.iinfo(np.int64).min], bounds, [np.iinfo(np.int64).max]))
-    of, at, left, right = _cut(start, end, outer)
+    of, at, left, right = cut(start, end, outer)
     return of, left, right, at % 2 == 1
 
 
 @dataclass(frozen=True, eq=False)
-class _Way:
+class Way:
     """Pieces of the longest way through the run, each within one step, the last one first.
 
-    From ``since_ns`` to ``until_ns`` a piece was as measured, however long it now takes.
+    ``kind`` is the edge's; ``call`` is the call of the graph that it is of, of a rank's own work
+    the next one, -1 where there is none. From ``since_ns`` to ``until_ns`` a piece was as
+    measured, however long it now takes. ``step`` counts the steps from 0.
     """
 
     rank: Int64
     kind: Int64
     op: Int64
+    call: Int64
     step: Int64
     start_ns: Int64
     end_ns: Int64
@@ -180,7 +203,8 @@ class _Way:
     until_ns: Int64
 
 
-def _way(run: Measures, lag_ns: Int64) -> _Way:
+def path_pieces(run: Measures, lag_ns: Int64) -> Way:
+    """The pieces of the critical path of the run replayed with these lags."""
     its = run_graph(run)
     time, measured = replay(its.graph, lag_ns[:, None])[:, 0], its.graph.time_ns
     joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
@@ -198,13 +222,14 @@ def _way(run: Measures, lag_ns: Int64) -> _Way:
     bounds = np.concatenate(([its.begin_ns], ends))
     left, right = np.maximum(start, bounds[0]), np.minimum(end, bounds[-1])
     inside = np.flatnonzero(right > left)
-    of, step, left, right = _cut(left[inside], right[inside], bounds)
+    of, step, left, right = cut(left[inside], right[inside], bounds)
     of = inside[of]
     stretch = (until - since)[of] / (end - start)[of]
-    return _Way(
+    return Way(
         np.append(its.rank[target], its.rank[first])[of],
         np.append(its.graph.kind[edges], HOST)[of].astype(np.int64),
         np.append(its.operation[edges], -1)[of],
+        np.append(_call(its, edges), -1)[of],
         step,
         left,
         right,
@@ -213,7 +238,13 @@ def _way(run: Measures, lag_ns: Int64) -> _Way:
     )
 
 
-def _computes(run: Measures, way: _Way) -> Int64:
+def _call(its: RunGraph, edges: Int64) -> Int64:
+    source, target = its.call_of[its.graph.source[edges]], its.call_of[its.graph.target[edges]]
+    shared = np.where(target >= 0, target, source)
+    return np.where(np.isin(its.graph.kind[edges], OWN), its.segment[edges], shared)
+
+
+def _computes(run: Measures, way: Way) -> Int64:
     """How much of each piece of a host's own work is in operators."""
     computes = np.zeros(way.kind.size, dtype=np.int64)
     for rank in np.unique(way.rank[way.kind == HOST]).tolist():
@@ -224,7 +255,7 @@ def _computes(run: Measures, way: _Way) -> Int64:
     return computes
 
 
-def _cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+def cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     """Intervals cut at the bounds: which each was, between which bounds, its start and end."""
     first = np.searchsorted(bounds, start, side="right") - 1
     last = np.searchsorted(bounds, end, side="left") - 1

@@ -13,6 +13,7 @@ from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, transferring_less
 from commtrace.causal.graph import replay
 from commtrace.causal.rank_edits import copying_within
+from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence
 from commtrace.metrics.run.whole import worth_reporting
@@ -61,6 +62,7 @@ class Saving:
 def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float) -> Saving:
     """What an edit saves in a replay; where the trace shows too little for one, the estimate."""
     try:
+        need_replay(run)
         its, measured = run_graph(run), as_measured(run)
         _need_waits(run)
     except CannotLook as reason:

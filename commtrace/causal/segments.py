@@ -33,6 +33,7 @@ __all__ = [
     "idle_ns",
     "others",
     "own_edges",
+    "own_intervals",
     "own_parts",
     "own_work",
     "work_with",
@@ -148,7 +149,7 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
         mine = (rank == one) & ~on_device
         window = start[mine], end[mine]
         left = window[1] - window[0]
-        for cause, when in _work(run, one).items():
+        for cause, when in own_intervals(run, one).items():
             if cause == "compute" and with_gpu[one]:
                 continue  # operators that feed it
             time = covered(*window, when)
@@ -168,7 +169,7 @@ def idle_ns(run: Measures) -> Int64:
     return idle
 
 
-def _work(run: Measures, rank: int) -> dict[Cause, Intervals]:
+def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     """When a rank did what, on the run's clock: no two at once."""
     found: dict[Cause, Intervals] = {}
     steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].notna()]

@@ -21,8 +21,11 @@ import typer
 
 from commtrace import __version__
 from commtrace.causal.edit_names import EDITS, beginnings
+from commtrace.cli.cache import cache
+from commtrace.cli.compare import CompareCommand, compare
+from commtrace.cli.plotting import plot
 from commtrace.cli.recording import RecordCommand, record
-from commtrace.cli.streams import WIDTH, fail, indented, look, progress, say, tell, write
+from commtrace.cli.streams import WIDTH, fail, indented, look, progress, reading, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.reports import FORMATS, Look, format_named, format_of_file
 from commtrace.viewer import SUFFIXES
@@ -211,6 +214,20 @@ def analyze(
             min=1, metavar="N", help="Processes that read files; default: one per CPU core."
         ),
     ] = None,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache", help="Read all files anew; default: only those that are not in the cache."
+        ),
+    ] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Read on the workers of this Dask scheduler, as in tcp://10.0.0.1:8786; "
+            "default: on this machine.",
+        ),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Exit with status 1 if there are findings; default: with 0."),
@@ -221,14 +238,13 @@ def analyze(
     chosen = format or ("" if timeline else _format_of(output))
     if operations and chosen != "json":
         raise UsageError("--operations: only JSON lists them; choose --format json")
-    from commtrace.reader.workers import cores
+    from commtrace.engine.dask import on_dask
     from commtrace.run import check_rules, load
 
     rules = _rules_wanted(select, ignore, thresholds)
     check_rules(**rules)
-    with progress() as shown:
-        # Whatever their number, they are processes: a fault in one is a line, and costs a file.
-        run = load(paths, workers=workers or cores(), progress=shown)
+    with on_dask(scheduler) as executor, reading(ranks=scheduler is not None) as shown:
+        run = load(paths, workers=workers, executor=executor, cache=not no_cache, **shown)
     analysis = run.analysis(**rules)
     if timeline and output is not None:
         from commtrace.viewer.timeline import write_timeline
@@ -245,6 +261,9 @@ def analyze(
         raise CommtraceError(f"no rule could be checked: {diagnosis.notes[0].message}")
     if strict and analysis.verdict.faults:
         raise typer.Exit(_FINDINGS)
+
+
+app.command(cls=CompareCommand)(compare)
 
 
 @app.command(epilog=_edits_in_words())
@@ -301,7 +320,11 @@ def explain(
         say(text.explain(explanation(rule), look()))
 
 
+app.command()(plot)
+
+
 app.command(cls=RecordCommand)(record)
+app.command()(cache)
 
 
 @app.command()
@@ -350,7 +373,7 @@ def open_run(
     ignore: _Ignore = None,
     thresholds: _Thresholds = None,
 ) -> None:
-    """Show a run in Perfetto: all ranks on one clock, with findings and critical path."""
+    """Show a run in Perfetto: its ranks on one clock, its findings."""
     if save is not None and not save.name.endswith(SUFFIXES[0]):
         raise UsageError(f"--save {save}: end its name in {SUFFIXES[0]}")
     import webbrowser

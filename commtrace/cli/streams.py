@@ -17,7 +17,18 @@ from commtrace.errors import UsageError
 from commtrace.reports import Look
 from commtrace.units import clean
 
-__all__ = ["WIDTH", "fail", "indented", "look", "progress", "say", "tell", "write"]
+__all__ = [
+    "WIDTH",
+    "append",
+    "fail",
+    "indented",
+    "look",
+    "progress",
+    "reading",
+    "say",
+    "tell",
+    "write",
+]
 
 WIDTH = 100
 """Of a text that goes to no terminal."""
@@ -41,19 +52,32 @@ def fail(message: str) -> int:
     return 2
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file wholly or not at all; what is no file, a pipe or a device, directly."""
     try:
         is_file = path.is_file() or not path.exists()
         target = path.resolve()  # a link stays one
         written = target.with_name(f"{target.name}.part") if is_file else path
         try:
-            written.write_text(text, encoding="utf-8", errors="replace")
+            if isinstance(content, str):
+                content = content.encode("utf-8", "replace")
+            written.write_bytes(content)
             if is_file:
                 written.replace(target)
         finally:
             if is_file:
                 written.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}: make room, or name another with -o"
+        ) from None
+
+
+def append(path: Path, text: str) -> None:
+    """Write behind what a file has."""
+    try:
+        with path.open("a", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written: {error.strerror}: make room, or name another with -o"
@@ -78,6 +102,41 @@ def progress() -> Iterator[Callable[[int, int], object] | None]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
         yield lambda done, files: bar.update(task, completed=done, total=files)
+
+
+@contextmanager
+def reading(ranks: bool = False) -> Iterator[dict[str, Callable[[int, int], object]]]:
+    """What ``load`` calls as it reads: the bytes read of all are shown, or the ``ranks``.
+
+    With the time that is left; on stderr, and only on a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield {}
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("reading" + " ranks" * ranks),
+        BarColumn(),
+        MofNCompleteColumn() if ranks else DownloadColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def shown(done: int, all_: int) -> None:
+            bar.update(task, completed=done, total=all_)
+
+        yield {"progress" if ranks else "read_bytes": shown}
 
 
 def indented(text: str) -> str:

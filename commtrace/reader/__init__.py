@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from json import loads
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commtrace import config
 from commtrace import trace_tables as schema
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.measures import Measures
+from commtrace.reader.build_tables import Identity
 from commtrace.reader.check_run import (
     one_recording,
     run_notes,
@@ -28,7 +30,12 @@ from commtrace.reader.workers import Failure, read_each
 from commtrace.trace import RankTrace
 from commtrace.units import counted
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
 __all__ = ["read"]
+
+_ReadAll = Callable[[Mapping[Path, Identity]], Iterator[tuple[Path, RankTrace | Failure]]]
 
 
 def read(
@@ -36,15 +43,19 @@ def read(
     *,
     workers: int | None = None,
     progress: Callable[[int, int], object] | None = None,
+    executor: Executor | None = None,
+    cached: bool = False,
+    read_bytes: Callable[[int, int], object] | None = None,
 ) -> Measures:
     """Read the trace files that ``paths`` mean (see ``files.find``) as one recording.
 
-    Files are read in parallel processes, by default one per core; ``progress`` is called
-    with the files done and the files there are. A file that cannot be read, or that is of no
-    trace or of another run, is left out with a note. Several files of a rank are put together
-    if they are cycles of one recording. Raises TraceError, which names the file, where none can
-    be read, or where they are of several recordings; UsageError where the user's configuration
-    cannot be used.
+    Files are read in parallel processes, by default one per core, or on the ``executor``;
+    ``progress`` is called with the files done and the files there are, ``read_bytes`` with
+    their bytes on disk. What is ``cached`` is not read again. A file that cannot be read, or
+    that is of no trace or of another run, is left out with a note. Several files of a rank are
+    put together if they are cycles of one recording. Raises TraceError, which names the file,
+    where none can be read, or where they are of several recordings; UsageError where the user's
+    configuration cannot be used.
     """
     config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
     files = find(paths)
@@ -53,10 +64,16 @@ def read(
         file: (named[file], "file-name") if file in named else (0, "assumed") for file in files
     }
     outcomes: dict[Path, RankTrace | Failure] = {}
-    for file, outcome in read_each(taken_for, workers):
+    sizes = {file: file.stat().st_size for file in files} if read_bytes else {}
+    all_bytes, done_bytes = sum(sizes.values()), 0
+    read_all = partial(read_each, workers=workers, executor=executor, cached=cached)
+    for file, outcome in read_all(taken_for):
         outcomes[file] = outcome
         if progress is not None:
             progress(len(outcomes), len(files))
+        if read_bytes is not None:
+            done_bytes += sizes[file]
+            read_bytes(done_bytes, all_bytes)
     parts = [part for file in files if isinstance(part := outcomes[file], RankTrace)]
     failures = [(file, bad) for file in files if isinstance(bad := outcomes[file], Failure)]
     if not parts:
@@ -69,7 +86,7 @@ def read(
         for file, bad in failures
     ]
     parts, copies = without_copies(parts)
-    parts, empty = without_empty(_numbered(parts, workers))
+    parts, empty = without_empty(_numbered(parts, read_all))
     parts, strangers = one_recording(parts)
     notes += copies + empty + strangers + run_notes(parts)
     parts = with_own_steps(parts)
@@ -87,13 +104,13 @@ def read(
     return Measures(**frames, notes=tuple(dict.fromkeys(notes)), manifest=manifest, pauses=paused)
 
 
-def _numbered(parts: list[RankTrace], workers: int | None) -> list[RankTrace]:
+def _numbered(parts: list[RankTrace], read_all: _ReadAll) -> list[RankTrace]:
     """The parts; where no file has a rank, read anew with the ranks that their order gives."""
     if any(part.provenance != "assumed" for part in parts):
         return parts
     ranks = ranks_by_order(parts)
     anew = {file: (rank, "assumed") for file, rank in ranks.items() if rank}
-    again = {file: part for file, part in read_each(anew, workers) if isinstance(part, RankTrace)}
+    again = {file: part for file, part in read_all(anew) if isinstance(part, RankTrace)}
     return [again.get(part.file, part) for part in parts]
 
 

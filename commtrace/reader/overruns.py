@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from commtrace.arrays import Int64
 from commtrace.reader.gpu import is_rocm, of_category
@@ -48,7 +49,9 @@ def cut_overruns(scan: Scan) -> Cut:
     duration = gpu.duration_ns.copy()
     duration[now[far]] -= over[far]
     calls = tuple(
-        replace(call, duration_ns=int(duration[call.gpu_row])) if call.gpu_row >= 0 else call
+        structs.replace(call, duration_ns=int(duration[call.gpu_row]))
+        if call.gpu_row >= 0
+        else call
         for call in scan.calls
     )
     shorter = replace(scan, gpu=replace(gpu, duration_ns=duration), calls=calls)

@@ -9,6 +9,7 @@ import msgspec
 from commtrace import comms
 from commtrace.causal.critical_path import CRITICAL_PATH, KINDS
 from commtrace.causal.efficiency import SLOWDOWN
+from commtrace.comparing.tables import CHANGES, COUNTS, OUTLYING
 from commtrace.metrics.rank.copies import COPIES
 from commtrace.metrics.rank.streams import STREAMS
 from commtrace.metrics.run.collectives import COLLECTIVES
@@ -21,6 +22,8 @@ __all__ = ["Json", "columns", "document", "field", "list_of", "object_of", "rows
 
 Json = dict[str, Any]
 _NEVER_NULL = ("by", "device", "edit", "file", "kind", "label")
+_PARTS = ("compute", "copy", "host", "transfer", "launch", "communication", "idle")
+_CAUSES = ("loader", "checkpoint", "garbage-collection")
 _VALUES = {
     (STREAMS.name, "kind"): ("compute", "communication", "copy", "mixed"),
     (COPIES.name, "kind"): ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", None),
@@ -36,6 +39,15 @@ _VALUES = {
     (DIMENSIONS.name, "dimension_provenance"): ("named", "inferred", None),
     (SLOWDOWN.name, "by"): ("run", "rank", "host", "stage", "op"),
     (SLOWDOWN.name, "op"): (*comms.OPERATIONS, None),
+    (CHANGES.name, "kind"): _PARTS,
+    (CHANGES.name, "cause"): (*_CAUSES, None),
+    (CHANGES.name, "op"): (*comms.OPERATIONS, None),
+    (COUNTS.name, "op"): (*comms.OPERATIONS, None),
+    (OUTLYING.name, "side"): ("base", "candidate"),
+    (OUTLYING.name, "reason"): ("warm-up", "outlying"),
+    (OUTLYING.name, "kind"): (*_PARTS, None),
+    (OUTLYING.name, "cause"): (*_CAUSES, None),
+    (OUTLYING.name, "op"): (*comms.OPERATIONS, None),
 }
 
 

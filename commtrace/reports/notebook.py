@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from commtrace.diagnosis import Verdict
     from commtrace.reports.content.tables import Section
 
-__all__ = ["render"]
+__all__ = ["bullets", "grid", "render"]
 
 _ALIGN = {"<": "left", ">": "right"}
 
@@ -25,15 +25,16 @@ def render(analysis: Analysis) -> str:
     parts = [
         f"<p><b>{name}</b><br>{'<br>'.join(facts)}</p>",
         f"<p><b>{'<br>'.join(verdict)}</b></p>",
-        *(_section(section) for section in content.sections(analysis, bar=12)),
-        _list("Notes", content.notes(analysis.notes)),
+        *(grid(section) for section in content.sections(analysis, bar=12)),
+        bullets("Notes", content.notes(analysis.notes)),
         _findings(analysis.verdict),
-        _list("Not checked", content.unchecked(analysis)),
+        bullets("Not checked", content.unchecked(analysis)),
     ]
     return f"<div>{''.join(parts)}</div>"
 
 
-def _list(title: str, lines: list[str]) -> str:
+def bullets(title: str, lines: list[str]) -> str:
+    """A list under a title; nothing if it is empty."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f"<p>{title}</p><ul>{items}</ul>" if lines else ""
 
@@ -47,7 +48,8 @@ def _findings(verdict: Verdict) -> str:
     return f"<p>Findings</p><ol>{listed}</ol><p>{closing}</p>" if listed or closing else ""
 
 
-def _section(section: Section) -> str:
+def grid(section: Section) -> str:
+    """A table under its title, and what else it says."""
     align = [_ALIGN[side] for _, side in section.columns]
     head = _row("th", align, [name for name, _ in section.columns])
     body = "".join(_row("td", align, row) for row in section.cells)

@@ -13,7 +13,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import of_time, share_pct
+from commtrace.metrics.run.whole import has_steps, of_time, share_pct
 from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -81,11 +81,12 @@ def _finding(
     place = _place(run, culprit)
     spikes = len(culprit.spikes)
     mean = ms(float((each if culprit.persistent else each[list(culprit.spikes)]).mean()))
+    part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
     stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
     how = (
-        f"{stall} for {mean} in {spikes} of {counted(count, 'step')}"
+        f"{stall} for {mean} in {spikes} of {counted(count, part)}{whole}"
         if not culprit.persistent
-        else f"{delay} every step by {mean}"
+        else f"{delay} every {part}{whole} by {mean}"
     )
     does = f", {_does(culprit.cause, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,8 @@ from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+
+_KIND = ["rank", "device", "name"]
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,9 @@ class Contention(Rule):
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
         kernels = _compute_kernels(run)
-        compared = [
-            self._compared(mine) for _, mine in kernels.groupby(["rank", "device"], observed=True)
-        ]
-        if not any(len(one) for one in compared):
+        places = self._compared(kernels).groupby(["rank", "device"])
+        compared = [one.reset_index(drop=True).set_index("name") for _, one in places]
+        if not compared:
             raise CannotLook(
                 f"needs a kernel that ran {self.min_kernels} times beside communication and as "
                 "often alone"
@@ -73,8 +74,8 @@ class Contention(Rule):
             yield self._finding(slow[worst], len(compared[worst]), ranks, kernels)
 
     def _compared(self, kernels: pd.DataFrame) -> pd.DataFrame:
-        """Of each kernel its times beside communication and alone, if both are steady."""
-        kernels = kernels.assign(name=kernels["name"].astype(object))
+        """Of each device's kernels the times beside communication and alone, if steady."""
+        kernels = kernels.astype(dict.fromkeys(("device", "name"), object))
         beside = _spread(kernels[kernels["beside"]])
         alone = _spread(kernels[kernels["alone"]])
         both = beside.add_suffix("_beside").join(alone.add_suffix("_alone"))
@@ -82,13 +83,12 @@ class Contention(Rule):
         enough = both[["count_beside", "count_alone"]].min(axis=1) >= self.min_kernels
         steady = both[["spread_beside", "spread_alone"]].max(axis=1) <= self.spread_pct
         slowdown = both["median_beside"] / both["median_alone"]
-        touched = kernels[~kernels["alone"]].groupby("name")["duration_ns"].agg(["sum", "size"])
+        touched = kernels[~kernels["alone"]].groupby(_KIND)["duration_ns"].agg(["sum", "size"])
         touched = touched.reindex(both.index)
         lost = (touched["sum"] - touched["size"] * both["median_alone"]).clip(lower=0)
         both = both.assign(slowdown=slowdown, lost_ns=lost)
-        first = kernels[["rank", "device"]].iloc[0]
-        both = both.assign(rank=int(first["rank"]), device=str(first["device"]))
-        return both[enough & steady & (slowdown < self.max_slowdown)]
+        both = both[enough & steady & (slowdown < self.max_slowdown)]
+        return both.reset_index()
 
     def _finding(
         self,
@@ -161,8 +161,9 @@ def _compute_kernels(run: Measures) -> pd.DataFrame:
     if kernels.empty or not (run.collectives["device"] != "cpu").any():
         raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
+    places: Any = kernels.groupby(["rank", "device"], observed=True, sort=False).indices
     for where, done in device_work(run).items():
-        at = ((kernels["rank"] == where.rank) & (kernels["device"] == where.device)).to_numpy()
+        at = places.get((where.rank, where.device), np.empty(0, np.int64))
         start = kernels["start_ns"].to_numpy()[at]
         duration = kernels["duration_ns"].to_numpy()[at]
         share[at] = covered(start, start + duration, done.communication) / duration.clip(min=1)
@@ -170,7 +171,7 @@ def _compute_kernels(run: Measures) -> pd.DataFrame:
 
 
 def _spread(kernels: pd.DataFrame) -> pd.DataFrame:
-    by_name = kernels.groupby("name")["duration_ns"]
+    by_name = kernels.groupby(_KIND)["duration_ns"]
     low, middle, high = (by_name.quantile(q) for q in (0.25, 0.5, 0.75))
     return pd.DataFrame(
         {

@@ -19,6 +19,7 @@ from commtrace.causal.wait_edits import waiting_later
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.rows_of import rows_of_device
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -223,8 +224,7 @@ def _blocked(calls: pd.DataFrame, compute: Intervals, following: Int64) -> pd.Da
 def _next_call(calls: pd.DataFrame, run: Measures) -> Int64:
     """When the next operation of the same rank and device starts, of whatever kind."""
     rank, device = calls["rank"].iloc[0], calls["device"].iloc[0]
-    every = run.collectives
-    every = every[(every["rank"] == rank) & (every["device"] == device)]
+    every = rows_of_device(run, "collectives", int(rank), str(device))
     starts = np.sort(every["start_ns"].to_numpy())
     last = starts[-1:] + 3_600_000_000_000
     found = np.searchsorted(starts, calls["start_ns"].to_numpy(), side="right")

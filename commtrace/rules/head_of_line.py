@@ -17,6 +17,7 @@ from commtrace.causal.wait_edits import unqueued
 from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import covered, subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -208,7 +209,7 @@ def _next_call_ns(
     moments: npt.NDArray[np.int64], rank: int, run: Measures
 ) -> npt.NDArray[np.int64]:
     """When the rank's host calls the next operation after each moment; the end of time if never."""
-    of_rank = run.collectives.loc[run.collectives["rank"] == rank, "launch_ns"]
+    of_rank = rows_of_rank(run, "collectives", rank)["launch_ns"]
     launched = np.sort(of_rank.dropna().to_numpy(dtype=np.int64))
     launched = np.append(launched, np.iinfo(np.int64).max)
     return np.asarray(launched[np.searchsorted(launched, moments, side="right")], dtype=np.int64)

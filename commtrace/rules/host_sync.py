@@ -13,6 +13,7 @@ from commtrace.arrays import Int64
 from commtrace.causal.rank_edits import not_blocking
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.rows_of import rows_of_device, rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -69,8 +70,10 @@ class HostSync(Rule):
             raise CannotLook(f"needs {self.min_operations} collectives launched on a GPU")
         found = []
         for line in timelines(run):
-            mine = calls[(calls["rank"] == line.rank) & (calls["device"] == line.device)]
-            to_host = run.copies[(run.copies["rank"] == line.rank) & (run.copies["kind"] == "DtoH")]
+            mine = rows_of_device(run, "collectives", line.rank, line.device)
+            mine = mine[mine["launch_ns"].notna()]
+            to_host = rows_of_rank(run, "copies", line.rank)
+            to_host = to_host[to_host["kind"] == "DtoH"]
             blocked, by_copy, idle = _blocked(line, mine, to_host, round(1e3 * self.resume_us))
             enough = len(blocked) >= self.min_operations
             if enough and worth_reporting(idle, run, self.min_step_share):
@@ -189,8 +192,8 @@ def _blocked(
     # A host that needs longer for any launch needs it for this one, too.
     soon = np.where(read, max(resume_ns, round(_LAUNCH * usual)), resume_ns)
     blocked = silent & (resumed >= until) & (resumed - until <= soon)
-    idle = sum(_idle_after(line, int(time)) for time in np.unique(until[blocked]))
-    return until[blocked], int((blocked & read).sum()), int(idle)
+    idle = _idle_after(line, np.unique(until[blocked]))
+    return until[blocked], int((blocked & read).sum()), idle
 
 
 def _read(
@@ -218,13 +221,17 @@ def _copy_end(asked: Int64, to_host: pd.DataFrame) -> Int64:
     return np.asarray(end[found], dtype=np.int64)
 
 
-def _idle_after(line: Timeline, time_ns: int) -> int:
-    """Idle time from then on, until an event starts that had long been launched.
+def _idle_after(line: Timeline, times_ns: Int64) -> int:
+    """Idle time from each of them on, until an event starts that had long been launched.
 
     Or until a second copy from or to the host: that one blocks it, no longer the collective.
     """
-    first = int(np.searchsorted(line.start_ns, time_ns))
-    recovered = np.flatnonzero((line.ready_ns > _RECOVERED_NS)[first:])
-    copies = np.flatnonzero(line.with_host[first:])[1:]
-    stop = first + min([len(line.start_ns) - first, *recovered[:1].tolist(), *copies[:1].tolist()])
-    return int(line.idle_ns[first:stop].sum())
+    first = np.searchsorted(line.start_ns, times_ns)
+    last = len(line.start_ns)
+    recovered = np.append(np.flatnonzero(line.ready_ns > _RECOVERED_NS), last)
+    copies = np.concatenate((np.flatnonzero(line.with_host), [last, last]))
+    stop = np.minimum(
+        recovered[np.searchsorted(recovered, first)], copies[np.searchsorted(copies, first) + 1]
+    )
+    idle = np.concatenate(([0], np.cumsum(line.idle_ns)))
+    return int((idle[stop] - idle[first]).sum())

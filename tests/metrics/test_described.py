@@ -18,6 +18,7 @@ from commtrace.metrics.run import (
     ranges,
     step_waits,
     timeline_events,
+    wait_rows,
     waits,
 )
 from commtrace.metrics.run import ranks as of_ranks
@@ -42,6 +43,7 @@ MEASURES: list[tuple[Callable[..., Any], Table]] = [
     (step_waits.step_waits, step_waits.STEP_WAITS),
     (streams.streams, streams.STREAMS),
     (timeline_events.timeline_events, timeline_events.TIMELINE_EVENTS),
+    (wait_rows.wait_rows, wait_rows.WAIT_ROWS),
     (waits.operations, waits.OPERATIONS),
     (waits.waits, waits.WAITS),
 ]

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ def test_ranks_in_order_whatever_the_files_are_called(tmp_path: Path, processes:
     assert trace.notes == ()
     assert trace.manifest is None
     assert seen == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_bytes_are_those_of_the_files_that_are_read(tmp_path: Path, processes: int | None) -> None:
+    files = [write(tmp_path / f"{rank}.json", rank, world_size=3) for rank in range(3)]
+    (tmp_path / "3.json").touch()
+    sizes = [file.stat().st_size for file in files]
+    seen: list[tuple[int, int]] = []
+    read([tmp_path], workers=processes, read_bytes=lambda *done: seen.append(done))
+    assert [all_ for _, all_ in seen] == [sum(sizes)] * 4
+    done = [0, *(done for done, _ in seen)]
+    assert done[-1] == sum(sizes)
+    assert {b - a for a, b in pairwise(done)} == {0, *sizes}
 
 
 def test_what_is_no_trace_costs_itself_alone(tmp_path: Path) -> None:
@@ -169,10 +183,10 @@ def test_a_fault_without_processes_costs_its_file_alone(
     whole = workers._outcome
     monkeypatch.setattr(workers, "_outcome", failing)
     monkeypatch.setattr("os.fork", refused)
-    monkeypatch.setattr(workers, "_may_fork", lambda: forks)
+    monkeypatch.setattr("commtrace.engine.pool._can_fork", lambda: forks)
     for rank, name in enumerate("abc"):
         write(tmp_path / f"{name}.json", rank, world_size=3)
-    trace = read([tmp_path])
+    trace = read([tmp_path], workers=2)
     assert trace.ranks["rank"].tolist() == [0, 2]
     (fault,) = [note.message for note in trace.notes if note.code == "unreadable"]
     assert fault.startswith(f"{tmp_path}/b.json: cannot be read: ZeroDivisionError in test_reader_")

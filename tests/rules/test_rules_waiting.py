@@ -65,6 +65,12 @@ def test_the_recorded_straggler_is_named_with_its_cost() -> None:
     assert (refined.rule, refined.ranks, refined.explained_by) == ("device-late", (1,), "straggler")
 
 
+def test_without_steps_the_run_is_spoken_of_in_tenths() -> None:
+    run = late_run([1000, 5000])
+    (its, *_) = found(replace(run, steps=run.steps.iloc[:0]), "straggler")
+    assert its.summary.startswith("rank 1 delays every tenth of the run by ")
+
+
 def test_the_rank_that_sleeps_before_its_barriers_is_late_by_its_host() -> None:
     straggler, host = found(recorded("barrier/gloo-4"), "straggler", "host-late", "device-late")
     assert (straggler.ranks, host.ranks, host.rule) == ((3,), (3,), "host-late")

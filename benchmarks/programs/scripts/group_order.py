@@ -1,4 +1,4 @@
-"""Small urgent sums and a large one that can wait: of one group they queue."""
+"""Small urgent sums and two large ones that can wait: of one group they queue."""
 
 import argparse
 
@@ -16,7 +16,7 @@ def main():
     rank, n = dist.get_rank(), dist.get_world_size()
     bulk = None if args.fault == "shared-group" else dist.new_group()
     torch.manual_seed(0)
-    table = torch.zeros(args.table_rows, 256)  # statistics that the next step reads
+    tables = [torch.zeros(args.table_rows, 256) for _ in range(2)]  # for the next step
     net = nn.Sequential(
         nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 256)
     )
@@ -25,15 +25,17 @@ def main():
     losses = []
     for _ in range(14):
         x = torch.randn(128, 256, generator=gen)
-        table[:128] += x
-        statistics = dist.all_reduce(table, group=bulk, async_op=True)
+        tables[0][:128] += x
+        tables[1][:128] += x.square()
+        statistics = [dist.all_reduce(table, group=bulk, async_op=True) for table in tables]
         mean = x.mean(0)
         dist.all_reduce(mean)  # is needed at once
         loss = (net(x - mean / n) - x.tanh()).square().mean()
         opt.zero_grad()
         loss.backward()
-        statistics.wait()
-        table /= n
+        for table, work in zip(tables, statistics):
+            work.wait()
+            table /= n
         for p in net.parameters():
             dist.all_reduce(p.grad)
             p.grad /= n

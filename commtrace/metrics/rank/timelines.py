@@ -14,6 +14,7 @@ from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import rows_of_device, rows_of_others
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -140,13 +141,13 @@ def _timeline(
 
 def elsewhere(line: Timeline, run: Measures) -> Intervals:
     """When the rank's other devices computed or copied; who communicates may wait for this one."""
-    columns = ["start_ns", "duration_ns"]
-    kernels = run.kernels[run.kernels["kind"] == "compute"]
-    parts = [
-        table.loc[(table["rank"] == line.rank) & (table["device"] != line.device), columns]
-        for table in (kernels, run.copies)
-    ]
-    start, duration = (np.concatenate([part[c] for part in parts]) for c in columns)
+    kernels, copies = (
+        rows_of_others(run, table, line.rank, line.device) for table in ("kernels", "copies")
+    )
+    parts = (kernels[kernels["kind"] == "compute"], copies)
+    start, duration = (
+        np.concatenate([part[name] for part in parts]) for name in ("start_ns", "duration_ns")
+    )
     return union(start, start + duration)
 
 
@@ -156,12 +157,11 @@ def ready_ns(calls: pd.DataFrame, run: Measures) -> Int64:
     On the rank's own clock; ``calls`` are rows of ``collectives`` with a known launch.
     """
     ready = np.array(calls["launch_ns"], dtype=np.int64)
-    compute = run.kernels["kind"] == "compute"
-    kernels = run.kernels[compute & run.kernels["launch_ns"].notna()]
-    kernels = kernels.sort_values("launch_ns", kind="stable")
-    for rank, device in calls[["rank", "device"]].drop_duplicates().to_numpy().tolist():
-        at = ((calls["rank"] == rank) & (calls["device"] == device)).to_numpy()
-        its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
+    places: Any = calls.groupby(["rank", "device"], observed=True, sort=False).indices
+    for (rank, device), at in places.items():
+        its = rows_of_device(run, "kernels", rank, device)
+        its = its[(its["kind"] == "compute") & its["launch_ns"].notna()]
+        its = its.sort_values("launch_ns", kind="stable")
         launched = its["launch_ns"].to_numpy(dtype=np.int64)
         done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"]).to_numpy())
         before = np.searchsorted(launched, ready[at])

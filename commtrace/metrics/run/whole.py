@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Whole",
+    "has_steps",
     "of_time",
     "share_pct",
     "step_count",
@@ -75,7 +76,7 @@ def whole(run: Measures) -> Whole:
     steps: what any of them could save is a share of the longest.
     """
     span_ns, steps_ns = _span_ns(run), _steps_ns(run)
-    in_steps = _has_steps(run) and steps_ns >= _HELD * span_ns
+    in_steps = has_steps(run) and steps_ns >= _HELD * span_ns
     return Whole(steps_ns if in_steps else span_ns, in_steps)
 
 
@@ -89,7 +90,7 @@ def step_count(run: Measures) -> int:
 
 def steps_without_work(run: Measures) -> tuple[Note, ...]:
     """``steps-without-work``: shares are of the run, since its work is not in its steps."""
-    if whole(run).in_steps or not _has_steps(run):
+    if whole(run).in_steps or not has_steps(run):
         return ()
     message = (
         "the profiler's steps hold too little of what ran: shares are of the run's span; "
@@ -98,7 +99,8 @@ def steps_without_work(run: Measures) -> tuple[Note, ...]:
     return (Note("steps-without-work", message),)
 
 
-def _has_steps(run: Measures) -> bool:
+def has_steps(run: Measures) -> bool:
+    """Whether any rank's profiler marked its steps."""
     return bool(run.steps["label"].isna().any())
 
 

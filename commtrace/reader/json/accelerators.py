@@ -104,10 +104,13 @@ class Accelerators:
 
     def translated(self, events: list[Event]) -> list[Event]:
         """The events as on CUDA, without what is no work; what is unknown stays as it is."""
-        host = next((event.pid for event in events if event.cat in _HOSTS), None)
-        if type(host) is int:
-            self._hosts.add(host)
-        self._types.update(_TYPES[cat] for cat in {e.cat for e in events} if cat in _TYPES)
+        categories = {event.cat for event in events}
+        if not categories.isdisjoint(_HOSTS):
+            host = next(event.pid for event in events if event.cat in _HOSTS)
+            self._hosts.update({host} if type(host) is int else ())
+        self._types.update(_TYPES[cat] for cat in categories if cat in _TYPES)
+        if None not in categories and _OWN.keys().isdisjoint(categories):
+            return events
         as_known = (
             self._named(event)
             if event.cat is None
@@ -180,4 +183,6 @@ class Accelerators:
         # The trace numbers no devices: they have the order of their processes.
         role = self._roles[event.pid]
         number = [pid for pid, its in self._roles.items() if its == role].index(event.pid)
-        return Event("X", category, event.name, number, stream, event.ts, event.dur)
+        return msgspec.structs.replace(
+            event, cat=category, pid=number, tid=stream, args=msgspec.Raw(b"{}")
+        )

@@ -89,13 +89,12 @@ COMMUNICATION = Decoder(Arguments)
 
 def possible(args: Arguments) -> Arguments:
     """The same object, unless it tells a negative size or an empty group: then without them."""
-    wrong = {
-        name: None
-        for name, value, least in (
-            ("in_elements", args.in_elements, 0),
-            ("out_elements", args.out_elements, 0),
-            ("group_size", args.group_size, 1),
-        )
-        if value is not None and value < least
-    }
-    return msgspec.structs.replace(args, **wrong) if wrong else args
+    ins, outs, size = args.in_elements, args.out_elements, args.group_size
+    if (ins or 0) >= 0 and (outs or 0) >= 0 and (size is None or size > 0):
+        return args
+    return msgspec.structs.replace(
+        args,
+        in_elements=None if (ins or 0) < 0 else ins,
+        out_elements=None if (outs or 0) < 0 else outs,
+        group_size=size if (size or 0) > 0 else None,
+    )

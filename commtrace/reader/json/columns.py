@@ -14,17 +14,24 @@ from commtrace.table import Coded
 __all__ = ["Names", "Numbers", "integers"]
 
 
+class _Index(dict[str | None, int]):
+    """Numbers whatever it is asked for."""
+
+    def __missing__(self, name: str | None) -> int:
+        self[name] = number = len(self)
+        return number
+
+
 class Names:
     """One column of strings, as codes."""
 
     def __init__(self) -> None:
-        self._index: dict[str | None, int] = {}
+        self._index = _Index()
         self._codes = array("i")
 
     def extend(self, names: Iterable[str | None]) -> None:
         """Add rows; no name may be None."""
-        index = self._index
-        self._codes.extend([index.setdefault(name, len(index)) for name in names])
+        self._codes.extend([*map(self._index.__getitem__, names)])
 
     def coded(self) -> Coded:
         """All rows."""

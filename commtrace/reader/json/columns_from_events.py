@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,10 +56,13 @@ _AWAITED = ("device", "stream", "correlation", "event", "awaited_stream", "recor
 _YEAR_NS = 366 * 86_400 * 10**9
 _BATCH = 1024  # fewer would waste numpy's time, more the cache's
 _WRONG_ARGUMENTS = "whose arguments have the wrong types"
+_ON_HOST = ("cpu_op", "user_annotation")
 _IMPOSSIBLE = "with a negative size or device, or a group of no ranks"
 
 _T = TypeVar("_T")
 Mask = npt.NDArray[np.bool_]
+Times = Callable[[list[Any]], Int64]
+"""Microseconds, as an event has them, to nanoseconds."""
 
 
 class _Batch(NamedTuple):
@@ -78,11 +81,10 @@ class _Batch(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A call to be, without the trace's base time; ``place`` orders a flush's calls."""
+    """A call to be, without the trace's base time."""
 
-    place: int
+    event: Event
     category: str
-    name: str
     thread: int
     start_ns: int
     duration_ns: int
@@ -91,13 +93,13 @@ class _Found(NamedTuple):
 
     def call(self, base_ns: int) -> Call:
         return Call(
-            category=self.category,
-            name=self.name,
-            thread=self.thread,
-            start_ns=self.start_ns + base_ns,
-            duration_ns=self.duration_ns,
-            args=self.args,
-            gpu_row=self.gpu_row,
+            self.category,
+            str(self.event.name),
+            self.thread,
+            self.start_ns + base_ns,
+            self.duration_ns,
+            self.args,
+            self.gpu_row,
         )
 
 
@@ -139,10 +141,11 @@ class Collector:
     with a phase at all.
     """
 
-    def __init__(self, accelerators: Accelerators) -> None:
+    def __init__(self, accelerators: Accelerators, times: Times = nanoseconds) -> None:
         self.accelerators = accelerators
         self.left_out, self.unbelieved = Faults(), Faults()
-        self.unread = Unread()
+        self.unread = Unread(times)
+        self._times = times
         self.seen = False
         self._pending: list[Event] = []
         self._keep_operators = True
@@ -174,26 +177,34 @@ class Collector:
         pending, self._pending = self._pending, []
         self.seen = self.seen or any(event.ph for event in pending)
         events = self.accelerators.translated(pending)
-        kinds: dict[str, list[Event]] = defaultdict(list)
-        for event in events:
-            kind = _KINDS.get(event.cat)
-            if kind == "cpu_op" and (event.name or "").startswith(comms.STEP_PREFIX):
-                kind = "user_annotation"
-            if kind is not None and event.ph == "X":
-                kinds[kind].append(event)
-            elif kind is not None and not event.ph:
-                self.left_out.add(1, "without a phase")
-        self.unread.add([e for e in events if e.ph == "X" and e.cat not in _KINDS])
-        place = {id(event): row for row, event in enumerate(events)}
+        kinds = self._by_kind(events)
+        self.unread.add([event for event in kinds[None] if event.ph == "X"])
         self._take_launches(kinds["launch"])
         self._take_synchronisations(kinds["synchronisation"])
-        self._calls += sorted(
-            [
-                *self._take_gpu(kinds["gpu"], place),
-                *self._take_operators(kinds["cpu_op"], place),
-                *self._take_annotations(kinds["user_annotation"], place),
-            ]
-        )
+        calls = [
+            *self._take_gpu(kinds["gpu"]),
+            *self._take_operators(kinds["cpu_op"]),
+            *self._take_annotations(kinds["user_annotation"]),
+        ]
+        if len({call.category for call in calls}) > 1:
+            place = {id(event): row for row, event in enumerate(events)}
+            calls.sort(key=lambda call: place[id(call.event)])
+        self._calls += calls
+
+    def _by_kind(self, events: list[Event]) -> dict[str | None, list[Event]]:
+        """The complete events of each kind, and all of unknown categories."""
+        kinds: dict[str | None, list[Event]] = {kind: [] for kind in (None, *_KINDS.values())}
+        append = {category: kinds[kind].append for category, kind in _KINDS.items()}
+        unknown = kinds[None].append
+        for event in events:
+            append.get(event.cat, unknown)(event)
+        if any(event.name.startswith(comms.STEP_PREFIX) for event in kinds["cpu_op"] if event.name):
+            kinds["cpu_op"], kinds["user_annotation"] = _steps_apart(events)
+        for kind, its in kinds.items():
+            if kind is not None and {event.ph for event in its} - {"X"}:
+                self.left_out.add(sum(not event.ph for event in its), "without a phase")
+                kinds[kind] = [event for event in its if event.ph == "X"]
+        return kinds
 
     def gpu(self, base_ns: int) -> Gpu:
         """The GPU events; ``base_ns`` is added to every start."""
@@ -227,15 +238,15 @@ class Collector:
         """The events with their times, but for those that lack something."""
         batch = _Batch(
             events,
-            nanoseconds([event.ts for event in events]),
-            nanoseconds([event.dur for event in events]),
+            self._times([event.ts for event in events]),
+            self._times([event.dur for event in events]),
             integers([event.tid for event in events]),
         )
         fits = (batch.start_ns != NULL) & (batch.duration_ns >= 0)
         fits &= batch.duration_ns <= _YEAR_NS
         if on_host:
             fits &= batch.thread != NULL
-        if None in [event.name for event in events]:
+        if None in {event.name for event in events}:
             fits &= np.array([event.name is not None for event in events], dtype=np.bool_)
         if fits.all():
             return batch
@@ -274,7 +285,7 @@ class Collector:
             **{name: np.where(its < 0, NULL, its) for name, its in columns.items()},
         )
 
-    def _take_gpu(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+    def _take_gpu(self, events: list[Event]) -> Iterator[_Found]:
         batch, arguments_of = self._decoded(self._sound(events, on_host=False), arguments.GPU)
         first = self._gpu.rows
         from_device, to_device, size = self._believed(
@@ -296,11 +307,15 @@ class Collector:
             from_device=from_device,
             to_device=to_device,
         )
-        for row, (args, event) in enumerate(zip(arguments_of, batch.events, strict=True)):
-            if _GPU[event.cat] == "kernel" and (
-                args.collective is not None or kernels.is_communication(str(event.name))
-            ):
-                yield self._found(batch, row, "kernel", place, first + row)
+        names = [event.name for event in batch.events]
+        known = _that(kernels.is_communication, names)
+        rows = [
+            row
+            for row, (args, name) in enumerate(zip(arguments_of, names, strict=True))
+            if (name in known or args.collective is not None)
+            and _GPU[batch.events[row].cat] == "kernel"
+        ]
+        return self._found(batch, rows, "kernel", first)
 
     def _believed(self, *columns: Int64) -> list[Int64]:
         """Columns of what is never negative."""
@@ -308,43 +323,72 @@ class Collector:
         self.unbelieved.add(int(np.any(negative, axis=0).sum()), _IMPOSSIBLE)
         return [np.where(odd, NULL, c) for odd, c in zip(negative, columns, strict=True)]
 
-    def _take_operators(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+    def _take_operators(self, events: list[Event]) -> Iterator[_Found]:
+        calls = _that(comms.is_communication_call, [event.name for event in events])
         if not self._keep_operators:
-            events = [e for e in events if comms.is_communication_call(e.name or "")]
+            events = [event for event in events if event.name in calls]
         batch = self._sound(events, on_host=True)
         if self._keep_operators:
             self._operators.extend(batch)
-        for row, event in enumerate(batch.events):
-            if comms.is_communication_call(str(event.name)):
-                yield self._found(batch, row, "cpu_op", place)
+        return self._named(batch, calls, "cpu_op")
 
-    def _take_annotations(self, events: list[Event], place: dict[int, int]) -> Iterator[_Found]:
+    def _take_annotations(self, events: list[Event]) -> Iterator[_Found]:
         batch = self._sound(events, on_host=True)
         self._annotations.extend(batch)
-        for row, event in enumerate(batch.events):
-            if comms.is_communication_annotation(str(event.name)):
-                yield self._found(batch, row, "user_annotation", place)
+        calls = _that(comms.is_communication_annotation, [event.name for event in batch.events])
+        return self._named(batch, calls, "user_annotation")
+
+    def _named(self, batch: _Batch, calls: set[str | None], category: str) -> Iterator[_Found]:
+        if not calls:
+            return iter(())
+        rows = [row for row, event in enumerate(batch.events) if event.name in calls]
+        return self._found(batch, rows, category)
 
     def _found(
-        self, batch: _Batch, row: int, category: str, place: dict[int, int], gpu_row: int = -1
-    ) -> _Found:
-        event = batch.events[row]
-        known = arguments.COMMUNICATION.one(event.args)
-        args = arguments.possible(known or Arguments())
+        self, batch: _Batch, rows: list[int], category: str, first: int | None = None
+    ) -> Iterator[_Found]:
+        """What communicates; of kernels, ``first`` is the row of the batch's first."""
+        events = [batch.events[row] for row in rows]
+        texts = [event.args for event in events]
+        decoded = arguments.COMMUNICATION.many(texts)
+        return map(
+            _Found._make,
+            zip(
+                events,
+                repeat(category),
+                batch.thread[rows].tolist(),
+                batch.start_ns[rows].tolist(),
+                batch.duration_ns[rows].tolist(),
+                map(self._possible, decoded),
+                repeat(-1) if first is None else [first + row for row in rows],
+            ),
+        )
+
+    def _possible(self, known: Arguments | None) -> Arguments:
         if known is None:
             self.unbelieved.add(1, _WRONG_ARGUMENTS)
-        elif args is not known:
+            return Arguments()
+        args = arguments.possible(known)
+        if args is not known:
             self.unbelieved.add(1, _IMPOSSIBLE)
-        return _Found(
-            place[id(event)],
-            category,
-            str(event.name),
-            int(batch.thread[row]),
-            int(batch.start_ns[row]),
-            int(batch.duration_ns[row]),
-            args,
-            gpu_row,
-        )
+        return args
+
+
+def _that(passes: Callable[[str], bool], names: Iterable[str | None]) -> set[str | None]:
+    """The names that pass a test, each tried once."""
+    return {name for name in {*names} if name is not None and passes(name)}
+
+
+def _steps_apart(events: list[Event]) -> tuple[list[Event], list[Event]]:
+    """Operators, and annotations, as which a profiler's steps count, whatever their category."""
+    kinds: dict[str, list[Event]] = {kind: [] for kind in _ON_HOST}
+    for event in events:
+        kind = _KINDS.get(event.cat)
+        if kind == "cpu_op" and (event.name or "").startswith(comms.STEP_PREFIX):
+            kind = "user_annotation"
+        if kind in _ON_HOST:
+            kinds[kind].append(event)
+    return kinds["cpu_op"], kinds["user_annotation"]
 
 
 def _lack(batch: _Batch, row: int) -> str:

@@ -18,8 +18,9 @@ from commtrace.errors import TraceError
 from commtrace.reader.json.layout import Layout, learn
 from commtrace.reader.json.metadata import known, whole
 from commtrace.reader.json.salvage import BROKEN, Salvaged, salvage
+from commtrace.reader.json.times import Time
 
-__all__ = ["Document", "Event", "NotATraceError"]
+__all__ = ["Document", "Event", "NotATraceError", "NumberedEvent"]
 
 _LONGEST_EVENT = 1 << 23
 _KIND = b'"ph"'
@@ -27,6 +28,8 @@ _LONGEST_METADATA = 1 << 26  # on one side of the events
 _LONGEST_BARREN = 1 << 26  # damage without any event
 _PATIENCE = 10_000  # places without an event, beside ten for each that there is
 _TRIES = 16  # places where the list of events might begin
+_PAYS = 0.4  # of the text: dropping less of it takes longer than decoding it
+_SKIPPED = 15  # pieces of text in which it is not tried again
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')  # of an execution trace, however long
@@ -48,6 +51,13 @@ class Event(msgspec.Struct, gc=False):
     ts: msgspec.Raw = msgspec.Raw(b"null")
     dur: msgspec.Raw = msgspec.Raw(b"null")
     args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class NumberedEvent(Event, gc=False):
+    """The same with times as numbers, which may not be exact."""
+
+    ts: Time = None  # type: ignore[assignment]
+    dur: Time = None  # type: ignore[assignment]
 
 
 E = TypeVar("E", bound=Event)
@@ -88,6 +98,7 @@ class Document(Generic[E]):
         self._fast = fast
         self._layout: Layout | None = None
         self._dropper: re.Pattern[bytes] | None = None
+        self._skip = 0  # pieces that are decoded whole
         self._blocks: list[bytes] = []  # read
         self._waiting = 0  # bytes of them
         self._text = b""  # and looked at, but not yet understood
@@ -201,6 +212,7 @@ class Document(Generic[E]):
 
     def _learn_dropper(self) -> None:
         if self._fast and self._layout is not None:
+            self._skip = 0
             self._dropper = self._layout.dropper(operators=not self._operators)
 
     def _body(self) -> None:
@@ -218,10 +230,14 @@ class Document(Generic[E]):
             self._salvage(b"{" + chunk + separator, final=False)
 
     def _decode(self, chunk: bytes) -> bool:
-        if self._dropper is not None:
+        if self._skip:
+            self._skip -= 1
+        elif self._dropper is not None:
             # The last event has no separator behind it and so is never dropped: a cut in
             # the wrong place cannot go unnoticed.
             kept, dropped = self._dropper.subn(b"", chunk)
+            if len(kept) > (1 - _PAYS) * len(chunk):
+                self._skip = _SKIPPED
             # Damage can weld two events together. Each names its kind once, so that a wanted
             # one within what was dropped shows in the count.
             whole = chunk.count(_KIND) - kept.count(_KIND) == dropped

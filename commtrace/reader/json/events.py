@@ -67,8 +67,7 @@ class Arguments(
     inputs: Any = None
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One communication event on the host or on a GPU, with its arguments.
 
     ``category`` is ``kernel``, ``cpu_op`` or ``user_annotation``; ``thread`` the event's

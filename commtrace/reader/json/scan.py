@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.reader.json.accelerators import Accelerators
 from commtrace.reader.json.columns_from_events import Collector
-from commtrace.reader.json.document import Document, Event, NotATraceError
+from commtrace.reader.json.document import Document, Event, NotATraceError, NumberedEvent
 from commtrace.reader.json.events import Scan
 from commtrace.reader.json.metadata import parsed, quoted
 from commtrace.reader.json.source import Source
+from commtrace.reader.json.times import InexactError, from_numbers, nanoseconds
 from commtrace.units import counted
 
 __all__ = ["base_ns", "scan"]
@@ -31,16 +33,23 @@ def scan(path: Path, *, max_bytes: int | None = None, fast: bool = True) -> Scan
 
     Raises TraceError where the file cannot be read, is not a trace, or becomes too large.
     """
+    with suppress(InexactError):
+        return _scanned(path, max_bytes, fast, exact=False)
+    return _scanned(path, max_bytes, fast, exact=True)
+
+
+def _scanned(path: Path, max_bytes: int | None, fast: bool, exact: bool) -> Scan:
+    """The file with times as numbers or, where that is not ``exact``, as text."""
     accelerators = Accelerators()
-    reading = _Reading(path, max_bytes, fast, accelerators)
+    reading = _Reading(path, max_bytes, fast, accelerators, exact)
     reading.run(operators=False)
     if accelerators.late:
         accelerators = accelerators.again()
-        reading = _Reading(path, max_bytes, fast, accelerators)
+        reading = _Reading(path, max_bytes, fast, accelerators, exact)
         reading.run(operators=False)
     if reading.lacks_operators:
         # The process saw GPUs, but nothing ran there: its work is on the CPU.
-        reading = _Reading(path, max_bytes, fast, accelerators.again())
+        reading = _Reading(path, max_bytes, fast, accelerators.again(), exact)
         reading.run(operators=True)
     return reading.scan()
 
@@ -55,12 +64,19 @@ class _Reading:
     """One pass over a file."""
 
     def __init__(
-        self, path: Path, max_bytes: int | None, fast: bool, accelerators: Accelerators
+        self,
+        path: Path,
+        max_bytes: int | None,
+        fast: bool,
+        accelerators: Accelerators,
+        exact: bool,
     ) -> None:
         self._path = path
         self._source = Source(path, max_bytes)
-        self._collector = Collector(accelerators)
-        self._document = Document(path, Event, self._take, fast=fast)
+        self._exact = exact
+        self._collector = Collector(accelerators, nanoseconds if exact else from_numbers)
+        kind = Event if exact else NumberedEvent
+        self._document = Document(path, kind, self._take, fast=fast)
         self._notes: list[Note] = []
         self._operators = True
 
@@ -77,6 +93,8 @@ class _Reading:
             problem = f"no event of it can be read: {self._source.problem}"
             raise TraceError(f"{self._path}: {problem}; copy or record it again") from None
         self._collector.flush()
+        if self._document.unfit and not self._exact:
+            raise InexactError  # a time may be of a type that is none
         if self._collector.has_gpu:
             self._collector.drop_operators()
         if self._document.bare and not self._collector.seen:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from commtrace.arrays import NULL, Int64
 from commtrace.intervals import total, union
 from commtrace.reader.json.document import Event
-from commtrace.reader.json.times import nanoseconds
 from commtrace.units import counted
 
 __all__ = ["Unread"]
@@ -38,7 +39,8 @@ _NEEDLESS = frozenset(
 class Unread:
     """Counts them by category, with their times."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: Callable[[list[Any]], Int64]) -> None:
+        self._times = times
         self._starts: dict[str | None, list[Int64]] = defaultdict(list)
         self._durations: dict[str | None, list[Int64]] = defaultdict(list)
 
@@ -49,8 +51,8 @@ class Unread:
             if event.cat not in _NEEDLESS:
                 by_category[event.cat].append(event)
         for category, its in by_category.items():
-            self._starts[category].append(nanoseconds([event.ts for event in its]))
-            self._durations[category].append(nanoseconds([event.dur for event in its]))
+            self._starts[category].append(self._times([event.ts for event in its]))
+            self._durations[category].append(self._times([event.dur for event in its]))
 
     def messages(self, first_ns: int, last_ns: int) -> list[str]:
         """A line for each category; the times are those of the events that were read."""

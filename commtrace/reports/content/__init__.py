@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from commtrace.reports.content.unchecked import unchecked
 from commtrace.reports.content.verdict import verdict
 from commtrace.table import rows
 from commtrace.trace_tables import CUT_BEFORE_GPU
-from commtrace.units import clean, counted, duration, percent
+from commtrace.units import clean, counted, duration, numbered, percent
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis, Summary
@@ -80,8 +81,14 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
 
 
 def notes(notes: Sequence[Note]) -> list[str]:
-    """What is wrong with the traces, one line each."""
-    return [*map(_note, notes[:_NOTES]), *more(len(notes), _NOTES)]
+    """What is wrong with the traces, one line each; of many, one line for those of a kind."""
+    if len(notes) <= _NOTES:
+        return [*map(_note, notes)]
+    alike: dict[str, list[Note]] = defaultdict(list)
+    for note in notes:
+        alike[note.code].append(note)
+    lines = [_note(its[0]) if len(its) == 1 else _of_a_kind(its) for its in alike.values()]
+    return [*lines[:_NOTES], *more(len(lines), _NOTES)]
 
 
 def _exposure(devices: list[dict[str, Any]], codes: set[str]) -> str:
@@ -108,6 +115,13 @@ def _exposure(devices: list[dict[str, Any]], codes: set[str]) -> str:
 def _note(note: Note) -> str:
     where = "" if note.rank is None else f" (rank {note.rank})"
     return f"{clean(note.code, 40)}{where}: {clean(note.message, 400)}"
+
+
+def _of_a_kind(notes: list[Note]) -> str:
+    ranks = {note.rank for note in notes if note.rank is not None}
+    where = f", {numbered('rank', ranks)}" if ranks else ""
+    first = clean(notes[0].message, 400)
+    return f"{clean(notes[0].code, 40)} ({len(notes):,} notes{clean(where, 200)}): {first}"
 
 
 def _listed(names: tuple[str, ...]) -> str:

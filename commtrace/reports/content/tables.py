@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from commtrace.metrics.run.group_sizes import DEDUCED
@@ -81,7 +82,7 @@ def devices(devices: pd.DataFrame, bar: int) -> Section:
         if hidden := table[_ENDS:-_ENDS]:
             footer.append(
                 f"The {_ENDS} with the most and the {_ENDS} with the least exposed "
-                f"communication; {_hidden(len(hidden), 'in between')}."
+                f"communication; {_hidden(len(hidden), 'in between')}. {_typical(table)}"
             )
             table = table[:_ENDS] + table[-_ENDS:]
         if unknown:
@@ -107,6 +108,17 @@ def devices(devices: pd.DataFrame, bar: int) -> Section:
         tuple(footer),
         ("idle", "copy", "overlapped\ncomm."),
     )
+
+
+def _typical(table: list[dict[str, Any]]) -> str:
+    """The medians of all devices' shares, which need not be those of one of them."""
+    parts = ("compute", "exposed_communication", "overlapped_communication", "idle")
+    shares = (
+        f"{100 * median((row[f'{part}_ns'] or 0) / (row['span_ns'] or 1) for row in table):.0f} % "
+        + part.replace("_", " ")
+        for part in parts
+    )
+    return f"Typical of all {len(table):,} (medians): {', '.join(shares)}."
 
 
 def _device(row: dict[str, Any], bar: int) -> list[str]:

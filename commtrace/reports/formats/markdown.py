@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from commtrace.diagnosis import Explanation, Verdict
     from commtrace.reports.content.tables import Section
 
-__all__ = ["SUFFIX", "explain", "render"]
+__all__ = ["SUFFIX", "bullets", "escaped", "explain", "grid", "render"]
 
 SUFFIX = ".md"
 
@@ -37,16 +37,16 @@ _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 def render(analysis: Analysis, look: Look = _ANY) -> str:  # noqa: ARG001 - a document has its own
     """The same facts as in the terminal, as a document."""
-    name, *facts = map(_escaped, content.headline(analysis))
+    name, *facts = map(escaped, content.headline(analysis))
     lines = [f"# {name}", *(line for fact in facts for line in ("", fact))]
     for line in content.verdict(analysis):
-        lines += ["", _escaped(line)]
+        lines += ["", escaped(line)]
     for section in content.sections(analysis, bar=0):
-        lines += ["", *_section(section)]
-    lines += _list("Notes", content.notes(analysis.notes))
+        lines += ["", *grid(section)]
+    lines += bullets("Notes", content.notes(analysis.notes))
     if found := list(_findings(analysis.verdict, analysis)):
         lines += ["", "## Findings", "", *found]
-    lines += _list("Not checked", content.unchecked(analysis))
+    lines += bullets("Not checked", content.unchecked(analysis))
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -68,25 +68,27 @@ def explain(explanation: Explanation) -> str:
 def _findings(verdict: Verdict, analysis: Analysis | None = None) -> Iterator[str]:
     numbered = dict(numbered_findings(verdict))
     for number, text in enumerate(findings.texts(verdict), 1):
-        yield f"{number}. {_escaped(text.summary)}"
-        yield from (f"   - {_escaped(line)}" for line in text.lines)
+        yield f"{number}. {escaped(text.summary)}"
+        yield from (f"   - {escaped(line)}" for line in text.lines)
         if analysis is not None:
-            when = _escaped(range_in_run(analysis, numbered[number]))
+            when = escaped(range_in_run(analysis, numbered[number]))
             yield f"   - {when}: {_code(open_command(analysis, number))}"
     for line in findings.closing(verdict):
-        yield from ("", _escaped(line))
+        yield from ("", escaped(line))
 
 
-def _list(title: str, lines: list[str]) -> list[str]:
-    items = [f"- {_escaped(line)}" for line in lines]
+def bullets(title: str, lines: list[str]) -> list[str]:
+    """A list under a title; nothing if it is empty."""
+    items = [f"- {escaped(line)}" for line in lines]
     return ["", f"## {title}", "", *items] if items else []
 
 
-def _section(section: Section) -> Iterator[str]:
+def grid(section: Section) -> Iterator[str]:
+    """A table under its title, and what else it says."""
     yield from (f"## {section.title}", "")
     yield _row([on_one_line(name) for name, _ in section.columns])
     yield _row([_ALIGNED[align] for _, align in section.columns])
-    yield from (_row([_escaped(cell) for cell in row]) for row in section.cells)
+    yield from (_row([escaped(cell) for cell in row]) for row in section.cells)
     for line in section.footer:
         yield from ("", line)
 
@@ -98,7 +100,7 @@ def _row(cells: list[str]) -> str:
 def _prose(text: str) -> str:
     """Documentation, whose ``code`` becomes code."""
     parts = text.split("``")
-    return "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts))
+    return "".join(f"`{part}`" if i % 2 else escaped(part) for i, part in enumerate(parts))
 
 
 def _code(text: str) -> str:
@@ -108,7 +110,7 @@ def _code(text: str) -> str:
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Plain text: nothing in it is markup, a table's bar, a link or HTML."""
     plain = _SPECIAL.sub(r"\\\g<0>", text.replace("\n", ", "))
     return re.sub("[&<>]", lambda match: _HTML[match.group()], plain)

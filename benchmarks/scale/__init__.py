@@ -1,0 +1,1 @@
+"""What analysis costs as ranks and operations grow."""

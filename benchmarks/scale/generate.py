@@ -1,0 +1,170 @@
+"""Traces of a job of many ranks: pipeline × data × tensor parallel, one late rank, two slow links.
+
+All ranks are simulated together, an operation at a time: it ends when its last rank has come and
+the data are there. So who waits for whom is as it would be, and the truth is known.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from isal import igzip
+
+__all__ = ["STRAGGLER", "write_job"]
+
+BASE_NS = 1_700_000_000_000_000_000
+STRAGGLER = 5
+"""The rank whose compute takes a fifth longer."""
+SLOW_LINKS = ((0, 1), (1, 2))
+"""Pipeline stages between which the first replica's messages take ten times as long."""
+
+_TENSOR, _STAGES = 8, 4
+_COMPUTE_US, _TRANSFER_US = 300.0, 80.0
+_PER_STEP = 50  # operations
+_LATE, _SLOW = 1.2, 10.0
+_HOST, _LAUNCHED_US = 4242, 40.0
+_COMPUTE_STREAM, _STREAM = 7, 20
+_BYTES = {"tp": 1 << 22, "dp": 1 << 26, "pp": 1 << 23}
+
+Times = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on all ranks, in µs; ``ranks`` are those that take part."""
+
+    dimension: str
+    op: str
+    call: Times
+    end: Times
+    step: int
+    peer: np.ndarray[Any, Any] | None = None
+
+
+def write_job(folder: Path, ranks: int, operations: int) -> Path:
+    """One file per rank; what is already there is kept."""
+    if (folder / "done").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = (_STAGES, ranks // (_STAGES * _TENSOR), _TENSOR)
+    job = list(_simulated(shape, operations))
+    grid = np.arange(ranks).reshape(shape)
+    for rank in range(ranks):
+        text = json.dumps(_trace(job, grid, rank), separators=(",", ":"))
+        with igzip.open(folder / f"rank{rank}.json.gz", "wb", compresslevel=1) as file:
+            file.write(text.encode())
+    (folder / "done").touch()
+    return folder
+
+
+def _simulated(shape: tuple[int, int, int], operations: int) -> Any:
+    now, chance = np.zeros(shape), np.random.default_rng(7)
+    speed = np.ones(shape)
+    speed.reshape(-1)[STRAGGLER] = _LATE
+    for number in range(operations):
+        step, place = divmod(number, _PER_STEP)
+        now = now + _COMPUTE_US * speed * (1 + 0.02 * chance.random(shape))
+        if place % 10 == 9:
+            yield from _messages(now, step, first=place // 10 % (shape[0] - 1))
+            continue
+        axis, dimension, op = (
+            (1, "dp", "all_reduce") if place % 10 == 4 else (2, "tp", "all_reduce")
+        )
+        long = _TRANSFER_US * (4 if dimension == "dp" else 1)
+        end = np.broadcast_to(now.max(axis=axis, keepdims=True) + long, shape)
+        yield Operation(dimension, op, now, end, step)
+        now = end.copy()
+
+
+def _messages(now: Times, step: int, first: int) -> Any:
+    """From one stage of the pipeline to the next; ``now`` is moved on."""
+    last = first + 1
+    call, long = now.copy(), np.full(now.shape[1:], _TRANSFER_US)
+    if (first, last) in SLOW_LINKS:
+        long[0, 0] *= _SLOW
+    done = np.maximum(now[first], now[last]) + long
+    now[first], now[last] = done, done
+    peer = np.full(now.shape, -1)
+    grid = np.arange(now.size).reshape(now.shape)
+    peer[first], peer[last] = grid[last], grid[first]
+    yield Operation("pp", "send", call, now.copy(), step, peer)
+
+
+def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[str, Any]:
+    stage, replica, part = (int(at[0]) for at in np.nonzero(grid == rank))
+    groups = {
+        "tp": grid[stage, replica],
+        "dp": grid[stage, :, part],
+        "pp": grid[:, replica, part],
+    }
+    names = {dimension: f"{dimension}{int(its[0])}" for dimension, its in groups.items()}
+    events, seq = [], dict.fromkeys(groups, 0)
+    starts: dict[int, float] = {}
+    ends: dict[int, float] = {}
+    before = 0.0
+    for number, each in enumerate(job):
+        call, end = (float(times.reshape(-1)[rank]) for times in (each.call, each.end))
+        peer = -1 if each.peer is None else int(each.peer.reshape(-1)[rank])
+        if each.peer is not None and peer < 0:
+            continue
+        events += _work(
+            f"gemm_{number % 7}", before, call - before, 2 * number, _COMPUTE_STREAM, {}
+        )
+        members = groups[each.dimension].tolist()
+        op = each.op if peer < 0 else "send" if peer > rank else "recv"
+        elements = _BYTES[each.dimension] // 2
+        args = {
+            "Collective name": "allreduce" if op == "all_reduce" else op,
+            "In msg nelems": elements,
+            "Out msg nelems": elements,
+            "Group size": len(members),
+            "dtype": "BFloat16",
+            "Process Group Name": names[each.dimension],
+            "Process Group Description": f"mesh_{each.dimension}",
+            "Process Group Ranks": str(members),
+            "Seq": seq[each.dimension],
+        }
+        if peer >= 0:
+            args |= {"Src Rank": min(rank, peer), "Dst Rank": max(rank, peer)}
+        seq[each.dimension] += 1
+        kernel = (
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if peer < 0 else "ncclDevKernel_SendRecv"
+        )
+        events += _work(kernel, call, end - call, 2 * number + 1, _STREAM, args)
+        starts.setdefault(each.step, before)
+        ends[each.step] = before = end
+    for step, start in starts.items():
+        events.append(_event("user_annotation", f"ProfilerStep#{step}", start, ends[step] - start))
+    config = [
+        {"pg_name": names[d], "pg_desc": f"mesh_{d}", "backend_config": "cuda:nccl",
+         "pg_size": len(its), "ranks": its.tolist()}
+        for d, its in groups.items()
+    ]  # fmt: skip
+    info = {"backend": "nccl", "rank": rank, "world_size": grid.size, "pg_config": config}
+    return {
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
+        "distributedInfo": info,
+        "baseTimeNanoseconds": BASE_NS,
+        "traceEvents": events,
+    }
+
+
+def _event(category: str, name: str, at: float, long: float, **more: Any) -> dict[str, Any]:
+    ends = {"ts": round(at + 1000, 3), "dur": round(max(long, 0.1), 3)}
+    return {"ph": "X", "cat": category, "name": name, "pid": _HOST, "tid": _HOST, **ends, **more}
+
+
+def _work(
+    name: str, at: float, long: float, number: int, stream: int, args: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """A kernel, and its launch."""
+    launch = _event(
+        "cuda_runtime", "cudaLaunchKernel", at - _LAUNCHED_US, 5, args={"correlation": number + 1}
+    )
+    its = {"device": 0, "stream": stream, "correlation": number + 1, **args}
+    kernel = _event("kernel", name, at, long, args=its)
+    return [launch, {**kernel, "pid": 0, "tid": stream}]

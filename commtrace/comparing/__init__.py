@@ -1,0 +1,1 @@
+"""Two runs compared: what changed, where, and whether it is real."""

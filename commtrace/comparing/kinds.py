@@ -1,0 +1,74 @@
+"""Which operations of two runs are alike: by what is called, where, of which type and size."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from commtrace.arrays import Int64, codes
+from commtrace.measures import measure
+from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Operation", "kinds_of_rows", "resized"]
+
+
+class Operation(NamedTuple):
+    """What two runs' operations have in common; None is unknown."""
+
+    op: str | None
+    dimension: str | None
+    dtype: str | None
+    size_bytes: int | None
+
+
+@measure
+def kinds_of_rows(run: Measures) -> tuple[tuple[Operation, ...], Int64]:
+    """The kinds of operations of a run, and which each row of ``collectives`` is of."""
+    table = run.collectives
+    dimension = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
+    communicator = matched(run).matches["communicator"].astype(object)
+    keys = pd.DataFrame(
+        {
+            "op": table["op"].astype(object).to_numpy(),
+            "dimension": communicator.map(dimension).to_numpy(),
+            "dtype": table["dtype"].astype(object).to_numpy(),
+            "size_bytes": table["size_bytes"].astype(object).to_numpy(),
+        }
+    )
+    code = codes(*(keys[name] for name in keys))
+    kinds = tuple(
+        Operation(*(None if pd.isna(value) else value for value in row))
+        for row in keys[~pd.Series(code).duplicated()].itertuples(index=False)
+    )
+    return kinds, code
+
+
+def resized(
+    base: Mapping[Operation, float], candidate: Mapping[Operation, float]
+) -> dict[Operation, Operation]:
+    """Which kinds of the base are one of the candidate with another size; values are counts.
+
+    Of one operation, dimension and type each has just one that the other lacks, and as many.
+
+    >>> one, other = Operation("barrier", None, None, 4), Operation("barrier", None, None, 8)
+    >>> resized({one: 2.0}, {other: 2.0}) == {one: other}, resized({one: 2.0}, {other: 1.0})
+    (True, {})
+    """
+    lacking: dict[Operation, tuple[list[Operation], list[Operation]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for at, (mine, others) in enumerate(((base, candidate), (candidate, base))):
+        for kind in mine.keys() - others.keys():
+            lacking[kind._replace(size_bytes=None)][at].append(kind)
+    return {
+        before[0]: after[0]
+        for before, after in lacking.values()
+        if len(before) == len(after) == 1 and base[before[0]] == candidate[after[0]]
+    }

@@ -1,0 +1,57 @@
+"""What a comparison is given of each recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commtrace.analysis import Summary
+from commtrace.causal.cores import foreign_load
+from commtrace.comparing.counted import counted_together
+from commtrace.comparing.sample import sample
+from commtrace.comparing.sides import Recording, Side
+from commtrace.diagnosis import Diagnosis
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Recorded", "recordings", "started"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording: what ran, its measures, and what its diagnosis says."""
+
+    run: Summary
+    measures: Measures
+    diagnosis: Diagnosis
+
+
+def recordings(side: Sequence[Recorded]) -> Side:
+    """The recordings of a side, and which of their steps count."""
+    samples = [sample(one.measures) for one in side]
+    count = counted_together([its.step_ns for its in samples])
+    return [
+        Recording(
+            its,
+            left.steps,
+            left.warm_up,
+            foreign_load(one.measures) or 0.0,
+            started(one),
+            _gpu_hosts(one.measures),
+        )
+        for one, its, left in zip(side, samples, count, strict=True)
+    ]
+
+
+def started(one: Recorded) -> str:
+    """When it was recorded, as its manifest says; nothing if it does not."""
+    when = (one.measures.manifest or {}).get("started")
+    return when if isinstance(when, str) else ""
+
+
+def _gpu_hosts(run: Measures) -> frozenset[str] | None:
+    with_gpu = set(run.kernels["rank"].unique().tolist())
+    hosts = run.ranks.loc[run.ranks["rank"].isin(with_gpu), "host"]
+    return frozenset(map(str, hosts)) if with_gpu else None

@@ -1,0 +1,57 @@
+"""One function over many items: in this process, in a pool of them, or on any Executor.
+
+Whoever does it, the function and its items are the same, and so are the results; they come in
+the order in which they get done. What is lost with a process is done once more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from commtrace.engine.attempt import Lost, attempt
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+__all__ = ["HERE", "Lost", "cores", "each"]
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+HERE = 0
+"""Processes beside this one, where it does all itself."""
+
+
+def cores() -> int:
+    """How many there are for this process."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def each(
+    function: Callable[[_T], _R],
+    items: Sequence[_T],
+    where: Executor | int = HERE,
+    meanwhile: Callable[[], object] = lambda: None,
+    refused: Callable[[OSError], object] = lambda _: None,
+) -> Iterator[tuple[_T, _R | Lost]]:
+    """Every item with what the function makes of it, in the order they get done.
+
+    ``where`` is a number of processes, which are forked at once; or an Executor, whose processes
+    need not be on this machine. An error of the function costs its own item only, and so does a
+    process that dies, if another dies of the same item. ``meanwhile`` is called once while
+    others work, ``refused`` where a process cannot be forked, and there are fewer, or none.
+    """
+    # Most runs need neither, and both take long to import.
+    if not isinstance(where, int):
+        from commtrace.engine.executor import on_executor
+
+        yield from on_executor(function, items, where, meanwhile)
+    elif where == HERE:
+        yield from ((item, attempt(function, item)) for item in items)
+    else:
+        from commtrace.engine.pool import in_pool
+
+        yield from in_pool(function, items, where, meanwhile, refused)

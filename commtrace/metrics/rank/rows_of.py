@@ -1,0 +1,55 @@
+"""A table's rows of one rank or device, without looking at those of all others each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commtrace.arrays import Int64
+from commtrace.measures import measure
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.measures import Measures
+
+__all__ = ["rows_of_device", "rows_of_others", "rows_of_rank"]
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def rows_of_rank(run: Measures, table: str, rank: int) -> pd.DataFrame:
+    """The rows of a rank, in the table's order."""
+    frame: pd.DataFrame = getattr(run, table)
+    return frame.iloc[_by_rank(run, table).get(rank, _NONE)]
+
+
+def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
+    """The rows of a rank's device, in the table's order."""
+    frame: pd.DataFrame = getattr(run, table)
+    return frame.iloc[_by_device(run, table).get(rank, {}).get(device, _NONE)]
+
+
+def rows_of_others(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
+    """The rows of all devices of a rank but one."""
+    frame: pd.DataFrame = getattr(run, table)
+    its = _by_device(run, table).get(rank, {})
+    return frame.iloc[np.concatenate((_NONE, *(its[other] for other in its if other != device)))]
+
+
+@measure
+def _by_rank(run: Measures, table: str) -> Mapping[int, Int64]:
+    rows: Any = getattr(run, table).groupby("rank", sort=False).indices
+    return {int(rank): its for rank, its in rows.items()}
+
+
+@measure
+def _by_device(run: Measures, table: str) -> Mapping[int, Mapping[str, Int64]]:
+    frame: pd.DataFrame = getattr(run, table)
+    places: Any = frame.groupby(["rank", "device"], observed=True, sort=False).indices
+    found: dict[int, dict[str, Int64]] = {}
+    for (rank, device), rows in places.items():
+        found.setdefault(int(rank), {})[str(device)] = rows
+    return found

@@ -1,0 +1,37 @@
+"""The waits with what they were for: one groupby says where and when a rank waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.measures import measure
+from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
+from commtrace.metrics.run.waits import WAITS, matched
+from commtrace.table import Table
+from commtrace.trace_tables import COLLECTIVES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.measures import Measures
+
+__all__ = ["WAIT_ROWS", "wait_rows"]
+
+_OWN = ("op", "step", "group")
+
+WAIT_ROWS = Table(
+    "wait_rows",
+    "one row of `collectives`, in the same order",
+    (*WAITS.columns, *COLLECTIVES.only(_OWN), DIMENSION[0]),
+)
+
+
+@measure
+def wait_rows(run: Measures) -> pd.DataFrame:
+    """Arrival and wait of every rank in every operation, and what it was: WAIT_ROWS."""
+    found = matched(run)
+    own = {name: run.collectives[name].array for name in _OWN}
+    of_group = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
+    dimension = found.matches["communicator"].astype(object).map(of_group).astype("category")
+    columns = [column.name for column in WAIT_ROWS.columns]
+    return found.waits.assign(**own, dimension=dimension.array)[columns]

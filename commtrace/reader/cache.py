@@ -1,0 +1,199 @@
+"""What was read of files, kept for the next time: columns as they are, in the user's cache folder.
+
+An entry is good for one content, version and configuration. It is data alone, and held to its
+checksum: one that is damaged counts as none. The folder is bounded: what was not asked for
+longest goes first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from commtrace import __version__, config
+from commtrace.diagnosis import Note
+from commtrace.table import Coded, Columns
+from commtrace.trace import RankTrace
+
+__all__ = ["MOST_BYTES", "Cached", "clear", "entries", "folder", "get", "put", "trim"]
+
+MOST_BYTES = 2_000_000_000
+"""How large the folder may become."""
+
+_SUFFIX = ".commtrace"
+_MAGIC = b"commtrace cache 1\n"
+_DIGEST = 32
+_ENDS = 1 << 16  # bytes of a file's head and tail
+_ALIGNED = 8
+
+
+class _Column(msgspec.Struct, array_like=True):
+    """Where a column lies: its type and length; of strings the different ones, too."""
+
+    dtype: str
+    length: int
+    names: list[str] | None = None
+
+
+class _Head(msgspec.Struct):
+    rank: int
+    provenance: str
+    notes: list[Note]
+    tables: dict[str, dict[str, _Column]]
+
+
+_head = msgspec.msgpack.Decoder(_Head)
+
+
+@dataclass(frozen=True)
+class Cached:
+    """An entry's file, size, and when it was last asked for."""
+
+    file: Path
+    size: int
+    used: float
+
+
+def folder() -> Path:
+    """The user's own: in ``XDG_CACHE_HOME``, else in ``~/.cache``."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not Path(home).is_absolute():  # as its specification has it
+        home = os.path.expanduser("~/.cache")  # noqa: PTH111 - Path's fails without a home
+    return Path(home, "commtrace")
+
+
+def get(file: Path, otherwise: tuple[int, str]) -> RankTrace | None:
+    """What was read of a file, if it is there and whole."""
+    with suppress(OSError):
+        entry = _entry(file, otherwise)
+        text = entry.read_bytes()
+        found = _unpacked(file, text)
+        if found is not None:
+            os.utime(entry)
+        return found
+    return None
+
+
+def put(part: RankTrace, otherwise: tuple[int, str]) -> None:
+    """Keep what was read; where that is impossible, nothing is kept."""
+    with suppress(OSError, UnicodeError):  # a name can be of bytes that are no text
+        entry = _entry(part.file, otherwise)
+        if not entry.is_absolute():
+            return  # the user has no home
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        begun = entry.with_suffix(f".{os.getpid()}.part")
+        try:
+            begun.write_bytes(_packed(part))
+            begun.replace(entry)
+        finally:
+            begun.unlink(missing_ok=True)
+
+
+def entries() -> list[Cached]:
+    """All that is kept, what was not asked for longest first."""
+    found = []
+    for file in folder().glob(f"*{_SUFFIX}"):
+        with suppress(OSError):  # another process removed it
+            its = file.stat()
+            found.append(Cached(file, its.st_size, its.st_mtime))
+    return sorted(found, key=lambda entry: entry.used)
+
+
+def trim(most_bytes: int = MOST_BYTES) -> None:
+    """Remove what was not asked for longest, until the rest is small enough."""
+    kept = entries()
+    over = sum(entry.size for entry in kept) - most_bytes
+    for entry in kept:
+        if over <= 0:
+            break
+        over -= entry.size
+        with suppress(OSError):
+            entry.file.unlink(missing_ok=True)
+
+
+def clear() -> None:
+    """Remove all."""
+    trim(0)
+
+
+def _entry(file: Path, otherwise: tuple[int, str]) -> Path:
+    """Where a file's entry lies. Raises OSError where the file cannot be read."""
+    its = file.stat()
+    with file.open("rb") as content:
+        head = content.read(_ENDS)
+        content.seek(max(0, its.st_size - _ENDS))
+        tail = content.read(_ENDS)
+    key = blake2b(digest_size=20)
+    for part in (_reader(), str(file), otherwise, its.st_size, its.st_mtime_ns, head, tail):
+        text = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogateescape")
+        key.update(b"%d:" % len(text) + text)
+    return folder() / f"{key.hexdigest()}{_SUFFIX}"
+
+
+@lru_cache(maxsize=1)
+def _reader() -> str:
+    """What reads: the version, its files as they are, and the user's configuration."""
+    home = Path(__file__).parents[1]
+    sources = sorted((*home.glob("*.py"), *home.glob("reader/**/*.py")))
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
+    patterns = [(its.pattern, operation) for its, operation in config.kernel_patterns()]
+    return repr((__version__, states, patterns))
+
+
+def _packed(part: RankTrace) -> bytes:
+    columns = list(_arrays(part.columns))
+    head = _Head(part.rank, part.provenance, list(part.notes), _described(part.columns))
+    text = msgspec.msgpack.encode(head)
+    body = b"".join((len(text).to_bytes(8, "little"), _padded(text), *map(_padded, columns)))
+    return _MAGIC + blake2b(body, digest_size=_DIGEST).digest() + body
+
+
+def _described(tables: Mapping[str, Columns]) -> dict[str, dict[str, _Column]]:
+    return {
+        table: {name: _column(its) for name, its in columns.items()}
+        for table, columns in tables.items()
+    }
+
+
+def _column(values: np.ndarray[Any, Any] | Coded) -> _Column:
+    if isinstance(values, Coded):
+        return _Column(values.codes.dtype.str, values.codes.size, list(values.names))
+    return _Column(values.dtype.str, values.size)
+
+
+def _arrays(tables: Mapping[str, Columns]) -> Iterator[bytes]:
+    for columns in tables.values():
+        for values in columns.values():
+            yield (values.codes if isinstance(values, Coded) else values).tobytes()
+
+
+def _padded(text: bytes) -> bytes:
+    return text + bytes(-len(text) % _ALIGNED)
+
+
+def _unpacked(file: Path, text: bytes) -> RankTrace | None:
+    body = memoryview(text)[len(_MAGIC) + _DIGEST :]
+    said = text[len(_MAGIC) : len(_MAGIC) + _DIGEST]
+    if not text.startswith(_MAGIC) or blake2b(body, digest_size=_DIGEST).digest() != said:
+        return None
+    length = int.from_bytes(body[:8], "little")
+    head = _head.decode(body[8 : 8 + length])
+    at = 8 + length + -length % _ALIGNED
+    tables: dict[str, Columns] = {}
+    for table, columns in head.tables.items():
+        made: dict[str, np.ndarray[Any, Any] | Coded] = {}
+        for name, column in columns.items():
+            values = np.frombuffer(body, column.dtype, column.length, at)
+            at += values.nbytes + -values.nbytes % _ALIGNED
+            made[name] = values if column.names is None else Coded(values, tuple(column.names))
+        tables[table] = made
+    return RankTrace(file, head.rank, head.provenance, tables, tuple(head.notes))

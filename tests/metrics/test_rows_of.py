@@ -1,0 +1,58 @@
+"""Rows of one rank or device, as a mask of the whole table would find them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commtrace.measures import Measures
+from commtrace.metrics.rank.rows_of import rows_of_device, rows_of_others, rows_of_rank
+from commtrace.metrics.rank.timelines import timelines
+from commtrace.rules.host_sync import _RECOVERED_NS, _idle_after
+from commtrace.synthetic import Tiny
+
+
+@pytest.fixture
+def run() -> Measures:
+    tiny, chance = Tiny(ranks=3), np.random.default_rng(1)
+    start = 0.0
+    for _ in range(300):
+        rank, device = int(chance.integers(3)), f"cuda:{chance.integers(2)}"
+        start += chance.random() * 40
+        ready = {
+            "launch_ns": 1_700_000_000_000_000_000 + round(1e3 * (start - chance.random() * 60))
+        }
+        if chance.random() < 0.3:
+            tiny.copy(rank, start, 5, kind="DtoH", size=4, source=device, **ready)
+        else:
+            tiny.kernel(rank, start, 5, device=device, **ready)
+    return tiny.trace()
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 7])
+@pytest.mark.parametrize("table", ["kernels", "copies"])
+def test_rows(run: Measures, table: str, rank: int) -> None:
+    frame: Any = getattr(run, table)
+    of_rank, on_device = frame["rank"] == rank, frame["device"] == "cuda:1"
+    pd.testing.assert_frame_equal(rows_of_rank(run, table, rank), frame[of_rank])
+    found = rows_of_device(run, table, rank, "cuda:1")
+    pd.testing.assert_frame_equal(found, frame[of_rank & on_device])
+    others = rows_of_others(run, table, rank, "cuda:1")
+    pd.testing.assert_frame_equal(others, frame[of_rank & ~on_device])
+
+
+def test_idle_time_after_each_moment(run: Measures) -> None:
+    for line in timelines(run):
+        times = np.arange(line.start_ns[0] - 5, line.end_ns[-1] + 5, 7_777)
+        idle = 0
+        for time in times:
+            copies = 0
+            for row in np.flatnonzero(line.start_ns >= time):
+                copies += line.with_host[row]
+                if line.ready_ns[row] > _RECOVERED_NS or copies == 2:
+                    break
+                idle += line.idle_ns[row]
+        assert _idle_after(line, times) == idle > 0
