@@ -71,7 +71,7 @@ def test_ctrl_c_during_an_import_is_silent(name: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize("fails", ["write_text", "replace"])
+@pytest.mark.parametrize("fails", ["write_bytes", "replace"])
 def test_a_full_disk_leaves_the_file_that_was_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any, fails: str
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(
     target.write_text("before")
     (tmp_path / "manifest.json").write_text("before")
     monkeypatch.setattr(Path, fails, full)
-    if fails == "write_text":
+    if fails == "write_bytes":
         monkeypatch.setattr(manifest, "create", full)
     assert main(["analyze", str(TRACE), "-o", str(target)]) == 2
     error = capsys.readouterr().err
