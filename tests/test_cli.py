@@ -554,10 +554,10 @@ def test_a_shell_completes_what_was_typed(
 
 
 def test_the_names_that_complete_are_the_rules() -> None:
-    from commtrace.cli import _rules
+    from commtrace.cli.rule_options import rule_names
     from commtrace.rules import RULES
 
-    assert _rules() == list(RULES)
+    assert rule_names() == list(RULES)
 
 
 def test_the_completions_script_is_shown(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

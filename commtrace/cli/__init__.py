@@ -23,8 +23,10 @@ from commtrace import __version__
 from commtrace.causal.edit_names import EDITS, beginnings
 from commtrace.cli.cache import cache
 from commtrace.cli.compare import CompareCommand, compare
+from commtrace.cli.opening import open_run
 from commtrace.cli.plotting import plot
 from commtrace.cli.recording import RecordCommand, record
+from commtrace.cli.rule_options import Ignore, Paths, Select, Thresholds, rule_names, rules_wanted
 from commtrace.cli.streams import WIDTH, fail, indented, look, progress, reading, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.reports import FORMATS, Look, format_named, format_of_file
@@ -45,22 +47,8 @@ app = typer.Typer(
 )
 
 
-def _rules() -> list[str]:
-    """The rules' names, without what importing them loads."""
-    files = (Path(__file__).parent.parent / "rules").glob("[!_]*.py")
-    return sorted(file.stem.replace("_", "-") for file in files)
-
-
 def _formats() -> list[str]:
     return list(FORMATS)
-
-
-class Keep(str, Enum):
-    """How much of the original ``open`` shows."""
-
-    kernels = "kernels"
-    operators = "operators"
-    everything = "everything"
 
 
 class ReplayFormat(str, Enum):
@@ -134,37 +122,6 @@ def _closed(mode: int) -> TextIO:
     return open(os.open(os.devnull, mode), "w", encoding="utf-8", closefd=False)
 
 
-_Paths = Annotated[
-    list[str],
-    typer.Argument(metavar="PATH", help="Trace files of one run, folders of them, or globs."),
-]
-_Select = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RULE",
-        autocompletion=_rules,
-        help="Check this rule only; repeat it for several; default: all rules.",
-    ),
-]
-_Ignore = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RULE",
-        autocompletion=_rules,
-        help="Leave this rule out; repeat it for several; default: none.",
-    ),
-]
-_Thresholds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--threshold",
-        metavar="RULE.FIELD=VALUE",
-        help="Set a rule's threshold; default: pyproject.toml's, else what "
-        "`commtrace explain RULE` shows.",
-    ),
-]
-
-
 @app.callback()
 def options(
     version: Annotated[
@@ -179,7 +136,7 @@ def options(
 
 @app.command()
 def analyze(
-    paths: _Paths,
+    paths: Paths,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -205,9 +162,9 @@ def analyze(
             "--operations", help="List every matched operation, too (JSON only); default: none."
         ),
     ] = False,
-    select: _Select = None,
-    ignore: _Ignore = None,
-    thresholds: _Thresholds = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    thresholds: Thresholds = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -241,7 +198,7 @@ def analyze(
     from commtrace.engine.dask import on_dask
     from commtrace.run import check_rules, load
 
-    rules = _rules_wanted(select, ignore, thresholds)
+    rules = rules_wanted(select, ignore, thresholds)
     check_rules(**rules)
     with on_dask(scheduler) as executor, reading(ranks=scheduler is not None) as shown:
         run = load(paths, workers=workers, executor=executor, cache=not no_cache, **shown)
@@ -301,7 +258,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="RULE",
-            autocompletion=_rules,
+            autocompletion=rule_names,
             help="The rule to explain; default: a list of all.",
         ),
     ] = None,
@@ -337,69 +294,7 @@ def workloads() -> None:
         say(f"{workload.name}\n{indented(workload.question)}\n{indented(settings)}\n\n")
 
 
-@app.command("open")
-def open_run(
-    paths: _Paths,
-    finding: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Open at the finding of this number in the report, its ranks' tracks pinned; "
-            "default: the whole run.",
-        ),
-    ] = None,
-    keep: Annotated[
-        Keep, typer.Option(help="How much of the original traces to show.")
-    ] = Keep.kernels,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help=f"Keep the timeline in this file, which ends in {SUFFIXES[0]}; default: nowhere.",
-        ),
-    ] = None,
-    offline: Annotated[
-        bool,
-        typer.Option(
-            "--offline", help="Fail unless Perfetto's page is on this machine; default: use either."
-        ),
-    ] = False,
-    no_browser: Annotated[
-        bool,
-        typer.Option("--no-browser", help="Print the address only; default: open it."),
-    ] = False,
-    select: _Select = None,
-    ignore: _Ignore = None,
-    thresholds: _Thresholds = None,
-) -> None:
-    """Show a run in Perfetto: its ranks on one clock, its findings."""
-    if save is not None and not save.name.endswith(SUFFIXES[0]):
-        raise UsageError(f"--save {save}: end its name in {SUFFIXES[0]}")
-    import webbrowser
-
-    from commtrace.reports import content
-    from commtrace.run import check_rules, load
-    from commtrace.viewer.opening import check_offline, open_timeline
-
-    if offline:
-        check_offline()
-    rules = _rules_wanted(select, ignore, thresholds)
-    check_rules(**rules)
-    with progress() as shown:
-        run = load(paths, progress=shown)
-    analysis = run.analysis(**rules)
-    for note in content.notes(analysis.notes):
-        tell(note)
-    far = "SSH_CONNECTION" in os.environ and "DISPLAY" not in os.environ
-    open_timeline(
-        analysis,
-        finding=finding,
-        keep=keep.value,
-        save=save,
-        browser=None if no_browser or far else webbrowser.open,
-        tell=tell,
-    )
+app.command("open")(open_run)
 
 
 def _format_of(output: Path | None) -> str:
@@ -409,24 +304,3 @@ def _format_of(output: Path | None) -> str:
         known = ", ".join((*(format_named(one).SUFFIX for one in FORMATS), *SUFFIXES))
         raise UsageError(f"{output}: end its name in one of {known}, or choose one with --format")
     return name
-
-
-def _rules_wanted(
-    select: list[str] | None, ignore: list[str] | None, thresholds: list[str] | None
-) -> dict[str, Any]:
-    return {
-        "select": select or (),
-        "ignore": ignore or (),
-        "thresholds": _thresholds(thresholds or ()),
-    }
-
-
-def _thresholds(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    thresholds: dict[str, dict[str, str]] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        rule, dot, field = key.partition(".")
-        if not (rule and dot and field and equals):
-            raise UsageError(f"--threshold {text}: write it as RULE.FIELD=VALUE")
-        thresholds.setdefault(rule, {})[field] = value
-    return thresholds
