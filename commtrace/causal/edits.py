@@ -21,7 +21,6 @@ __all__ = [
     "as_measured",
     "even",
     "factors",
-    "first_only",
     "joined",
     "needing_nobody",
     "of_the_rest",
@@ -148,17 +147,6 @@ def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Int
     mine = edges[(column == HOSTS) & later[its.segment[edges]]]
     lag[mine] = 0
     return transferring(run, ~gone & (time_ns > 0), time_ns, lag)
-
-
-def first_only(run: Measures, first: Bool, second: Bool, time_ns: float, lag_ns: Int64) -> Int64:
-    """The second of two calls (a flag for each) is no more, and the first takes that time."""
-    its = run_graph(run)
-    lag = transferring(run, first, np.full(first.size, time_ns), lag_ns)
-    edges, column = own_edges(its)
-    lag[edges[(column == HOSTS) & second[its.segment[edges]]]] = 0
-    call = its.call_of[its.graph.target]
-    lag[(call >= 0) & second[call] & np.isin(its.graph.kind, (LAUNCH, TRANSFER))] = 0
-    return lag
 
 
 def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Int64) -> Int64:

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.arrays import Int64
 from commtrace.causal.chance import at_least
-from commtrace.causal.edits import first_only
 from commtrace.causal.excess import counts, factors, in_words, ruled_out, source, spread
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
 from commtrace.metrics.run.whole import worth_reporting
@@ -89,12 +85,9 @@ class DecomposedAllReduce(Rule):
             slower = time >= self.slower * once.time_ns
             clear = worth_reporting(cost, run, self.large_step_share) and _clear(pair, once)
             if clear or (slower and worth_reporting(cost, run, self.min_step_share)):
-                gain = saving(run, _as_one(run, pair, once), cost, self.min_step_share)
-                least = self.min_step_share if slower else self.large_step_share
-                if worth_reporting(gain.cost_ns, run, least):
-                    yield self._finding(run, pair, once, gain)
+                yield self._finding(run, pair, once)
 
-    def _finding(self, run: Measures, pair: Pair, once: Reference, gain: Saving) -> Finding:
+    def _finding(self, run: Measures, pair: Pair, once: Reference) -> Finding:
         time = float(pair.times["time"].median())
         split = factors(pair, once)
         shown = [in_words(name, value) for name, value in split.items() if counts(value)]
@@ -106,9 +99,8 @@ class DecomposedAllReduce(Rule):
                 + (f" ({', '.join(shown)})" if shown else "")
             ),
             streams=pair.streams,
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            # Not by replay: the all_reduce was measured beside the pair, its waiting included.
+            cost_ns=round((time - once.time_ns) * len(pair.times)),
             evidence=(
                 Evidence(f"time of the pair, median of {len(pair.times)}", time / 1e6, "ms"),
                 Evidence(f"all_reduce, {source(once)}", once.time_ns / 1e6, "ms"),
@@ -118,7 +110,6 @@ class DecomposedAllReduce(Rule):
                 Evidence(f"{pair.first} alone", float(pair.times["first"].median()) / 1e6, "ms"),
                 Evidence(f"{pair.second} alone", float(pair.times["second"].median()) / 1e6, "ms"),
                 *spread(pair, once),
-                *gain.evidence,
             ),
             ruled_out=tuple(ruled_out(pair, once, len(run.ranks))),
             advice=self._advice(pair, once),
@@ -164,18 +155,6 @@ class DecomposedAllReduce(Rule):
     def good() -> Measures:
         """Each rank updates its shard of 4 MB before the all_gather: sharding."""
         return _steps(output=1_000_000, between=True)
-
-
-def _as_one(run: Measures, pair: Pair, once: Reference) -> Edit:
-    """Each pair as one all_reduce."""
-
-    def edit(lag_ns: Int64) -> Int64:
-        operation = run_graph(run).calls.operation
-        first = np.isin(operation, pair.times["operation"])
-        second = np.isin(operation, pair.times["operation_second"])
-        return first_only(run, first, second, once.time_ns, lag_ns)
-
-    return edit
 
 
 def _clear(pair: Pair, once: Reference) -> bool:
