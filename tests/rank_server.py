@@ -21,8 +21,6 @@ import torch.profiler  # noqa: F401
 
 from commtrace.record.report import LAUNCHER, REPORT_FD
 
-LOOK_S = 0.02
-
 
 def serve(server: socket.socket) -> str:
     """In each rank: the module that it shall run. The server itself ends with its socket."""
@@ -52,12 +50,12 @@ def supervise(asked: dict[str, Any], log: int, report: int, status: int) -> str:
         return become(asked, log, report, status)
     os.close(log)
     os.close(report)
-    while True:
-        number, how = os.waitpid(rank, os.WNOHANG)
-        if number:
-            os.write(status, str(os.waitstatus_to_exitcode(how)).encode())
-        if number or select.select([status], [], [], LOOK_S)[0]:
-            os._exit(0)  # the rank ends with its parent
+    # At once: whoever ends first is to blame for how the others end.
+    select.select([status, os.pidfd_open(rank)], [], [])
+    number, how = os.waitpid(rank, os.WNOHANG)
+    if number:
+        os.write(status, str(os.waitstatus_to_exitcode(how)).encode())
+    os._exit(0)  # the rank ends with its parent
 
 
 def become(asked: dict[str, Any], log: int, report: int, status: int) -> str:
