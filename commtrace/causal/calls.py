@@ -11,7 +11,7 @@ from commtrace.arrays import NULL, Bool, Int64, codes, integers, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
-from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import FROM_ROOT, TO_ROOT, matched
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ def _kinds(run: Measures) -> Int64:
     """A number for op, dimension and size of each row of ``collectives``."""
     table = run.collectives
     communicator = matched(run).matches["communicator"]
-    dimension = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
-    where = communicator.astype(object).map(dimension)
+    where = dimensions_of(run, communicator)
     where = where.where(where.notna(), communicator.astype(object))
     return codes(table["op"], where, table["size_bytes"])
 

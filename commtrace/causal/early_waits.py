@@ -16,6 +16,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.matching import on_run_clock
 from commtrace.measures import measure
 from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -122,7 +123,7 @@ class _Hosts:
 
     def step_end_ns(self, call: Int64) -> Int64:
         """When the step of a call ended on its rank."""
-        steps = self._run.steps[self._run.steps["label"].isna() & self._run.steps["step"].notna()]
+        steps = profiler_steps(self._run)
         rank, step = integers(steps["rank"]), integers(steps["step"])
         end = integers(steps["start_ns"]) + integers(steps["duration_ns"])
         end, _ = on_run_clock(end, rank, matched(self._run).clock)

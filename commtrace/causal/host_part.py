@@ -12,6 +12,7 @@ from commtrace.causal.calls import Calls
 from commtrace.causal.joins import Gaps, joins
 from commtrace.matching import on_run_clock
 from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -115,7 +116,7 @@ def _step_bounds(run: Measures, mine: Calls, place: Int64) -> tuple[Int64, Int64
 
     Times, places, steps, and which are ends.
     """
-    steps = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    steps = profiler_steps(run)
     rank, step = integers(steps["rank"]), integers(steps["step"])
     start, known = on_run_clock(integers(steps["start_ns"]), rank, matched(run).clock)
     end = start + integers(steps["duration_ns"])

@@ -18,6 +18,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.matching import on_run_clock
 from commtrace.measures import measure
 from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -191,7 +192,7 @@ def _ends(made: Builder, graph: Graph) -> tuple[tuple[int, ...], tuple[Int64, ..
 
 
 def _begin(run: Measures, mine: Calls) -> int:
-    steps = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    steps = profiler_steps(run)
     if not len(steps):
         return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
     first = steps[steps["step"] == steps["step"].min()]

@@ -14,6 +14,7 @@ from commtrace.matching import on_run_clock
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import DEVICES, devices
 from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import profiler_steps
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def path_of(run: Measures) -> pd.DataFrame | None:
 @measure
 def step_times_by_rank(run: Measures) -> pd.DataFrame:
     """Every step of every rank: STEP_TIMES."""
-    steps = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    steps = profiler_steps(run)
     rank, step = integers(steps["rank"]), integers(steps["step"])
     start, known = on_run_clock(integers(steps["start_ns"]), rank, matched(run).clock)
     rows = pd.DataFrame(

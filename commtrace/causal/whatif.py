@@ -30,6 +30,7 @@ from commtrace.comms import OPERATIONS, canonical_dtype, element_bytes
 from commtrace.diagnosis import CannotLook
 from commtrace.errors import UsageError
 from commtrace.expect import fit
+from commtrace.metrics.run.whole import profiler_steps
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
@@ -129,13 +130,12 @@ def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
         answers.append(Edited(text, on_top, alone, median))
         lags.append(after)
     steps = step_ns(run, [measured])[:, 0]
-    real = run.steps["label"].isna() & run.steps["step"].notna()
     return WhatIf(
         tuple(answers),
         tuple(lags),
         int(steps.sum()),
         int(np.median(steps)),
-        steps.size if real.any() else 0,
+        steps.size if len(profiler_steps(run)) else 0,
     )
 
 

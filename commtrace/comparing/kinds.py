@@ -10,7 +10,7 @@ import pandas as pd
 
 from commtrace.arrays import Int64, codes
 from commtrace.measures import measure
-from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
@@ -32,12 +32,10 @@ class Operation(NamedTuple):
 def kinds_of_rows(run: Measures) -> tuple[tuple[Operation, ...], Int64]:
     """The kinds of operations of a run, and which each row of ``collectives`` is of."""
     table = run.collectives
-    dimension = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
-    communicator = matched(run).matches["communicator"].astype(object)
     keys = pd.DataFrame(
         {
             "op": table["op"].astype(object).to_numpy(),
-            "dimension": communicator.map(dimension).to_numpy(),
+            "dimension": dimensions_of(run, matched(run).matches["communicator"]).to_numpy(),
             "dtype": table["dtype"].astype(object).to_numpy(),
             "size_bytes": table["size_bytes"].astype(object).to_numpy(),
         }

@@ -20,6 +20,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +86,7 @@ def _renamed(key: Own | Shared, names: Mapping[Operation, Operation]) -> Own | S
 @measure
 def sample(run: Measures) -> Sample:
     """The steps of a run; none if its trace has none."""
-    table = run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    table = profiler_steps(run)
     if not len(table):
         return Sample((), np.empty(0, np.int64), {}, {}, {}, "the trace has no steps")
     try:

@@ -17,7 +17,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
-from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms
@@ -175,8 +175,8 @@ def _exposed_ns(run: Measures) -> float:
 
 def _per_device(run: Measures) -> pd.DataFrame:
     """Exposed communication, compute without communication, and what could hide, per device."""
-    steps = run.steps["label"].isna().any()
-    rows = devices(run, by_step=bool(steps))
+    steps = has_steps(run)
+    rows = devices(run, by_step=steps)
     rows = rows[rows["compute_ns"].notna() & (rows["communication_ns"] > 0)]
     rows = rows.assign(
         exposed_ns=rows["exposed_communication_ns"].astype("int64"),
@@ -185,7 +185,7 @@ def _per_device(run: Measures) -> pd.DataFrame:
     rows["gain_ns"] = rows[["exposed_ns", "free_ns"]].min(axis=1)
     sums = ["communication_ns", "exposed_ns", "free_ns", "gain_ns"]
     whole = rows.groupby(["rank", "device"], observed=True)[sums].sum().reset_index()
-    return whole.assign(in_steps=bool(steps))
+    return whole.assign(in_steps=steps)
 
 
 def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:

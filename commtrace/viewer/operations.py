@@ -12,7 +12,7 @@ from commtrace.arrays import integers
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
 from commtrace.metrics.run.collectives import INTERVAL
-from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.waits import matched
 from commtrace.table import rows
@@ -73,8 +73,7 @@ def operations_drawn(run: Measures) -> pd.DataFrame:
         group_sizes(run).set_index("operation")["group_size"]
     )
     each = each.join(of_run, on="operation")
-    dimension = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
-    each["dimension"] = each["communicator"].astype(object).map(dimension)
+    each["dimension"] = dimensions_of(run, each["communicator"])
     each["busbw_gb_s"], each["bound"] = _busbw(each)
     each["arrow_from"] = _arrows(each)
     return each

@@ -21,7 +21,14 @@ from commtrace.units import numbered
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["DIMENSION", "GROUP_DIMENSIONS", "dimension_of", "group_dimensions", "spoken"]
+__all__ = [
+    "DIMENSION",
+    "GROUP_DIMENSIONS",
+    "dimension_of",
+    "dimensions_of",
+    "group_dimensions",
+    "spoken",
+]
 
 DIMENSION = (
     Column(
@@ -90,6 +97,12 @@ def dimension_of(run: Measures, row: int) -> str | None:
     table = group_dimensions(run)
     dimension = table.loc[table["communicator"] == communicator, "dimension"].dropna()
     return str(dimension.iloc[0]) if len(dimension) else None
+
+
+def dimensions_of(run: Measures, communicators: pd.Series[Any]) -> pd.Series[Any]:
+    """The dimension of each of these process groups, as an object; null where it is unknown."""
+    known = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
+    return communicators.astype(object).map(known)
 
 
 def _known(run: Measures) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from commtrace.arrays import integers
 from commtrace.measures import measure
 from commtrace.metrics.run.ranks import compared
 from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import has_steps
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def step_waits(run: Measures) -> pd.DataFrame:
 
 def _steps(run: Measures, each: pd.DataFrame) -> pd.Series[int]:
     """The step of each row of ``compared``; of a run without steps the n-th tenth of its time."""
-    if run.steps["label"].isna().any():
+    if has_steps(run):
         return run.collectives["step"].loc[each.index]
     end = matched(run).waits["end_ns"].loc[each.index]
     at = integers(end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commtrace.measures import measure
-from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
+from commtrace.metrics.run.group_dimensions import DIMENSION, dimensions_of
 from commtrace.metrics.run.waits import WAITS, matched
 from commtrace.table import Table
 from commtrace.trace_tables import COLLECTIVES
@@ -31,7 +31,6 @@ def wait_rows(run: Measures) -> pd.DataFrame:
     """Arrival and wait of every rank in every operation, and what it was: WAIT_ROWS."""
     found = matched(run)
     own = {name: run.collectives[name].array for name in _OWN}
-    of_group = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
-    dimension = found.matches["communicator"].astype(object).map(of_group).astype("category")
+    dimension = dimensions_of(run, found.matches["communicator"]).astype("category")
     columns = [column.name for column in WAIT_ROWS.columns]
     return found.waits.assign(**own, dimension=dimension.array)[columns]

@@ -19,6 +19,7 @@ __all__ = [
     "Whole",
     "has_steps",
     "of_time",
+    "profiler_steps",
     "share_pct",
     "step_count",
     "steps_without_work",
@@ -97,6 +98,11 @@ def steps_without_work(run: Measures) -> tuple[Note, ...]:
         "call prof.step() once in each iteration"
     )
     return (Note("steps-without-work", message),)
+
+
+def profiler_steps(run: Measures) -> pd.DataFrame:
+    """The rows of ``steps`` that are the profiler's own numbered steps, no label's."""
+    return run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
 
 
 def has_steps(run: Measures) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.metrics.run.step_waits import step_waits
+from commtrace.metrics.run.whole import has_steps
 from commtrace.reports.web.blocks import blocks
 from commtrace.reports.web.cells import Cell, Ramp, cells
 from commtrace.reports.web.markup import Markup, tag
@@ -37,7 +38,7 @@ def wait_maps(analysis: Analysis) -> Markup | None:
         list(blocks(range(shape[0]), _MOST_RANKS)),
         list(blocks(range(shape[1]), _MOST_STEPS)),
     )
-    in_steps = bool(analysis.measures.steps["label"].isna().any())
+    in_steps = has_steps(analysis.measures)
     names = [_rank_name([ranks[i] for i in part], analysis) for part in rows]
     when = [_range([steps[i] for i in part]) for part in columns]
     merged = [_merged(values, rows, columns) for values in (caused, suffered)]
