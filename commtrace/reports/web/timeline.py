@@ -9,7 +9,7 @@ import numpy as np
 from commtrace.arrays import NULL, integers
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.metrics.run.timeline_events import timeline_events
-from commtrace.reports.content.open_command import open_command
+from commtrace.reports.content.open_command import open_command_shown
 from commtrace.reports.web.bars import legend
 from commtrace.reports.web.markup import Markup, tag
 from commtrace.reports.web.thinned import Events, events_of, thinned
@@ -39,11 +39,15 @@ def timeline(analysis: Analysis, most: int) -> Markup | None:
         return None
     ranks = _shown_ranks(analysis)
     events, gap = thinned(events_of(table[table["rank"].isin(ranks)]), most)
-    steps = _steps(run)
+    every = _steps(run)
+    steps = [every[i] for i in _evenly(len(every), most)]
     start_ns, end_ns = _window(events, steps)
     return tag(
         "div",
         tag("p", *_about(analysis, len(table), events, gap, len(ranks)), class_="hint"),
+        tag("p", f"Marked are {len(steps):,} of {len(every):,} steps.", class_="hint")
+        if len(steps) < len(every)
+        else None,
         legend(_kinds(events)),
         tag(
             "div",
@@ -83,8 +87,14 @@ def _shown_ranks(analysis: Analysis) -> list[int]:
         return ranks
     named = {rank for finding in analysis.verdict.faults for rank in finding.ranks}
     first = [rank for rank in ranks if rank in named][: _MOST_RANKS // 2]
-    spread = np.linspace(0, len(ranks) - 1, _MOST_RANKS - len(first)).round().astype(int)
-    return sorted({*first, *(ranks[place] for place in spread.tolist())})
+    spread = _evenly(len(ranks), _MOST_RANKS - len(first))
+    return sorted({*first, *(ranks[place] for place in spread)})
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    """Of so many places at most so many, evenly between the first and the last."""
+    places: list[int] = np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
+    return places
 
 
 def _about(
@@ -101,7 +111,7 @@ def _about(
             f"Thinned to {events.start.size:,}: what follows within {ms(gap)} on a lane is one "
             f"block, of which there are {merged:,}. "
         )
-    return [*said, "Everything, in Perfetto: ", tag("code", open_command(analysis)), "."]
+    return [*said, "Everything, in Perfetto: ", tag("code", open_command_shown(analysis)), "."]
 
 
 def _steps(run: Measures) -> list[Step]:
