@@ -7,6 +7,7 @@ from typing import Any
 
 from commtrace.comparing.kinds import kinds_of_rows
 from commtrace.comparing.recorded import Recorded
+from commtrace.comparing.shapes import shapes
 from commtrace.comparing.sides import Side
 from commtrace.diagnosis import Note
 from commtrace.units import clean, counted, numbered
@@ -29,6 +30,7 @@ def differing(
         *_waits((*of_base, *of_candidate)),
         *_foreign("base", of_base),
         *_foreign("candidate", of_candidate),
+        *_shapes((*base, *candidate)),
         *_lacking("base", of_base),
         *_lacking("candidate", of_candidate),
     )
@@ -85,6 +87,12 @@ def _foreign(name: str, side: Side) -> Iterator[Note]:
         yield Note(
             "foreign-load", f"other processes took {most} in {of}: record on a quiet machine"
         )
+
+
+def _shapes(every: Sequence[Recorded]) -> Iterator[Note]:
+    for why in dict.fromkeys(shapes(its.measures).unreadable for its in every):
+        if why is not None:
+            yield Note("unknown-shapes", f"kernels are compared by name, not by shape: {why}")
 
 
 def _lacking(name: str, side: Side) -> Iterator[Note]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commtrace.reports.content.tables import Section, more
 from commtrace.table import rows
-from commtrace.units import NOTHING, clean, counted, duration, size
+from commtrace.units import NOTHING, clean, counted, cut, duration, size
 
 if TYPE_CHECKING:
     from commtrace.analysis import Summary
@@ -293,7 +294,7 @@ def _kernels(table: list[dict[str, Any]]) -> Section:
         (("name", "<"), ("count", ">"), ("base", ">"), ("candidate", ">"), ("change", ">")),
         [
             [
-                clean(row["kernel"], 60),
+                _work(row),
                 f"{row['base_count']:g} → {row['candidate_count']:g}",
                 duration(row["base_ns"]),
                 duration(row["candidate_ns"]),
@@ -304,6 +305,23 @@ def _kernels(table: list[dict[str, Any]]) -> Section:
         (),
         ("count",),
     )
+
+
+def _work(row: dict[str, Any]) -> str:
+    """A kernel or operator, and the shapes that it works on, if they are known."""
+    before = f"{_shape(row['base_shape'])} → " if row["base_shape"] else ""
+    shape = f" {before}{_shape(row['shape'])}" if row["shape"] else ""
+    return f"{clean(row['kernel'], 60)}{shape}"
+
+
+def _shape(text: str) -> str:
+    """Shapes as people write them; those without sizes are scalars, and left out.
+
+    >>> _shape("[[64,4096],[4096],[]]")
+    '64×4096, 4096'
+    """
+    sizes = re.findall(r"[0-9]+(?:,[0-9]+)*", text)
+    return cut(", ".join(its.replace(",", "×") for its in sizes), 40)
 
 
 def findings(compared: Compared) -> Iterator[tuple[str, list[str]]]:
