@@ -1,8 +1,8 @@
 """``python -m benchmarks.timelines``: what a timeline of 16 ranks costs, beside concatenation.
 
 Each way runs in a process of its own: CPU seconds of it and of its workers, the peak memory of the
-largest of these, and the size of the file. TraceFusion is TraceLens's, which is in no package index:
-``--tracelens FOLDER`` is one with a copy of https://github.com/AMD-AGI/TraceLens, of which
+largest of these, and the size of the file. TraceFusion is TraceLens's, which is in no package
+index: ``--tracelens FOLDER`` is one with a copy of https://github.com/AMD-AGI/TraceLens, of which
 ``TraceLens/TraceFusion/trace_fuse.py`` and ``TraceLens/util.py`` suffice.
 """
 

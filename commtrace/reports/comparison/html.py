@@ -25,8 +25,9 @@ _ANY, _NONE = Look(), Gate()
 _KINDS = {"communication": "transfer"}  # others are called as they are there
 _ALIGN = {"<": None, ">": "right"}
 _MOST_STEPS = 200
-_META = """<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src '{}'; base-uri 'none'; form-action 'none'">
+_POLICY = "default-src 'none'; style-src '{}'; base-uri 'none'; form-action 'none'"
+_META = f"""<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">"""
 _STYLE = """

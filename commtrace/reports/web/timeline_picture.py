@@ -68,11 +68,11 @@ def ranks_picture(
     height = _TOP + row_height * len(ranks) + 4
     parts = list(_axis(whole_ns, height))
     width = (end_ns - start_ns) * scale
-    for row, number in enumerate(ranks):
+    for row, shown in enumerate(ranks):
         y = _TOP + row * row_height
-        parts.append(tag("text", f"rank {number}", x=0, y=y + 13))
+        parts.append(tag("text", f"rank {shown}", x=0, y=y + 13))
         parts.append(tag("rect", class_="idle", x=_LEFT, y=y, width=width, height=2 * _HALF))
-        mine = its.taken(rank == number)
+        mine = its.taken(rank == shown)
         parts.extend(_drawn("compute", mine, start_ns, scale, y, _HALF))
         parts.extend(_drawn("copy", mine, start_ns, scale, y, _HALF))
         parts.extend(_drawn("communication", mine, start_ns, scale, y + _HALF, _HALF))
