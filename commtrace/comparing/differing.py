@@ -68,7 +68,10 @@ def _operations(base: Sequence[Recorded], candidate: Sequence[Recorded]) -> Iter
         for side in (base, candidate)
     )
     if before and after and not before & after:
-        message = "no operation of one is in the other: it may be another program or model"
+        message = (
+            "no operation of one is in the other: it may be another program, another model, or "
+            "other buckets"
+        )
         yield Note("different-operations", message)
 
 
@@ -83,7 +86,8 @@ def _foreign(name: str, side: Side) -> Iterator[Note]:
     disturbed = [its.foreign for its in side if its.foreign >= _MANY]
     if disturbed:
         most = f"up to {100 * max(disturbed):.0f} % of the CPU cores"
-        of = f"{len(disturbed)} of {counted(len(side), 'recording')} of the {name}"
+        several = f"{len(disturbed)} of {counted(len(side), 'recording')}"
+        of = f"{several if len(side) > 1 else 'the recording'} of the {name}"
         yield Note(
             "foreign-load", f"other processes took {most} in {of}: record on a quiet machine"
         )

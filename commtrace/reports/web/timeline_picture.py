@@ -21,7 +21,7 @@ __all__ = ["kinds_of", "ranks_picture", "timeline_picture"]
 
 _LEFT, _WIDTH, _LANE, _TOP = 170, 1000, 16, 24
 _BOX = 12  # of a lane's height
-_HALF = 9  # of a rank's
+_HALF = 11  # of a rank's
 _LETTER = 6.5
 _KINDS = ("compute", "copy", "communication")
 
@@ -70,7 +70,7 @@ def ranks_picture(
     width = (end_ns - start_ns) * scale
     for row, shown in enumerate(ranks):
         y = _TOP + row * row_height
-        parts.append(tag("text", f"rank {shown}", x=0, y=y + 13))
+        parts.append(tag("text", f"rank {shown}", x=0, y=y + 15))
         parts.append(tag("rect", class_="idle", x=_LEFT, y=y, width=width, height=2 * _HALF))
         mine = its.taken(rank == shown)
         parts.extend(_drawn("compute", mine, start_ns, scale, y, _HALF))
@@ -119,7 +119,7 @@ def _operations(its: Events, start_ns: int, scale: float, y: float) -> Iterator[
         name = clean(its.labels[label][1], 20)
         if (until - since) * scale > _LETTER * (len(name) + 2):
             x = _LEFT + (since - start_ns) * scale + _LETTER
-            yield tag("text", name, class_="on-dark", x=x, y=y + _HALF - 1)
+            yield tag("text", name, class_="on-dark", x=x, y=y + _HALF - 2)
 
 
 def _named(rank: int, device: str, stream: int) -> str:
