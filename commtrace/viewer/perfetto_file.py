@@ -129,10 +129,9 @@ class PerfettoFile:
             if value is None:
                 continue
             body = numbers.get(name) or self._numbered(numbers, _ARGUMENTS, _NUMBER, name)
-            kind = type(value)
-            if kind is str:
+            if type(value) is str:
                 body += texts.get(value) or self._numbered(texts, _TEXTS, _TEXT, value)
-            elif kind is int and 0 <= value < 1 << 63:
+            elif type(value) is int and 0 <= value < 1 << 63:
                 body += _INT_TAG + varint(value)
             else:
                 body += self._value(value)

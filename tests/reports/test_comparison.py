@@ -145,7 +145,7 @@ def test_the_page_is_whole_and_loads_nothing(slower: Compared) -> None:
 
 
 def test_a_typical_step_of_both_sides_is_drawn_on_one_scale(slower: Compared) -> None:
-    page = format_named("html").render(slower)
+    page = FORMATS.named("html").render(slower)
     assert "base, step 2: 7.10 ms" in page
     assert "candidate, step 2: 15.1 ms" in page
     pictures = [part.partition("</svg>")[0] for part in page.split('<svg viewBox="0 0 1200 ')[1:]]
@@ -164,7 +164,7 @@ def wide(picture: str, kind: str, rank: int) -> int:
 
 
 def test_many_steps_do_not_make_the_page_too_large(slower: Compared) -> None:
-    page = format_named("html").render(replace(slower, paths=slower.paths * 1_000))
+    page = FORMATS.named("html").render(replace(slower, paths=slower.paths * 1_000))
     assert len(page) < 1_000_000
     assert "11,800 more steps: not drawn" in page
 

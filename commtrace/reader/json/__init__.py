@@ -5,7 +5,7 @@
 
 from commtrace.reader.json.document import Event
 from commtrace.reader.json.events import Hosted, Scan
-from commtrace.reader.json.input_shapes import input_shapes
+from commtrace.reader.json.operator_shapes import input_shapes
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.scan import scan
 from commtrace.reader.json.whole_file import EveryEvent, every_event

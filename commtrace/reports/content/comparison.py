@@ -78,7 +78,7 @@ def why(compared: Compared) -> str | None:
     if step.base_ns is None or step.candidate_ns is None:
         return None
     change = step.candidate_ns - step.base_ns
-    table = [row for row in rows_of(compared, compared.changes) if row["change_ns"] * change > 0]
+    table = rows_of(compared, compared.changes)
     named = [row for row in table if _sure(row)][:_NAMED]
     if not named:
         most = f"; the largest is {_part(table[0])}" if table else ""
