@@ -30,6 +30,7 @@ _FOOTER = (
 )
 _NAMED = 3
 _BARS = 6
+_ROUNDING = 1e-4  # of a step: less is no bar
 
 
 def title(compared: Compared) -> str:
@@ -328,7 +329,7 @@ def bars(compared: Compared) -> list[tuple[str, int, int]]:
     for row in table[:_BARS]:
         drawn.append((name_of(row), at, at + row["change_ns"]))
         at += row["change_ns"]
-    if at != step.candidate_ns:
+    if abs(step.candidate_ns - at) > _ROUNDING * step.candidate_ns:
         drawn.append(("all else", at, step.candidate_ns))
     return [*drawn, ("candidate", 0, step.candidate_ns)]
 

@@ -22,6 +22,7 @@ __all__ = ["kinds_of", "ranks_picture", "timeline_picture"]
 _LEFT, _WIDTH, _LANE, _TOP = 170, 1000, 16, 24
 _BOX = 12  # of a lane's height
 _HALF = 11  # of a rank's
+_NAMED = 110  # a rank's name is short
 _LETTER = 6.5
 _KINDS = ("compute", "copy", "communication")
 
@@ -70,7 +71,7 @@ def ranks_picture(
     width = (end_ns - start_ns) * scale
     for row, shown in enumerate(ranks):
         y = _TOP + row * row_height
-        parts.append(tag("text", f"rank {shown}", x=0, y=y + 15))
+        parts.append(tag("text", f"rank {shown}", x=_NAMED, y=y + 15))
         parts.append(tag("rect", class_="idle", x=_LEFT, y=y, width=width, height=2 * _HALF))
         mine = its.taken(rank == shown)
         parts.extend(_drawn("compute", mine, start_ns, scale, y, _HALF))
@@ -79,7 +80,7 @@ def ranks_picture(
         parts.extend(_operations(mine, start_ns, scale, y + _HALF))
     at = _LEFT + width
     parts.append(tag("line", class_="mark", x1=at, x2=at, y1=_TOP - 4, y2=height))
-    return _svg(parts, height, label)
+    return _svg(parts, height, label, _NAMED)
 
 
 def _between(events: Events, start_ns: int, end_ns: int) -> Events:
@@ -97,12 +98,13 @@ def _axis(span_ns: int, height: float) -> Iterator[Markup]:
         yield tag("text", text, x=at, y=_TOP - 8, text_anchor="middle")
 
 
-def _svg(parts: Iterable[Markup], height: float, label: str) -> Markup:
+def _svg(parts: Iterable[Markup], height: float, label: str, left: int = 0) -> Markup:
+    width = _LEFT + _WIDTH + 30 - left
     return tag(
         "svg",
         *parts,
-        viewBox=f"0 0 {_LEFT + _WIDTH + 30} {height}",
-        width=_LEFT + _WIDTH + 30,
+        viewBox=f"{left} 0 {width} {height}",
+        width=width,
         height=height,
         role="img",
         aria_label=label,
@@ -119,7 +121,7 @@ def _operations(its: Events, start_ns: int, scale: float, y: float) -> Iterator[
         name = clean(its.labels[label][1], 20)
         if (until - since) * scale > _LETTER * (len(name) + 2):
             x = _LEFT + (since - start_ns) * scale + _LETTER
-            yield tag("text", name, class_="on-dark", x=x, y=y + _HALF - 2)
+            yield tag("text", name, class_="on-dark", x=x, y=y + _HALF - 3)
 
 
 def _named(rank: int, device: str, stream: int) -> str:
