@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,19 @@ class Rows:
     expected: Int64
     clock_of: dict[int, int]
     probes: dict[int, Probed]
+
+    @cached_property
+    def lowest(self) -> int | None:
+        """The lowest rank that has rows; None without any."""
+        return int(self.rank.min()) if self.rank.size else None
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """First start and last end of any operation of the lowest rank that has some."""
+        if self.lowest is None:
+            return 0, 0
+        its = self.rank == self.lowest
+        return int(self.start[its].min()), int(self.end[its].max())
 
 
 @measure
