@@ -13,7 +13,6 @@ from commtrace.arrays import NULL, Bool, Int64, codes, integers
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
-from commtrace.measures import measure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +67,6 @@ class Rows:
         return int(self.start[its].min()), int(self.end[its].max())
 
 
-@measure
 def rows_of(run: Measures) -> Rows:
     """The arrays of a trace."""
     table = run.collectives

@@ -25,15 +25,13 @@ from commtrace.matching.clock_line import (
     fit,
     level,
 )
-from commtrace.matching.collective_arrays import Rows, rows_of
+from commtrace.matching.collective_arrays import Rows
 from commtrace.matching.ends import Ends, InCommon, by_clock, common, ends_of
 from commtrace.matching.probes import Probed
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from commtrace.measures import Measures
 
 __all__ = [
     "CLOCK",
@@ -111,14 +109,13 @@ class RankClock:
     provenance: str | None = None
 
 
-def clock(run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
+def clock(rows: Rows, matches: pd.DataFrame) -> pd.DataFrame:
     """Offset, drift and error of every rank's clock against the lowest rank's: CLOCK.
 
     Theil-Sen line through end-time differences of shared operations, or their median
     where the span is short or the operations few. Ranks of one host share a clock, and
     are believed unless causality contradicts it: every arrival <= every end.
     """
-    rows = rows_of(run)
     of_rank = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
     reference = None if rows.lowest is None else of_rank[rows.lowest].line
     start, end = _span(rows, Line(-reference.level_ns) if reference else SAME)
