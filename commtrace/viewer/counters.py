@@ -9,8 +9,8 @@ import numpy as np
 from commtrace.arrays import Float64, Int64, integers
 from commtrace.intervals import Intervals, covered, subtract
 from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.span import run_span
-from commtrace.viewer.clock import on_run
 from commtrace.viewer.operations import operations_drawn
 from commtrace.viewer.rank_rows import of_rank, places_of_rank
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.arrays import integers
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import rows
-from commtrace.viewer.clock import on_run
 from commtrace.viewer.rank_rows import of_rank
 from commtrace.viewer.slices import Slice, Timeline, apart, draw, nested
 
