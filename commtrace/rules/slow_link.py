@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _STEADY = 0.75  # of the median: what a link limits is never much faster
+_NEARLY = 0.5  # of the slowest pair's excess: a pair that is slow, too
+_WAITED = 0.25  # the same where only waits are known, which hide one another
 
 Pair = tuple[int, int]
 
@@ -38,8 +40,9 @@ class SlowLink(Rule):
         ``min_count`` transfers takes more than ``min_ratio`` times as long as the others, its first
         quartile above their third, no other pair half as slow; and it is worth ``min_step_share``
         of the step. Between machines also all pairs of two hosts, or all that one host sends or
-        receives. Of gloo's messages only the wait for them is known: it has to be as long
-        for nearly every exchange, as cores that are shared would not make it.
+        receives. Of gloo's messages only the wait for them is known: it has to be as long for
+        nearly every exchange, as cores that are shared would not make it, and four times another
+        pair's.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -75,7 +78,8 @@ class SlowLink(Rule):
         if len(level) < 3:
             have = f"of ranks with {counted(self.min_count, 'transfer')} or more"
             raise too_few(len(level), "pair", 3, have)
-        link = _standing_out(level, run)
+        nearly = _WAITED if known["on_cpu"].all() else _NEARLY
+        link = _standing_out(level, nearly, run)
         if link is None:
             return
         pairs = pd.MultiIndex.from_frame(known[ENDS])
@@ -168,8 +172,8 @@ class _Link:
     separable: bool = True
 
 
-def _standing_out(level: pd.Series[float], run: Measures) -> _Link | None:
-    """The slowest pair, or hosts, with no other pair half as slow."""
+def _standing_out(level: pd.Series[float], nearly: float, run: Measures) -> _Link | None:
+    """The slowest pair, or hosts, with no other pair nearly as slow."""
     pairs: list[Pair] = [(int(a), int(b)) for a, b in level.sort_values(ascending=False).index]
     sender, receiver = first = pairs[0]
     rest = level[[pair not in (first, first[::-1]) for pair in level.index]]
@@ -177,7 +181,7 @@ def _standing_out(level: pd.Series[float], run: Measures) -> _Link | None:
         return None
     usual = float(rest.median())
     ratio = float(level[first]) / usual
-    half = [pair for pair in pairs if float(level[pair]) > usual * (1 + (ratio - 1) / 2)]
+    half = [pair for pair in pairs if float(level[pair]) > usual * (1 + (ratio - 1) * nearly)]
     if set(half) <= {first, first[::-1]}:
         ranks = f"the ranks {sender} and {receiver}"
         return _Link((first,), tuple(sorted(first)), f"rank {sender} → rank {receiver}", ranks)
@@ -212,8 +216,8 @@ def _of_hosts(
 
 def _steady(slow: pd.DataFrame) -> bool:
     """Whether waits for messages are never much shorter than usual; times of transfers may be."""
-    waits = slow.loc[slow["on_cpu"], "relative"]
-    return waits.empty or bool(waits.quantile(0.1) >= _STEADY * waits.median())
+    waits = slow[slow["on_cpu"]].groupby(ENDS)["relative"]
+    return bool((waits.quantile(0.1) >= _STEADY * waits.median()).all())
 
 
 def _ring(took_us: dict[int, float]) -> Measures:

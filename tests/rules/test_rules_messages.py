@@ -9,6 +9,7 @@ import pytest
 
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
+from commtrace.metrics.run.bandwidth import served
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
@@ -77,6 +78,13 @@ def test_who_waits_for_another_message_notes_its_own_late() -> None:
     at = (rows["rank"] == 2) & (rows["op"] == "recv")
     assert not waits.noted_late[at].any()
     assert np.median(waits.blocked_ns[at]) == pytest.approx(20 * MS, rel=0.02)
+
+
+def test_what_is_noted_late_has_no_bandwidth() -> None:
+    ends = served(ring(slow((1, 2))), late=True), served(ring(slow((1, 2))))
+    sends = [int((known["op"] == "send").sum()) for known in ends]
+    assert sends[0] == RANKS * 2 * STEPS
+    assert sends[1] < sends[0]
 
 
 @pytest.mark.parametrize("us", [20_000, 5_000])

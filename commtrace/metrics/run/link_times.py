@@ -30,7 +30,7 @@ def between_two(run: Measures) -> pd.DataFrame:
     ``across`` says whether these are of two hosts. ``on_cpu`` are messages of gloo; of these
     ``burst`` numbers those under way at one time.
     """
-    known = served(run)
+    known = served(run, late=True)
     known = known[known["exact"] & (known["present"] == 2)]
     rows = (
         matched(run)

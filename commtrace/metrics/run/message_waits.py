@@ -27,11 +27,13 @@ class MessageWaits:
 
     gloo notes that a send or recv is done when its thread has waited for it, one after the other
     as they are awaited. ``noted_late`` are those whose wait returned at once: they were done at
-    some time before, behind their last arrival. ``blocked_ns`` is how long the thread waited for
-    the others, while both ends had called; 0 for all other rows.
+    some time before, behind their last arrival; ``late_operations`` are the messages of which the
+    receiver has no other note. ``blocked_ns`` is how long the thread waited for the others, while
+    both ends had called; 0 for all other rows.
     """
 
     noted_late: Bool
+    late_operations: Int64
     blocked_ns: Int64
 
 
@@ -62,7 +64,9 @@ def message_waits(run: Measures) -> MessageWaits:
     waited = message & (end - since > _AT_ONCE_NS)
     known = waited & (arrived != NULL) & (ended != NULL)
     blocked = np.where(known, np.minimum(ended - arrived, end - since), 0)
-    return MessageWaits(message & ~waited, np.maximum(blocked, 0))
+    late = message & ~waited & (end - launch > _AT_ONCE_NS)
+    operations = integers(found.waits["operation"])[late & table["op"].eq("recv").to_numpy()]
+    return MessageWaits(late, operations, np.maximum(blocked, 0))
 
 
 def _before(end: Int64, ordered: Int64) -> Int64:
