@@ -14,7 +14,7 @@ from commtrace.comparing.differing import differing
 from commtrace.comparing.estimates import Estimate, difference
 from commtrace.comparing.findings import Findings, findings
 from commtrace.comparing.outlying import outlying
-from commtrace.comparing.published import noise
+from commtrace.comparing.published import of_step
 from commtrace.comparing.recorded import Recorded, recordings, started
 from commtrace.comparing.rows import of_change, of_operations, of_ranks, of_sizes, of_work
 from commtrace.comparing.sides import Side, in_turn
@@ -134,7 +134,7 @@ def step_estimate(base: Side, candidate: Side) -> Estimate:
     return difference(
         [its.step_ns for its in base],
         [its.step_ns for its in candidate],
-        noise(times, base, candidate),
+        of_step(times, base, candidate),
         in_turn=in_turn(base, candidate),
     )
 

@@ -18,7 +18,7 @@ from commtrace.comparison import Comparison
 from commtrace.diagnosis import Diagnosis, Note
 from commtrace.metrics.run.summary import summary
 from commtrace.reports import Look
-from commtrace.reports.comparison import FORMATS, format_named, github
+from commtrace.reports.comparison import FORMATS, github
 from commtrace.reports.comparison.json import schema
 from commtrace.synthetic import BASE_NS, Tiny
 
@@ -62,23 +62,23 @@ def nothing() -> Compared:
     return compared([recorded(6_000, "none", steps=0)], [recorded(6_000, "none", steps=0)])
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names)
 def test_every_format_has_something_to_say(name: str, slower: Compared, nothing: Compared) -> None:
-    render = format_named(name).render
+    render = FORMATS.named(name).render
     assert "slower" in render(slower, Gate(3))
     assert "inconclusive" in render(nothing)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_text_is_as_wide_as_asked(slower: Compared, width: int) -> None:
-    text = format_named("text").render(slower, Gate(3), Look(width=width))
+    text = FORMATS.named("text").render(slower, Gate(3), Look(width=width))
     assert max(map(len, text.splitlines())) <= width
     assert "rank 1: compute" in text
     assert "Gate: failed: slower by at least" in text
 
 
 def test_the_parts_and_the_rest_are_the_step_s_change(slower: Compared) -> None:
-    document = json.loads(format_named("json").render(slower, Gate(3)))
+    document = json.loads(FORMATS.named("json").render(slower, Gate(3)))
     parts = sum(row["change_ns"] for row in document["changes"]) + document["rest_ns"]
     assert parts == document["step"]["candidate_ns"] - document["step"]["base_ns"] == 8_000_000
     assert document["gate_pct"] == 3
@@ -88,7 +88,7 @@ def test_the_parts_and_the_rest_are_the_step_s_change(slower: Compared) -> None:
 def test_the_json_is_as_its_schema_has_it(slower: Compared, nothing: Compared) -> None:
     validator = jsonschema.Draft202012Validator(schema())
     for its in (slower, nothing):
-        validator.validate(json.loads(format_named("json").render(its)))
+        validator.validate(json.loads(FORMATS.named("json").render(its)))
 
 
 def test_the_schema_in_the_package_is_this_one() -> None:
@@ -104,7 +104,7 @@ def test_an_annotation_is_one_line_and_as_grave_as_the_gate_says(slower: Compare
 
 
 def test_junit_fails_or_skips_as_the_gate_says(slower: Compared, nothing: Compared) -> None:
-    render = format_named("junit").render
+    render = FORMATS.named("junit").render
     failed = ElementTree.fromstring(render(slower, Gate(3)))
     assert failed.attrib["failures"] == "1"
     assert failed.find("testcase/failure") is not None
@@ -116,7 +116,7 @@ def test_junit_fails_or_skips_as_the_gate_says(slower: Compared, nothing: Compar
 
 @pytest.mark.parametrize("name", ["html", "markdown", "github"])
 def test_names_from_traces_are_no_markup(name: str, slower: Compared) -> None:
-    text = format_named(name).render(slower, Gate(3))
+    text = FORMATS.named(name).render(slower, Gate(3))
     assert "<script" not in text
     assert "\n::error::" not in text
 
@@ -136,7 +136,7 @@ def test_the_page_is_whole_and_loads_nothing(slower: Compared) -> None:
             assert self.open.pop() == tag
 
     checks = Checks()
-    page = format_named("html").render(slower)
+    page = FORMATS.named("html").render(slower)
     checks.feed(page)
     assert not checks.open
     for text in ("From base to candidate", "Every step's critical path", "rank 1: compute"):
