@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 from commtrace.reports.web.bandwidth_chart import bandwidth_chart
 from commtrace.reports.web.data_tables import data_tables
 from commtrace.reports.web.finding_cards import finding_cards
-from commtrace.reports.web.markup import Markup, tag
+from commtrace.reports.web.markup import Markup, hashed, tag
 from commtrace.reports.web.matrices import matrices
 from commtrace.reports.web.step_time import step_time
 from commtrace.reports.web.timeline import timeline
@@ -96,9 +94,9 @@ def _page(analysis: Analysis, sections: _Sections) -> str:
     shown = {name: inner for name in _TITLES if (inner := sections[name]) is not None}
     return Template(_read("page.html")).substitute(
         title=tag("title", f"{clean(analysis.run.name, 80)} · commtrace"),
-        style_hash=_hash(style),
+        style_hash=hashed(style),
         style=style,
-        script_hash=_hash(script),
+        script_hash=hashed(script),
         script=script,
         header=what_ran(analysis),
         links="".join(tag("a", _TITLES[name], href=f"#{name}") for name in shown),
@@ -115,7 +113,3 @@ def _bytes(text: str | None) -> int:
 
 def _read(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
