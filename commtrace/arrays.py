@@ -10,7 +10,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NULL", "Bool", "Float64", "Int64", "codes", "integers", "nth", "ranges"]
+__all__ = ["NULL", "Bool", "Float64", "Int64", "codes", "integers", "nth", "ranges", "sorted_by"]
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -52,3 +52,10 @@ def ranges(first: Int64, count: Int64) -> Int64:
     """The numbers from each ``first`` on, ``count`` of them, one after the other."""
     begins = np.cumsum(count) - count
     return np.repeat(first - begins, count) + np.arange(int(count.sum()))
+
+
+def sorted_by(number: Int64) -> Int64:
+    """The rows in the order of small numbers from 0, in their own where these are equal."""
+    bits = number.size.bit_length()
+    order: Int64 = np.sort(number << bits | np.arange(number.size)) & ((1 << bits) - 1)
+    return order

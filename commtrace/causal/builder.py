@@ -11,7 +11,9 @@ from commtrace.causal.graph import Graph
 __all__ = [
     "COPY",
     "DEVICE",
+    "DEVICES",
     "HOST",
+    "HOSTS",
     "JOIN",
     "LAUNCH",
     "MEET",
@@ -27,6 +29,8 @@ HOST, DEVICE, COPY, WAIT, LAUNCH, QUEUE, MEET, TRANSFER, JOIN = range(9)
 its end; from a call to its start; from what ran before on the same stream or thread of gloo; from
 a start to where all are there; from there to the end; from an end to who waited for it."""
 OWN = (HOST, DEVICE, COPY)
+HOSTS, DEVICES = range(2)
+"""The two columns of own work: that of host threads, and that of a device's streams."""
 
 
 class Builder:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Float64, Int64
+from commtrace.causal.builder import HOSTS
 from commtrace.causal.edits import as_measured, even, step_ends, transferring
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import HOSTS, own_edges
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.run.group_dimensions import group_dimensions
@@ -142,7 +142,7 @@ def _own_ns(run: Measures) -> list[int]:
     waits all the same.
     """
     its = run_graph(run)
-    edges, column = own_edges(its)
+    edges, column = its.own
     start, end = (
         np.clip(its.graph.time_ns[nodes[edges]], its.begin_ns, its.end_ns.max())
         for nodes in (its.graph.source, its.graph.target)

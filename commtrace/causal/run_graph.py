@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, integers, ranges
-from commtrace.causal.builder import MEET, TRANSFER, Builder
+from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, OWN, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
-from commtrace.causal.graph import Graph
+from commtrace.causal.graph import Graph, Latest
 from commtrace.causal.host_part import add_hosts
 from commtrace.diagnosis import CannotLook
-from commtrace.matching import on_run_clock
 from commtrace.measures import measure
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
@@ -65,6 +64,28 @@ class RunGraph:
         return np.maximum.accumulate(np.asarray(ends, dtype=np.int64))
 
     @cached_property
+    def step_ends(self) -> Latest:
+        """What each step ends with: also the operations that were done within it.
+
+        Ranks that are steps ahead have operations within it that are not of it.
+        """
+        step = np.searchsorted(self.end_ns, self.graph.time_ns[self.ended])
+        step = np.maximum(step, np.searchsorted(self.steps, self.calls.step))
+        inside = step < len(self.ends)
+        sizes = [nodes.size for nodes in self.ends]
+        return Latest(
+            self.graph,
+            np.concatenate((*self.ends, self.ended[inside])),
+            np.concatenate((np.repeat(np.arange(len(sizes)), sizes), step[inside])),
+        )
+
+    @cached_property
+    def own(self) -> tuple[Int64, Int64]:
+        """The edges that are part of a segment, and which column of own work each is of."""
+        edges = np.flatnonzero(np.isin(self.graph.kind, OWN) & (self.segment >= 0))
+        return edges, np.where(self.graph.kind[edges] == HOST, HOSTS, DEVICES)
+
+    @cached_property
     def call_of(self) -> Int64:
         """The call that a node is the start or end of; -1 for other moments."""
         found = np.full(self.graph.time_ns.size, -1)
@@ -86,6 +107,10 @@ class RunGraph:
     def step_ns(self) -> Int64:
         """How long each step was: from the end of the one before to its own."""
         return np.diff(self.end_ns, prepend=self.begin_ns)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what follows from the rest, which is made again faster than it is sent."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
 @measure
@@ -196,6 +221,4 @@ def _begin(run: Measures, mine: Calls) -> int:
     if not len(steps):
         return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
     first = steps[steps["step"] == steps["step"].min()]
-    rank = integers(first["rank"])
-    start, _ = on_run_clock(integers(first["start_ns"]), rank, matched(run).clock)
-    return int(start.max())
+    return int(on_run(run, integers(first["rank"]), integers(first["start_ns"])).max())

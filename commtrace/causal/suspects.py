@@ -17,7 +17,7 @@ from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
 from commtrace.causal.graph import longest_way, replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_edges, own_work, work_with
+from commtrace.causal.segments import own_work, work_with
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -227,7 +227,9 @@ def _critical_edges(run: Measures, lag_ns: Int64) -> Int64:
     ended = its.ended[its.graph.time_ns[its.ended] <= its.end_ns[-1]]
     done = np.concatenate((its.ends[-1], ended))
     way = longest_way(its.graph, lag_ns, time, int(done[time[done].argmax()]))
-    return np.intersect1d(way, own_edges(its)[0])
+    own = np.zeros(its.segment.size, dtype=np.bool_)
+    own[its.own[0]] = True
+    return np.sort(way[own[way]])
 
 
 def _at_most(
@@ -235,7 +237,7 @@ def _at_most(
 ) -> Float64:
     """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
     its = run_graph(run)
-    edges, column = own_edges(its)
+    edges, column = its.own
     call = its.segment[way]
     factor = factors(own_ns, wanted_ns)[call, column[np.searchsorted(edges, way)]]
     size = int(its.calls.rank.max()) + 1

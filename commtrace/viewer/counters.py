@@ -10,8 +10,8 @@ from commtrace.arrays import Float64, Int64, integers
 from commtrace.intervals import Intervals, covered, subtract
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_rank
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.span import run_span
-from commtrace.viewer.clock import on_run
 from commtrace.viewer.operations import operations_drawn
 
 if TYPE_CHECKING:

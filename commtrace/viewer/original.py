@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from commtrace.arrays import Int64
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.reader.json import BROKEN
-from commtrace.viewer.clock import on_run
 from commtrace.viewer.original_events import Id, Rank, Shown, identifier, read_rank
 from commtrace.viewer.slices import Slice, Timeline, Value, draw, nested
 

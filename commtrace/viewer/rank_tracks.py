@@ -8,8 +8,8 @@ import numpy as np
 
 from commtrace.arrays import integers
 from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import rows
-from commtrace.viewer.clock import on_run
 from commtrace.viewer.slices import Slice, Timeline, apart, draw, nested
 
 if TYPE_CHECKING:
