@@ -63,6 +63,23 @@ def test_a_table_without_rows_has_none_of_any_rank() -> None:
     assert rows_of_rank(Tiny(ranks=1).trace(), "copies", 0).empty
 
 
+def test_timelines_are_of_kernels_and_copies_in_turn(run: Measures) -> None:
+    """As the two tables put together, sorted by start, hold what each device ran."""
+    sizes = run.copies["size_bytes"].astype("float64")
+    both = pd.concat([run.kernels.assign(size_bytes=-1.0), run.copies.assign(size_bytes=sizes)])
+    both = both.sort_values("start_ns", kind="stable")
+    places = [(line.rank, line.device) for line in timelines(run)]
+    assert places == [(rank, f"cuda:{n}") for rank in range(3) for n in range(2)]
+    for line in timelines(run):
+        its = both[(both["rank"] == line.rank) & (both["device"] == line.device)]
+        assert line.first_ns == its["start_ns"].iloc[0]
+        assert line.start_ns.tolist() == its["start_ns"].tolist()
+        assert line.launch_ns.tolist() == its["launch_ns"].tolist()
+        assert line.kind.tolist() == its["kind"].tolist()
+        assert line.with_host.tolist() == its["kind"].isin(["DtoH", "HtoD"]).tolist()
+        assert np.nan_to_num(line.size_bytes, nan=-1).tolist() == its["size_bytes"].tolist()
+
+
 def test_idle_time_after_each_moment(run: Measures) -> None:
     for line in timelines(run):
         times = np.arange(line.start_ns[0] - 5, line.end_ns[-1] + 5, 7_777)

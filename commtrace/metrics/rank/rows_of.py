@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["places_of_rank", "rows_of_device", "rows_of_others", "rows_of_rank"]
+__all__ = [
+    "places_of_rank",
+    "rows_by_device",
+    "rows_of_device",
+    "rows_of_others",
+    "rows_of_rank",
+]
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -35,13 +41,13 @@ def places_of_rank(run: Measures, table: str, rank: int) -> slice | Int64:
 def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
     """The rows of a rank's device, in the table's order."""
     frame: pd.DataFrame = getattr(run, table)
-    return frame.iloc[_by_device(run, table).get(rank, {}).get(device, _NONE)]
+    return frame.iloc[rows_by_device(run, table).get(rank, {}).get(device, _NONE)]
 
 
 def rows_of_others(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
     """The rows of all devices of a rank but one."""
     frame: pd.DataFrame = getattr(run, table)
-    its = _by_device(run, table).get(rank, {})
+    its = rows_by_device(run, table).get(rank, {})
     return frame.iloc[np.concatenate((_NONE, *(its[other] for other in its if other != device)))]
 
 
@@ -58,7 +64,8 @@ def _by_rank(run: Measures, table: str) -> Mapping[int, slice | Int64]:
 
 
 @measure
-def _by_device(run: Measures, table: str) -> Mapping[int, Mapping[str, Int64]]:
+def rows_by_device(run: Measures, table: str) -> Mapping[int, Mapping[str, Int64]]:
+    """The rows of each device of each rank."""
     frame: pd.DataFrame = getattr(run, table)
     places: Any = frame.groupby(["rank", "device"], observed=True, sort=False).indices
     found: dict[int, dict[str, Int64]] = {}
