@@ -3,7 +3,7 @@
 ``scan`` is for analysis, ``every_event`` for a picture, ``input_shapes`` for comparing.
 """
 
-from commtrace.reader.json.document import Event
+from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.json.operator_shapes import input_shapes
 from commtrace.reader.json.salvage import BROKEN

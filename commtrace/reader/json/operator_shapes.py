@@ -11,10 +11,12 @@ import numpy as np
 from commtrace.arrays import NULL
 from commtrace.reader.json.arguments import Decoder
 from commtrace.reader.json.columns import Names, Numbers, integers
-from commtrace.reader.json.document import Document, Event
+from commtrace.reader.json.decoded_event import Event
+from commtrace.reader.json.document import Document
 from commtrace.reader.json.events import Hosted
+from commtrace.reader.json.metadata import base_ns
+from commtrace.reader.json.metadata import base_ns
 from commtrace.reader.json.salvage import BROKEN
-from commtrace.reader.json.scan import base_ns
 from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
 

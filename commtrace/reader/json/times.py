@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
 import msgspec
@@ -42,12 +43,14 @@ def from_numbers(times: Sequence[Time]) -> npt.NDArray[np.int64]:
 
     Raises InexactError where only their text is exact, and where they are strings.
     """
+    with suppress(TypeError, OverflowError):
+        return _thousandfold(np.array(array("q", times), dtype=np.int64))  # type: ignore[type-var]
     try:
         us = np.frombuffer(array("d", times))  # type: ignore[type-var]
     except (TypeError, OverflowError):
         return _without_missing(times)
-    if us.size and np.abs(us).max() >= _EXACT:
-        return _from_large(times, us)
+    if np.abs(us).max() >= _EXACT:
+        raise InexactError
     whole = np.floor(us)
     ns = whole * 1000 + np.rint((us - whole) * 1000)
     if (ns / 1000 != us).any():  # finer than nanoseconds, or none
@@ -64,10 +67,10 @@ def _without_missing(times: Sequence[Time]) -> npt.NDArray[np.int64]:
     return ns
 
 
-def _from_large(times: Sequence[Time], us: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    if {*map(type, times)} != {int} or np.abs(us).max() > _LIMIT_US:
+def _thousandfold(us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    if us.size and (us.max() > _LIMIT_US or us.min() < -_LIMIT_US):
         raise InexactError
-    return us.astype(np.int64) * 1000
+    return us * 1000
 
 
 def nanoseconds(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
