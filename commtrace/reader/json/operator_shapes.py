@@ -15,7 +15,6 @@ from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.document import Document
 from commtrace.reader.json.events import Hosted
 from commtrace.reader.json.metadata import base_ns
-from commtrace.reader.json.metadata import base_ns
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
