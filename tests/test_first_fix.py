@@ -46,7 +46,7 @@ def test_a_command_prints_what_is_shown(
         old, new = ("\n".join([f"$ {command.line}", *lines]) for lines in (shown, found))
         PAGE.write_text(PAGE.read_text("utf-8").replace(old, new), "utf-8")
     else:
-        assert found == shown
+        assert found == shown, "pytest tests/test_first_fix.py --regenerate; read the diff"
 
 
 def _excerpt(shown: list[str], printed: list[str]) -> Iterator[str]:
