@@ -127,6 +127,8 @@ def _alike(every: Calls) -> Int64:
     """
     in_step = codes(every.rank, every.step)
     places = codes(every.kind, nth(codes(in_step, every.kind)))
+    if not every.is_p2p.any():
+        return places
     made: dict[int, list[int]] = {}
     for step, place in zip(in_step.tolist(), places.tolist(), strict=True):
         made.setdefault(step, []).append(place)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
-from commtrace.causal.graph import DROPPED
+from commtrace.causal.graph import DROPPED, replayed
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import OwnWork, idle_ns, own_work
 from commtrace.causal.usual import Usual
@@ -28,6 +27,7 @@ __all__ = [
     "saved",
     "step_ends",
     "step_ns",
+    "steps_at",
     "transferring",
     "transferring_less",
     "typical",
@@ -70,17 +70,24 @@ def typically_idle(run: Measures, ranks: Collection[int], lag_ns: Int64 | None =
     Processes that fight for cores compute longer by turns, and seldom sleep.
     """
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
-    own = own_work(run).own_ns
-    wanted = wanted_idle(run)[mine]
-    if len(ranks) > 1:
-        idle = _idle(run)
-        wanted[:, HOSTS] = own[mine, HOSTS] + (idle.of_the_rest(mine) - idle.time_ns[mine])
-    return _scaled(run, own, wanted, mine, lag_ns)
+    wanted = wanted_idle(run, mine if len(ranks) > 1 else None)[mine]
+    return _scaled(run, own_work(run).own_ns, wanted, mine, lag_ns)
+
+
+def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
+    """The own work of calls, with no longer idle than is typical of other ranks: calls × 2.
+
+    Of those that are ``mine`` (a flag for each call), if given, than is typical of the rest.
+    """
+    wanted = _wanted_idle(run)
+    if mine is not None:
+        own, idle, wanted = own_work(run).own_ns[mine, HOSTS], _idle(run), wanted.copy()
+        wanted[mine, HOSTS] = own + (idle.of_the_rest(mine) - idle.time_ns[mine])
+    return wanted
 
 
 @measure
-def wanted_idle(run: Measures) -> Float64:
-    """The own work of calls, with no longer idle than is typical of other ranks: calls × 2."""
+def _wanted_idle(run: Measures) -> Float64:
     idle = _idle(run)
     wanted = own_work(run).own_ns.astype(np.float64)
     wanted[:, HOSTS] += idle.of_others() - idle.time_ns
@@ -176,8 +183,14 @@ def transferring_less(run: Measures, less_ns: Int64, lag_ns: Int64) -> Int64:
 
 def saved(run: Measures, lag_ns: Int64, edits: Iterable[Int64]) -> Int64:
     """What each step is shorter with each edit than with these lags: steps × edits."""
-    steps = step_ns(run, chain([lag_ns], edits))
-    return steps[:, :1] - steps[:, 1:]
+    before = steps_at(run, replayed(run_graph(run).graph, lag_ns))
+    return before[:, None] - step_ns(run, edits)
+
+
+def steps_at(run: Measures, time_ns: Int64) -> Int64:
+    """How long each step is with the times of all nodes in a replay."""
+    its = run_graph(run)
+    return np.diff(its.step_ends.at(time_ns), prepend=its.begin_ns)
 
 
 def step_ns(run: Measures, lags: Iterable[Int64]) -> Int64:

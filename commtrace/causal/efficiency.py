@@ -76,8 +76,9 @@ def slowdown(run: Measures) -> pd.DataFrame:
         *({"by": "host", "host": str(host), "ranks": list(on)} for host, on in hosts),
         *({"by": "stage", "stage": stage, "ranks": its} for stage, its in enumerate(_stages(run))),
     ]
-    of = its.rank[its.graph.target]
-    uneven = (np.where(np.isin(of, one["ranks"]), lag, mean) for one in some)
+    edges = np.flatnonzero(lag != mean)
+    of = its.rank[its.graph.target[edges]]
+    uneven = (_replaced(mean, lag, edges[np.isin(of, one["ranks"])]) for one in some)
     codes = run.collectives["op"].cat.codes.to_numpy()[its.calls.row]
     ops = [(name, codes == code) for code, name in enumerate(run.collectives["op"].cat.categories)]
     ops = sorted((name, which) for name, which in ops if which.any())
@@ -126,6 +127,13 @@ def _run_ns(run: Measures, lags: Iterable[Int64]) -> list[int]:
     """How long the run is with each of these lags."""
     ends: list[int] = step_ends(run, lags).max(axis=0).tolist()
     return [end - run_graph(run).begin_ns for end in ends]
+
+
+def _replaced(lag_ns: Int64, by_ns: Int64, edges: Int64) -> Int64:
+    """These lags, but those of some edges."""
+    lag: Int64 = lag_ns.copy()
+    lag[edges] = by_ns[edges]
+    return lag
 
 
 def _usual(run: Measures) -> Float64:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, integers
+from commtrace.arrays import NULL, Float64, Int64, integers, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.calls import Calls
 from commtrace.causal.run_graph import run_graph
@@ -18,7 +18,7 @@ from commtrace.causal.usual import Usual
 from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ _LABELLED: dict[Cause, re.Pattern[str]] = {
     "checkpoint": re.compile(r"commtrace::checkpoint"),
     "loader": re.compile(r"enumerate\(DataLoader\)#"),
 }
+_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*_LABELLED, "compute", "copy", "host")
 
 
@@ -130,8 +131,10 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     np.add.at(parts["copy"], segment[copies], (end - start)[copies])
     computes = on_device & ~copies
     np.add.at(parts["compute"], segment[computes], (end - start)[computes])
-    for one in np.unique(rank).tolist():
-        mine = (rank == one) & ~on_device
+    on_host = np.flatnonzero(~on_device)
+    on_host = on_host[sorted_by(rank[on_host])]
+    ranks, begins = np.unique(rank[on_host], return_index=True)
+    for one, mine in zip(ranks.tolist(), np.split(on_host, begins[1:]), strict=True):
         window = start[mine], end[mine]
         left = window[1] - window[0]
         for cause, when in own_intervals(run, one).items():
@@ -157,29 +160,39 @@ def idle_ns(run: Measures) -> Int64:
 def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     """When a rank did what, on the run's clock: no two at once."""
     found: dict[Cause, Intervals] = {}
-    steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].notna()]
-    labels = steps["label"].astype(str)
-    taken: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
-    for cause, pattern in _LABELLED.items():
-        rows = steps[labels.str.match(pattern)]
-        begin = integers(rows["start_ns"])
-        its = subtract(
-            _on_clock(run, rank, union(begin, begin + integers(rows["duration_ns"]))), taken
-        )
+    taken = _NEVER
+    for cause, ranges in _labelled(run).items():
+        its = subtract(_on_clock(run, rank, ranges.get(rank, _NEVER)), taken)
         found[cause], taken = its, _both(taken, its)
     return found | {"compute": subtract(busy(run, rank), taken)}
 
 
+@measure
+def _labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
+    """When each rank was under a label of each cause, on its own clock."""
+    labels = run.steps["label"].cat
+    names, code = [str(name) for name in labels.categories], labels.codes.to_numpy()
+    found: dict[Cause, dict[int, Intervals]] = {}
+    for cause, pattern in _LABELLED.items():
+        alike = [at for at, name in enumerate(names) if pattern.match(name)]
+        ranges = run.steps[np.isin(code, alike)]
+        found[cause] = {}
+        for rank in ranges["rank"].unique().tolist():
+            rows = ranges[ranges["rank"] == rank]
+            begin = integers(rows["start_ns"])
+            found[cause][rank] = union(begin, begin + integers(rows["duration_ns"]))
+    return found
+
+
 def busy(run: Measures, rank: int) -> Intervals:
     """When a rank's host ran operators, on the run's clock."""
-    for device, did in device_work(run).items():
-        if device.rank == rank and device.device == "cpu" and did.compute is not None:
-            return _on_clock(run, rank, did.compute)
-    return np.empty(0, np.int64), np.empty(0, np.int64)
+    its = device_work(run).get(Device(rank, "cpu"))
+    return _NEVER if its is None or its.compute is None else _on_clock(run, rank, its.compute)
 
 
 def _on_clock(run: Measures, rank: int, when: Intervals) -> Intervals:
-    return on_run(run, rank, when[0]), on_run(run, rank, when[1])
+    start, end = np.split(on_run(run, rank, np.concatenate(when)), 2)
+    return start, end
 
 
 def _both(a: Intervals, b: Intervals) -> Intervals:

@@ -60,11 +60,12 @@ def shapes(run: Measures) -> Shapes:
     found = {name: np.full(len(getattr(run, name)), None, object) for name in ("kernels", "ops")}
     wanted = list(_wanted(run))
     unreadable = None
-    for (_, table, rows, *_), outcome in each(_looked_up, wanted, _where(wanted)):
+    for (file, table, rows, *_), outcome in each(_looked_up, wanted, _where(wanted)):
         if isinstance(outcome, list):
             found[table][rows] = outcome
-        else:
-            unreadable = unreadable or str(outcome)
+        elif unreadable is None:
+            failed = f"{file}: the process that read it again failed"
+            unreadable = outcome if isinstance(outcome, str) else failed
     return Shapes(**found, unreadable=unreadable)
 
 

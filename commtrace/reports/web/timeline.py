@@ -10,7 +10,7 @@ import numpy as np
 from commtrace.arrays import NULL, integers
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.metrics.run.timeline_events import timeline_events
-from commtrace.reports.content.open_command import open_command
+from commtrace.reports.content.open_command import open_command_shown
 from commtrace.reports.web.bars import legend
 from commtrace.reports.web.markup import Markup, tag
 from commtrace.reports.web.shown_ranks import shown_ranks
@@ -41,11 +41,15 @@ def timeline(analysis: Analysis, most: int) -> Markup | None:
         return None
     ranks = _shown_ranks(analysis)
     events, gap = thinned(events_of(table[table["rank"].isin(ranks)]), most)
-    steps = _steps(run)
+    every = _steps(run)
+    steps = [every[i] for i in shown_ranks(range(len(every)), (), most)]
     start_ns, end_ns = _window(events, steps)
     return tag(
         "div",
         tag("p", *_about(analysis, len(table), events, gap, len(ranks)), class_="hint"),
+        tag("p", f"Marked are {len(steps):,} of {len(every):,} steps.", class_="hint")
+        if len(steps) < len(every)
+        else None,
         legend(kinds_of(events)),
         tag(
             "div",
@@ -86,7 +90,7 @@ def _about(
             f"Thinned to {events.start.size:,}: what follows within {ms(gap)} on a lane is one "
             f"block, of which there are {merged:,}. "
         )
-    return [*said, "Everything, in Perfetto: ", tag("code", open_command(analysis)), "."]
+    return [*said, "Everything, in Perfetto: ", tag("code", open_command_shown(analysis)), "."]
 
 
 def _steps(run: Measures) -> list[Step]:
