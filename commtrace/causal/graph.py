@@ -15,14 +15,15 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int64, sorted_by
+from commtrace.arrays import Int32, Int64, sorted_by
 from commtrace.causal.plan import Plan
 
 __all__ = ["DROPPED", "Graph", "Latest", "longest_way", "replay", "replayed"]
 
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
-_AT_ONCE = 16  # edits, so that what is between heads fits the memory
+_AT_ONCE = 16  # edits
+_MOST_BYTES = 1 << 28  # of the lags and times of edits at once
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Graph:
     """
 
     time_ns: Int64
-    source: Int64
-    target: Int64
+    source: Int32
+    target: Int32
     lag_ns: Int64
     kind: npt.NDArray[np.int8]
 
@@ -84,9 +85,10 @@ class Latest:
 
     def replayed(self, lags: Iterable[Int64]) -> Int64:
         """With the lags of each edit: groups × edits."""
-        left = iter(lags)
+        each = 8 * (self._graph.time_ns.size + self._graph.lag_ns.size)
+        left, at_once = iter(lags), min(max(_MOST_BYTES // max(each, 1), 1), _AT_ONCE)
         found = [np.empty((self._groups.size, 0), dtype=np.int64)]
-        while some := list(islice(left, _AT_ONCE)):
+        while some := list(islice(left, at_once)):
             behind = [self._graph.plan.behind(lag) for lag in some]
             last = np.stack([np.maximum.reduceat(late[self._node], self._parts) for late in behind])
             last += self._graph.plan.heads(some, behind)[:, self._heads]
@@ -110,9 +112,8 @@ def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64
     last = before == latest[target]
     into = np.full(graph.time_ns.size, graph.source.size)
     np.minimum.at(into, target[last], binding[last])
-    edges, source = into.tolist(), graph.source.tolist()
     way: list[int] = []
-    while (edge := edges[node]) < len(source):
+    while (edge := int(into[node])) < graph.source.size:
         way.append(edge)
-        node = source[edge]
+        node = int(graph.source[edge])
     return np.asarray(way, dtype=np.int64)

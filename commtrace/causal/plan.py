@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64, ranges, sorted_by
+from commtrace.arrays import Int32, Int64, ranges, sorted_by
 
 if TYPE_CHECKING:
     from commtrace.causal.graph import Graph
@@ -31,7 +31,7 @@ class Plan:
         single = np.flatnonzero(into[graph.target] == 1)
         parent = np.arange(count)
         parent[graph.target[single]] = graph.source[single]
-        self._links = np.zeros(count, dtype=np.int64)
+        self._links = np.zeros(count, dtype=np.int32)
         self._links[graph.target[single]] = single
         self._roots = np.flatnonzero(into != 1)
         roots, self._hops = _hops(parent)
@@ -43,16 +43,16 @@ class Plan:
         joint = joint[sorted_by(level[joint])]
         at = np.zeros(count, dtype=np.int64)
         at[np.append(free, joint)] = np.arange(free.size + joint.size)
-        self.head = at[roots]
+        self.head = at[roots].astype(np.int32)
         self._free_ns, self._heads = graph.time_ns[free], free.size + joint.size
         places, self._levels = _batches(joint, level, into, free.size)
-        self._edges = several[places]
+        self._edges = several[places].astype(np.int32)
         self._sources = graph.source[self._edges]
         self._since = self.head[self._sources]
 
     def behind(self, lag_ns: Int64) -> Int64:
         """How long after the head of its chain each node is, with these lags."""
-        behind: Int64 = lag_ns[self._links] if lag_ns.size else np.zeros_like(self._links)
+        behind: Int64 = lag_ns[self._links] if lag_ns.size else np.zeros(self._links.size, np.int64)
         behind[self._roots] = 0
         for nodes, before in self._hops:
             behind[nodes] += behind[before]
@@ -73,19 +73,19 @@ class Plan:
         return time
 
 
-def _hops(parent: Int64) -> tuple[Int64, list[tuple[Int64, Int64]]]:
+def _hops(parent: Int64) -> tuple[Int64, list[tuple[Int32, Int32]]]:
     """The roots; and nodes 1, 2, 4, … steps from one, or more, with what is so far before them."""
-    up, hops = parent.copy(), []
+    up, hops = parent.copy(), list[tuple[Int32, Int32]]()
     nodes = np.flatnonzero(up[up] != up)
     while nodes.size:
         before = up[nodes]
-        hops.append((nodes, before))
+        hops.append((nodes.astype(np.int32), before.astype(np.int32)))
         up[nodes] = up[before]
         nodes = nodes[up[up[nodes]] != up[nodes]]
     return up, hops
 
 
-def _levels(source: Int64, target: Int64, into: Int64) -> Int64:
+def _levels(source: Int64, target: Int32, into: Int64) -> Int64:
     """The level of each node with several edges, which lead to it from sources of lower levels."""
     inner = into[source] > 1
     source, target = source[inner], target[inner]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, integers, ranges
+from commtrace.arrays import NULL, Int32, Int64, integers, ranges
 from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, OWN, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
@@ -53,8 +53,8 @@ class RunGraph:
     ends: tuple[Int64, ...]
     begin_ns: int
     over_ns: int
-    segment: Int64
-    operation: Int64
+    segment: Int32
+    operation: Int32
     explained: float
 
     @cached_property
@@ -121,7 +121,8 @@ def run_graph(run: Measures) -> RunGraph:
     """
     every = calls(run)
     with_gpu = np.unique(every.rank[~every.on_cpu])
-    mine = every.taken(~(every.on_cpu & np.isin(every.rank, with_gpu)))
+    beside = every.on_cpu & np.isin(every.rank, with_gpu)
+    mine = every.taken(~beside) if beside.any() else every
     if (mine.on_cpu & (mine.thread == NULL)).any():
         raise CannotLook("needs the calls of the operations, which the trace lacks")
     if not mine.rank.size:
@@ -189,9 +190,9 @@ def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64,
     return order[ranges(begin[rows], size[rows])], np.repeat(rows, size[rows])
 
 
-def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> Int64:
+def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> Int32:
     """The code of the operation whose start or end an edge leads to, or comes from to a wait's."""
-    code = np.full(graph.time_ns.size, -1)
+    code = np.full(graph.time_ns.size, -1, dtype=np.int32)
     for nodes in (made.started, made.ended):
         code[nodes] = run.collectives["op"].cat.codes.to_numpy()[mine.row]
     return np.where(code[graph.target] >= 0, code[graph.target], code[graph.source])

@@ -150,7 +150,9 @@ def _all_own(run: Measures) -> _Pieces:
     of, step, start, end = cut(start[inside], end[inside], bounds)
     of = edges[inside[of]]
     kind = its.graph.kind[of].astype(np.int64)
-    return _Pieces(its.rank[its.graph.target[of]], kind, its.segment[of], step, start, end)
+    return _Pieces(
+        its.rank[its.graph.target[of]], kind, its.segment[of].astype(np.int64), step, start, end
+    )
 
 
 def _own(run: Measures, pieces: _Pieces) -> Iterator[tuple[Own, int, Int64, Int64]]:

@@ -94,11 +94,11 @@ def read(
     parts = with_own_steps(parts)
     for part in parts:
         notes += part.notes
-    frames = {
-        table.name: table.frame(*(part.columns[table.name] for part in parts))
+    paused = pauses(parts)
+    frames = {  # what is in a table need not be in its parts, too
+        table.name: table.frame(*(part.columns.pop(table.name) for part in parts))
         for table in schema.TABLES
     }
-    paused = pauses(parts)
     frames = one_row_each(frames) if paused else frames
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)

@@ -136,9 +136,4 @@ def _arguments(event: Shown) -> dict[str, Value]:
         return {"args": bytes(event.args).decode("utf-8", "replace")}
     if not isinstance(args, dict):
         return {} if args is None else {"args": str(args)}
-    return {
-        name: value
-        if value is None or isinstance(value, int | float | str)
-        else msgspec.json.encode(value).decode()
-        for name, value in args.items()
-    }
+    return args

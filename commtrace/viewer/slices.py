@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from commtrace.viewer.lanes import Lanes
 
 __all__ = ["ROOT", "Slice", "Timeline", "Value", "apart", "draw", "nested"]
 
-Value = int | float | str | bool | None
+Value = int | float | str | bool | list[Any] | dict[str, Any] | None
+"""What an argument can be, as JSON has it."""
 
 ROOT = 0
 _NOTHING: Mapping[str, Value] = MappingProxyType({})

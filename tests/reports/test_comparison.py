@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -128,7 +129,7 @@ def test_the_page_is_whole_and_loads_nothing(slower: Compared) -> None:
             self.open: list[str] = []
 
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            assert not {"src", "href"} & {name for name, _ in attrs}
+            assert not {"src", "href", "style"} & {name for name, _ in attrs}
             if tag != "meta":
                 self.open.append(tag)
 
@@ -143,12 +144,38 @@ def test_the_page_is_whole_and_loads_nothing(slower: Compared) -> None:
         assert text in page.replace("&#x27;", "'")
 
 
+def test_a_typical_step_of_both_sides_is_drawn_on_one_scale(slower: Compared) -> None:
+    page = FORMATS.named("html").render(slower)
+    assert "base, step 2: 7.10 ms" in page
+    assert "candidate, step 2: 15.1 ms" in page
+    pictures = [part.partition("</svg>")[0] for part in page.split('<svg viewBox="110 0 1090 ')[1:]]
+    assert len(pictures) == 2
+    compute = [wide(picture, "compute", rank=1) for picture in pictures]
+    assert compute == [pytest.approx(400, abs=10), pytest.approx(930, abs=10)]
+    waited = [wide(picture, "wait", rank=0) for picture in pictures]
+    assert waited == [pytest.approx(75, abs=10), pytest.approx(600, abs=10)]
+
+
+def wide(picture: str, kind: str, rank: int) -> int:
+    """The width of a rank's box of a kind, of a thousand."""
+    paths = re.findall(f'<path class="{kind}" d="M[0-9]+ ([0-9]+)h([0-9]+)v', picture)
+    (its,) = [int(width) for y, width in paths if (int(y) - 24) // 26 == rank]
+    return its
+
+
+def test_many_steps_do_not_make_the_page_too_large(slower: Compared) -> None:
+    page = FORMATS.named("html").render(replace(slower, paths=slower.paths * 1_000))
+    assert len(page) < 1_000_000
+    assert "11,800 more steps: not drawn" in page
+
+
 def test_a_notebook_shows_it_and_draws_the_waterfall(slower: Compared, nothing: Compared) -> None:
     its = Comparison(slower)
     assert "rank 1: compute" in its._repr_html_()
     assert repr(its).startswith("<Comparison: slower: a step takes")
     ax = its.waterfall()
     names = [label.get_text() for label in ax.get_yticklabels()]
+    assert "all else" not in names, "a nanosecond of rounding is none"
     assert names[0] == "base"
     assert names[-1] == "candidate"
     assert "rank 1: compute" in names

@@ -31,7 +31,7 @@ _LIMIT_US = 2**62 // 1000
 _FINER = re.compile(rb"\.\d{4}|[eE]")
 
 _integers = msgspec.json.Decoder(list[int])
-_floats = msgspec.json.Decoder(list[float])
+_floats = msgspec.json.Decoder(list[float | None])
 
 
 class InexactError(Exception):
@@ -91,9 +91,13 @@ def nanoseconds(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
         return _one_by_one(texts)
     if us.size != len(texts) or (np.abs(us) >= _EXACT).any():
         return _one_by_one(texts)
+    missing = np.isnan(us)
+    us[missing] = 0
     whole = np.floor(us)
     fraction = np.rint((us - whole) * 1000)
-    return whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
+    ns = whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
+    ns[missing] = NULL
+    return ns
 
 
 def _from_integers(array: bytes) -> npt.NDArray[np.int64]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 from commtrace.reports.web.bandwidth_chart import bandwidth_chart
 from commtrace.reports.web.data_tables import data_tables
 from commtrace.reports.web.finding_cards import finding_cards
-from commtrace.reports.web.markup import Markup, tag
+from commtrace.reports.web.markup import Markup, hashed, tag
 from commtrace.reports.web.matrices import matrices
 from commtrace.reports.web.step_time import step_time
 from commtrace.reports.web.timeline import timeline
@@ -63,9 +61,9 @@ def _page(analysis: Analysis, budget: _Budget) -> str:
     shown = [tag("section", tag("h2", title), inner, id=name) for name, title, inner in sections]
     return Template(_read("page.html")).substitute(
         title=tag("title", f"{clean(analysis.run.name, 80)} · commtrace"),
-        style_hash=_hash(style),
+        style_hash=hashed(style),
         style=style,
-        script_hash=_hash(script),
+        script_hash=hashed(script),
         script=script,
         header=what_ran(analysis),
         links="".join(links),
@@ -89,7 +87,3 @@ def _sections(analysis: Analysis, budget: _Budget) -> Iterator[tuple[str, str, M
 
 def _read(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

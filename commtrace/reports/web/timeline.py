@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +13,10 @@ from commtrace.metrics.run.timeline_events import timeline_events
 from commtrace.reports.content.open_command import open_command
 from commtrace.reports.web.bars import legend
 from commtrace.reports.web.markup import Markup, tag
+from commtrace.reports.web.shown_ranks import shown_ranks
 from commtrace.reports.web.thinned import Events, events_of, thinned
 from commtrace.reports.web.timeline_data import Step, timeline_data
-from commtrace.reports.web.timeline_picture import timeline_picture
+from commtrace.reports.web.timeline_picture import kinds_of, timeline_picture
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def timeline(analysis: Analysis, most: int) -> Markup | None:
     return tag(
         "div",
         tag("p", *_about(analysis, len(table), events, gap, len(ranks)), class_="hint"),
-        legend(_kinds(events)),
+        legend(kinds_of(events)),
         tag(
             "div",
             tag("p", f"One step, {ms(end_ns - start_ns)}; the page's script shows all.")
@@ -64,27 +66,10 @@ def timeline(analysis: Analysis, most: int) -> Markup | None:
     )
 
 
-def _kinds(events: Events) -> list[str]:
-    """What there is to be seen, for the legend."""
-    communicates = bool(events.of_kind("communication").any())
-    there = {
-        "compute": bool(events.of_kind("compute").any()),
-        "transfer": communicates,
-        "wait": communicates and bool(events.wait.any()),
-        "copy": bool(events.of_kind("copy").any()),
-    }
-    return [kind for kind, is_there in there.items() if is_there]
-
-
-def _shown_ranks(analysis: Analysis) -> list[int]:
+def _shown_ranks(analysis: Analysis) -> Sequence[int]:
     """All ranks; of very many those that findings name, and others evenly between them."""
-    ranks = list(analysis.run.ranks)
-    if len(ranks) <= _MOST_RANKS:
-        return ranks
     named = {rank for finding in analysis.verdict.faults for rank in finding.ranks}
-    first = [rank for rank in ranks if rank in named][: _MOST_RANKS // 2]
-    spread = np.linspace(0, len(ranks) - 1, _MOST_RANKS - len(first)).round().astype(int)
-    return sorted({*first, *(ranks[place] for place in spread.tolist())})
+    return shown_ranks(analysis.run.ranks, named, _MOST_RANKS)
 
 
 def _about(
