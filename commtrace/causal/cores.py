@@ -61,14 +61,13 @@ def foreign_load(run: Measures) -> float | None:
 
     0 where some had; None where no recording says it, or the ranks are of several hosts.
     """
-    numbers = _numbers(run, "own_s", "busy_s", "seconds", "usable_cores")
+    numbers = _numbers(run, "own_s", "seconds", "usable_cores", "cores", "busy_s")
     if numbers is None:
         return None
-    own, busy, seconds, cores = numbers
-    there = float((seconds * cores).max())
-    if there <= 0 or float(busy.max()) < FULL * there:
+    there, busy = _cores_s(*numbers[1:4]), float(numbers[4].max())
+    if there <= 0 or busy < FULL * there:
         return 0.0
-    return max(float(busy.max() - own.sum()) / there, 0.0)
+    return min(max((busy - float(numbers[0].sum())) / there, 0.0), 1.0)
 
 
 def idle_cores_ns(run: Measures) -> int | None:
@@ -79,10 +78,14 @@ def idle_cores_ns(run: Measures) -> int | None:
     numbers = _numbers(run, "own_s", "seconds", "usable_cores", "cores")
     if numbers is None or not run_graph(run).calls.on_cpu.all():
         return None
-    own, seconds, usable, cores = numbers
-    there = float(seconds.max() * min(usable.sum(), cores.max()))
-    idle = max(1 - float(own.sum()) / there, 0.0) if there > 0 else 0.0
+    there = _cores_s(*numbers[1:])
+    idle = max(1 - float(numbers[0].sum()) / there, 0.0) if there > 0 else 0.0
     return round(idle * float(run_graph(run).step_ns.sum()))
+
+
+def _cores_s(seconds: Float64, usable: Float64, cores: Float64) -> float:
+    """The time that the cores had which ranks may use: each its own, or all the same."""
+    return float(seconds.max() * min(usable.sum(), cores.max()))
 
 
 def _numbers(run: Measures, *names: str) -> Float64 | None:

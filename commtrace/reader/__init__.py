@@ -26,7 +26,6 @@ from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
-from commtrace.reader.remote import local
 from commtrace.reader.workers import Failure, read_each
 from commtrace.trace import RankTrace
 from commtrace.units import counted
@@ -61,7 +60,7 @@ def read(
     configuration cannot be used.
     """
     config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
-    files = find(local(paths))
+    files = find(_local(paths))
     named = ranks_in_names(files)
     taken_for = {
         file: (named[file], "file-name") if file in named else (0, "assumed") for file in files
@@ -105,6 +104,14 @@ def read(
     notes = with_failure(notes, manifest)
     # What is true of the run may have been noted for several files.
     return Measures(**frames, notes=tuple(dict.fromkeys(notes)), manifest=manifest, pauses=paused)
+
+
+def _local(paths: Sequence[str | Path]) -> Sequence[str | Path]:
+    if not any("://" in str(path) for path in paths):
+        return paths
+    from commtrace.reader.remote import local  # which few runs need
+
+    return local(paths)
 
 
 def _numbered(parts: list[RankTrace], read_all: _ReadAll) -> list[RankTrace]:

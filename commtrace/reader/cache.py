@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from shutil import rmtree
 from time import time
 from typing import Any
 
@@ -135,6 +134,8 @@ def trim(most_bytes: int = MOST_BYTES) -> None:
             continue
         over -= entry.size
         if is_copy:
+            from shutil import rmtree  # which few runs need
+
             rmtree(entry.file, ignore_errors=True)
         else:
             with suppress(OSError):

@@ -22,7 +22,7 @@ from commtrace.reader.files import NOT_TRACES, SUFFIXES
 
 __all__ = ["local"]
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::)")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
 _MAGIC = re.compile(r"[*?\[]")
 _MANIFEST = NOT_TRACES[0]
 

@@ -7,8 +7,10 @@ Its name is the file's; ``SUFFIX`` is what the files that it writes end in, and
 from __future__ import annotations
 
 import pkgutil
+import re
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
@@ -47,6 +49,7 @@ class Format(HasSuffix, Protocol):
         """The analysis, written down."""
 
 
+_SUFFIX = re.compile(r'^SUFFIX = "(.+)"$', re.M)
 F = TypeVar("F", bound=HasSuffix)
 
 
@@ -70,8 +73,14 @@ class Formats(Generic[F]):
         return tuple(its for _, its in self._endings())
 
     def _endings(self) -> list[tuple[str, str]]:
-        endings = ((name, self.named(name).SUFFIX) for name in self.names)
-        return [(name, suffix) for name, suffix in endings if suffix]
+        # A format loads what it is made from, pandas above all: its file is read instead.
+        files = ((name, find_spec(f"{self.package}.{name}")) for name in self.names)
+        lines = (
+            (name, _SUFFIX.search(Path(spec.origin).read_text(encoding="utf-8")))
+            for name, spec in files
+            if spec is not None and spec.origin is not None
+        )
+        return [(name, line[1]) for name, line in lines if line]
 
 
 FORMATS: Formats[Format] = Formats(

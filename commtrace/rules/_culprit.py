@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
+from commtrace.causal.cores import foreign_load
 from commtrace.causal.culprits import Culprit, culprits
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
@@ -123,6 +124,8 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence("most that any other rank saves", culprit.others_ns, "ns")
     share = share_pct(culprit.on_top_ns, run)
     yield Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share)
+    if foreign := foreign_load(run):
+        yield Evidence("share of the CPU cores that other processes took", 100 * foreign, "%")
     for cause, time in culprit.parts_ns.items():
         if time > 0.05 * max(culprit.on_top_ns, 1):
             yield Evidence(f"time {_does(cause, run)}, more than typical", time, "ns")

@@ -14,14 +14,17 @@ import random
 import re
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from commtrace.engine import each
 from commtrace.errors import TraceError
 from commtrace.reader import read
+from commtrace.reader.json import shares
 from commtrace.reader.json.scan import scan
 
 pytestmark = pytest.mark.no_cover  # many inputs: see tests/conftest.py
@@ -176,8 +179,32 @@ def refused(tmp_path: Path, sources: list[bytes], dice: random.Random) -> list[s
         else:
             assert scan_of(tmp_path, data, fast=True)[1] == kept, "the paths differ"
             assert codes or kept >= 14 or is_json(data), "a silent loss"
+            if dice.random() < 0.3:
+                shared_as_whole(tmp_path / "a.json", dice.choice([2, 3]))
     assert time.process_time() - started < 10, "slow"
     return refusal
+
+
+def shared_as_whole(file: Path, processes: int) -> None:
+    """Read a file in shares, one after another."""
+    with (
+        mock.patch.object(shares, "LARGE_BYTES", 0),
+        mock.patch.object(shares, "each", in_turn),
+        mock.patch("commtrace.reader.json.document._RUN", 1),
+    ):
+        found = shares.scan_shared(file, None, True, processes)
+    if found is not None:
+        whole = scan(file)
+        assert (found.calls, found.notes, found.events) == (whole.calls, whole.notes, whole.events)
+        for part in ("gpu", "launches", "operators", "annotations"):
+            one, other = getattr(found, part), getattr(whole, part)
+            assert one.start_ns.tolist() == other.start_ns.tolist(), "the shares differ"
+            assert one.name.decoded() == other.name.decoded(), "the shares differ"
+
+
+def in_turn(function: Any, items: Any, _: int, meanwhile: Any) -> Iterator[Any]:
+    meanwhile()
+    yield from each(function, items)
 
 
 def is_json(data: bytes) -> bool:

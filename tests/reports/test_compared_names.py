@@ -71,6 +71,16 @@ def test_other_shapes_are_said(its: Compared) -> None:
     assert "Other shapes: aten::mm 64×4 → 128×4." in comparison.summary(some)
 
 
+def test_kernels_that_are_not_listed_are_counted(its: Compared) -> None:
+    nothing = dict.fromkeys(column.name for column in WORK.columns)
+    times = {"base_count": 1.0, "candidate_count": 1.0, "base_ns": 1, "candidate_ns": 2}
+    table = [{**nothing, **times, "kernel": f"gemm_{number}"} for number in range(5)]
+    some = replace(its, kernels=WORK.from_rows(table))
+    (kernels,) = [one for one in comparison.sections(some) if one.title.startswith("Kernels")]
+    assert len(kernels.cells) == 3
+    assert kernels.footer == ("2 more are not shown.",)
+
+
 def test_a_long_kernel_keeps_its_end() -> None:
     name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
     said = work_of({"kernel": name, "shape": None, "base_shape": None})

@@ -297,7 +297,7 @@ def _kernels(table: list[dict[str, Any]]) -> Section:
             ]
             for row in table[:_NAMED]
         ],
-        (),
+        tuple(more(len(table), _NAMED)),
         ("count",),
     )
 

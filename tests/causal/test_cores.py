@@ -1,0 +1,44 @@
+"""How busy the cores are that ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from commtrace.causal.cores import foreign_load
+from commtrace.measures import Measures
+from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
+
+
+def ranks_on(**machine: float) -> Measures:
+    rows = [{"rank": rank, "machine": machine} for rank in range(2)]
+    return Tiny(2, backend="gloo", manifest={"ranks": rows}).trace()
+
+
+MACHINE = {"cores": 2, "usable_cores": 1, "seconds": 1.0, "busy_s": 2.0, "own_s": 0.6}
+
+
+@pytest.mark.parametrize("usable_cores", [1, 2])
+def test_ranks_bound_to_a_core_each_share_the_machine(usable_cores: int) -> None:
+    """Two ranks that took half a core each, and a neighbour that took the rest."""
+    run = ranks_on(cores=2, usable_cores=usable_cores, seconds=1.0, busy_s=2.0, own_s=0.5)
+    assert foreign_load(run) == pytest.approx(0.5)
+
+
+def test_no_more_is_taken_than_there_is() -> None:
+    """What others of a large machine took is not known by core."""
+    assert foreign_load(ranks_on(cores=64, usable_cores=1, seconds=1, busy_s=60, own_s=1)) == 1
+
+
+def test_what_others_took_is_evidence_beside_who_is_slow(training: Callable[..., Measures]) -> None:
+    run = training(lambda rank, step: 4_000 + 8_000 * rank)
+    rows = [{"rank": rank, "machine": MACHINE} for rank in range(2)]
+    loaded = replace(run, manifest={"ranks": rows})
+    (its,) = diagnose(loaded, select=["straggler"]).findings
+    assert its.ranks == (1,)
+    assert its.confidence == "low"
+    taken = {one.name: one.value for one in its.evidence}
+    assert taken["share of the CPU cores that other processes took"] == pytest.approx(40)
