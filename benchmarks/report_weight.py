@@ -1,8 +1,8 @@
 """``python -m benchmarks.report_weight``: what the page weighs and takes to load, beside others'.
 
 Ours of a small run, of 64 generated ranks and of a real trace (where this machine has it). memray's
-flamegraph and scalene's page of the command that makes the small one, and HTA's pictures of the
-real trace in one page. ``--tools`` names the folder of memray and scalene; what is missing is said.
+flamegraph of the command that makes the small one, and HTA's pictures of the real trace in one
+page. ``--tools`` names the folder of memray; what is missing is said.
 
 Each page is loaded five times in Chromium, from disk: the medians of the processor time of its main
 thread, which what else runs does not disturb, and of the time until it had loaded.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -76,24 +75,9 @@ def of_memray(tools: Path) -> Callable[[Path], None]:
     return make
 
 
-def of_scalene(tools: Path) -> Callable[[Path], None]:
-    """A profile of the same: time by line."""
-
-    def make(page: Path) -> None:
-        program = page.with_suffix(".py")
-        program.write_text("from commtrace.__main__ import main\nmain()\n", "utf-8")
-        profile = page.with_suffix(".json")
-        arguments = ("analyze", SMALL, "--workers", "1", "-o", page.with_suffix(".md"))
-        _run(tools / "scalene", "run", "--cpu-only", "-o", profile, program, "---", *arguments)
-        _run(tools / "scalene", "view", "--standalone", profile, cwd=page.parent)
-        shutil.move(page.parent / "scalene-profile.html", page)
-
-    return make
-
-
-def _run(*command: object, cwd: Path = ROOT) -> None:
+def _run(*command: object) -> None:
     told = subprocess.run(
-        [*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False
+        [*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if told.returncode:
         raise RuntimeError(told.stderr.strip().splitlines()[-1] if told.stderr else command)
@@ -120,7 +104,6 @@ def pages(scratch: Path, tools: Path) -> Iterator[tuple[str, Callable[[Path], No
     yield "commtrace, one rank, 216,000 events", ours(REAL)
     yield "HTA, the same trace, its pictures", of_hta
     yield "memray, flamegraph of the first", of_memray(tools)
-    yield "scalene, profile of the first", of_scalene(tools)
 
 
 def main() -> None:
