@@ -32,7 +32,7 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.EmbeddingBag(12_000, 128), nn.ReLU(), nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 2)
+        nn.EmbeddingBag(100_000, 128), nn.ReLU(), nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 2)
     )
     embedding, dense = model[0], nn.parallel.DistributedDataParallel(model[1:])
     embedding.weight.requires_grad_(False)  # pretrained
@@ -41,7 +41,7 @@ def main():
     losses = []
     with tempfile.TemporaryDirectory() as folder:
         for step in range(1, 15):
-            bags = torch.randint(0, 12_000, (512, 40), generator=gen)
+            bags = torch.randint(0, 100_000, (512, 40), generator=gen)
             vectors = embedding(bags)
             loss = nn.functional.cross_entropy(dense(vectors), (vectors[:, 0] > 0).long())
             optimizer.zero_grad()

@@ -22,10 +22,10 @@ class ShardedAdam:
         grad = torch.empty_like(self.shard)
         dist.reduce_scatter_tensor(grad, flat_gradient)
         if self.whiten:
-            rows = grad[: 160 * 160].view(160, 160)
+            rows = grad[: 384 * 384].view(384, 384)
             values, vectors = torch.linalg.eigh(rows @ rows.T)
             root = vectors @ (values.clamp(min=1e-12).pow(-0.25)[:, None] * vectors.T)
-            grad[: 160 * 160] = (root @ rows).flatten() * rows.norm() / (root @ rows).norm()
+            grad[: 384 * 384] = (root @ rows).flatten() * rows.norm() / (root @ rows).norm()
         self.shard.grad = grad / self.world
         self.adam.step()
         whole = torch.empty_like(flat_gradient)
