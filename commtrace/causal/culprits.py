@@ -157,9 +157,10 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     cause = cause_of(run, who.ranks, parts)
     after = step_ns(run, [who.lag_ns])
     whole = steps[:-1] if run_graph(run).is_cut else steps
-    # What is cut saves less, never more: either way of counting it is safe.
-    chances = (above_zero(some.astype(np.float64)) for some in (whole, steps, more))
-    p_value = min(1.0, *(chance * ranks for chance in chances))
+    # What is cut saves less, never more: either way of counting it is safe. Where others are later
+    # in some steps nothing is saved there, though the ranks do as much more as in the rest.
+    tested = (whole, steps, more) if more.size >= _MANY_STEPS else (whole, steps)
+    p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     persistent = _persistent(whole, noise, least, p_value)
     return Culprit(
         ranks=who.ranks,
@@ -228,18 +229,13 @@ def _spikes(steps: Int64, more: Float64, least_noise_ns: int) -> tuple[int, ...]
     Where all ranks' work scatters somebody is last in some steps by chance.
     """
     order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
-    positive, many = steps[steps > 0].sum(), steps.size >= _MANY_STEPS
-    most = max(min(steps.size, more.size) // 2, 1)
-    falls = -np.diff(np.append(steps[order], 0))[:most]
-    for count in (1 + np.argsort(-falls, kind="stable")).tolist():
-        big, rest = steps[order[:count]], steps[order[count:]]
-        noise = max(_scatter(ordered[: more.size - count]), least_noise_ns)
-        # What is saved in each of many steps scatters with what is no spike, too.
-        usual = max(_scatter(rest.astype(np.float64)), least_noise_ns) if many else noise
-        above = big.min() > _SPIKE * min(noise, usual) and big.mean() > _SPIKE * noise
-        if above and big.sum() >= _SPIKES_SHARE * positive:
-            every = steps >= min(float(big.min()), _SPIKE * noise)
-            return tuple(np.flatnonzero(every).tolist())
+    for count in range(max(min(steps.size, more.size) // 2, 1), 0, -1):
+        big = steps[order[:count]]
+        # Two values say little of how they scatter.
+        rest = ordered[: more.size - count] if more.size >= _MANY_STEPS else ordered
+        noise = max(_scatter(rest), least_noise_ns)
+        if big.min() > _SPIKE * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
+            return tuple(sorted(order[:count].tolist()))
     return ()
 
 
