@@ -28,6 +28,7 @@ __all__ = [
     "CAUSES",
     "DEVICES",
     "HOSTS",
+    "LABELLED",
     "OwnWork",
     "busy",
     "idle_ns",
@@ -39,12 +40,13 @@ __all__ = [
     "work_with",
 ]
 
-_LABELLED: dict[Cause, re.Pattern[str]] = {
+LABELLED: dict[Cause, re.Pattern[str]] = {
     "garbage-collection": re.compile(r"commtrace::garbage-collection"),
     "checkpoint": re.compile(r"commtrace::checkpoint"),
     "loader": re.compile(r"enumerate\(DataLoader\)#"),
 }
-CAUSES: tuple[Cause, ...] = (*_LABELLED, "compute", "copy", "host")
+"""What the traces' labels say that a host does, and how they begin."""
+CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
 
 HOSTS, DEVICES = range(2)
@@ -164,7 +166,7 @@ def idle_ns(run: Measures) -> Int64:
     """Of each call's own work the time in which its host ran no operator, labelled or not."""
     parts = own_parts(run)
     idle: Int64 = parts["host"].copy()
-    for cause in _LABELLED:
+    for cause in LABELLED:
         idle += parts[cause]
     return idle
 
@@ -175,7 +177,7 @@ def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].notna()]
     labels = steps["label"].astype(str)
     taken: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
-    for cause, pattern in _LABELLED.items():
+    for cause, pattern in LABELLED.items():
         rows = steps[labels.str.match(pattern)]
         begin = integers(rows["start_ns"])
         its = subtract(
