@@ -4,7 +4,11 @@ BIN := $(VENV)/bin
 # HTA keeps the environment above below pandas 3, which users have.
 PANDAS3 := .venv-pandas3
 PANDAS3_TESTS := tests/metrics tests/reports/test_reports.py tests/rules/test_rules_contract.py \
-  tests/rules/test_rules_needless.py::test_recordings
+  tests/rules/test_rules_needless.py::test_recordings \
+  tests/test_run.py::test_tables_go_to_parquet_and_back \
+  tests/test_benchmarks_straggler_analysis.py
+# Only what builds the documentation's site.
+DOCS := .venv-docs
 # With a CPU-only build on the index or in pip's find-links, pip prefers it.
 TORCH := torch==2.13.0
 
@@ -25,6 +29,11 @@ $(PANDAS3)/.ready: requirements-pandas3.lock Makefile
 	$(PANDAS3)/bin/pip install --quiet --disable-pip-version-check -r requirements-pandas3.lock
 	@touch $@
 
+$(DOCS)/.ready: requirements-docs.lock Makefile
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r requirements-docs.lock
+	@touch $@
+
 demo: $(VENV)/.ready ## Record a workload on four local ranks and analyse it
 	$(BIN)/commtrace record decomposed_all_reduce -n 4 -o out/demo/$$(date +%Y%m%d-%H%M%S)
 	$(BIN)/commtrace analyze out/demo/$$(ls -t out/demo | head -1)
@@ -39,12 +48,14 @@ pandas3: $(PANDAS3)/.ready
 	$(PANDAS3)/bin/python -m pytest -n auto -q $(PANDAS3_TESTS) -m "not slow" -k "not real_traces"
 
 # mypy keeps one core busy.
-test: $(VENV)/.ready ## Everything that must hold before a change lands
+test: $(VENV)/.ready $(DOCS)/.ready ## Everything that must hold before a change lands
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target check pandas3
 	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term
 
-docs: $(VENV)/.ready ## Write the generated pages of docs/
+docs: $(VENV)/.ready $(DOCS)/.ready ## Write the generated pages of docs/, and the site: out/site
 	$(BIN)/python docs/generate.py
+	$(DOCS)/bin/python -m sphinx -W -q -c docs -d out/site/.trees . out/site
+	@echo "open out/site/index.html"
 
 traces: $(VENV)/.ready ## Record the traces of traces/ again
 	$(BIN)/python traces/make.py
@@ -52,11 +63,11 @@ traces: $(VENV)/.ready ## Record the traces of traces/ again
 bench: $(VENV)/.ready ## Measure speed and memory against the peers
 	$(BIN)/python -m benchmarks
 
-lock: $(VENV)/.ready ## Resolve requirements.in and requirements-pandas3.in again
+lock: $(VENV)/.ready ## Resolve the requirements*.in again
 	$(BIN)/pip install --quiet uv
-	for each in requirements requirements-pandas3; do \
+	for each in requirements requirements-pandas3 requirements-docs; do \
 	  $(BIN)/uv pip compile --universal --python-version 3.10 --quiet --upgrade --no-annotate \
 	    --custom-compile-command "make lock" $$each.in -o $$each.lock || exit; done
 
 clean: ## Remove what make made
-	rm -rf $(VENV) $(PANDAS3) out .coverage*
+	rm -rf $(VENV) $(PANDAS3) $(DOCS) out .coverage*

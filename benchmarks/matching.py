@@ -16,8 +16,7 @@ import numpy as np
 
 from commtrace import trace_tables as schema
 from commtrace.arrays import NULL
-from commtrace.matching.operations import matches_of
-from commtrace.matching.rank_clocks import clock
+from commtrace.matching import match
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded
@@ -96,8 +95,7 @@ def measure(trace: Measures, rounds: int) -> tuple[float, float, int]:
     alone, all_s = [], []
     for _ in range(rounds):
         start = time.perf_counter()
-        matches = matches_of(trace)
-        clock(trace, matches)
+        matches = match(trace).matches
         alone.append(time.perf_counter() - start)
         fresh = replace(trace)  # what was measured before is remembered
         start = time.perf_counter()

@@ -1,12 +1,15 @@
 """``python -m benchmarks.timelines``: what a timeline of 16 ranks costs, beside concatenation.
 
 Each way runs in a process of its own: CPU seconds of it and of its workers, the peak memory of the
-largest of these, and the size of the file. TraceFusion is TraceLens's, where that is installed.
+largest of these, and the size of the file. TraceFusion is TraceLens's, which is in no package
+index: ``--tracelens FOLDER`` is one with a copy of https://github.com/AMD-AGI/TraceLens, of which
+``TraceLens/TraceFusion/trace_fuse.py`` and ``TraceLens/util.py`` suffice.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import importlib.util
 import json
@@ -42,12 +45,13 @@ def concatenation(files: list[Path], target: Path, keep: str) -> None:  # noqa: 
         json.dump({"traceEvents": events}, out)
 
 
-def trace_fusion(files: list[Path], target: Path, keep: str) -> None:  # noqa: ARG001 - keeps all
-    """TraceLens's."""
-    from TraceLens import TraceFuse
+def trace_fusion(files: list[Path], target: Path, keep: str) -> None:
+    """TraceLens's: all events, or all but Python's functions."""
+    from TraceLens.TraceFusion.trace_fuse import TraceFuse
 
     fuse = TraceFuse(list(map(str, files)))
-    fuse.merge_and_save(str(target.with_suffix("")))
+    with contextlib.redirect_stdout(sys.stderr):
+        fuse.merge_and_save(str(target.with_suffix("")), include_pyfunc=keep == "everything")
 
 
 WAYS = {
@@ -56,7 +60,8 @@ WAYS = {
     "commtrace, everything": ("timeline", "everything", "run.pftrace.gz"),
     "commtrace, kernels as JSON": ("timeline", "kernels", "run.trace.json.gz"),
     "plain concatenation": ("concatenation", "everything", "run.json.gz"),
-    "TraceLens TraceFusion": ("trace_fusion", "everything", "run.json.gz"),
+    "TraceFusion, operators": ("trace_fusion", "operators", "run.json.gz"),
+    "TraceFusion, everything": ("trace_fusion", "everything", "run.json.gz"),
 }
 
 
@@ -66,10 +71,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=16)
     parser.add_argument("--events", type=int, default=50_000, help="about so many in each rank")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "timelines")
+    parser.add_argument("--tracelens", type=Path, help="a folder with a copy of TraceLens")
     parser.add_argument("--way", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     folder = args.out / f"{args.ranks}x{args.events}"
     files = write_run(folder, args.ranks, MB_OF_50K_EVENTS * args.events / 50_000)
+    if args.tracelens:
+        sys.path.insert(0, str(args.tracelens))
     if args.way:
         name, target = args.way
         function, keep, _ = WAYS[name]
@@ -78,7 +86,7 @@ def main() -> None:
     print("| way | CPU s | of it writing | peak MB | file MB |\n|---|--:|--:|--:|--:|")
     for name, (function, _, ending) in WAYS.items():
         if function == "trace_fusion" and importlib.util.find_spec("TraceLens") is None:
-            print(f"| {name} | not installed | | | |")
+            print(f"| {name} | no copy given: --tracelens | | | |")
             continue
         print(f"| {name} | {_measured(name, folder / ending)} |", flush=True)
 

@@ -10,8 +10,20 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NULL", "Bool", "Float64", "Int64", "codes", "integers", "nth", "ranges"]
+__all__ = [
+    "NULL",
+    "Bool",
+    "Float64",
+    "Int32",
+    "Int64",
+    "codes",
+    "integers",
+    "nth",
+    "ranges",
+    "sorted_by",
+]
 
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
@@ -52,3 +64,11 @@ def ranges(first: Int64, count: Int64) -> Int64:
     """The numbers from each ``first`` on, ``count`` of them, one after the other."""
     begins = np.cumsum(count) - count
     return np.repeat(first - begins, count) + np.arange(int(count.sum()))
+
+
+def sorted_by(number: Int32 | Int64) -> Int64:
+    """The rows in the order of small numbers from 0, in their own where these are equal."""
+    bits = number.size.bit_length()
+    numbered = number.astype(np.int64) << bits | np.arange(number.size)
+    order: Int64 = np.sort(numbered) & ((1 << bits) - 1)
+    return order

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from commtrace.errors import UsageError
@@ -33,18 +33,22 @@ def compare(
     same_pct: float | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], object] | None = None,
+    read_bytes: Callable[[int, int], object] | None = None,
 ) -> Comparison:
     """Whether the candidate is slower than the base, by what, and whether that is real.
 
     Each side is one recording or several. ``same_pct`` is the change, in percent of a step, that
-    has to be ruled out for the verdict ``same``: 5 unless given. Raises TraceError as ``load``.
+    has to be ruled out for the verdict ``same``: 5 unless given. ``workers``, ``progress`` and
+    ``read_bytes`` are ``load``'s, for each recording in turn. Raises TraceError as ``load``.
     """
     from commtrace.comparing.compared import compared
     from commtrace.comparing.recorded import Recorded
     from commtrace.diagnosis import Diagnosis
 
+    read = partial(load, workers=workers, progress=progress, read_bytes=read_bytes)
+
     def recorded(one: _One) -> Recorded:
-        run = one if isinstance(one, Run) else load(one, workers=workers, progress=progress)
+        run = one if isinstance(one, Run) else read(one)
         analysis = run.analysis()
         return Recorded(analysis.run, run.measures, Diagnosis(analysis.verdict.faults))
 

@@ -95,49 +95,49 @@ class Run:
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row per GPU kernel: ``schema.KERNELS``."""
+        """One row per GPU kernel: ``trace_tables.KERNELS``."""
         return self.measures.kernels
 
     @property
     def copies(self) -> pd.DataFrame:
-        """One row per copy or memory fill: ``schema.COPIES``."""
+        """One row per copy or memory fill: ``trace_tables.COPIES``."""
         return self.measures.copies
 
     @property
     def collectives(self) -> pd.DataFrame:
-        """One row per operation and rank: ``schema.COLLECTIVES``."""
+        """One row per operation and rank: ``trace_tables.COLLECTIVES``."""
         return self.measures.collectives
 
     @property
     def ops(self) -> pd.DataFrame:
-        """One row per outermost CPU operator: ``schema.OPS``."""
+        """One row per outermost CPU operator: ``trace_tables.OPS``."""
         return self.measures.ops
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per profiler step and labelled range: ``schema.STEPS``."""
+        """One row per profiler step and labelled range: ``trace_tables.STEPS``."""
         return self.measures.steps
 
     @property
     def groups(self) -> pd.DataFrame:
-        """One row per process group and rank: ``schema.GROUPS``."""
+        """One row per process group and rank: ``trace_tables.GROUPS``."""
         return self.measures.groups
 
     @property
     def ranks(self) -> pd.DataFrame:
-        """One row per trace file: ``schema.RANKS``."""
+        """One row per trace file: ``trace_tables.RANKS``."""
         return self.measures.ranks
 
     @property
     def operations(self) -> pd.DataFrame:
-        """One row per operation, on all its ranks: ``metrics.waits.OPERATIONS``."""
+        """One row per operation, on all its ranks: ``metrics.run.waits.OPERATIONS``."""
         from commtrace.metrics.run.waits import operations
 
         return operations(self.measures)
 
     @property
     def waits(self) -> pd.DataFrame:
-        """One row per row of ``collectives``, in its order: ``metrics.wait_rows.WAIT_ROWS``.
+        """One row per row of ``collectives``, in its order: ``metrics.run.wait_rows.WAIT_ROWS``.
 
         ``run.waits.groupby(["rank", "step"])["wait_ns"].sum()`` is waiting over time.
         """
@@ -173,9 +173,9 @@ class Run:
         """What ran at the same time.
 
         By ``device`` or ``step``: compute, communication (overlapped and exposed), copies
-        and idle time of each device, in all (``metrics.devices.DEVICES``) or in each step
+        and idle time of each device, in all (``metrics.rank.devices.DEVICES``) or in each step
         (``DEVICE_STEPS``). By ``stream``: the time that both streams of a pair were busy
-        (``metrics.streams.STREAM_OVERLAP``).
+        (``metrics.rank.streams.STREAM_OVERLAP``).
         """
         from commtrace.metrics.rank.devices import devices
         from commtrace.metrics.rank.streams import stream_overlap
@@ -192,7 +192,7 @@ class Run:
     def bandwidth(self) -> pd.DataFrame:
         """Cost, algbw and busbw per operation, group, type and size.
 
-        The columns are those of ``metrics.collectives.COLLECTIVES``, costliest first.
+        The columns are those of ``metrics.run.collectives.COLLECTIVES``, costliest first.
         """
         from commtrace.metrics.run.collectives import collectives
 
@@ -201,20 +201,20 @@ class Run:
     def skew(self) -> pd.DataFrame:
         """How often each rank was last of its group, its waiting, and what it caused.
 
-        The columns are those of ``metrics.ranks.ARRIVALS``.
+        The columns are those of ``metrics.run.ranks.ARRIVALS``.
         """
         from commtrace.metrics.run.ranks import arrivals
 
         return arrivals(self.measures)
 
     def streams(self) -> pd.DataFrame:
-        """What each stream did: ``metrics.streams.STREAMS``."""
+        """What each stream did: ``metrics.rank.streams.STREAMS``."""
         from commtrace.metrics.rank.streams import streams
 
         return streams(self.measures)
 
     def ranges(self) -> pd.DataFrame:
-        """What each labelled range (``record_function``) cost: ``metrics.ranges.RANGES``."""
+        """What each labelled range (``record_function``) cost: ``metrics.run.ranges.RANGES``."""
         from commtrace.metrics.run.ranges import ranges
 
         return ranges(self.measures)
@@ -222,7 +222,7 @@ class Run:
     def exposure(self, by: By = "group") -> pd.DataFrame:
         """To which ``group``, ``op``, ``step`` or ``phase`` exposed communication belongs.
 
-        The columns are those of ``metrics.exposure.EXPOSURE_BY_GROUP`` and its like.
+        The columns are those of ``metrics.rank.exposure.EXPOSURE_BY_GROUP`` and its like.
         """
         from commtrace.metrics.rank.exposure import By, exposure
 
@@ -231,7 +231,7 @@ class Run:
         return exposure(self.measures, by=by)
 
     def rank(self, rank: int) -> RankSummary:
-        """What one rank tells by itself: ``metrics.rank_summary.RankSummary``.
+        """What one rank tells by itself: ``metrics.rank.rank_summary.RankSummary``.
 
         Raises UsageError where there is no trace of it.
         """
@@ -244,7 +244,7 @@ class Run:
             raise UsageError(f"there is no trace of rank {rank}; there are {here}") from None
 
     def queueing(self) -> pd.DataFrame:
-        """How long operations waited for their start: ``metrics.queueing.QUEUEING``."""
+        """How long operations waited for their start: ``metrics.rank.queueing.QUEUEING``."""
         from commtrace.metrics.rank.queueing import queueing
 
         return queueing(self.measures)

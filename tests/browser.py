@@ -175,7 +175,7 @@ class Page:
 def _is_problem(event: dict[str, Any]) -> bool:
     method, its = event["method"], event["params"]
     if method == "Network.requestWillBeSent":
-        return not its["request"]["url"].startswith(("file:", "about:"))
+        return not its["request"]["url"].startswith(("file:", "about:", "data:"))
     return method == "Runtime.exceptionThrown" or (
         method in ("Runtime.consoleAPICalled", "Log.entryAdded") and its.get("type") == "error"
     )

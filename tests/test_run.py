@@ -201,8 +201,9 @@ def test_tables_go_to_parquet_and_back(recorded: Path, tmp_path: Path) -> None:
     run.to_parquet(tmp_path / "tables")
     for name in ("collectives", "waits", "operations", "steps", "clock"):
         back = pd.read_parquet(tmp_path / "tables" / f"{name}.parquet")
-        table = getattr(run, name)  # a column of nulls comes back without its categories
-        pd.testing.assert_frame_equal(back, table, check_dtype=False, check_categorical=False)
+        # A column of nulls comes back without its categories.
+        mine, its = (t.astype(object).where(t.notna(), None) for t in (getattr(run, name), back))
+        pd.testing.assert_frame_equal(its, mine)
     (tmp_path / "file").touch()
     with pytest.raises(ct.UsageError, match="give another folder"):
         run.to_parquet(tmp_path / "file" / "below")

@@ -12,11 +12,14 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import reconstruct_copies
 import reconstruct_p2p
 from expected import expected
 from slim import slim_folder
 
+from commtrace.record import record_program
 from commtrace.record.launch import record
 
 HERE = Path(__file__).parent
@@ -35,6 +38,14 @@ class Recording:
     def folder(self) -> Path:
         """Where it is kept."""
         return HERE / self.workload / f"gloo-{WORLD_SIZE}{self.variant}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program's arguments, and what the first finding must be; None for no such one."""
+
+    arguments: tuple[str, ...]
+    first_finding: dict[str, Any] | None
 
 
 OPERATIONS = (
@@ -57,6 +68,17 @@ RECORDINGS = (
     Recording("ddp_training", {"width": "256", "layers": "4", "bucket_mb": "0.5"}),
 )
 
+PROGRAMS = {
+    "slow_ddp": {
+        "before": Program((), {"rule": "straggler", "ranks": [0], "cause": "checkpoint"}),
+        "after": Program(("--save-every", "20"), None),
+    }
+}
+RECONSTRUCTIONS = {
+    "p2p_copies": reconstruct_p2p.main,
+    "host_device_copies": reconstruct_copies.main,
+}
+
 
 def make(recording: Recording) -> None:
     """Record, slim, and replace the folder only when that went well."""
@@ -73,6 +95,20 @@ def make(recording: Recording) -> None:
         (made / "expected.json").write_text(_text(expected(manifest)), "utf-8")
         shutil.rmtree(recording.folder, ignore_errors=True)
         shutil.copytree(made, recording.folder)
+
+
+def make_program(name: str) -> None:
+    """Record a program of examples/ before and after its fix."""
+    for side, its in PROGRAMS[name].items():
+        folder = HERE / name / side
+        with tempfile.TemporaryDirectory() as scratch:
+            command = [str(HERE.parent / "examples" / f"{name}.py"), *its.arguments]
+            made = record_program(command, world_size=2, out=Path(scratch, "recording"))
+            slim_folder(made)
+            truth = {"program": name, "first_finding": its.first_finding}
+            (made / "expected.json").write_text(json.dumps(truth, indent=2) + "\n", "utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(made, folder, ignore=shutil.ignore_patterns("*.log"))
 
 
 def _text(truth: dict[str, object]) -> str:
@@ -95,8 +131,12 @@ def main(names: list[str]) -> None:
         if not names or recording.workload in names:
             print(recording.folder.relative_to(HERE), flush=True)
             make(recording)
-    if not names or "p2p_copies" in names:
-        reconstruct_p2p.main()
+    for name in PROGRAMS:
+        if not names or name in names:
+            make_program(name)
+    for name, reconstruction in RECONSTRUCTIONS.items():
+        if not names or name in names:
+            reconstruction()
 
 
 if __name__ == "__main__":

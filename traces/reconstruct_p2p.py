@@ -9,12 +9,11 @@ Source: https://github.com/anupambhatnagar/GPUPuzzlers, `_posts/2023-03-27-colle
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from slim import HOST, write
+from by_hand import Host, Json, document, event, flow_event, host_event, names, save
+from slim import HOST
 
 FOLDER = Path(__file__).parent / "p2p_copies" / "hypercube-reconstructed"
 SOURCE = "https://github.com/anupambhatnagar/GPUPuzzlers"
@@ -26,89 +25,54 @@ LINKS = {1: "NV4", 2: "SYS", 4: "NV2"}
 STREAMS = {1: 20, 2: 24, 4: 28}
 GPUS = 8
 
-PROCESS = 1000
 BASE_NS = 1_679_875_200_000_000_000  # 27 March 2023, when the puzzle was published
-LAUNCH_NS, DELAY_NS, PAUSE_NS = 10_000, 8_000, 100_000
-
-Json = dict[str, Any]
 
 
-class Host:
-    """The one thread that launches everything; it knows the time and the next correlation."""
+def _copies(host: Host, label: str, duration_ns: dict[int, int]) -> Iterator[Json]:
+    """Copy all tensors to each of these GPUs, and wait for the last."""
+    begin_ns = host.now_ns
+    for gpu, duration in duration_ns.items():
+        for _ in range(TENSORS):
+            yield from _copy(host, gpu, duration)
+    yield host.synchronize()
+    yield host.labelled(label, begin_ns)
 
-    def __init__(self) -> None:
-        self.now_ns = PAUSE_NS
-        self.correlation = 100
-        self.free_ns = dict.fromkeys(STREAMS, 0)
 
-    def copies(self, label: str, duration_ns: dict[int, int]) -> Iterator[Json]:
-        """Copy all tensors to each of these GPUs, and wait for the last."""
-        begin_ns = self.now_ns
-        for gpu, duration in duration_ns.items():
-            for _ in range(TENSORS):
-                yield from self._copy(gpu, duration)
-        yield from self._synchronize(max(self.free_ns.values()))
-        yield _host("user_annotation", label, begin_ns, self.now_ns - begin_ns)
-        self.now_ns += PAUSE_NS
-
-    def _copy(self, gpu: int, duration_ns: int) -> Iterator[Json]:
-        self.correlation += 1
-        launched_ns, link = self.now_ns, self.correlation
-        start_ns = max(launched_ns + LAUNCH_NS + DELAY_NS, self.free_ns[gpu])
-        self.free_ns[gpu] = start_ns + duration_ns
-        self.now_ns += LAUNCH_NS + 2_000
-        yield _host("cpu_op", "aten::copy_", launched_ns - 1_000, LAUNCH_NS + 2_000)
-        yield _runtime("cudaMemcpyAsync", launched_ns, LAUNCH_NS, cbid=41, correlation=link)
-        yield _flow("s", PROCESS, PROCESS, launched_ns, link)
-        yield {
-            **_event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 0, STREAMS[gpu]),
-            "ts": start_ns / 1e3,
-            "dur": duration_ns / 1e3,
-            "args": {
-                "fromDevice": 0,
-                "inDevice": 0,
-                "toDevice": gpu,
-                "fromContext": 1,
-                "inContext": 1,
-                "toContext": 1,
-                "stream": STREAMS[gpu],
-                "correlation": link,
-                "bytes": BYTES,
-                "memory bandwidth (GB/s)": BYTES / duration_ns,
-            },
-        }
-        yield _flow("f", 0, STREAMS[gpu], start_ns, link)
-
-    def _synchronize(self, until_ns: int) -> Iterator[Json]:
-        self.correlation += 1
-        waited_ns = until_ns - self.now_ns
-        yield _runtime(
-            "cudaDeviceSynchronize", self.now_ns, waited_ns, cbid=165, correlation=self.correlation
-        )
-        self.now_ns = until_ns
+def _copy(host: Host, gpu: int, duration_ns: int) -> Iterator[Json]:
+    its = host.launch("aten::copy_", "cudaMemcpyAsync", 41, STREAMS[gpu], duration_ns)
+    yield from its.events
+    yield {
+        **event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 0, STREAMS[gpu]),
+        "ts": its.start_ns / 1e3,
+        "dur": duration_ns / 1e3,
+        "args": {
+            "fromDevice": 0,
+            "inDevice": 0,
+            "toDevice": gpu,
+            "fromContext": 1,
+            "inContext": 1,
+            "toContext": 1,
+            "stream": STREAMS[gpu],
+            "correlation": its.link,
+            "bytes": BYTES,
+            "memory bandwidth (GB/s)": BYTES / duration_ns,
+        },
+    }
+    yield flow_event("f", 0, STREAMS[gpu], its.start_ns, its.link)
 
 
 def trace() -> Json:
     """All pairs together, then each alone, in one step."""
     host = Host()
-    events = [*_names()]
-    events += host.copies(
-        "together", {gpu: round(ms * 1e6 / TENSORS) for gpu, ms in TOGETHER_MS.items()}
+    events = [*names(GPUS, STREAMS.values())]
+    events += _copies(
+        host, "together", {gpu: round(ms * 1e6 / TENSORS) for gpu, ms in TOGETHER_MS.items()}
     )
     for gpu, gb_s in ALONE_GB_S.items():
-        events += host.copies(f"to cuda:{gpu} alone", {gpu: round(BYTES / gb_s)})
-    events.append(_host("user_annotation", "ProfilerStep#1", 0, host.now_ns))
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": [_v100(gpu) for gpu in range(GPUS)],
-        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
-        "reconstruction": f"from the figures published at {SOURCE}",
-        "host_name": HOST,
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": BASE_NS,
-        "traceEvents": events,
-        "traceName": "rank0.json.gz",
-    }
+        events += _copies(host, f"to cuda:{gpu} alone", {gpu: round(BYTES / gb_s)})
+    events.append(host_event("user_annotation", "ProfilerStep#1", 0, host.now_ns))
+    devices = [_v100(gpu) for gpu in range(GPUS)]
+    return document(events, source=SOURCE, base_ns=BASE_NS, devices=devices)
 
 
 def manifest() -> Json:
@@ -169,11 +133,7 @@ def expected() -> Json:
 
 def main() -> None:
     """Write the folder."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    write(FOLDER / "rank0.json.gz", trace())
-    for name, content in (("manifest", manifest()), ("expected", expected())):
-        text = json.dumps(content, indent=2) + "\n"
-        (FOLDER / f"{name}.json").write_text(text, "utf-8")
+    save(FOLDER, trace(), manifest(), expected())
 
 
 def _topology() -> Json:
@@ -182,36 +142,6 @@ def _topology() -> Json:
     for i, link in enumerate(LINKS.values(), 1):
         links.append([link, *("X" if i == j else None for j in range(1, len(LINKS) + 1))])
     return {"names": ["GPU0", *(f"GPU{gpu}" for gpu in LINKS)], "links": links}
-
-
-def _event(category: str, name: str, process: int, thread: int) -> Json:
-    return {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread}
-
-
-def _host(category: str, name: str, start_ns: int, duration_ns: int) -> Json:
-    times = {"ts": start_ns / 1e3, "dur": duration_ns / 1e3}
-    return {**_event(category, name, PROCESS, PROCESS), **times, "args": {}}
-
-
-def _runtime(name: str, start_ns: int, duration_ns: int, **args: int) -> Json:
-    return {**_host("cuda_runtime", name, start_ns, duration_ns), "args": args}
-
-
-def _flow(phase: str, process: int, thread: int, start_ns: int, link: int) -> Json:
-    event = {**_event("ac2g", "ac2g", process, thread), "ph": phase, "id": link}
-    return {**event, "ts": start_ns / 1e3, **({"bp": "e"} if phase == "f" else {})}
-
-
-def _names() -> Iterator[Json]:
-    for process, label in ((PROCESS, "CPU"), *((gpu, f"GPU {gpu}") for gpu in range(GPUS))):
-        for name, args in (
-            ("process_name", {"name": "python"}),
-            ("process_labels", {"labels": label}),
-        ):
-            yield {"ph": "M", "name": name, "ts": 0, "pid": process, "tid": 0, "args": args}
-    for stream in STREAMS.values():
-        args = {"name": f"stream {stream}"}
-        yield {"ph": "M", "name": "thread_name", "ts": 0, "pid": 0, "tid": stream, "args": args}
 
 
 def _v100(gpu: int) -> Json:

@@ -1,7 +1,9 @@
 """Traces of a job of many ranks: pipeline × data × tensor parallel, one late rank, two slow links.
 
 All ranks are simulated together, an operation at a time: it ends when its last rank has come and
-the data are there. So who waits for whom is as it would be, and the truth is known.
+the data are there. So who waits for whom is as it would be, and the truth is known. Each step ends
+with the norm of all gradients, as training does: without a collective across its stages nothing
+would tie their clocks.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ _LATE, _SLOW = 1.2, 10.0
 _HOST, _LAUNCHED_US = 4242, 40.0
 _COMPUTE_STREAM, _STREAM = 7, 20
 _BYTES = {"tp": 1 << 22, "dp": 1 << 26, "pp": 1 << 23}
+_NORM_BYTES = 4
 
 Times = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -42,6 +45,7 @@ class Operation:
     call: Times
     end: Times
     step: int
+    size_bytes: int
     peer: np.ndarray[Any, Any] | None = None
 
 
@@ -68,6 +72,11 @@ def _simulated(shape: tuple[int, int, int], operations: int) -> Any:
     for number in range(operations):
         step, place = divmod(number, _PER_STEP)
         now = now + _COMPUTE_US * speed * (1 + 0.02 * chance.random(shape))
+        if place == _PER_STEP - 1:
+            end = np.broadcast_to(now.max(axis=0, keepdims=True) + _TRANSFER_US, shape)
+            yield Operation("pp", "all_reduce", now, end, step, _NORM_BYTES)
+            now = end.copy()
+            continue
         if place % 10 == 9:
             yield from _messages(now, step, first=place // 10 % (shape[0] - 1))
             continue
@@ -76,7 +85,7 @@ def _simulated(shape: tuple[int, int, int], operations: int) -> Any:
         )
         long = _TRANSFER_US * (4 if dimension == "dp" else 1)
         end = np.broadcast_to(now.max(axis=axis, keepdims=True) + long, shape)
-        yield Operation(dimension, op, now, end, step)
+        yield Operation(dimension, op, now, end, step, _BYTES[dimension])
         now = end.copy()
 
 
@@ -91,7 +100,7 @@ def _messages(now: Times, step: int, first: int) -> Any:
     peer = np.full(now.shape, -1)
     grid = np.arange(now.size).reshape(now.shape)
     peer[first], peer[last] = grid[last], grid[first]
-    yield Operation("pp", "send", call, now.copy(), step, peer)
+    yield Operation("pp", "send", call, now.copy(), step, _BYTES["pp"], peer)
 
 
 def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[str, Any]:
@@ -116,7 +125,7 @@ def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[
         )
         members = groups[each.dimension].tolist()
         op = each.op if peer < 0 else "send" if peer > rank else "recv"
-        elements = _BYTES[each.dimension] // 2
+        elements = each.size_bytes // 2
         args = {
             "Collective name": "allreduce" if op == "all_reduce" else op,
             "In msg nelems": elements,

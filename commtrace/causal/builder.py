@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int32, Int64
 from commtrace.causal.calls import Calls
 from commtrace.causal.graph import Graph
 
 __all__ = [
     "COPY",
     "DEVICE",
+    "DEVICES",
     "HOST",
+    "HOSTS",
     "JOIN",
     "LAUNCH",
     "MEET",
@@ -27,6 +30,8 @@ HOST, DEVICE, COPY, WAIT, LAUNCH, QUEUE, MEET, TRANSFER, JOIN = range(9)
 its end; from a call to its start; from what ran before on the same stream or thread of gloo; from
 a start to where all are there; from there to the end; from an end to who waited for it."""
 OWN = (HOST, DEVICE, COPY)
+HOSTS, DEVICES = range(2)
+"""The two columns of own work: that of host threads, and that of a device's streams."""
 
 
 class Builder:
@@ -44,7 +49,11 @@ class Builder:
         self._times: list[Int64] = []
         self._ranks: list[Int64] = []
         self._count = 0
-        self._edges: list[tuple[int, Int64, Int64, Int64, Int64]] = []
+        self._kinds: list[npt.NDArray[np.int8]] = []
+        self._sources: list[Int32] = []
+        self._targets: list[Int32] = []
+        self._lags: list[Int64] = []
+        self._segments: list[Int32] = []
         self._step_ends: list[tuple[Int64, Int64]] = []
 
     @property
@@ -70,7 +79,11 @@ class Builder:
         """More of one kind: with the lag that is known, else what was measured."""
         far = np.full(source.size, np.iinfo(np.int64).max) if lag_ns is None else lag_ns
         of = np.full(source.size, -1) if segment is None else segment
-        self._edges.append((kind, source, target, far, of))
+        self._kinds.append(np.full(source.size, kind, dtype=np.int8))
+        self._sources.append(source.astype(np.int32))
+        self._targets.append(target.astype(np.int32))
+        self._lags.append(far)
+        self._segments.append(of.astype(np.int32))
 
     def end_steps(self, nodes: Int64, step: Int64) -> None:
         """Nodes before which a step is not over."""
@@ -82,19 +95,28 @@ class Builder:
         none = np.empty(0, np.int64)
         return np.concatenate((none, *nodes)), np.concatenate((none, *step))
 
-    def graph(self) -> tuple[Graph, Int64]:
-        """The graph, and the call whose segment each edge is part of."""
-        time = np.concatenate([np.empty(0, np.int64), *self._times])
-        source, target, lag, segment = (
-            np.concatenate([np.empty(0, np.int64), *(part[i] for part in self._edges)])
-            for i in range(1, 5)
-        )
-        sizes = [part[1].size for part in self._edges]
-        kind = np.repeat([part[0] for part in self._edges], sizes).astype(np.int8)
+    def graph(self) -> tuple[Graph, Int32]:
+        """The graph, and the call whose segment each edge is part of; once."""
+        time, lag = _whole(self._times), _whole(self._lags)
+        source, target, segment = map(_narrow, (self._sources, self._targets, self._segments))
+        kind = np.concatenate([np.empty(0, np.int8), *self._kinds])
         return Graph(time, source, target, _binding(time, source, target, lag), kind), segment
 
 
-def _binding(time: Int64, source: Int64, target: Int64, lag: Int64) -> Int64:
+def _whole(parts: list[Int64]) -> Int64:
+    """The parts as one array; they are let go."""
+    whole = np.concatenate([np.empty(0, np.int64), *parts])
+    parts.clear()
+    return whole
+
+
+def _narrow(parts: list[Int32]) -> Int32:
+    whole = np.concatenate([np.empty(0, np.int32), *parts])
+    parts.clear()
+    return whole
+
+
+def _binding(time: Int64, source: Int32, target: Int32, lag: Int64) -> Int64:
     """The lags, none of which would make its target later than it was; and one of which binds."""
     lag = np.minimum(lag, time[target] - time[source])
     lowest = np.iinfo(np.int64).min

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +51,21 @@ class Calls:
     is_p2p: Bool
     is_send: Bool
     on_cpu: Bool
+
+    @cached_property
+    def in_step(self) -> Int64:
+        """A number for the rank and the step of each."""
+        return codes(self.step, self.rank)
+
+    @cached_property
+    def first(self) -> Int64:
+        """The first of each rank's step, by these numbers."""
+        return np.unique(self.in_step, return_index=True)[1]
+
+    @cached_property
+    def in_place(self) -> Int64:
+        """A number for the step and the place of each."""
+        return codes(self.step, self.place)
 
     def taken(self, rows: Any) -> Calls:
         """Some of them."""
@@ -111,6 +127,8 @@ def _alike(every: Calls) -> Int64:
     """
     in_step = codes(every.rank, every.step)
     places = codes(every.kind, nth(codes(in_step, every.kind)))
+    if not every.is_p2p.any():
+        return places
     made: dict[int, list[int]] = {}
     for step, place in zip(in_step.tolist(), places.tolist(), strict=True):
         made.setdefault(step, []).append(place)

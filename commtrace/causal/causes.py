@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, codes
+from commtrace.arrays import codes
+from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.cores import crowded, foreign_load
-from commtrace.causal.edits import as_measured, of_the_rest, saved, typical
+from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import DEVICES, HOSTS, others, own_parts, own_work
+from commtrace.causal.segments import own_parts, own_work
+from commtrace.causal.usual import of_the_rest
 from commtrace.diagnosis import Cause
 from commtrace.metrics.run.waits import TRUST, matched
 from commtrace.units import ms
@@ -36,17 +38,11 @@ def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], i
     in_step = codes(its.calls.step, its.calls.rank)
     first = np.unique(in_step, return_index=True)[1]
     parts: dict[Cause, float] = {}
-
-    def usual_of(time: Int64, group: Int64, those: Bool) -> Float64:
-        if len(ranks) > 1:
-            return of_the_rest(time, group, those)
-        return others(group, time.astype(np.float64))[0]
-
     for cause, time in own_parts(run).items():
-        usual = usual_of(time, work.place, mine)
+        usual = of_the_rest(time, work.place, mine)
         if np.isnan(usual[mine]).any():
             sums = np.bincount(in_step, weights=time).astype(np.int64)
-            usual = usual_of(sums, its.calls.step[first], mine[first])
+            usual = of_the_rest(sums, its.calls.step[first], mine[first])
             more = (sums - usual)[mine[first]]
         else:
             more = (time - usual)[mine]

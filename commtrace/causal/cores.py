@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import integers
+from commtrace.arrays import Float64, integers
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
@@ -61,14 +61,10 @@ def foreign_load(run: Measures) -> float | None:
 
     0 where some had; None where no recording says it, or the ranks are of several hosts.
     """
-    machines = _machines(run).values()
-    if not machines or run.ranks["host"].nunique() != 1:
+    numbers = _numbers(run, "own_s", "busy_s", "seconds", "usable_cores")
+    if numbers is None:
         return None
-    names = ("own_s", "busy_s", "seconds", "usable_cores")
-    numbers = [[machine.get(name) for name in names] for machine in machines]
-    if not all(isinstance(each, int | float) for row in numbers for each in row):
-        return None
-    own, busy, seconds, cores = np.asarray(numbers, dtype=np.float64).T
+    own, busy, seconds, cores = numbers
     there = float((seconds * cores).max())
     if there <= 0 or float(busy.max()) < FULL * there:
         return 0.0
@@ -80,17 +76,28 @@ def idle_cores_ns(run: Measures) -> int | None:
 
     None where no recording says what they took, on GPUs, or on several hosts.
     """
-    machines = _machines(run).values()
-    if not machines or run.ranks["host"].nunique() != 1 or not run_graph(run).calls.on_cpu.all():
+    numbers = _numbers(run, "own_s", "seconds", "usable_cores", "cores")
+    if numbers is None or not run_graph(run).calls.on_cpu.all():
         return None
-    names = ("own_s", "seconds", "usable_cores", "cores")
-    numbers = [[machine.get(name) for name in names] for machine in machines]
-    if not all(isinstance(each, int | float) for row in numbers for each in row):
-        return None
-    own, seconds, usable, cores = np.asarray(numbers, dtype=np.float64).T
+    own, seconds, usable, cores = numbers
     there = float(seconds.max() * min(usable.sum(), cores.max()))
     idle = max(1 - float(own.sum()) / there, 0.0) if there > 0 else 0.0
     return round(idle * float(run_graph(run).step_ns.sum()))
+
+
+def _numbers(run: Measures, *names: str) -> Float64 | None:
+    """What each rank's process measured of its machine: names × ranks.
+
+    None where one is not known, or the ranks are of several hosts.
+    """
+    machines = _machines(run).values()
+    if not machines or run.ranks["host"].nunique() != 1:
+        return None
+    rows = [[machine.get(name) for name in names] for machine in machines]
+    if not all(isinstance(each, int | float) for row in rows for each in row):
+        return None
+    numbers: Float64 = np.asarray(rows, dtype=np.float64).T
+    return numbers
 
 
 def _machines(run: Measures) -> dict[int, dict[str, Any]]:

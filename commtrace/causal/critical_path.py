@@ -21,8 +21,8 @@ from commtrace.causal.builder import (
     TRANSFER,
     WAIT,
 )
-from commtrace.causal.edits import as_measured, step_ends
-from commtrace.causal.graph import longest_way, replay
+from commtrace.causal.edits import as_measured
+from commtrace.causal.graph import longest_way, replayed
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import Intervals, covered
@@ -206,7 +206,7 @@ class Way:
 def path_pieces(run: Measures, lag_ns: Int64) -> Way:
     """The pieces of the critical path of the run replayed with these lags."""
     its = run_graph(run)
-    time, measured = replay(its.graph, lag_ns[:, None])[:, 0], its.graph.time_ns
+    time, measured = replayed(its.graph, lag_ns), its.graph.time_ns
     joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
     done = np.concatenate((its.ends[-1], joint))
     last = int(done[time[done].argmax()])
@@ -218,7 +218,7 @@ def path_pieces(run: Measures, lag_ns: Int64) -> Way:
     end = np.append(time[target], time[first])
     since = np.append(measured[source], its.begin_ns)
     until = np.append(measured[target], measured[first])
-    ends = np.maximum.accumulate(step_ends(run, [lag_ns])[:, 0])
+    ends = np.maximum.accumulate(its.step_ends.at(time))
     bounds = np.concatenate(([its.begin_ns], ends))
     left, right = np.maximum(start, bounds[0]), np.minimum(end, bounds[-1])
     inside = np.flatnonzero(right > left)

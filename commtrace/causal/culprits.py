@@ -20,7 +20,7 @@ from commtrace.causal.edits import (
     typically_idle,
     wanted_idle,
 )
-from commtrace.causal.graph import replay
+from commtrace.causal.graph import replayed
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
@@ -194,7 +194,7 @@ def _persistent(steps: Int64, noise_ns: float, least_noise_ns: int, p_value: flo
 def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
     """Where others waited until the last of these ranks came, or would with these lags."""
     its = run_graph(run)
-    calls, time = its.calls, replay(its.graph, lag_ns[:, None])[:, 0]
+    calls, time = its.calls, replayed(its.graph, lag_ns)
     start_ns = time[its.started]
     meets = np.flatnonzero(its.graph.kind == MEET)
     source, met = its.call_of[its.graph.source[meets]], its.graph.target[meets]

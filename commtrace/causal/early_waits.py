@@ -13,9 +13,8 @@ from commtrace.causal.builder import JOIN, WAIT
 from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
 from commtrace.causal.run_graph import run_graph
-from commtrace.matching import on_run_clock
 from commtrace.measures import measure
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class _Hosts:
         self._run, self._calls = run, calls
         self._thread = known.get_indexer(threads).astype(np.int64)
         self._of = known.get_indexer(pd.MultiIndex.from_arrays([rank, integers(ops["thread"])]))
-        self._start_ns, _ = on_run_clock(integers(ops["start_ns"]), rank, matched(run).clock)
+        self._start_ns = on_run(run, rank, integers(ops["start_ns"]))
         self._end_ns = self._start_ns + integers(ops["duration_ns"])
         name = ops["name"].astype(str).str
         self.backward: Bool = name.startswith(_AUTOGRAD).to_numpy(np.bool_) & (self._of >= 0)
@@ -125,8 +124,7 @@ class _Hosts:
         """When the step of a call ended on its rank."""
         steps = profiler_steps(self._run)
         rank, step = integers(steps["rank"]), integers(steps["step"])
-        end = integers(steps["start_ns"]) + integers(steps["duration_ns"])
-        end, _ = on_run_clock(end, rank, matched(self._run).clock)
+        end = on_run(self._run, rank, integers(steps["start_ns"]) + integers(steps["duration_ns"]))
         known = pd.MultiIndex.from_arrays([rank, step])
         asked = pd.MultiIndex.from_arrays([self._calls.rank[call], self._calls.step[call]])
         last = dict(zip(known, end.tolist(), strict=True))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, codes
-from commtrace.causal.builder import JOIN, LAUNCH, QUEUE, TRANSFER
-from commtrace.causal.graph import DROPPED, replay
+from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
+from commtrace.causal.graph import DROPPED, replayed
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import DEVICES, HOSTS, OwnWork, idle_ns, others, own_edges, own_work
+from commtrace.causal.segments import OwnWork, idle_ns, own_work
+from commtrace.causal.usual import Usual
+from commtrace.measures import measure
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -23,10 +24,10 @@ __all__ = [
     "factors",
     "joined",
     "needing_nobody",
-    "of_the_rest",
     "saved",
     "step_ends",
     "step_ns",
+    "steps_at",
     "transferring",
     "transferring_less",
     "typical",
@@ -34,8 +35,6 @@ __all__ = [
     "wanted_idle",
     "without_waits",
 ]
-
-_AT_ONCE = 8  # edits, so that their lags fit the memory
 
 
 def as_measured(run: Measures) -> Int64:
@@ -59,10 +58,9 @@ def typical(
     """
     its, work = run_graph(run), work or own_work(run)
     mine = np.isin(its.calls.rank, list(ranks))
-    wanted = work.typical_ns
+    wanted = work.typical_ns[mine]
     if len(ranks) > 1:
-        parts = [_usual(run, work.own_ns[:, at], work.place, mine) for at in (HOSTS, DEVICES)]
-        wanted = np.stack(parts, axis=1)
+        wanted = np.stack([column.of_the_rest(mine) for column in work.parts], axis=1)
     return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
 
 
@@ -72,19 +70,33 @@ def typically_idle(run: Measures, ranks: Collection[int], lag_ns: Int64 | None =
     Processes that fight for cores compute longer by turns, and seldom sleep.
     """
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
-    own = own_work(run).own_ns
-    return _scaled(run, own, wanted_idle(run, mine), mine, lag_ns)
+    wanted = wanted_idle(run, mine if len(ranks) > 1 else None)[mine]
+    return _scaled(run, own_work(run).own_ns, wanted, mine, lag_ns)
 
 
 def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
-    """The own work of calls, with no longer idle than is typical of others: calls × 2.
+    """The own work of calls, with no longer idle than is typical of other ranks: calls × 2.
 
-    Others are those not ``mine`` (a flag for each call), by default those of other ranks.
+    Of those that are ``mine`` (a flag for each call), if given, than is typical of the rest.
     """
-    work, idle = own_work(run), idle_ns(run)
-    wanted = work.own_ns.astype(np.float64)
-    wanted[:, HOSTS] += _usual(run, idle, work.place, mine) - idle
+    wanted = _wanted_idle(run)
+    if mine is not None:
+        own, idle, wanted = own_work(run).own_ns[mine, HOSTS], _idle(run), wanted.copy()
+        wanted[mine, HOSTS] = own + (idle.of_the_rest(mine) - idle.time_ns[mine])
     return wanted
+
+
+@measure
+def _wanted_idle(run: Measures) -> Float64:
+    idle = _idle(run)
+    wanted = own_work(run).own_ns.astype(np.float64)
+    wanted[:, HOSTS] += idle.of_others() - idle.time_ns
+    return wanted
+
+
+@measure
+def _idle(run: Measures) -> Usual:
+    return Usual(run_graph(run).calls, idle_ns(run))
 
 
 def even(
@@ -96,13 +108,12 @@ def even(
     """All ranks, ``but`` some, do each segment in the mean time of these."""
     its, work = run_graph(run), work or own_work(run)
     mine = ~np.isin(its.calls.rank, list(but))
-    wanted = work.mean_ns
+    wanted = work.mean_ns[mine]
     if but:
-        count = int(work.place.max()) + 1
-        sums = np.zeros((count, 2))
-        np.add.at(sums, work.place[mine], work.own_ns[mine])
-        counts = np.bincount(work.place[mine], minlength=count)
-        wanted = (sums / np.maximum(counts, 1)[:, None])[work.place]
+        place = work.place[mine]
+        counts = np.maximum(np.bincount(place), 1)
+        sums = [np.bincount(place, own) for own in work.own_ns[mine].T]
+        wanted = np.stack([each / counts for each in sums], axis=1)[place]
     return _scaled(run, work.own_ns, wanted, mine, lag_ns)
 
 
@@ -143,7 +154,7 @@ def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Int
     """
     its = run_graph(run)
     lag = needing_nobody(run, gone, lag_ns)
-    edges, column = own_edges(its)
+    edges, column = its.own
     mine = edges[(column == HOSTS) & later[its.segment[edges]]]
     lag[mine] = 0
     return transferring(run, ~gone & (time_ns > 0), time_ns, lag)
@@ -172,8 +183,14 @@ def transferring_less(run: Measures, less_ns: Int64, lag_ns: Int64) -> Int64:
 
 def saved(run: Measures, lag_ns: Int64, edits: Iterable[Int64]) -> Int64:
     """What each step is shorter with each edit than with these lags: steps × edits."""
-    steps = step_ns(run, chain([lag_ns], edits))
-    return steps[:, :1] - steps[:, 1:]
+    before = steps_at(run, replayed(run_graph(run).graph, lag_ns))
+    return before[:, None] - step_ns(run, edits)
+
+
+def steps_at(run: Measures, time_ns: Int64) -> Int64:
+    """How long each step is with the times of all nodes in a replay."""
+    its = run_graph(run)
+    return np.diff(its.step_ends.at(time_ns), prepend=its.begin_ns)
 
 
 def step_ns(run: Measures, lags: Iterable[Int64]) -> Int64:
@@ -188,62 +205,7 @@ def step_ends(run: Measures, lags: Iterable[Int64]) -> Int64:
     behind that delays nobody. A run without steps ends ten times: with every tenth of its
     operations.
     """
-    its, left = run_graph(run), iter(lags)
-    parts = [np.empty((len(its.ends), 0), dtype=np.int64)]
-    while some := list(islice(left, _AT_ONCE)):
-        time = replay(its.graph, np.stack(some, axis=1))
-        ends = np.stack([time[nodes].max(axis=0) for nodes in its.ends])
-        parts.append(np.maximum(ends, _joint_ends(run, time)))
-    return np.concatenate(parts, axis=1)
-
-
-def _joint_ends(run: Measures, time: Int64) -> Int64:
-    """When the operations of each step are all done, as far as that was within it as measured.
-
-    Ranks that are steps ahead have operations within it that are not of it.
-    """
-    its = run_graph(run)
-    measured = its.graph.time_ns[its.ended]
-    ends = np.full((len(its.ends), time.shape[1]), np.iinfo(np.int64).min)
-    step = np.searchsorted(its.end_ns, measured)  # the first that ends behind it
-    step = np.maximum(step, np.searchsorted(its.steps, its.calls.step))
-    inside = step < len(its.ends)
-    np.maximum.at(ends, step[inside], time[its.ended[inside]])
-    return ends
-
-
-def _usual(run: Measures, time_ns: Int64, place: Int64, mine: Bool | None) -> Float64:
-    """Of each call the median at its place of others, else as much of its own as of their steps.
-
-    Others are those not ``mine`` (a flag for each call), by default those of other ranks.
-    """
-    calls = run_graph(run).calls
-    in_step = codes(calls.step, calls.rank)
-    first = np.unique(in_step, return_index=True)[1]
-    sums = np.bincount(in_step, weights=time_ns).astype(np.float64)
-    if mine is None:
-        usual, _ = others(place, time_ns.astype(np.float64))
-        by_step, _ = others(calls.step[first], sums)
-    else:
-        usual = of_the_rest(time_ns, place, mine)
-        by_step = of_the_rest(sums.astype(np.int64), calls.step[first], mine[first])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = time_ns * (by_step / sums)[in_step]
-    return np.where(np.isnan(usual), scaled, usual)
-
-
-def of_the_rest(own_ns: Int64, place: Int64, mine: Bool) -> Float64:
-    """The median at each place of those that are not among them; NaN where there is none."""
-    answer = np.full(own_ns.size, np.nan)
-    rest = np.flatnonzero(~mine)
-    rest = rest[np.lexsort((own_ns[rest], place[rest]))]
-    places, begins = np.unique(place[rest], return_index=True)
-    sizes = np.diff(np.append(begins, rest.size))
-    low, high = (own_ns[rest[begins + half]] for half in ((sizes - 1) // 2, sizes // 2))
-    if places.size:
-        at = np.minimum(np.searchsorted(places, place), places.size - 1)
-        answer = np.where(places[at] == place, ((low + high) / 2)[at], np.nan)
-    return answer
+    return run_graph(run).step_ends.replayed(lags)
 
 
 def _scaled(
@@ -254,12 +216,15 @@ def _scaled(
     lag_ns: Int64 | None,
     part: int | None = None,
 ) -> Int64:
-    """The segments of some calls take the time that is wanted, shared as it was."""
+    """The segments of some calls take the time that is wanted of these, shared as it was."""
     its = run_graph(run)
-    factor = np.where(which[:, None], factors(own_ns, wanted_ns), 1.0)
-    edges, column = own_edges(its)
+    factor = np.ones(own_ns.shape)
+    factor[which] = factors(own_ns[which], wanted_ns)
+    edges, column = its.own
+    mine = which[its.segment[edges]]
     if part is not None:
-        edges, column = edges[column == part], column[column == part]
+        mine &= column == part
+    edges, column = edges[mine], column[mine]
     lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
     lag[edges] = np.rint(lag[edges] * factor[its.segment[edges], column]).astype(np.int64)
     return lag

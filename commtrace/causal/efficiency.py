@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Float64, Int64
+from commtrace.causal.builder import HOSTS
 from commtrace.causal.edits import as_measured, even, step_ends, transferring
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import HOSTS, own_edges
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.run.group_dimensions import group_dimensions
@@ -76,8 +76,9 @@ def slowdown(run: Measures) -> pd.DataFrame:
         *({"by": "host", "host": str(host), "ranks": list(on)} for host, on in hosts),
         *({"by": "stage", "stage": stage, "ranks": its} for stage, its in enumerate(_stages(run))),
     ]
-    of = its.rank[its.graph.target]
-    uneven = (np.where(np.isin(of, one["ranks"]), lag, mean) for one in some)
+    edges = np.flatnonzero(lag != mean)
+    of = its.rank[its.graph.target[edges]]
+    uneven = (_replaced(mean, lag, edges[np.isin(of, one["ranks"])]) for one in some)
     codes = run.collectives["op"].cat.codes.to_numpy()[its.calls.row]
     ops = [(name, codes == code) for code, name in enumerate(run.collectives["op"].cat.categories)]
     ops = sorted((name, which) for name, which in ops if which.any())
@@ -128,6 +129,13 @@ def _run_ns(run: Measures, lags: Iterable[Int64]) -> list[int]:
     return [end - run_graph(run).begin_ns for end in ends]
 
 
+def _replaced(lag_ns: Int64, by_ns: Int64, edges: Int64) -> Int64:
+    """These lags, but those of some edges."""
+    lag: Int64 = lag_ns.copy()
+    lag[edges] = by_ns[edges]
+    return lag
+
+
 def _usual(run: Measures) -> Float64:
     """The median transfer of calls of each call's kind."""
     its = run_graph(run)
@@ -142,7 +150,7 @@ def _own_ns(run: Measures) -> list[int]:
     waits all the same.
     """
     its = run_graph(run)
-    edges, column = own_edges(its)
+    edges, column = its.own
     start, end = (
         np.clip(its.graph.time_ns[nodes[edges]], its.begin_ns, its.end_ns.max())
         for nodes in (its.graph.source, its.graph.target)

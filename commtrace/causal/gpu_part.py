@@ -14,8 +14,7 @@ from commtrace.causal.device_work import numbers, rank_columns, strings
 from commtrace.causal.moments import Moments
 from commtrace.causal.unrecorded import with_waits
 from commtrace.diagnosis import CannotLook
-from commtrace.matching import on_run_clock
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import Columns
 
 if TYPE_CHECKING:
@@ -55,9 +54,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     starts = explained(its, _SOON_NS)["start"]
     made.starts += sum(starts.values()) - starts["first"]
     made.explained += sum(starts.values()) - starts["first"] - starts["unexplained"]
-    time, _ = on_run_clock(
-        its.node_time_ns, np.full(its.node_time_ns.size, rank), matched(run).clock
-    )
+    time = on_run(run, rank, its.node_time_ns)
     nodes = made.nodes(time, np.full(time.size, rank))
     start, end = (_kernels(its, tables, kind) for kind in (_START, _END))
     kernel = _of_calls(run, made, tables, rows)
@@ -133,11 +130,10 @@ def _launched(
 ) -> Int64:
     """When what starts at a node was launched, as far as is known; of others their time."""
     at: Int64 = time.copy()
-    clock = matched(run).clock
     for number, table in enumerate(("kernels", "copies")):
         launch = numbers(tables[table], "launch_ns").copy()
         known = launch != NULL
-        launch[known] = on_run_clock(launch[known], np.full(int(known.sum()), rank), clock)[0]
+        launch[known] = on_run(run, rank, launch[known])
         nodes = np.flatnonzero((its.node_kind == _START) & (its.node_table == number))
         found = launch[its.node_row[nodes]]
         at[nodes] = np.where(found == NULL, time[nodes], found)
@@ -156,7 +152,7 @@ def _begin(
     first = np.setdiff1d(launches, its.edge_to)[:1]
     each = np.full(first.size, rank)
     lag = its.node_time_ns[first] - begins.min()
-    begin, _ = on_run_clock(its.node_time_ns[first] - lag, each, matched(run).clock)
+    begin = on_run(run, rank, its.node_time_ns[first] - lag)
     call = rows[np.argsort(made.calls.launch_ns[rows], kind="stable")][: first.size]
     made.edges(HOST, made.nodes(begin, each), nodes[first], lag, call)
 

@@ -11,6 +11,7 @@ from commtrace.causal.builder import HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.calls import Calls
 from commtrace.causal.joins import Gaps, joins
 from commtrace.matching import on_run_clock
+from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps
 
@@ -32,7 +33,8 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     waited = gap >= 0
     used, at_gap = np.unique(gap[waited], return_inverse=True)
     # What its thread waited for was done when that ran on, however late gloo notes it.
-    ended_ns = mine.end_ns.copy()
+    late = message_waits(run).noted_late[mine.row]
+    ended_ns = np.where(late, np.clip(mine.last_ns, mine.start_ns, mine.end_ns), mine.end_ns)
     woken_ns = np.maximum(gaps.end_ns[gap[waited]], mine.start_ns[waited])
     ended_ns[waited] = np.minimum(ended_ns[waited], woken_ns)
     resume_ns = gaps.start_ns[used].copy()
@@ -104,10 +106,9 @@ def _gaps(run: Measures, mine: Calls, place: Int64) -> Gaps:
     rank, thread = integers(table["rank"]), integers(table["thread"])
     start, duration = integers(table["start_ns"]), integers(table["duration_ns"])
     start, known = on_run_clock(start, rank, matched(run).clock)
-    of = dict(zip(zip(mine.rank.tolist(), mine.thread.tolist(), strict=True), place, strict=True))
-    keys = zip(rank.tolist(), thread.tolist(), strict=True)
-    at = np.asarray([of.get(key, -1) for key in keys], dtype=np.int64)
-    rows = known & (at >= 0)
+    # What both have gets the number that the calls', which come first, have by themselves.
+    at = codes(np.append(mine.rank, rank), np.append(mine.thread, thread))[place.size :]
+    rows = known & (at <= place.max())
     return Gaps.cut(at[rows], start[rows], (start + duration)[rows], place, mine.launch_ns)
 
 

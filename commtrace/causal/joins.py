@@ -18,7 +18,7 @@ from commtrace.causal.moments import Moments
 __all__ = ["Gaps", "Joins", "joins"]
 
 _LIKELY = 0.05  # of a gap where the end would lie by chance
-_SHORT_BEHIND = 12  # gaps between a wait and the noted end: what the thread ran meanwhile
+_SHORT_BEHIND = 200  # gaps between a wait and the noted end: what the thread ran meanwhile
 _WAKES = 0.05  # of a wait, until its thread has woken up
 _LATE_NS = 100_000  # what waking up takes at least, by the resolution of a scheduler
 
@@ -69,7 +69,8 @@ def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
     """Which gap each call was waited for in; ``place`` is the calls' thread as in ``gaps``.
 
     What blocks by itself waits where it was called: a call with ``async_op=False``, a send or
-    recv behind which nothing ran before it was done. Of the others the gap that its end lies
+    recv behind which nothing ran before it was done. Of a send or recv gloo notes the end when its
+    thread has waited for it: that is in the gap. Of the others the gap that its end lies
     in, or, as gloo notes an end late, one that ended shortly before but behind the last arrival,
     whichever is less likely by chance, if such gaps are no chance for calls of that kind.
     """
@@ -91,7 +92,8 @@ def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
     found = np.where(_others_wait(calls, gaps, found), -1, found)
     found = np.where(_usually_at_once(calls, place, gaps, found, own, at_call), own, found)
     gap = np.where(_vote(calls.kind, odds, found >= 0), found, -1)
-    return Joins(np.where(blocks, np.where(found >= 0, found, own), gap))
+    gap = np.where(blocks, np.where(found >= 0, found, own), gap)
+    return Joins(np.where(calls.is_p2p & (within >= 0), within, gap))
 
 
 def _usually_at_once(
@@ -126,16 +128,21 @@ def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:
 
 
 def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:
-    """The longest of the last few gaps before an end that ended behind the last arrival."""
+    """The longest of the last gaps before an end that ended behind the last arrival."""
     best = np.full(place.size, -1)
     longest = np.zeros(place.size, dtype=np.int64)
+    left = np.flatnonzero(last >= 0)
     for back in range(_SHORT_BEHIND):
-        gap = np.maximum(last - back, 0)
-        fits = (last >= back) & (gaps.place[gap] == place) & (gaps.end_ns[gap] > calls.last_ns)
-        fits &= (gaps.end_ns[gap] < calls.end_ns) & (gaps.start_ns[gap] >= calls.launch_ns)
-        length = np.where(fits, gaps.end_ns[gap] - gaps.start_ns[gap], 0)
-        better = length > longest
-        best, longest = np.where(better, gap, best), np.maximum(longest, length)
+        gap = last[left] - back
+        begins, ends = gaps.start_ns[gap], gaps.end_ns[gap]
+        fits = (gap >= 0) & (gaps.place[gap] == place[left]) & (ends > calls.last_ns[left])
+        fits &= begins >= calls.launch_ns[left]
+        left, gap = left[fits], gap[fits]  # of the others no earlier one does
+        if not left.size:
+            break
+        length = np.where(ends[fits] < calls.end_ns[left], (ends - begins)[fits], 0)
+        better = length > longest[left]
+        best[left[better]], longest[left[better]] = gap[better], length[better]
     return best
 
 

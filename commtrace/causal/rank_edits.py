@@ -10,8 +10,7 @@ from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.builder import COPY, HOST, JOIN, WAIT
 from commtrace.causal.graph import DROPPED
 from commtrace.causal.run_graph import RunGraph, run_graph
-from commtrace.matching import on_run_clock
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -28,7 +27,7 @@ def launching_within(
     its = run_graph(run)
     lag: Int64 = lag_ns.copy()
     edges = np.flatnonzero((its.graph.kind == HOST) & (its.rank[its.graph.target] == rank))
-    launches = np.isin(its.graph.time_ns[its.graph.target[edges]], _on_run(run, rank, launch_ns))
+    launches = np.isin(its.graph.time_ns[its.graph.target[edges]], on_run(run, rank, launch_ns))
     lag[edges[launches]] = np.minimum(lag[edges[launches]], most_ns)
     return lag
 
@@ -42,7 +41,7 @@ def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns:
     lag: Int64 = lag_ns.copy()
     joins = np.flatnonzero((its.graph.kind == JOIN) & (its.rank[its.graph.target] == rank))
     joins = joins[_of_hosts(its)[its.graph.target[joins]]]
-    done = np.sort(_on_run(run, rank, done_ns)) - _CLOCKS_NS
+    done = np.sort(on_run(run, rank, done_ns)) - _CLOCKS_NS
     resumed_ns = its.graph.time_ns[its.graph.target[joins]]
     last = np.searchsorted(done, resumed_ns, side="right") - 1
     lag[joins[(last >= 0) & (resumed_ns - done[last] <= soon_ns + _CLOCKS_NS)]] = DROPPED
@@ -63,7 +62,7 @@ def copying_within(
     copies &= its.rank == rank
     edges = np.flatnonzero(np.isin(its.graph.kind, (COPY, JOIN)))
     edges = edges[copies[its.graph.source[edges]]]
-    started_ns = _on_run(run, rank, start_ns)
+    started_ns = on_run(run, rank, start_ns)
     order = np.argsort(started_ns, kind="stable")
     begin = its.graph.time_ns[its.graph.source[edges]]
     at = np.minimum(np.searchsorted(started_ns[order], begin), order.size - 1)
@@ -78,7 +77,3 @@ def _of_hosts(its: RunGraph) -> Bool:
     of = np.zeros(its.graph.time_ns.size, dtype=np.bool_)
     of[its.graph.target[np.isin(its.graph.kind, (HOST, WAIT))]] = True
     return of
-
-
-def _on_run(run: Measures, rank: int, time_ns: Int64) -> Int64:
-    return on_run_clock(time_ns, np.full(time_ns.size, rank), matched(run).clock)[0]

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, integers, ranges
-from commtrace.causal.builder import MEET, TRANSFER, Builder
+from commtrace.arrays import NULL, Int32, Int64, integers, ranges
+from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, OWN, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
-from commtrace.causal.graph import Graph
+from commtrace.causal.graph import Graph, Latest
 from commtrace.causal.host_part import add_hosts
 from commtrace.diagnosis import CannotLook
-from commtrace.matching import on_run_clock
 from commtrace.measures import measure
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
@@ -54,8 +53,8 @@ class RunGraph:
     ends: tuple[Int64, ...]
     begin_ns: int
     over_ns: int
-    segment: Int64
-    operation: Int64
+    segment: Int32
+    operation: Int32
     explained: float
 
     @cached_property
@@ -63,6 +62,28 @@ class RunGraph:
         """When each step ended."""
         ends = [self.graph.time_ns[nodes].max() for nodes in self.ends]
         return np.maximum.accumulate(np.asarray(ends, dtype=np.int64))
+
+    @cached_property
+    def step_ends(self) -> Latest:
+        """What each step ends with: also the operations that were done within it.
+
+        Ranks that are steps ahead have operations within it that are not of it.
+        """
+        step = np.searchsorted(self.end_ns, self.graph.time_ns[self.ended])
+        step = np.maximum(step, np.searchsorted(self.steps, self.calls.step))
+        inside = step < len(self.ends)
+        sizes = [nodes.size for nodes in self.ends]
+        return Latest(
+            self.graph,
+            np.concatenate((*self.ends, self.ended[inside])),
+            np.concatenate((np.repeat(np.arange(len(sizes)), sizes), step[inside])),
+        )
+
+    @cached_property
+    def own(self) -> tuple[Int64, Int64]:
+        """The edges that are part of a segment, and which column of own work each is of."""
+        edges = np.flatnonzero(np.isin(self.graph.kind, OWN) & (self.segment >= 0))
+        return edges, np.where(self.graph.kind[edges] == HOST, HOSTS, DEVICES)
 
     @cached_property
     def call_of(self) -> Int64:
@@ -87,6 +108,10 @@ class RunGraph:
         """How long each step was: from the end of the one before to its own."""
         return np.diff(self.end_ns, prepend=self.begin_ns)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without what follows from the rest, which is made again faster than it is sent."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
 
 @measure
 def run_graph(run: Measures) -> RunGraph:
@@ -96,7 +121,8 @@ def run_graph(run: Measures) -> RunGraph:
     """
     every = calls(run)
     with_gpu = np.unique(every.rank[~every.on_cpu])
-    mine = every.taken(~(every.on_cpu & np.isin(every.rank, with_gpu)))
+    beside = every.on_cpu & np.isin(every.rank, with_gpu)
+    mine = every.taken(~beside) if beside.any() else every
     if (mine.on_cpu & (mine.thread == NULL)).any():
         raise CannotLook("needs the calls of the operations, which the trace lacks")
     if not mine.rank.size:
@@ -164,9 +190,9 @@ def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64,
     return order[ranges(begin[rows], size[rows])], np.repeat(rows, size[rows])
 
 
-def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> Int64:
+def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> Int32:
     """The code of the operation whose start or end an edge leads to, or comes from to a wait's."""
-    code = np.full(graph.time_ns.size, -1)
+    code = np.full(graph.time_ns.size, -1, dtype=np.int32)
     for nodes in (made.started, made.ended):
         code[nodes] = run.collectives["op"].cat.codes.to_numpy()[mine.row]
     return np.where(code[graph.target] >= 0, code[graph.target], code[graph.source])
@@ -196,6 +222,4 @@ def _begin(run: Measures, mine: Calls) -> int:
     if not len(steps):
         return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
     first = steps[steps["step"] == steps["step"].min()]
-    rank = integers(first["rank"])
-    start, _ = on_run_clock(integers(first["start_ns"]), rank, matched(run).clock)
-    return int(start.max())
+    return int(on_run(run, integers(first["rank"]), integers(first["start_ns"])).max())

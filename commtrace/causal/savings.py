@@ -10,8 +10,8 @@ import numpy as np
 
 from commtrace.arrays import Int64
 from commtrace.causal.culprits import culprits
-from commtrace.causal.edits import as_measured, saved, transferring_less
-from commtrace.causal.graph import replay
+from commtrace.causal.edits import as_measured, steps_at, transferring_less
+from commtrace.causal.graph import replayed
 from commtrace.causal.rank_edits import copying_within
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
@@ -68,8 +68,8 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
     except CannotLook as reason:
         return Saving(round(estimate_ns), why=str(reason))
     mended = _mended(run, min_step_share)
-    lags = (measured, edit(measured)), (mended, edit(mended))
-    (alone, steps), (on_top, _) = (_shorter(run, *pair) for pair in lags)
+    alone, steps = _shorter(run, measured, edit(measured))
+    on_top = alone if mended is measured else _shorter(run, mended, edit(mended))[0]
     return Saving(alone, on_top, int(np.median(its.step_ns - steps)))
 
 
@@ -86,9 +86,9 @@ def _shorter(run: Measures, before: Int64, after: Int64) -> tuple[int, Int64]:
 
     Its end may be that of a rank that nobody waits for.
     """
-    steps = saved(run, before, [after])[:, 0]
-    end = replay(run_graph(run).graph, np.stack((before, after), axis=1)).max(axis=0)
-    return max(int(steps.sum()), int(end[0] - end[1]), 0), steps
+    was, now = (replayed(run_graph(run).graph, lag) for lag in (before, after))
+    steps = steps_at(run, was) - steps_at(run, now)
+    return max(int(steps.sum()), int(was.max() - now.max()), 0), steps
 
 
 def _mended(run: Measures, min_step_share: float) -> Int64:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, codes, integers
-from commtrace.causal.builder import COPY, HOST, OWN
+from commtrace.arrays import NULL, Float64, Int64, integers, sorted_by
+from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.calls import Calls
-from commtrace.causal.run_graph import RunGraph, run_graph
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.usual import Usual
 from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
-from commtrace.matching import on_run_clock
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -32,8 +32,6 @@ __all__ = [
     "OwnWork",
     "busy",
     "idle_ns",
-    "others",
-    "own_edges",
     "own_intervals",
     "own_parts",
     "own_work",
@@ -46,11 +44,8 @@ LABELLED: dict[Cause, re.Pattern[str]] = {
     "loader": re.compile(r"enumerate\(DataLoader\)#"),
 }
 """What the traces' labels say that a host does, and how they begin."""
+_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
-
-
-HOSTS, DEVICES = range(2)
-"""The two columns of own work: that of host threads, and that of a device's streams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +56,14 @@ class OwnWork:
     of the other ranks' at the same place of the same step; where ranks call differently, its own
     times what the step's own work of a rank is to its own in the median; NaN where nobody is to
     compare with. ``mean_ns`` is the mean of all ranks there, its own included. ``place`` numbers
-    step and place.
+    step and place; ``parts`` are the two columns, to ask what is usual without some.
     """
 
     own_ns: Int64
     typical_ns: Float64
     mean_ns: Float64
     place: Int64
+    parts: tuple[Usual, Usual]
 
     @cached_property
     def excess_ns(self) -> Float64:
@@ -85,27 +81,23 @@ def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
     """The own work of a run's calls with these lags."""
     its = run_graph(run)
     calls = its.calls
-    own = np.zeros((calls.rank.size, 2), dtype=np.int64)
-    edges, column = own_edges(its)
-    np.add.at(own, (its.segment[edges], column), lag_ns[edges])
-    place = codes(calls.step, calls.place)
-    in_step = codes(calls.step, calls.rank)
-    first = np.unique(in_step, return_index=True)[1]
+    edges, column = its.own
+    sums = np.bincount(2 * its.segment[edges] + column, lag_ns[edges], 2 * calls.rank.size)
+    own = sums.astype(np.int64).reshape(-1, 2)
     typical, mean = np.empty(own.shape), np.empty(own.shape)
-    for part in (HOSTS, DEVICES):
-        mine = own[:, part].astype(np.float64)
-        usual, level = others(place, mine)
-        sums = np.bincount(in_step, weights=mine).astype(np.float64)
-        median, average = others(calls.step[first], sums)
+    parts = Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])
+    for at, part in enumerate(parts):
+        usual, level = part.at_place.others(), part.at_place.mean()[calls.in_place]
+        median, average = part.at_step.others(), part.at_step.mean()[part.at_step.group]
         alone = np.isnan(usual)
         with np.errstate(divide="ignore", invalid="ignore"):  # no own work is nothing times any
             to_median, to_mean = (
-                _as_later(calls.taken(first), ratio)[in_step]
-                for ratio in (median / sums, average / sums)
+                _as_later(calls.taken(calls.first), ratio)[calls.in_step]
+                for ratio in (median / part.in_step, average / part.in_step)
             )
-            typical[:, part] = np.where(alone, mine * to_median, usual)
-            mean[:, part] = np.where(alone, mine * to_mean, level)
-    return OwnWork(own, typical, mean, place)
+            typical[:, at] = np.where(alone, part.time_ns * to_median, usual)
+            mean[:, at] = np.where(alone, part.time_ns * to_mean, level)
+    return OwnWork(own, typical, mean, calls.in_place, parts)
 
 
 def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
@@ -123,17 +115,11 @@ def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
     return answer
 
 
-def own_edges(its: RunGraph) -> tuple[Int64, Int64]:
-    """The edges that are part of a segment, and which column of own work each is of."""
-    edges = np.flatnonzero(np.isin(its.graph.kind, OWN) & (its.segment >= 0))
-    return edges, np.where(its.graph.kind[edges] == HOST, HOSTS, DEVICES)
-
-
 @measure
 def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
-    edges, column = own_edges(its)
+    edges, column = its.own
     end = its.graph.time_ns[its.graph.target[edges]]
     start = end - its.graph.lag_ns[edges]
     rank = its.rank[its.graph.target[edges]]
@@ -147,8 +133,10 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     np.add.at(parts["copy"], segment[copies], (end - start)[copies])
     computes = on_device & ~copies
     np.add.at(parts["compute"], segment[computes], (end - start)[computes])
-    for one in np.unique(rank).tolist():
-        mine = (rank == one) & ~on_device
+    on_host = np.flatnonzero(~on_device)
+    on_host = on_host[sorted_by(rank[on_host])]
+    ranks, begins = np.unique(rank[on_host], return_index=True)
+    for one, mine in zip(ranks.tolist(), np.split(on_host, begins[1:]), strict=True):
         window = start[mine], end[mine]
         left = window[1] - window[0]
         for cause, when in own_intervals(run, one).items():
@@ -174,51 +162,40 @@ def idle_ns(run: Measures) -> Int64:
 def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     """When a rank did what, on the run's clock: no two at once."""
     found: dict[Cause, Intervals] = {}
-    steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].notna()]
-    labels = steps["label"].astype(str)
-    taken: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
-    for cause, pattern in LABELLED.items():
-        rows = steps[labels.str.match(pattern)]
-        begin = integers(rows["start_ns"])
-        its = subtract(
-            _on_run(run, rank, union(begin, begin + integers(rows["duration_ns"]))), taken
-        )
+    taken = _NEVER
+    for cause, ranges in _labelled(run).items():
+        its = subtract(_on_clock(run, rank, ranges.get(rank, _NEVER)), taken)
         found[cause], taken = its, _both(taken, its)
     return found | {"compute": subtract(busy(run, rank), taken)}
 
 
+@measure
+def _labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
+    """When each rank was under a label of each cause, on its own clock."""
+    labels = run.steps["label"].cat
+    names, code = [str(name) for name in labels.categories], labels.codes.to_numpy()
+    found: dict[Cause, dict[int, Intervals]] = {}
+    for cause, pattern in LABELLED.items():
+        alike = [at for at, name in enumerate(names) if pattern.match(name)]
+        ranges = run.steps[np.isin(code, alike)]
+        found[cause] = {}
+        for rank in ranges["rank"].unique().tolist():
+            rows = ranges[ranges["rank"] == rank]
+            begin = integers(rows["start_ns"])
+            found[cause][rank] = union(begin, begin + integers(rows["duration_ns"]))
+    return found
+
+
 def busy(run: Measures, rank: int) -> Intervals:
     """When a rank's host ran operators, on the run's clock."""
-    for device, did in device_work(run).items():
-        if device.rank == rank and device.device == "cpu" and did.compute is not None:
-            return _on_run(run, rank, did.compute)
-    return np.empty(0, np.int64), np.empty(0, np.int64)
+    its = device_work(run).get(Device(rank, "cpu"))
+    return _NEVER if its is None or its.compute is None else _on_clock(run, rank, its.compute)
 
 
-def _on_run(run: Measures, rank: int, when: Intervals) -> Intervals:
-    clock = matched(run).clock
-    ranks = np.full(when[0].size, rank)
-    return on_run_clock(when[0], ranks, clock)[0], on_run_clock(when[1], ranks, clock)[0]
+def _on_clock(run: Measures, rank: int, when: Intervals) -> Intervals:
+    start, end = np.split(on_run(run, rank, np.concatenate(when)), 2)
+    return start, end
 
 
 def _both(a: Intervals, b: Intervals) -> Intervals:
     return union(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))
-
-
-def others(group: Int64, value: Float64) -> tuple[Float64, Float64]:
-    """For each value the median of the others of its group, NaN if none; and the mean of all."""
-    order = np.lexsort((value, group))
-    ordered = value[order]
-    begins = np.flatnonzero(np.concatenate(([True], group[order][1:] != group[order][:-1])))
-    sizes = np.diff(np.append(begins, value.size))
-    begin, size = np.repeat(begins, sizes), np.repeat(sizes, sizes)
-    rank = np.arange(value.size) - begin
-    low, high = (size - 2) // 2, (size - 1) // 2  # of those that are left, in their order
-    safe = size > 1
-    a = ordered[np.where(safe, begin + low + (rank <= low), begin)]
-    b = ordered[np.where(safe, begin + high + (rank <= high), begin)]
-    median = np.where(safe, (a + b) / 2, np.nan)
-    mean = np.repeat(np.add.reduceat(ordered, begins) / sizes, sizes) if value.size else ordered
-    answer, average = np.empty_like(median), np.empty_like(median)
-    answer[order], average[order] = median, mean
-    return answer, average

@@ -15,9 +15,9 @@ import numpy as np
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
-from commtrace.causal.graph import longest_way, replay
+from commtrace.causal.graph import longest_way, replayed
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_edges, own_work, work_with
+from commtrace.causal.segments import own_work, work_with
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -99,6 +99,7 @@ class _Search:
         self, run: Measures, left: list[int], lag: Int64, least: float, kind: _Kind, way: Int64
     ) -> None:
         self.run, self.left, self.lag, self.least, self.kind = run, left, lag, least, kind
+        self.way = way
         nothing = np.zeros(kind.own_ns.shape)
         self.on_way = _at_most(run, lag, way, kind.own_ns, nothing)
         most = _at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
@@ -125,7 +126,7 @@ class _Search:
         sets = [tuple(sorted(nested[:size])) for size in sizes]
         sets += _known(self.run, self.left)
         sets = [its for its in dict.fromkeys(sets) if self.on_way[list(its)].sum() >= self.least]
-        shorter = self._saved(sets)
+        sets, shorter = self._tried(sets)
         fits = [at for at, ranks in enumerate(sets) if self._fits(ranks, shorter[:, at])]
         if not fits:
             return None
@@ -169,6 +170,20 @@ class _Search:
             else:
                 low = middle
         return found
+
+    def _tried(self, sets: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], Int64]:
+        """Those of the sets that take enough from the critical path, and what each step saves."""
+        tried = []
+
+        def lags() -> Iterator[Int64]:
+            for ranks in sets:
+                lag = self.kind.lags(ranks)
+                if (self.lag - lag)[self.way].sum() >= self.least:
+                    tried.append(ranks)
+                    yield lag
+
+        shorter = saved(self.run, self.lag, lags())
+        return tried, shorter
 
     def _saved(self, sets: list[tuple[int, ...]]) -> Int64:
         return saved(self.run, self.lag, (self.kind.lags(ranks) for ranks in sets))
@@ -223,11 +238,13 @@ def _surely(steps_ns: Int64) -> Float64:
 def _critical_edges(run: Measures, lag_ns: Int64) -> Int64:
     """The edges of ranks' own work on the critical path with these lags."""
     its = run_graph(run)
-    time = replay(its.graph, lag_ns[:, None])[:, 0]
+    time = replayed(its.graph, lag_ns)
     ended = its.ended[its.graph.time_ns[its.ended] <= its.end_ns[-1]]
     done = np.concatenate((its.ends[-1], ended))
     way = longest_way(its.graph, lag_ns, time, int(done[time[done].argmax()]))
-    return np.intersect1d(way, own_edges(its)[0])
+    own = np.zeros(its.segment.size, dtype=np.bool_)
+    own[its.own[0]] = True
+    return np.sort(way[own[way]])
 
 
 def _at_most(
@@ -235,7 +252,7 @@ def _at_most(
 ) -> Float64:
     """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
     its = run_graph(run)
-    edges, column = own_edges(its)
+    edges, column = its.own
     call = its.segment[way]
     factor = factors(own_ns, wanted_ns)[call, column[np.searchsorted(edges, way)]]
     size = int(its.calls.rank.max()) + 1

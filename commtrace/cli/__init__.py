@@ -26,10 +26,11 @@ from commtrace.cli.compare import CompareCommand, compare
 from commtrace.cli.opening import open_run
 from commtrace.cli.plotting import plot
 from commtrace.cli.recording import RecordCommand, record
+from commtrace.cli.report_options import Workers, format_of, format_option, output_option
 from commtrace.cli.rule_options import Ignore, Paths, Select, Thresholds, rule_names, rules_wanted
-from commtrace.cli.streams import WIDTH, fail, indented, look, progress, reading, say, tell, write
+from commtrace.cli.streams import WIDTH, fail, indented, look, reading, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
-from commtrace.reports import FORMATS, Look, format_named, format_of_file
+from commtrace.reports import FORMATS, Look
 from commtrace.viewer import SUFFIXES
 
 __all__ = ["app", "main"]
@@ -37,6 +38,7 @@ __all__ = ["app", "main"]
 _FINDINGS = 1
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
+_TIMELINES = f" {' and '.join(SUFFIXES)} are timelines for Perfetto."
 _COMPLETE = "_COMMTRACE_COMPLETE"  # set where a shell asks what could come next
 # The base of typer's usage errors, in whichever click it uses.
 _TyperError: Any = typer.BadParameter.__bases__[0]
@@ -45,10 +47,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich's help takes twice as long as everything else in --help
     pretty_exceptions_enable=False,
 )
-
-
-def _formats() -> list[str]:
-    return list(FORMATS)
 
 
 class ReplayFormat(str, Enum):
@@ -62,13 +60,6 @@ def _edits_in_words() -> str:
     """The edits, a line each, which click leaves as they are."""
     width = max(map(len, EDITS))
     return "\n".join(("\b", "Edits:", *(f"  {edit:{width}}  {its}" for edit, its in EDITS.items())))
-
-
-def _listed(name: str | None) -> str | None:
-    """The name of a format, if there is one of that name."""
-    if name is None or name in FORMATS:
-        return name
-    raise typer.BadParameter(f"{name!r} is none of {', '.join(FORMATS)}")
 
 
 def _version(wanted: bool) -> None:
@@ -137,25 +128,8 @@ def options(
 @app.command()
 def analyze(
     paths: Paths,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the report to this file, in its ending's format; default: print it. "
-            f"{' and '.join(SUFFIXES)} are timelines for Perfetto.",
-        ),
-    ] = None,
-    format: Annotated[  # noqa: A002 - the option's name
-        str | None,
-        typer.Option(
-            metavar=f"[{'|'.join(FORMATS)}]",
-            callback=_listed,
-            autocompletion=_formats,
-            help="The report's format; default: by the ending of --output, else text.",
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_option(_TIMELINES)] = None,
+    format: Annotated[str | None, format_option(FORMATS)] = None,  # noqa: A002 - the option's name
     operations: Annotated[
         bool,
         typer.Option(
@@ -165,12 +139,7 @@ def analyze(
     select: Select = None,
     ignore: Ignore = None,
     thresholds: Thresholds = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Processes that read files; default: one per CPU core."
-        ),
-    ] = None,
+    workers: Workers = None,
     no_cache: Annotated[
         bool,
         typer.Option(
@@ -192,7 +161,7 @@ def analyze(
 ) -> None:
     """Where time went, what communication cost, and what is wrong."""
     timeline = format is None and output is not None and output.name.endswith(SUFFIXES)
-    chosen = format or ("" if timeline else _format_of(output))
+    chosen = format or ("" if timeline else format_of(output, FORMATS, *SUFFIXES))
     if operations and chosen != "json":
         raise UsageError("--operations: only JSON lists them; choose --format json")
     from commtrace.engine.dask import on_dask
@@ -201,7 +170,15 @@ def analyze(
     rules = rules_wanted(select, ignore, thresholds)
     check_rules(**rules)
     with on_dask(scheduler) as executor, reading(ranks=scheduler is not None) as shown:
-        run = load(paths, workers=workers, executor=executor, cache=not no_cache, **shown)
+        progress, read_bytes = (shown, None) if executor else (None, shown)
+        run = load(
+            paths,
+            workers=workers,
+            progress=progress,
+            executor=executor,
+            cache=not no_cache,
+            read_bytes=read_bytes,
+        )
     analysis = run.analysis(**rules)
     if timeline and output is not None:
         from commtrace.viewer.timeline import write_timeline
@@ -209,9 +186,9 @@ def analyze(
         for line in write_timeline(analysis, output):
             tell(line)
     elif output is None:
-        say(format_named(chosen).render(analysis, look(operations=operations)))
+        say(FORMATS.named(chosen).render(analysis, look(operations=operations)))
     else:
-        render = format_named(chosen).render
+        render = FORMATS.named(chosen).render
         write(output, render(analysis, Look(WIDTH, operations=operations)))
     diagnosis = analysis.verdict.diagnosis
     if diagnosis.all_broke:
@@ -246,8 +223,8 @@ def whatif(
     from commtrace.reports.whatif import as_json, as_text
     from commtrace.run import load
 
-    with progress() as shown:
-        run = load(path, progress=shown)
+    with reading() as shown:
+        run = load(path, read_bytes=shown)
     replayed = run.replayed(edits or ())
     say(as_json(replayed) if format is ReplayFormat.json else as_text(replayed, look()))
 
@@ -295,12 +272,3 @@ def workloads() -> None:
 
 
 app.command("open")(open_run)
-
-
-def _format_of(output: Path | None) -> str:
-    if output is None:
-        return "text"
-    if (name := format_of_file(output)) is None:
-        known = ", ".join((*(format_named(one).SUFFIX for one in FORMATS), *SUFFIXES))
-        raise UsageError(f"{output}: end its name in one of {known}, or choose one with --format")
-    return name

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from commtrace.cli.streams import WIDTH, append, look, progress, say, write
+from commtrace.cli.report_options import Workers, format_of, format_option, output_option
+from commtrace.cli.streams import WIDTH, append, look, reading, say, write
 from commtrace.errors import UsageError
 from commtrace.reports import Look
-from commtrace.reports.comparison import FORMATS, format_named, format_of_file
+from commtrace.reports.comparison import FORMATS
 
 __all__ = ["CompareCommand", "compare"]
 
@@ -34,16 +35,6 @@ class CompareCommand(typer.core.TyperCommand):
         return super().parse_args(context, [_MARK if its == "--" else its for its in arguments])
 
 
-def _formats() -> list[str]:
-    return list(FORMATS)
-
-
-def _listed(name: str | None) -> str | None:
-    if name is None or name in FORMATS:
-        return name
-    raise typer.BadParameter(f"{name!r} is none of {', '.join(FORMATS)}")
-
-
 def compare(
     paths: Annotated[
         list[str],
@@ -53,24 +44,8 @@ def compare(
             "all before, `--`, and all after.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the report to this file, in its ending's format; default: print it.",
-        ),
-    ] = None,
-    format: Annotated[  # noqa: A002 - the option's name
-        str | None,
-        typer.Option(
-            metavar=f"[{'|'.join(FORMATS)}]",
-            callback=_listed,
-            autocompletion=_formats,
-            help="The report's format; default: by the ending of --output, else text.",
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_option()] = None,
+    format: Annotated[str | None, format_option(FORMATS)] = None,  # noqa: A002 - the option's name
     gate: Annotated[
         float | None,
         typer.Option(
@@ -80,12 +55,7 @@ def compare(
             "default: no gate.",
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Processes that read files; default: one per CPU core."
-        ),
-    ] = None,
+    workers: Workers = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -95,22 +65,24 @@ def compare(
 ) -> None:
     """Whether steps became slower, where, and whether that is real."""
     base, candidate = _sides(paths)
-    chosen = format or _format_of(output)
+    chosen = format or format_of(output, FORMATS)
     from commtrace.comparing.gate import Gate
     from commtrace.comparison import compare as compare_runs
 
     asked = Gate(gate, strict)
-    with progress() as shown:
-        its = compare_runs(base, candidate, same_pct=gate, workers=workers, progress=shown).compared
+    with reading() as shown:
+        its = compare_runs(
+            base, candidate, same_pct=gate, workers=workers, read_bytes=shown
+        ).compared
     if output is not None:
-        write(output, format_named(chosen).render(its, asked, Look(WIDTH)))
+        write(output, FORMATS.named(chosen).render(its, asked, Look(WIDTH)))
     elif chosen == "github" and (summary := os.environ.get(_SUMMARY)):
         from commtrace.reports.comparison import github, markdown
 
         append(Path(summary), markdown.render(its, asked))
         say(github.annotation(its, asked))
     else:
-        say(format_named(chosen).render(its, asked, look()))
+        say(FORMATS.named(chosen).render(its, asked, look()))
     if asked.failed(its) is not None:
         raise typer.Exit(_REGRESSION)
 
@@ -126,13 +98,3 @@ def _sides(paths: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     raise UsageError(
         "compare: needs a recording of each side: BASE CANDIDATE, or BASE… -- CANDIDATE…"
     )
-
-
-def _format_of(output: Path | None) -> str:
-    if output is None:
-        return "text"
-    if (name := format_of_file(output)) is None:
-        suffixes = (format_named(one).SUFFIX for one in FORMATS)
-        known = ", ".join(suffix for suffix in suffixes if suffix)
-        raise UsageError(f"{output}: end its name in one of {known}, or choose one with --format")
-    return name

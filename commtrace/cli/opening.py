@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from commtrace.cli.rule_options import Ignore, Paths, Select, Thresholds, rules_wanted
-from commtrace.cli.streams import progress, tell
+from commtrace.cli.streams import reading, tell
 from commtrace.errors import UsageError
 from commtrace.viewer import SUFFIXES
 
@@ -73,8 +73,8 @@ def open_run(
         check_offline()
     rules = rules_wanted(select, ignore, thresholds)
     check_rules(**rules)
-    with progress() as shown:
-        run = load(paths, progress=shown)
+    with reading() as shown:
+        run = load(paths, read_bytes=shown)
     analysis = run.analysis(**rules)
     for note in content.notes(analysis.notes):
         tell(note)

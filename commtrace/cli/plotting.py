@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from commtrace.cli.streams import progress, write
+from commtrace.cli.streams import reading, write
 from commtrace.errors import UsageError
 from commtrace.plots.image import SUFFIXES, image
 from commtrace.plots.of_run import NAMES
@@ -42,6 +42,6 @@ def plot(
         raise UsageError(f"{output}: end its name in one of {', '.join(SUFFIXES)}")
     from commtrace.run import load
 
-    with progress() as shown:
-        run = load(path, progress=shown)
+    with reading() as shown:
+        run = load(path, read_bytes=shown)
     write(output, image(run.plot, picture, suffix))

@@ -23,7 +23,6 @@ __all__ = [
     "fail",
     "indented",
     "look",
-    "progress",
     "reading",
     "say",
     "tell",
@@ -91,27 +90,13 @@ def look(**more: Any) -> Look:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[int, int], object] | None]:
-    """Shows on stderr how many files are read; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, files: bar.update(task, completed=done, total=files)
-
-
-@contextmanager
-def reading(ranks: bool = False) -> Iterator[dict[str, Callable[[int, int], object]]]:
-    """What ``load`` calls as it reads: the bytes read of all are shown, or the ``ranks``.
+def reading(ranks: bool = False) -> Iterator[Callable[[int, int], object] | None]:
+    """What ``load`` calls with the bytes read of all, or with the ``ranks``, to show them.
 
     With the time that is left; on stderr, and only on a terminal.
     """
     if not sys.stderr.isatty():
-        yield {}
+        yield None
         return
     from rich.console import Console
     from rich.progress import (
@@ -133,10 +118,7 @@ def reading(ranks: bool = False) -> Iterator[dict[str, Callable[[int, int], obje
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 
-        def shown(done: int, all_: int) -> None:
-            bar.update(task, completed=done, total=all_)
-
-        yield {"progress" if ranks else "read_bytes": shown}
+        yield lambda done, all_: bar.update(task, completed=done, total=all_)
 
 
 def indented(text: str) -> str:

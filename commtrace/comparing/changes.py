@@ -14,7 +14,7 @@ import numpy as np
 from commtrace.arrays import Float64
 from commtrace.comparing.estimates import Estimate, difference
 from commtrace.comparing.kinds import Operation
-from commtrace.comparing.published import as_others, noise
+from commtrace.comparing.published import as_others, of_part
 from commtrace.comparing.sample import Own, Shared
 from commtrace.comparing.sides import Side, in_turn
 
@@ -158,7 +158,7 @@ def _less_what_was_hidden(parts: list[_Part], unexplained: float) -> list[_Part]
 
 def _change(base: Side, candidate: Side, part: _Part, tests: int, step_ns: float) -> Change:
     times = part.times
-    usual = noise({part.what.kind: times.means}, base, candidate, _FLOOR * step_ns)
+    usual = of_part(part.what.kind, times.means, base, candidate, _FLOOR * step_ns)
     if part.others is not None:
         usual = as_others(usual, times.means, part.others)
     turn = in_turn(base, candidate)

@@ -14,11 +14,12 @@ from commtrace.comparing.differing import differing
 from commtrace.comparing.estimates import Estimate, difference
 from commtrace.comparing.findings import Findings, findings
 from commtrace.comparing.outlying import outlying
-from commtrace.comparing.published import noise
+from commtrace.comparing.published import of_step
 from commtrace.comparing.recorded import Recorded, recordings, started
 from commtrace.comparing.rows import of_change, of_operations, of_ranks, of_sizes, of_work
 from commtrace.comparing.sides import Side, in_turn
 from commtrace.comparing.tables import CHANGES, COUNTS, OUTLYING, RANKS, WORK
+from commtrace.comparing.typical import TypicalStep, typical_step
 from commtrace.diagnosis import Note
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Compared:
     """Two sides compared. ``changes`` and the other tables are those of ``tables``.
 
     ``why`` says why the verdict is no other. ``paths`` are the steps of both sides, aligned by
-    their number: a name, whether it counts, and its critical path by kind, in ns.
+    their number: a name, whether it counts, and its critical path by kind, in ns. ``typical`` is a
+    step of each side, None where one has none.
     """
 
     base: tuple[Summary, ...]
@@ -76,6 +78,7 @@ class Compared:
     findings: Findings
     notes: tuple[Note, ...]
     paths: tuple[tuple[str, bool, dict[str, int]], ...]
+    typical: tuple[TypicalStep | None, TypicalStep | None] = (None, None)
 
     @property
     def appeared(self) -> pd.DataFrame:
@@ -124,6 +127,7 @@ def compared(
         findings([one.diagnosis for one in base], [one.diagnosis for one in candidate]),
         differing(base, candidate, *of_sides),
         tuple(_paths(*of_sides)),
+        (typical_step(sides[0]), typical_step(sides[1])),
     )
 
 
@@ -134,7 +138,7 @@ def step_estimate(base: Side, candidate: Side) -> Estimate:
     return difference(
         [its.step_ns for its in base],
         [its.step_ns for its in candidate],
-        noise(times, base, candidate),
+        of_step(times, base, candidate),
         in_turn=in_turn(base, candidate),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from commtrace.comparing.kinds import kinds_of_rows
 from commtrace.comparing.recorded import Recorded
+from commtrace.comparing.shapes import shapes
 from commtrace.comparing.sides import Side
 from commtrace.diagnosis import Note
 from commtrace.units import clean, counted, numbered
@@ -29,6 +30,7 @@ def differing(
         *_waits((*of_base, *of_candidate)),
         *_foreign("base", of_base),
         *_foreign("candidate", of_candidate),
+        *_shapes((*base, *candidate)),
         *_lacking("base", of_base),
         *_lacking("candidate", of_candidate),
     )
@@ -66,7 +68,10 @@ def _operations(base: Sequence[Recorded], candidate: Sequence[Recorded]) -> Iter
         for side in (base, candidate)
     )
     if before and after and not before & after:
-        message = "no operation of one is in the other: it may be another program or model"
+        message = (
+            "no operation of one is in the other: it may be another program, another model, or "
+            "other buckets"
+        )
         yield Note("different-operations", message)
 
 
@@ -81,10 +86,17 @@ def _foreign(name: str, side: Side) -> Iterator[Note]:
     disturbed = [its.foreign for its in side if its.foreign >= _MANY]
     if disturbed:
         most = f"up to {100 * max(disturbed):.0f} % of the CPU cores"
-        of = f"{len(disturbed)} of {counted(len(side), 'recording')} of the {name}"
+        several = f"{len(disturbed)} of {counted(len(side), 'recording')}"
+        of = f"{several if len(side) > 1 else 'the recording'} of the {name}"
         yield Note(
             "foreign-load", f"other processes took {most} in {of}: record on a quiet machine"
         )
+
+
+def _shapes(every: Sequence[Recorded]) -> Iterator[Note]:
+    for why in dict.fromkeys(shapes(its.measures).unreadable for its in every):
+        if why is not None:
+            yield Note("unknown-shapes", f"kernels are compared by name, not by shape: {why}")
 
 
 def _lacking(name: str, side: Side) -> Iterator[Note]:

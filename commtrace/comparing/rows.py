@@ -9,9 +9,10 @@ import numpy as np
 
 from commtrace.comparing.changes import Change
 from commtrace.comparing.kinds import Operation, resized
+from commtrace.comparing.reshaped import comparable, reshaped
 from commtrace.comparing.sample import Own
 from commtrace.comparing.tables import RANKS
-from commtrace.comparing.work import counts, ranks, work_by_name
+from commtrace.comparing.work import Work, counts, ranks, work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -64,7 +65,7 @@ def _spoken(operation: Operation) -> str:
 
 def _kernel(change: Change, base: Steps, candidate: Steps) -> str | None:
     """The kernel or operator that most of a change in compute is in."""
-    before, after = (_by_name(side, change.ranks) for side in (base, candidate))
+    before, after = (_by_name(_work(side, change.ranks)) for side in (base, candidate))
     more = change.candidate_ns - change.base_ns
     sums = {
         name: (after.get(name, (0.0, 0.0))[1] - before.get(name, (0.0, 0.0))[1]) * more
@@ -96,8 +97,21 @@ def of_operations(base: Steps, candidate: Steps, sizes: Resized) -> list[dict[st
 
 def of_work(base: Steps, candidate: Steps) -> list[dict[str, Any]]:
     """The rows of WORK, largest change first."""
-    means = [_by_name(side, ()) for side in (base, candidate)]
-    return _largest_first([{"kernel": name, **pair} for name, pair in _both(*means)])
+    before, after = comparable(*(_work(side, ()) for side in (base, candidate)))
+    was = reshaped(before, after)
+    before = {was.get(its, its): pair for its, pair in before.items()}
+    base_shape = {now: its.shape for its, now in was.items()}
+    return _largest_first(
+        [
+            {
+                "kernel": its.name,
+                "shape": its.shape,
+                "base_shape": base_shape.get(its),
+                **pair,
+            }
+            for its, pair in _both(before, after)
+        ]
+    )
 
 
 def of_ranks(base: Steps, candidate: Steps) -> list[dict[str, Any]]:
@@ -117,18 +131,27 @@ def of_ranks(base: Steps, candidate: Steps) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_name(side: Steps, of: tuple[int, ...]) -> dict[str, _Pair]:
+def _work(side: Steps, of: tuple[int, ...]) -> dict[Work, _Pair]:
     """What some ranks run in a step, all if none are named: the mean rank's."""
     found = []
     for run, steps in side:
         mine = of or tuple(run.ranks["rank"].tolist())
-        sums: dict[str, _Pair] = {}
-        for (rank, name), (count, time) in work_by_name(run, steps).items():
+        sums: dict[Work, _Pair] = {}
+        for (rank, its), (count, time) in work(run, steps).items():
             if rank in mine:
-                so_far = sums.get(name, (0.0, 0.0))
-                sums[name] = so_far[0] + count / len(mine), so_far[1] + time / len(mine)
+                so_far = sums.get(its, (0.0, 0.0))
+                sums[its] = so_far[0] + count / len(mine), so_far[1] + time / len(mine)
         found.append(sums)
     return _means(found)
+
+
+def _by_name(its: Mapping[Work, _Pair]) -> dict[str, _Pair]:
+    """The same, whatever its shape."""
+    sums: dict[str, _Pair] = {}
+    for (name, _), (count, time) in its.items():
+        so_far = sums.get(name, (0.0, 0.0))
+        sums[name] = so_far[0] + count, so_far[1] + time
+    return sums
 
 
 def _means(side: Sequence[Mapping[Any, _Pair]]) -> dict[Any, _Pair]:

@@ -14,7 +14,7 @@ from commtrace.causal.builder import HOST, WAIT
 from commtrace.causal.critical_path import KIND_OF_EDGE, cut, path_pieces
 from commtrace.causal.edits import as_measured
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_edges, own_intervals
+from commtrace.causal.segments import own_intervals
 from commtrace.comparing.kinds import Operation, kinds_of_rows
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import covered
@@ -141,7 +141,7 @@ def _of_graph(run: Measures) -> Sample:
 def _all_own(run: Measures) -> _Pieces:
     """All that ranks did by themselves, on the critical path or not."""
     its = run_graph(run)
-    edges, _ = own_edges(its)
+    edges, _ = its.own
     end = its.graph.time_ns[its.graph.target[edges]]
     bounds = np.concatenate(([its.begin_ns], its.end_ns))
     start = np.maximum(end - its.graph.lag_ns[edges], bounds[0])
@@ -150,7 +150,9 @@ def _all_own(run: Measures) -> _Pieces:
     of, step, start, end = cut(start[inside], end[inside], bounds)
     of = edges[inside[of]]
     kind = its.graph.kind[of].astype(np.int64)
-    return _Pieces(its.rank[its.graph.target[of]], kind, its.segment[of], step, start, end)
+    return _Pieces(
+        its.rank[its.graph.target[of]], kind, its.segment[of].astype(np.int64), step, start, end
+    )
 
 
 def _own(run: Measures, pieces: _Pieces) -> Iterator[tuple[Own, int, Int64, Int64]]:

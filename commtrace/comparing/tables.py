@@ -92,9 +92,18 @@ RANKS = Table(
 
 WORK = Table(
     "compared_kernels",
-    "the kernels, or on a CPU the operators, of one name, in a step of the mean rank",
+    "the kernels, or on a CPU the operators, of one name and shape, in a step of the mean rank",
     (
         Column("kernel", "category", "The name that the trace has."),
+        Column(
+            "shape",
+            "category",
+            "The inputs' sizes as JSON, of a kernel those of the operator that launched it; null "
+            "where they were not recorded.",
+        ),
+        Column(
+            "base_shape", "category", "The shape in the base, where that is another; else null."
+        ),
         Column("base_count", "float64", "How many a step of the base has.", "events"),
         Column("candidate_count", "float64", "How many a step of the candidate has.", "events"),
         Column("base_ns", "int64", "How long they run in a step of the base.", "ns"),

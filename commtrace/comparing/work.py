@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,13 +11,14 @@ import pandas as pd
 from commtrace.arrays import NULL, integers
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.comparing.kinds import Operation, kinds_of_rows
+from commtrace.comparing.shapes import shapes
 from commtrace.measures import measure
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["counts", "ranks", "work_by_name"]
+__all__ = ["Work", "counts", "ranks", "work"]
 
 
 @measure
@@ -41,24 +42,35 @@ def counts(run: Measures, steps: tuple[int, ...]) -> Mapping[Operation, tuple[fl
     }
 
 
+class Work(NamedTuple):
+    """Kernels, or on a CPU operators, of one name and shape; None is a shape that is unknown."""
+
+    name: str
+    shape: str | None
+
+
 @measure
-def work_by_name(
-    run: Measures, steps: tuple[int, ...]
-) -> Mapping[tuple[int, str], tuple[float, float]]:
-    """How many kernels of each name a rank's step has, and how long; on a CPU operators."""
+def work(run: Measures, steps: tuple[int, ...]) -> Mapping[tuple[int, Work], tuple[float, float]]:
+    """How many kernels of each name and shape a rank's step has, and how long, in ns.
+
+    On a CPU operators. What runs first comes first.
+    """
     with_kernels = run.kernels["rank"].unique()
-    on_cpu = run.ops[~run.ops["rank"].isin(with_kernels)]
+    known = shapes(run)
+    on_cpu = ~run.ops["rank"].isin(with_kernels).to_numpy()
     return {
-        (int(rank), str(name)): (float(count), float(time))
-        for table in (run.kernels, on_cpu)
-        for (rank, name), count, time in _by_name(table, steps).itertuples()
+        (int(rank), Work(str(name), shape)): (float(count), float(time))
+        for table, its in ((run.kernels, known.kernels), (run.ops[on_cpu], known.ops[on_cpu]))
+        for (rank, name, shape), count, time in _by_name(table.assign(shape=its), steps)
     }
 
 
-def _by_name(table: pd.DataFrame, steps: tuple[int, ...]) -> pd.DataFrame:
+def _by_name(table: pd.DataFrame, steps: tuple[int, ...]) -> Iterator[Any]:
     mine = table[table["step"].isin(steps) & (table["kind"].astype(object) == "compute")]
-    each = mine.groupby(["rank", mine["name"].astype(object)])["duration_ns"]
-    return each.agg(["count", "sum"]) / max(len(steps), 1)
+    keys = ["rank", mine["name"].astype(object), mine["shape"].fillna("")]
+    each = mine.groupby(keys, sort=False)["duration_ns"].agg(["count", "sum"])
+    for (rank, name, shape), count, time in (each / max(len(steps), 1)).itertuples():
+        yield (rank, name, shape or None), count, time
 
 
 @measure

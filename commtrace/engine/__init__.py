@@ -16,7 +16,7 @@ from commtrace.engine.attempt import Lost, attempt
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["HERE", "Lost", "cores", "each"]
+__all__ = ["HERE", "Lost", "can_fork", "cores", "each"]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -28,6 +28,13 @@ HERE = 0
 def cores() -> int:
     """How many there are for this process."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """Whether this process can have others beside it."""
+    from commtrace.engine import pool
+
+    return pool.can_fork()
 
 
 def each(

@@ -15,10 +15,11 @@ from typing import Any
 
 from commtrace.engine.attempt import Lost, attempt
 
-__all__ = ["in_pool"]
+__all__ = ["can_fork", "in_pool"]
 
 
-def _can_fork() -> bool:
+def can_fork() -> bool:
+    """Whether this process can have others beside it."""
     # Elsewhere a new process would run the program's own script again.
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
@@ -35,7 +36,7 @@ def in_pool(
     They are forked before anything else, so that they hold nothing that is loaded later, and live
     until all is done. They print nothing, and do not outlive the loop over the results.
     """
-    if not _can_fork():
+    if not can_fork():
         yield from ((item, attempt(function, item)) for item in items)
         return
     pool = _Pool(function, refused)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Note
+from commtrace.matching.collective_arrays import rows_of
 from commtrace.matching.notes import unmatched
 from commtrace.matching.operations import MATCHES, matches_of
 from commtrace.matching.rank_clocks import CLOCK, SAME_HOST_ERROR_NS, clock, on_run_clock
@@ -37,6 +38,7 @@ class Matched:
 
 def match(run: Measures) -> Matched:
     """Match a run's operations across its ranks, and compare their clocks."""
-    matches = matches_of(run)
-    clocks = clock(run, matches)
-    return Matched(matches, clocks, unmatched(run, matches, clocks))
+    rows = rows_of(run)
+    matches = matches_of(rows)
+    clocks = clock(rows, matches)
+    return Matched(matches, clocks, unmatched(rows, matches, clocks))

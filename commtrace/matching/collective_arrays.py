@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from commtrace.arrays import NULL, Bool, Int64, codes, integers
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
-from commtrace.measures import measure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,8 +53,20 @@ class Rows:
     clock_of: dict[int, int]
     probes: dict[int, Probed]
 
+    @cached_property
+    def lowest(self) -> int | None:
+        """The lowest rank that has rows; None without any."""
+        return int(self.rank.min()) if self.rank.size else None
 
-@measure
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """First start and last end of any operation of the lowest rank that has some."""
+        if self.lowest is None:
+            return 0, 0
+        its = self.rank == self.lowest
+        return int(self.start[its].min()), int(self.end[its].max())
+
+
 def rows_of(run: Measures) -> Rows:
     """The arrays of a trace."""
     table = run.collectives

@@ -9,18 +9,16 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.diagnosis import Note
-from commtrace.matching.collective_arrays import Rows, rows_of
+from commtrace.matching.collective_arrays import Rows
 from commtrace.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.measures import Measures
-
 __all__ = ["unmatched"]
 
 
-def unmatched(run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Note, ...]:
+def unmatched(rows: Rows, matches: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Note, ...]:
     """What matching the ranks of a trace left open.
 
     ``unmatched-operations``: matched on one rank only, though others of the group were
@@ -30,7 +28,6 @@ def unmatched(run: Measures, matches: pd.DataFrame, clocks: pd.DataFrame) -> tup
     """
     if clocks["rank"].size < 2:
         return ()
-    rows = rows_of(run)
     present = matches["present"].to_numpy(np.int64)
     expected = rows.expected
     return (

@@ -16,7 +16,7 @@ import numpy as np
 from commtrace.arrays import NULL, Int64, codes, nth
 from commtrace.matching.assignment import ALIGNMENT, EVIDENCE, Found
 from commtrace.matching.clock_line import Line
-from commtrace.matching.collective_arrays import Rows, rows_of, split
+from commtrace.matching.collective_arrays import Rows, split
 from commtrace.matching.match_by_id import keyed
 from commtrace.matching.pairs import pair
 from commtrace.matching.rank_clocks import readings
@@ -25,8 +25,6 @@ from commtrace.table import Coded, Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from commtrace.measures import Measures
 
 __all__ = ["MATCHES", "matches_of"]
 
@@ -53,9 +51,8 @@ MATCHES = Table(
 )
 
 
-def matches_of(run: Measures) -> pd.DataFrame:
+def matches_of(rows: Rows) -> pd.DataFrame:
     """Number the operations of a trace across its ranks: MATCHES, aligned with collectives."""
-    rows = rows_of(run)
     found = keyed(rows)
     _align(rows, found)
     if rows.p2p.any():

@@ -10,7 +10,7 @@ is slower in one direction they end apart, every time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,14 +25,13 @@ from commtrace.matching.clock_line import (
     fit,
     level,
 )
-from commtrace.matching.collective_arrays import Rows, rows_of, split
+from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.ends import Ends, InCommon, by_clock, common, ends_of
 from commtrace.matching.probes import Probed
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from commtrace.measures import Measures
 
 __all__ = [
     "CLOCK",
@@ -110,16 +109,15 @@ class RankClock:
     provenance: str | None = None
 
 
-def clock(run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
+def clock(rows: Rows, matches: pd.DataFrame) -> pd.DataFrame:
     """Offset, drift and error of every rank's clock against the lowest rank's: CLOCK.
 
     Theil-Sen line through end-time differences of shared operations, or their median
     where the span is short or the operations few. Ranks of one host share a clock, and
     are believed unless causality contradicts it: every arrival <= every end.
     """
-    rows = rows_of(run)
     of_rank = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
-    reference = of_rank[int(rows.rank.min())].line if rows.rank.size else None
+    reference = None if rows.lowest is None else of_rank[rows.lowest].line
     start, end = _span(rows, Line(-reference.level_ns) if reference else SAME)
     return CLOCK.from_rows([_row(rank, one, start, end) for rank, one in of_rank.items()])
 
@@ -156,21 +154,25 @@ def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64
 
 def readings(rows: Rows, number: Int64) -> dict[int, RankClock]:
     """Each rank's clock, given each row's operation (-1 if unknown), by ascending rank."""
-    ends = _ends(rows, number)
+    ends = ends_of(rows, number)
     clock_of = _one_clock_each(rows, ends)
     lowest = _reference(rows, clock_of)
     known = {lowest: RankClock(lowest, SAME, drifts=True, provenance="host")}
-    shared = _by_clock(ends, clock_of)
+    shared = by_clock(ends, clock_of)
+    in_common, every = InCommon(shared), set(clock_of.values())
     # As few links between two clocks as can be, of many operations before those of few.
     for fewest in (LINE_OPERATIONS, 1):
         for near in (reached := list(known)):
-            for far in sorted(set(clock_of.values()) - known.keys()):
-                link = _link(rows, known[near], shared.get(near), shared.get(far), fewest)
-                if link is not None:
+            if len(known) == len(every):
+                break
+            for far in in_common.clocks(near, fewest):
+                if far not in known:
+                    link = _link(rows, known[near], shared[near], shared[far])
                     known[far] = _behind(known[near], link, far)
                     reached.append(far)
-    for far in set(clock_of.values()) - {lowest}:
-        bound = _probed(rows, clock_of, lowest, far)
+    best = _best_probes(rows, clock_of)
+    for far in every - {lowest}:
+        bound = _probed(rows, clock_of, best, lowest, far)
         known[far] = _believed(known.get(far, RankClock(far)), bound)
     return {
         rank: _same_host(known.get(one, RankClock(one)), lowest, rank)
@@ -184,28 +186,7 @@ def _reference(rows: Rows, clock_of: dict[int, int]) -> int:
     return min((clock_of[rank] for rank in tied), default=min(clock_of, default=0))
 
 
-class _End(NamedTuple):
-    """When operations, ascending, began and ended on a rank or clock."""
-
-    number: Int64
-    start: Int64
-    end: Int64
-    on_cpu: Bool
-
-
-def _ends(rows: Rows, number: Int64) -> dict[int, _End]:
-    """What each rank saw of the synchronising operations that it has in common with others."""
-    telling = np.flatnonzero(rows.synchronises & (number >= 0))
-    count = np.bincount(number[telling], minlength=1)
-    telling = telling[count[number[telling]] > 1]
-    telling = telling[np.lexsort((number[telling], rows.rank[telling]))]
-    return {
-        int(rows.rank[at[0]]): _End(number[at], rows.start[at], rows.end[at], rows.on_cpu[at])
-        for at in split(telling, rows.rank[telling])
-    }
-
-
-def _one_clock_each(rows: Rows, ends: dict[int, _End]) -> dict[int, int]:
+def _one_clock_each(rows: Rows, ends: dict[int, Ends]) -> dict[int, int]:
     """The lowest rank that has the same clock as each: of its host, and not contradicted."""
     hosts: dict[int, list[int]] = {}
     for rank, host in sorted(rows.clock_of.items()):
@@ -221,33 +202,13 @@ def _one_clock_each(rows: Rows, ends: dict[int, _End]) -> dict[int, int]:
     return clock_of
 
 
-def _contradict(a: _End | None, b: _End | None) -> bool:
+def _contradict(a: Ends | None, b: Ends | None) -> bool:
     """Whether one rank was done before the other came, so that they cannot share a clock."""
     if a is None or b is None or a is b:
         return False
-    in_a, in_b = _common(a, b)
+    in_a, in_b = common(a, b)
     impossible = (a.start[in_a] > b.end[in_b] + CLOSE_NS) | (b.start[in_b] > a.end[in_a] + CLOSE_NS)
     return bool(impossible.sum() > CONTRADICTED * in_a.size)
-
-
-def _by_clock(ends: dict[int, _End], clock_of: dict[int, int]) -> dict[int, _End]:
-    """When each clock saw operations end: the median over its ranks."""
-    members: dict[int, list[_End]] = {}
-    for rank, seen in ends.items():
-        members.setdefault(clock_of[rank], []).append(seen)
-    return {one: _middling(seen) for one, seen in members.items()}
-
-
-def _middling(seen: list[_End]) -> _End:
-    columns = (np.concatenate(column) for column in zip(*seen, strict=True))
-    number, start, end, on_cpu = columns
-    order = np.lexsort((end, number))
-    number, start, end, on_cpu = number[order], start[order], end[order], on_cpu[order]
-    first = np.flatnonzero(np.diff(number, prepend=-1))
-    size = np.diff(np.append(first, number.size))
-    low, high = end[first + (size - 1) // 2], end[first + size // 2]
-    starts, ends = np.maximum.reduceat(start, first), low + (high - low) // 2
-    return _End(number[first], starts, ends, on_cpu[first])
 
 
 def _span(rows: Rows, offset: Line = SAME) -> tuple[int, int]:
@@ -255,22 +216,14 @@ def _span(rows: Rows, offset: Line = SAME) -> tuple[int, int]:
 
     On a clock that is ``offset`` ahead of its.
     """
-    if rows.rank.size == 0:
-        return 0, 0
-    lowest, level_ns = rows.rank == rows.rank.min(), int(offset.level_ns)
-    return int(rows.start[lowest].min()) + level_ns, int(rows.end[lowest].max()) + level_ns
+    start, end = rows.span
+    return start + int(offset.level_ns), end + int(offset.level_ns)
 
 
-def _link(
-    rows: Rows, near: RankClock, a: _End | None, b: _End | None, fewest: int
-) -> RankClock | None:
-    """How far clock b is ahead of the near clock, a; None if they share fewer operations."""
-    if a is None or b is None:
-        return None
+def _link(rows: Rows, near: RankClock, a: Ends, b: Ends) -> RankClock:
+    """How far clock b is ahead of the near clock, a, with which it shares operations."""
     assert near.line is not None
-    in_a, in_b = _common(a, b)
-    if in_a.size < fewest:
-        return None
+    in_a, in_b = common(a, b)
     times = b.end[in_b]
     offsets = times - a.end[in_a]
     drifts = bool(times.size >= LINE_OPERATIONS and np.ptp(times) >= LINE_SPAN_NS)
@@ -285,7 +238,7 @@ def _link(
     return RankClock(0, line, drifts, error, int(times.size), "operations")
 
 
-def _causal(a: _End, b: _End, in_a: Int64, in_b: Int64, line: Line) -> float:
+def _causal(a: Ends, b: Ends, in_a: Int64, in_b: Int64, line: Line) -> float:
     """How far off an offset can be before an operation ends on one clock and begins on another.
 
     All that is known of work by CPUs: over a link that is slower in one direction their
@@ -295,12 +248,6 @@ def _causal(a: _End, b: _End, in_a: Int64, in_b: Int64, line: Line) -> float:
     most = (b.end[in_b] - a.start[in_a] - offset).min()
     least = (b.start[in_b] - a.end[in_a] - offset).max()
     return float(max(most, -least))
-
-
-def _common(a: _End, b: _End) -> tuple[Int64, Int64]:
-    """Where the operations that both saw are in each."""
-    _, in_a, in_b = np.intersect1d(a.number, b.number, assume_unique=True, return_indices=True)
-    return in_a, in_b
 
 
 def _error(times: Int64, rest: Int64, span: tuple[int, int], drifts: bool) -> float:
@@ -333,15 +280,22 @@ def _behind(near: RankClock, link: RankClock, far: int) -> RankClock:
     )
 
 
-def _probed(rows: Rows, clock_of: dict[int, int], near: int, far: int) -> RankClock | None:
-    """How far one clock is ahead of another by the recorder's readings; None without."""
+def _best_probes(rows: Rows, clock_of: dict[int, int]) -> dict[int, Probed]:
+    """The closest of the recorder's readings of each clock."""
     best: dict[int, Probed] = {}
     for rank, probe in sorted(rows.probes.items(), key=lambda one: one[1].error_ns):
         best.setdefault(clock_of.get(rank, rank), probe)
+    return best
+
+
+def _probed(
+    rows: Rows, clock_of: dict[int, int], best: dict[int, Probed], near: int, far: int
+) -> RankClock | None:
+    """How far one clock is ahead of another by the recorder's readings; None without."""
     if near not in best or far not in best:
         return None
     ours, theirs = best[near], best[far]
-    reference = best.get(clock_of[int(rows.rank.min())], ours) if rows.rank.size else ours
+    reference = ours if rows.lowest is None else best.get(clock_of[rows.lowest], ours)
     span = _span(rows, Line(-reference.line.level_ns))  # on rank 0's clock
     return RankClock(
         far,

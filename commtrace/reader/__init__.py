@@ -26,6 +26,7 @@ from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
+from commtrace.reader.remote import local
 from commtrace.reader.workers import Failure, read_each
 from commtrace.trace import RankTrace
 from commtrace.units import counted
@@ -49,6 +50,8 @@ def read(
 ) -> Measures:
     """Read the trace files that ``paths`` mean (see ``files.find``) as one recording.
 
+    Those of URLs, as of S3, are copied first (see ``remote.local``).
+
     Files are read in parallel processes, by default one per core, or on the ``executor``;
     ``progress`` is called with the files done and the files there are, ``read_bytes`` with
     their bytes on disk. What is ``cached`` is not read again. A file that cannot be read, or
@@ -58,7 +61,7 @@ def read(
     configuration cannot be used.
     """
     config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
-    files = find(paths)
+    files = find(local(paths))
     named = ranks_in_names(files)
     taken_for = {
         file: (named[file], "file-name") if file in named else (0, "assumed") for file in files
@@ -92,11 +95,11 @@ def read(
     parts = with_own_steps(parts)
     for part in parts:
         notes += part.notes
-    frames = {
-        table.name: table.frame(*(part.columns[table.name] for part in parts))
+    paused = pauses(parts)
+    frames = {  # what is in a table need not be in its parts, too
+        table.name: table.frame(*(part.columns.pop(table.name) for part in parts))
         for table in schema.TABLES
     }
-    paused = pauses(parts)
     frames = one_row_each(frames) if paused else frames
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
+from shutil import rmtree
+from time import time
 from typing import Any
 
 import msgspec
@@ -24,7 +26,7 @@ from commtrace.diagnosis import Note
 from commtrace.table import Coded, Columns
 from commtrace.trace import RankTrace
 
-__all__ = ["MOST_BYTES", "Cached", "clear", "entries", "folder", "get", "put", "trim"]
+__all__ = ["MOST_BYTES", "Cached", "clear", "copies", "entries", "folder", "get", "put", "trim"]
 
 MOST_BYTES = 2_000_000_000
 """How large the folder may become."""
@@ -34,6 +36,7 @@ _MAGIC = b"commtrace cache 1\n"
 _DIGEST = 32
 _ENDS = 1 << 16  # bytes of a file's head and tail
 _ALIGNED = 8
+_IN_USE_S = 3600.0
 
 
 class _Column(msgspec.Struct, array_like=True):
@@ -56,7 +59,7 @@ _head = msgspec.msgpack.Decoder(_Head)
 
 @dataclass(frozen=True)
 class Cached:
-    """An entry's file, size, and when it was last asked for."""
+    """An entry's file or folder, size, and when it was last asked for."""
 
     file: Path
     size: int
@@ -69,6 +72,11 @@ def folder() -> Path:
     if not Path(home).is_absolute():  # as its specification has it
         home = os.path.expanduser("~/.cache")  # noqa: PTH111 - Path's fails without a home
     return Path(home, "commtrace")
+
+
+def copies() -> Path:
+    """Where copies of remote files lie, a folder for those of each path."""
+    return folder() / "copies"
 
 
 def get(file: Path, otherwise: tuple[int, str]) -> RankTrace | None:
@@ -101,23 +109,36 @@ def put(part: RankTrace, otherwise: tuple[int, str]) -> None:
 def entries() -> list[Cached]:
     """All that is kept, what was not asked for longest first."""
     found = []
-    for file in folder().glob(f"*{_SUFFIX}"):
+    for file in (*folder().glob(f"*{_SUFFIX}"), *copies().glob("*")):
         with suppress(OSError):  # another process removed it
             its = file.stat()
-            found.append(Cached(file, its.st_size, its.st_mtime))
+            found.append(Cached(file, _size(file), its.st_mtime))
     return sorted(found, key=lambda entry: entry.used)
 
 
+def _size(entry: Path) -> int:
+    return sum(file.stat().st_size for file in (entry, *entry.rglob("*")) if file.is_file())
+
+
 def trim(most_bytes: int = MOST_BYTES) -> None:
-    """Remove what was not asked for longest, until the rest is small enough."""
+    """Remove what was not asked for longest, until the rest is small enough.
+
+    Copies that may be in use stay, unless nothing is to be left.
+    """
     kept = entries()
     over = sum(entry.size for entry in kept) - most_bytes
     for entry in kept:
         if over <= 0:
             break
+        is_copy = entry.file.parent == copies()
+        if is_copy and most_bytes and entry.used > time() - _IN_USE_S:
+            continue
         over -= entry.size
-        with suppress(OSError):
-            entry.file.unlink(missing_ok=True)
+        if is_copy:
+            rmtree(entry.file, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                entry.file.unlink(missing_ok=True)
 
 
 def clear() -> None:

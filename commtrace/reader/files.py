@@ -12,12 +12,14 @@ from pathlib import Path
 from commtrace.errors import TraceError
 from commtrace.reader.names import natural
 
-__all__ = ["NOT_TRACES", "find"]
+__all__ = ["NOT_TRACES", "SUFFIXES", "find"]
 
 NOT_TRACES = ("manifest.json", "expected.json")
 """What lies beside the traces of a recording."""
 
-_SUFFIXES = (".json", ".json.gz")
+SUFFIXES = (".json", ".json.gz")
+"""What the name of a trace in a folder ends in."""
+
 _ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z")
 _ZIP, _GZIP, _TAR, _TAR_AT = b"PK\x03\x04", b"\x1f\x8b", b"ustar", 257
 
@@ -117,4 +119,4 @@ def _refuse(error: OSError) -> None:
 
 
 def _is_candidate(file: Path) -> bool:
-    return file.name.endswith(_SUFFIXES) and file.name not in NOT_TRACES and file.is_file()
+    return file.name.endswith(SUFFIXES) and file.name not in NOT_TRACES and file.is_file()

@@ -16,6 +16,7 @@ from commtrace.reader import cache
 from commtrace.reader.build_tables import Identity, identify, tables
 from commtrace.reader.json.document import NotATraceError
 from commtrace.reader.json.scan import scan
+from commtrace.reader.json.shares import is_large
 from commtrace.trace import RankTrace
 
 if TYPE_CHECKING:
@@ -56,7 +57,12 @@ def read_each(
         yield from known.items()
     unknown = {file: otherwise for file, otherwise in files.items() if file not in known}
     where = executor or workers or _default(unknown)
-    items = [(file, otherwise, cached) for file, otherwise in unknown.items()]
+    processes = workers or cores()
+    if executor is None and len(unknown) == 1 and processes > 1 and is_large(*unknown):
+        where = HERE  # it is shared by processes of its own, which none of these can have
+    else:
+        processes = 1
+    items = [(file, otherwise, cached, processes) for file, otherwise in unknown.items()]
     refusals: list[OSError] = []
     for (file, *_), outcome in each(_read, items, where, _load_pandas, refusals.append):
         if isinstance(outcome, RankTrace):
@@ -83,19 +89,19 @@ def _load_pandas() -> None:
     importlib.import_module("pandas")  # this process will need it, the others do not
 
 
-def _read(item: tuple[Path, Identity, bool]) -> RankTrace | Failure:
-    file, otherwise, cached = item
+def _read(item: tuple[Path, Identity, bool, int]) -> RankTrace | Failure:
+    file, otherwise, cached, processes = item
     if cached and (found := cache.get(file, otherwise)):
         return found
-    outcome = _outcome(file, otherwise)
+    outcome = _outcome(file, otherwise, processes)
     if cached and isinstance(outcome, RankTrace):
         cache.put(outcome, otherwise)
     return outcome
 
 
-def _outcome(file: Path, otherwise: Identity) -> RankTrace | Failure:
+def _outcome(file: Path, otherwise: Identity, processes: int = 1) -> RankTrace | Failure:
     try:
-        found = scan(file)
+        found = scan(file, processes=processes)
         identity = identify(found, otherwise)
         made = tables(found, identity)
     except TraceError as error:

@@ -10,17 +10,12 @@ import pkgutil
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
 
-__all__ = ["FORMATS", "Format", "Look", "format_named", "format_of_file"]
-
-FORMATS = tuple(
-    sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "formats")]))
-)
-"""The names of all formats. Finding them imports none."""
+__all__ = ["FORMATS", "Format", "Formats", "Look"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,15 @@ class Look:
     operations: bool = False
 
 
-class Format(Protocol):
+class HasSuffix(Protocol):
+    """What the file of any format holds."""
+
+    @property
+    def SUFFIX(self) -> str | None:  # noqa: N802 - a constant of a module
+        """What the files that it writes end in; None if it is no file's."""
+
+
+class Format(HasSuffix, Protocol):
     """What a file in ``formats`` holds."""
 
     SUFFIX: str
@@ -44,11 +47,37 @@ class Format(Protocol):
         """The analysis, written down."""
 
 
-def format_named(name: str) -> Format:
-    """The format of a name, one of FORMATS."""
-    return cast("Format", import_module(f"{__name__}.formats.{name}"))
+F = TypeVar("F", bound=HasSuffix)
 
 
-def format_of_file(file: Path) -> str | None:
-    """The name of the format that the end of a file's name says; None if it says none."""
-    return next((n for n in FORMATS if file.name.endswith(format_named(n).SUFFIX)), None)
+@dataclass(frozen=True)
+class Formats(Generic[F]):
+    """The formats of one package: a file each, imported when it is asked for."""
+
+    package: str
+    names: tuple[str, ...]
+
+    def named(self, name: str) -> F:
+        """The format of a name, one of ``names``."""
+        return cast("F", import_module(f"{self.package}.{name}"))
+
+    def of_file(self, file: Path) -> str | None:
+        """The name of the format that the end of a file's name says; None if it says none."""
+        return next((name for name, its in self._endings() if file.name.endswith(its)), None)
+
+    def suffixes(self) -> tuple[str, ...]:
+        """What files of these formats end in."""
+        return tuple(its for _, its in self._endings())
+
+    def _endings(self) -> list[tuple[str, str]]:
+        endings = ((name, self.named(name).SUFFIX) for name in self.names)
+        return [(name, suffix) for name, suffix in endings if suffix]
+
+
+FORMATS: Formats[Format] = Formats(
+    f"{__name__}.formats",
+    tuple(
+        sorted(its.name for its in pkgutil.iter_modules([str(Path(__file__).parent / "formats")]))
+    ),
+)
+"""Those of an analysis."""

@@ -18,7 +18,7 @@ from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.metrics.run.waits import OPERATIONS
 from commtrace.table import Column, Table
 
-__all__ = ["Json", "columns", "document", "field", "list_of", "object_of", "rows_of", "typed"]
+__all__ = ["Json", "columns", "field", "list_of", "object_of", "rows_of", "typed"]
 
 Json = dict[str, Any]
 _NEVER_NULL = ("by", "device", "edit", "file", "kind", "label")
@@ -122,14 +122,3 @@ def object_of(properties: Json) -> Json:
 def rows_of(row: str, properties: Json) -> Json:
     """A table: a list of objects."""
     return list_of(row, object_of(properties))
-
-
-def document(command: str, properties: Json) -> Json:
-    """The schema of a command's whole output."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"commtrace {command} --format json",
-        "description": "Times are integer nanoseconds, sizes bytes, bandwidths GB/s of 1e9 "
-        "bytes; null is what is unknown. `unit` names the unit of each number.",
-        **object_of(properties),
-    }

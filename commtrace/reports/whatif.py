@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from commtrace import __version__
 from commtrace.analysis import Summary
 from commtrace.causal.critical_path import CRITICAL_PATH, path_with
 from commtrace.causal.edit_names import EDITS
@@ -17,7 +15,8 @@ from commtrace.causal.whatif import EDITED, Edited, WhatIf
 from commtrace.reports import Look
 from commtrace.reports.content import critical_path, what_ran
 from commtrace.reports.content.tables import Section, more
-from commtrace.reports.json_schema import Json, columns, document, field, rows_of, typed
+from commtrace.reports.json_document import document, one_object
+from commtrace.reports.json_schema import Json, columns, field, rows_of, typed
 from commtrace.reports.page import page, say, table, title, written
 from commtrace.table import rows
 from commtrace.units import NOTHING, clean, duration, ms, numbered, percent
@@ -74,8 +73,6 @@ def as_json(replayed: Replayed) -> str:
     """One JSON object, as ``schema`` describes it."""
     answer, run = replayed.whatif, replayed.measures
     found = {
-        "schema_version": SCHEMA_VERSION,
-        "commtrace_version": __version__,
         "run": {key: value for key, value in asdict(replayed.run).items() if key != "name"},
         "run_ns": answer.run_ns,
         "step_ns": answer.step_ns,
@@ -84,19 +81,15 @@ def as_json(replayed: Replayed) -> str:
         "slowdown": rows(slowdown(run)),
         "efficiency": rows(efficiency(run)),
     }
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+    return one_object(SCHEMA_VERSION, found)
 
 
 def schema() -> Json:
     """The JSON Schema of what ``as_json`` returns; ``whatif.schema.json`` holds it as text."""
     return document(
         "whatif",
+        SCHEMA_VERSION,
         {
-            "schema_version": {
-                "const": SCHEMA_VERSION,
-                "description": "Raised when a field changes its meaning or goes away.",
-            },
-            "commtrace_version": field("string", "The version that made this."),
             "run": {"description": "What ran.", **typed(Summary, "name")},
             "run_ns": field("integer", "How long the run's steps took in all, as measured.", "ns"),
             "step_ns": field("integer", "The median step, as measured.", "ns"),

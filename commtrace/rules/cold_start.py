@@ -96,7 +96,7 @@ class ColdStart(Rule):
     def _finding(
         self, run: Measures, cold: pd.DataFrame, later: pd.DataFrame, usual: float, gain: Saving
     ) -> Finding:
-        op = str(cold["op"].iloc[0])
+        op = cold["op"].iloc[0] if cold["op"].notna().all() else "operation"
         time = float(cold["time_ns"].median())
         what = "group" if cold["peer"].isna().all() else "pair"
         groups = f"a {what}" if len(cold) == 1 else f"{len(cold)} {what}s"

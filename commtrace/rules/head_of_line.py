@@ -38,11 +38,13 @@ class HeadOfLine(Rule):
     What it detects
         Operations that were launched, and whose inputs were computed, while another operation of
         other bytes, and of another group or kind, ran on the same stream (gloo: the same thread),
-        and that started as soon as it was done. At least ``min_operations`` of them; replayed with
-        each of them before what it queued behind, which then takes longer by its time, the run is
-        shorter by at least ``min_step_share`` of the steps' time; by no more than the time in which
-        they queued and the device computed nothing, nor than the compute that follows before the
-        host calls the next operation, since only that could run beside what was in front.
+        and that started as soon as it was done. Also of its group and kind, if the host waited for
+        the one at once (``async_op=False``) and went on with the other under way. At least
+        ``min_operations`` of them; replayed with each of them before what it queued behind, which
+        then takes longer by its time, the run is shorter by at least ``min_step_share`` of the
+        steps' time; by no more than the time in which they queued and the device computed nothing,
+        nor than the compute (gloo: whatever the host does) that follows before the host calls the
+        next operation, since only that could run beside what was in front.
 
     Why it costs time
         A stream runs one thing after the other, whether or not the second needs the first:
@@ -53,14 +55,14 @@ class HeadOfLine(Rule):
 
     Blind spots
         Inputs are taken to be ready when all compute that was launched before is done. An operation
-        of the same bytes, or of the same group and kind, is taken to be in its place on purpose:
-        the second half of a decomposition needs the first. So is a barrier. Several that are stuck
-        behind one another each count the same compute.
+        of the same bytes, or of the same group and kind with both awaited alike, is taken to be in
+        its place on purpose: the second half of a decomposition needs the first. So is a barrier.
+        Several that are stuck behind one another each count the same compute.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    min_operations: int = 10
+    min_operations: int = 3
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
@@ -91,11 +93,13 @@ class HeadOfLine(Rule):
         share = share_pct(cost, run)
         wait = "waits" if len(stuck) == 1 else "wait"
         same = "" if first["group"] == first["blocker_group"] else " of another group"
+        on_cpu = first["device"] == "cpu"
+        queue, what = ("thread of gloo", "the host") if on_cpu else ("stream", "compute")
         return self.finding(
             (stuck["ready_ns"], stuck["start_ns"]),
             summary=(
                 f"{counted(len(stuck), first['op'])} ready to start {wait} {ms(queued)} each "
-                f"behind {first['blocker']}{same} on the same stream: {ms(cost)} that compute "
+                f"behind {first['blocker']}{same} on the same {queue}: {ms(cost)} that {what} "
                 "could fill"
             ),
             ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
@@ -119,7 +123,7 @@ class HeadOfLine(Rule):
             ),
             ruled_out=(
                 "inputs: the compute launched before it was done",
-                "intended order: operations of the same kind and group are not compared",
+                "intended order: of one kind and group only what is awaited at once is compared",
             ),
             advice=_advice(str(first["op"]), str(first["blocker"])),
         )
@@ -168,6 +172,7 @@ def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
     calls = calls.sort_values(["rank", "device", "stream", "start_ns"], kind="stable")
     calls = calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
     before = calls.groupby(["rank", "device", "stream"], observed=True).shift()
+    urgent = (calls["asynchronous"].eq(0) & before["asynchronous"].eq(1)).fillna(value=False)
     calls = calls.assign(
         blocker=before["op"],
         blocker_group=before["group"],
@@ -180,8 +185,11 @@ def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
     other_bytes = (calls["size_bytes"] != before["size_bytes"]).fillna(value=False)
     other_kind = op != calls["blocker"].astype(object)
     waited = calls["ready_ns"] < before["end_ns"]
-    at_once = (calls["start_ns"] - before["end_ns"]).between(0, _AT_ONCE_NS)
-    return calls[has_op & other_bytes & (other_kind | other_group) & waited & at_once]
+    idle_ns = calls["start_ns"] - before["end_ns"]
+    # A free thread of gloo takes what its group called next, however late it wakes.
+    at_once = (idle_ns <= _AT_ONCE_NS) | (calls["device"] == "cpu")
+    unrelated = has_op & other_bytes & (other_kind | other_group | urgent)
+    return calls[unrelated & waited & at_once & (idle_ns >= 0)]
 
 
 def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:
@@ -194,7 +202,8 @@ def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:
     if compute is None:
         return 0
     waits = start - ready - covered(ready, start, compute)
-    behind = covered(end, np.maximum(_next_call_ns(end, rank, run), end), compute)
+    until = np.maximum(_next_call_ns(end, rank, run), end)
+    behind = until - end if device == "cpu" else covered(end, until, compute)
     # Threads may be stuck at the same time: that time is saved once.
     at_most = total(subtract(union(ready, start), compute))
     return min(int(np.minimum(waits, behind).sum()), at_most)

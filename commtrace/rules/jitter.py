@@ -11,7 +11,8 @@ import numpy as np
 from commtrace.causal.chance import above_zero
 from commtrace.causal.culprits import evened
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import LABELLED, others, own_parts, own_work
+from commtrace.causal.segments import LABELLED, own_parts
+from commtrace.causal.usual import Grouped
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._culprit import ADVICE
@@ -122,9 +123,8 @@ def _advice(run: Measures) -> str:
 
 def _cause(run: Measures) -> Cause | None:
     """What most of the work beyond the ranks' mean at each place is, if it is labelled."""
-    place, more = own_work(run).place, {}
+    place, more = run_graph(run).calls.in_place, {}
     for cause, time in own_parts(run).items():
-        mean = others(place, time.astype(np.float64))[1]
-        more[cause] = float(np.maximum(time - mean, 0).sum())
+        more[cause] = float(np.maximum(time - Grouped(place, time).mean()[place], 0).sum())
     most = max(more, key=lambda cause: more[cause])
     return most if most in LABELLED and more[most] > sum(more.values()) / 2 else None

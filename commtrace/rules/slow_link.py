@@ -1,40 +1,48 @@
-"""One way between two ranks is slower than all others."""
+"""One way between two ranks or hosts is slower than all others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import pandas as pd
+
+from commtrace.arrays import integers
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.metrics.run.bandwidth import served, streams
+from commtrace.metrics.run.bandwidth import streams
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.link_times import ENDS, between_two, link_times
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
-ENDS = ["sender", "receiver"]
+_STEADY = 0.75  # of the median: what a link limits is never much faster
+_NEARLY = 0.5  # of the slowest pair's excess: a pair that is slow, too
+_WAITED = 0.25  # the same where only waits are known, which hide one another
+
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class SlowLink(Rule):
-    """Transfers between two particular ranks take longer than the same between any others.
+    """Transfers between two particular ranks or hosts take longer than the same between any others.
 
     What it detects
         Transfers between two ranks (sends, or operations of groups of two) are compared with the
         median of their own kind and size, within machines and across them separately. One pair with
         ``min_count`` transfers takes more than ``min_ratio`` times as long as the others, its first
         quartile above their third, no other pair half as slow; and it is worth ``min_step_share``
-        of the step.
+        of the step. Between machines also all pairs of two hosts, or all that one host sends or
+        receives. Of gloo's messages only the wait for them is known: it has to be as long for
+        nearly every exchange, as cores that are shared would not make it, and four times another
+        pair's.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -45,8 +53,9 @@ class SlowLink(Rule):
 
     Blind spots
         Groups of more than two ranks do not show their edges, as NCCL chooses the rings. A
-        slow rank or host is slow on all its edges and is no slow link; where an end has no
-        other edge in the trace, the two cannot be separated, and the finding says so.
+        slow rank is slow on all its edges and is no slow link; where an end has no
+        other edge in the trace, or all edges of a host are slow, the two cannot be separated, and
+        the finding says so. Of two hosts alone nobody can tell what their link should give.
     """
 
     explains: ClassVar[tuple[str, ...]] = (
@@ -60,57 +69,68 @@ class SlowLink(Rule):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """At most one finding: the pair that stands out."""
+        """At most one finding: the pair, or the hosts, that stand out."""
         several_ranks(run)
-        known = _between_two(run)
-        count = known.groupby(ENDS)["relative"].transform("size")
+        known = link_times(run)
+        count = known.groupby(ENDS)["count"].transform("sum")
         known = known[count >= self.min_count]
-        level = known.groupby(ENDS)["relative"].median().sort_values()
+        level = known.groupby(ENDS)["relative"].median()
         if len(level) < 3:
             have = f"of ranks with {counted(self.min_count, 'transfer')} or more"
             raise too_few(len(level), "pair", 3, have)
-        sender, receiver = level.index[-1]
-        here = known["sender"].eq(sender) & known["receiver"].eq(receiver)
-        back = known["sender"].eq(receiver) & known["receiver"].eq(sender)
-        slow, rest = known[here], known[~(here | back)]
-        ratio = float(slow["relative"].median() / rest["relative"].median())
-        others = rest.groupby(ENDS)["relative"].median() / rest["relative"].median()
-        less = slow["transfer_ns"] * (1 - 1 / ratio)
-        separate = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
-        if ratio < self.min_ratio or not separate or others.max() > 1 + (ratio - 1) / 2:
+        nearly = _WAITED if known["on_cpu"].all() else _NEARLY
+        link = _standing_out(level, nearly, run)
+        if link is None:
             return
-        estimate = wall_ns(slow["last_end_ns"], less)
-        gain = of_transfers(run, slow, less, estimate, self.min_step_share)
+        pairs = pd.MultiIndex.from_frame(known[ENDS])
+        here = pairs.isin(link.slow)
+        slow, rest = known[here], known[~(here | pairs.isin([pair[::-1] for pair in link.slow]))]
+        ratio = float(slow["relative"].median() / rest["relative"].median())
+        separate = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
+        if ratio < self.min_ratio or not separate or not _steady(slow):
+            return
+        transfers = between_two(run)
+        transfers = transfers[pd.MultiIndex.from_frame(transfers[ENDS]).isin(link.slow)]
+        less = transfers["transfer_ns"] * (1 - 1 / ratio)
+        estimate = wall_ns(transfers["last_end_ns"], less)
+        gain = of_transfers(run, transfers, less, estimate, self.min_step_share)
         if worth_reporting(gain.cost_ns, run, self.min_step_share):
-            touching = [bool((rest[ENDS] == end).any(axis=None)) for end in (sender, receiver)]
-            yield self._finding(slow, rest, ratio, gain, all(touching), run)
+            yield self._finding(link, transfers, slow, rest, gain, run)
 
     def _finding(
         self,
+        link: _Link,
+        transfers: pd.DataFrame,
         slow: pd.DataFrame,
         rest: pd.DataFrame,
-        ratio: float,
         gain: Saving,
-        separable: bool,
         run: Measures,
     ) -> Finding:
-        sender, receiver = (int(slow[end].iloc[0]) for end in ENDS)
-        way = "→" if slow["op"].isin(POINT_TO_POINT).all() else "–"
-        ends = f"rank {sender} {way} rank {receiver}"
+        ratio = float(slow["relative"].median() / rest["relative"].median())
         slow_gb_s, rest_gb_s = (float(some["busbw_gb_s"].median()) for some in (slow, rest))
-        others = rest[ENDS].drop_duplicates()
+        way = "→" if transfers["op"].isin(POINT_TO_POINT).all() else "–"
+        ends = link.ends.replace("→", way)
+        count = rest[ENDS].drop_duplicates().shape[0]
+        others = "the other pair" if count == 1 else f"the other {count} pairs"
+        touching = [any(end in row for row in rest[ENDS].to_numpy()) for end in link.slow[0]]
+        separable = link.separable and all(touching)
+        waits = bool(slow["on_cpu"].all())
+        took = "keep their receivers waiting" if waits else "take"
+        times = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
+        op = str(transfers["op"].mode().iloc[0])
         return self.finding(
-            slow,
+            transfers,
             summary=(
-                f"{len(slow)} transfers {ends} take {ratio:.2f} times as long as the same between "
-                f"{'the other pair' if len(others) == 1 else f'the other {len(others)} pairs'}"
-                + ("" if separable else "; link or rank, the trace does not show which")
+                f"{len(transfers)} transfers {ends} {took} {times} times as long as the same "
+                f"between {others}"
+                + ("" if separable else f"; link or {link.unit}, the trace does not show which")
             ),
-            ranks=tuple(sorted((sender, receiver))),
-            streams=streams(slow, run),
+            ranks=link.ranks,
+            streams=streams(transfers, run),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
+            place=f"in the {op} {ends}" if waits else None,
             evidence=(
                 Evidence("time against the other pairs", ratio, "x", self.min_ratio),
                 Evidence(f"bandwidth {ends}", slow_gb_s, "GB/s"),
@@ -120,9 +140,10 @@ class SlowLink(Rule):
             ruled_out=(
                 "sizes and late ranks: transfers of one kind are compared, without waiting",
                 *(("a slow rank: both are as fast as others elsewhere",) if separable else ()),
+                *(("shared cores: nearly every exchange takes as long",) if waits else ()),
             ),
             advice=(
-                f"check cable, port and slot between the ranks {sender} and {receiver}, or "
+                f"check cable, port and slot between {link.between}, or "
                 "order the ranks so that another pair uses this link"
             ),
             confidence="medium" if separable else "low",
@@ -139,23 +160,64 @@ class SlowLink(Rule):
         return _ring({1: 200.0, 2: 200.0})
 
 
-def _between_two(run: Measures) -> pd.DataFrame:
-    """Transfers between two ranks, with their ends and their time against their kind's."""
-    known = served(run)
-    known = known[known["exact"] & (known["present"] == 2)]
-    rows = (
-        matched(run)
-        .waits[["operation", "rank"]]
-        .assign(receives=(run.collectives["op"] == "recv").to_numpy())
-    )
-    rows = rows[rows["operation"].isin(known["operation"])].sort_values(["receives", "rank"])
-    ends = rows.groupby("operation")["rank"].agg(["first", "last"]).loc[known["operation"]]
-    known = known.assign(sender=ends["first"].to_numpy(), receiver=ends["last"].to_numpy())
-    hosts = run.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
-    same = known["sender"].map(hosts).eq(known["receiver"].map(hosts))
-    kind = [known["op"], known["dtype"], known["size_bytes"], same]
-    times = known.groupby(kind, observed=True, dropna=False)["transfer_ns"]
-    return known.assign(relative=known["transfer_ns"] / times.transform("median"))
+@dataclass(frozen=True)
+class _Link:
+    """What is slow: pairs of ranks, the first of which is the slowest; whom to name, in words."""
+
+    slow: tuple[Pair, ...]
+    ranks: tuple[int, ...]
+    ends: str
+    between: str
+    unit: str = "rank"
+    separable: bool = True
+
+
+def _standing_out(level: pd.Series[float], nearly: float, run: Measures) -> _Link | None:
+    """The slowest pair, or hosts, with no other pair nearly as slow."""
+    pairs: list[Pair] = [(int(a), int(b)) for a, b in level.sort_values(ascending=False).index]
+    sender, receiver = first = pairs[0]
+    rest = level[[pair not in (first, first[::-1]) for pair in level.index]]
+    if rest.empty:
+        return None
+    usual = float(rest.median())
+    ratio = float(level[first]) / usual
+    half = [pair for pair in pairs if float(level[pair]) > usual * (1 + (ratio - 1) * nearly)]
+    if set(half) <= {first, first[::-1]}:
+        ranks = f"the ranks {sender} and {receiver}"
+        return _Link((first,), tuple(sorted(first)), f"rank {sender} → rank {receiver}", ranks)
+    hosts = dict(zip(integers(run.ranks["rank"]).tolist(), run.ranks["host"], strict=True))
+    return _of_hosts(pairs, tuple(half), hosts)
+
+
+def _of_hosts(
+    pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, object]
+) -> _Link | None:
+    """The hosts all of whose pairs, and no others, are slow."""
+    across = [pair for pair in pairs if host[pair[0]] != host[pair[1]]]
+    if not set(slow) <= set(across) or len(across) - len(slow) < 2:
+        return None
+    way = [(host[a], host[b]) for a, b in slow]
+    sender, receiver = way[0]
+    ranks = tuple(sorted({rank for pair in slow for rank in pair}))
+    of_link = {p for p in across if (host[p[0]], host[p[1]]) == (sender, receiver)}
+    if set(slow) == of_link:
+        ends = f"host {sender} → host {receiver}"
+        return _Link(slow, ranks, ends, f"the hosts {sender} and {receiver}", "host")
+    for name in (sender, receiver):
+        sends = {pair for pair in across if host[pair[0]] == name}
+        receives = {pair for pair in across if host[pair[1]] == name}
+        for its, verb in ((sends, "from"), (receives, "to"), (sends | receives, "from and to")):
+            if set(slow) == its:
+                mine = tuple(rank for rank in ranks if host[rank] == name)
+                between = f"host {name} and the others"
+                return _Link(slow, mine, f"{verb} host {name}", between, "host", separable=False)
+    return None
+
+
+def _steady(slow: pd.DataFrame) -> bool:
+    """Whether waits for messages are never much shorter than usual; times of transfers may be."""
+    waits = slow[slow["on_cpu"]].groupby(ENDS)["relative"]
+    return bool((waits.quantile(0.1) >= _STEADY * waits.median()).all())
 
 
 def _ring(took_us: dict[int, float]) -> Measures:

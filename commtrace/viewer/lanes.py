@@ -43,11 +43,15 @@ class Lanes:
         return node - len(self._open)
 
     def _update(self, lane: int) -> None:
-        node = len(self._open) + lane
-        self._room[node] = self._open[lane][-1] if self._open[lane] else math.inf
+        room, node = self._room, len(self._open) + lane
+        room[node] = self._open[lane][-1] if self._open[lane] else math.inf
         while node > 1:
+            one, other = room[node], room[node ^ 1]
             node //= 2
-            self._room[node] = max(self._room[2 * node], self._room[2 * node + 1])
+            most = one if one > other else other
+            if room[node] == most:
+                return
+            room[node] = most
 
     def _double(self) -> None:
         count = len(self._open)

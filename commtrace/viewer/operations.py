@@ -11,13 +11,13 @@ import pandas as pd
 from commtrace.arrays import integers
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.waits import matched
 from commtrace.table import rows
 from commtrace.units import cut, numbered
-from commtrace.viewer.rank_rows import places_of_rank
 from commtrace.viewer.slices import Slice, Timeline, apart, draw
 
 if TYPE_CHECKING:

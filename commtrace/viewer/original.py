@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from commtrace.arrays import Int64
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.reader.json import BROKEN
-from commtrace.viewer.clock import on_run
 from commtrace.viewer.original_events import Id, Rank, Shown, identifier, read_rank
 from commtrace.viewer.slices import Slice, Timeline, Value, draw, nested
 
@@ -136,9 +136,4 @@ def _arguments(event: Shown) -> dict[str, Value]:
         return {"args": bytes(event.args).decode("utf-8", "replace")}
     if not isinstance(args, dict):
         return {} if args is None else {"args": str(args)}
-    return {
-        name: value
-        if value is None or isinstance(value, int | float | str)
-        else msgspec.json.encode(value).decode()
-        for name, value in args.items()
-    }
+    return args

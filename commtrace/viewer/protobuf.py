@@ -22,6 +22,8 @@ TIME_BYTES = 9
 @lru_cache(maxsize=1 << 16)
 def varint(value: int) -> bytes:
     """A number of 64 bits, in sevens, the lowest first; what is negative is its complement."""
+    if 0 <= value <= 0x7F:
+        return bytes((value,))
     value &= (1 << 64) - 1
     made = bytearray()
     while value > 0x7F:

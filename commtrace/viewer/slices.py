@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from commtrace.viewer.lanes import Lanes
 
 __all__ = ["ROOT", "Slice", "Timeline", "Value", "apart", "draw", "nested"]
 
-Value = int | float | str | bool | None
+Value = int | float | str | bool | list[Any] | dict[str, Any] | None
+"""What an argument can be, as JSON has it."""
 
 ROOT = 0
 _NOTHING: Mapping[str, Value] = MappingProxyType({})
@@ -82,8 +83,20 @@ def apart(start: Int64, end: Int64) -> Int64:
 
 def nested(start: Int64, end: Int64) -> Int64:
     """The lane of each interval, by start and the longest first, so that all nest in a lane."""
-    if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
+    if _nest(start, end):
         return np.zeros(start.size, dtype=np.int64)
     lanes = Lanes()
     placed: Iterable[int] = map(lanes.place, start.tolist(), end.tolist())
     return np.fromiter(placed, np.int64, start.size)
+
+
+def _nest(start: Int64, end: Int64) -> bool:
+    """Whether one lane will do."""
+    open_: list[int] = []
+    for since, until in zip(start.tolist(), end.tolist(), strict=True):
+        while open_ and open_[-1] <= since:
+            open_.pop()
+        if open_ and open_[-1] < until:
+            return False
+        open_.append(until)
+    return True

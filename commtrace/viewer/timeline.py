@@ -12,11 +12,11 @@ from isal import igzip
 
 from commtrace.diagnosis import CannotLook
 from commtrace.errors import UsageError
+from commtrace.metrics.run.run_clock import own_clocks
 from commtrace.metrics.run.span import run_span
 from commtrace.units import counted, numbered
 from commtrace.viewer import SUFFIXES
 from commtrace.viewer.chrome_file import ChromeFile
-from commtrace.viewer.clock import own_clocks
 from commtrace.viewer.counters import draw_counters
 from commtrace.viewer.findings import draw_critical_path, draw_findings
 from commtrace.viewer.operations import draw_operations, draw_waited_for, undrawn_arrows

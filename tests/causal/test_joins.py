@@ -86,6 +86,21 @@ def test_what_is_usually_waited_for_at_once_is_so_where_its_end_is_noted_in_a_la
     assert found(its, gaps(*there)) == [there.index(wait) for wait in waits]
 
 
+def test_much_may_have_run_between_a_wait_and_a_late_note() -> None:
+    starts = np.arange(6) * 10_000
+    its = called(*((at, at + (5_890 if at == 20_000 else 5_010)) for at in starts))
+    waits = [(at + 1_000, at + 5_000) for at in starts]
+    ran = [(25_010 + 15 * i, 25_018 + 15 * i) for i in range(60)]
+    spans = sorted([*waits, *ran])
+    assert found(its, gaps(*spans)) == [spans.index(wait) for wait in waits]
+
+
+def test_a_message_is_noted_when_its_thread_has_waited() -> None:
+    starts = np.arange(6) * 10_000
+    its = called(*((at, at + 300) for at in starts), op="send")
+    assert found(its, gaps(*((at + 100, at + 9_000) for at in starts))) == [0, 1, 2, 3, 4, 5]
+
+
 def test_nothing_is_waited_for_without_gaps() -> None:
     assert found(called((0, 100)), gaps()) == [-1]
 

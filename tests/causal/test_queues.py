@@ -12,7 +12,9 @@ MS = 1_000_000
 STEPS, STEP_US = 10, 20_000
 
 
-def queued(*, work_us: float) -> Measures:
+def queued(
+    *, work_us: float, op: str = "all_gather", asynchronous: int = 0, sleeps: bool = False
+) -> Measures:
     """In each step 5 ms of a large all_reduce that only the step's end awaits; a gather behind."""
     run = Tiny(2, backend="gloo")
     for step in range(STEPS):
@@ -26,9 +28,13 @@ def queued(*, work_us: float) -> Measures:
 
             call("all_reduce", at + 100, at + 150, at + 5_150, size=1 << 24, asynchronous=1)
             run.op(rank, at + 200, 50)
-            call("all_gather", at + 300, at + 5_160, at + 5_360, size=1 << 10, asynchronous=0)
+            behind = {"size": 1 << 10, "asynchronous": asynchronous}
+            call(op, at + 300, at + 5_160, at + 5_360, **behind)
             run.gap(rank, at + 300, 5_070)
-            run.op(rank, at + 5_370, work_us)
+            if sleeps:
+                run.op(rank, at + 5_370, 10)
+            else:
+                run.op(rank, at + 5_370, work_us)
             run.op(rank, at + 5_380 + work_us, STEP_US - work_us - 5_400)
     return run.trace()
 
@@ -40,3 +46,16 @@ def test_what_goes_first_saves_what_it_queued() -> None:
     assert its.replayed_step_ns == pytest.approx((20 - 4.81) * MS, rel=0.02)
     assert its.place == "before the all_gather"
     assert not any("estimated" in one.name for one in its.evidence)
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_of_one_kind_who_is_awaited_at_once_is_stuck_behind_who_is_not(sleeps: bool) -> None:
+    run = queued(work_us=12_000, op="all_reduce", sleeps=sleeps)
+    (its,) = diagnose(run, select=["head-of-line"]).findings
+    assert "20 all_reduces ready to start wait" in its.summary
+    assert its.cost_ns == pytest.approx(STEPS * 4.81 * MS, rel=0.02)
+
+
+def test_of_one_kind_who_is_awaited_alike_is_in_its_place() -> None:
+    run = queued(work_us=12_000, op="all_reduce", asynchronous=1)
+    assert not diagnose(run, select=["head-of-line"]).findings

@@ -57,6 +57,13 @@ def test_a_rank_that_computes_longer_is_named_and_the_rows_add_up(make: Make) ->
     assert abs(its.rest_ns) < 0.1e6
 
 
+def test_all_ranks_slower_alike_may_be_the_machine_and_one_alone_is_not(make: Make) -> None:
+    base = make(noisy(10_000, 10_000))
+    all_ranks = compare(base, make(noisy(14_000, 14_000)))
+    assert all_ranks.verdict == "inconclusive", "one recording a side"
+    assert compare(base, make(noisy(10_000, 14_000))).verdict == "slower"
+
+
 def test_what_is_hidden_behind_another_rank_is_no_part_of_the_change(make: Make) -> None:
     its = compare(make(noisy(10_000, 4_000)), make(noisy(10_000, 8_000)))
     assert its.verdict == "inconclusive", "one recording of each cannot rule out 5 %"

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from commtrace.matching import match, on_run_clock
 from commtrace.matching.clock_line import Line
-from commtrace.matching.notes import unmatched
-from commtrace.matching.operations import matches_of
-from commtrace.matching.rank_clocks import clock, on_run_clock
 from commtrace.measures import Measures
 from commtrace.table import rows
 from commtrace.trace_tables import PROBES
@@ -47,7 +45,7 @@ def run(make: Make, hosts: list[str | None], ahead_ms: list[float], **call: Any)
 
 
 def clocks(trace: Measures) -> list[dict[str, Any]]:
-    return rows(clock(trace, matches_of(trace)))
+    return rows(match(trace).clock)
 
 
 def test_a_rank_without_operations_takes_no_clock_away(make_trace: Make) -> None:
@@ -67,7 +65,7 @@ def test_an_offset_is_what_to_subtract(make_trace: Make) -> None:
     assert 0 < second["error_ns"] < third["error_ns"] < 20_000
     assert (first["at_ns"], third["at_ns"]) == (50 * MS, 55 * MS)
     assert third["drift_ppm"] is None
-    times, known = on_run_clock(np.array([5 * MS]), np.array([2]), clock(trace, matches_of(trace)))
+    times, known = on_run_clock(np.array([5 * MS]), np.array([2]), match(trace).clock)
     assert times.tolist() == [0]
     assert known.all()
 
@@ -95,9 +93,9 @@ def test_ranks_of_one_host_that_contradict_a_shared_clock(make_trace: Make) -> N
     trace = run(make_trace, ["a", "a", "a"], [0, 0, 5])
     assert [row["clock"] for row in clocks(trace)] == [0, 0, 2]
     assert [row["offset_ns"] for row in clocks(trace)] == [0, 0, 5 * MS]
-    matches = matches_of(trace)
-    assert (matches["present"] == 3).all()
-    (note,) = unmatched(trace, matches, clock(trace, matches))
+    found = match(trace)
+    assert (found.matches["present"] == 3).all()
+    (note,) = found.notes
     assert (note.code, note.rank) == ("clock-disagrees", 2)
 
 
@@ -260,7 +258,7 @@ def test_a_probe_too_short_for_a_drift_is_off_by_no_more_than_it_says(
         *((1, shown[1](at), HOUR + at * 40e-6, 0.01) for at in (0, span)),
     ]
     trace = probes(trace, *readings)
-    offsets = clock(trace, matches_of(trace))
+    offsets = match(trace).clock
     times = np.array([0, round(shown[1](100) * MS)])
     on_clock, _ = on_run_clock(times, np.arange(2), offsets)
     assert abs(on_clock[1] - 100 * MS) <= offsets["error_ns"].iloc[1]
@@ -271,7 +269,7 @@ def test_a_clock_through_another_that_drifts(make_trace: Make, offset: int) -> N
     """Rank 1's is 20 ppm faster than the others and shows another hour."""
     shown = (lambda t: t, lambda t: offset + t * (1 + 20e-6), lambda t: t)
     trace = reduced(make_trace, shown, [(0, 1), (1, 2)], every_ms=1_000)
-    offsets = clock(trace, matches_of(trace))
+    offsets = match(trace).clock
     times = np.array([round(shown[r](30_000) * MS) for r in range(3)])
     on_clock, _ = on_run_clock(times, np.arange(3), offsets)
     assert on_clock == pytest.approx(np.full(3, 30_000 * MS), abs=2_000)

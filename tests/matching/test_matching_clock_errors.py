@@ -9,6 +9,7 @@ import pytest
 
 from commtrace.matching.clock_line import LINE_OPERATIONS, Line, fit
 from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.ends import Ends, InCommon
 from commtrace.matching.probes import Probed, _through
 from commtrace.matching.rank_clocks import (
     END_ERROR_NS,
@@ -17,7 +18,6 @@ from commtrace.matching.rank_clocks import (
     _believed,
     _causal,
     _contradict,
-    _End,
     _link,
     _probed,
     _row,
@@ -26,10 +26,10 @@ from commtrace.matching.rank_clocks import (
 S = 1_000_000_000
 
 
-def ends(*spans: tuple[int, int], first: int = 0) -> _End:
+def ends(*spans: tuple[int, int], first: int = 0) -> Ends:
     start, end = np.asarray(spans, dtype=np.int64).T
     number = first + np.arange(start.size)
-    return _End(number, start, end, np.zeros(start.size, dtype=np.bool_))
+    return Ends(number, start, end, np.zeros(start.size, dtype=np.bool_))
 
 
 def rows_from(start: int, end: int, **more: Any) -> Rows:
@@ -53,6 +53,22 @@ def test_one_clock_is_denied_beyond_10_us(late_ns: int, impossible: bool) -> Non
     assert _contradict(a, b) == _contradict(b, a) == impossible
 
 
+@pytest.mark.parametrize(
+    ("near", "fewest", "found"),
+    [(0, 1, [0, 5]), (5, 1, [0, 5, 7]), (5, 2, [0, 5]), (5, 4, []), (8, 1, [8]), (9, 1, [])],
+)
+def test_clocks_are_compared_that_saw_the_same(near: int, fewest: int, found: list[int]) -> None:
+    """Clocks 0 and 5 share two operations, 5 and 7 one; 8 has one alone, 9 none."""
+    many = [(0, 1)] * 3
+    seen = {
+        7: ends((0, 1), first=3),
+        0: ends(*many[:2], first=1),
+        5: ends(*many, first=1),
+        8: ends((0, 1), first=9),
+    }
+    assert InCommon(seen).clocks(near, fewest) == found
+
+
 @pytest.mark.parametrize(("wrong", "denied"), [(1, False), (2, True)])
 def test_one_operation_in_ten_denies_no_clock(wrong: int, denied: bool) -> None:
     a = ends(*[(0, 1_000)] * 10)
@@ -66,9 +82,7 @@ def linked(offsets_ns: list[int], every_ns: int = 1_000, took_ns: int = 70_000) 
     spans = [(end - took_ns // (i + 1), end) for i, end in enumerate(over)]
     a = ends(*spans)
     b = ends(*((s + d, e + d) for (s, e), d in zip(spans, offsets_ns, strict=True)))
-    link = _link(rows_from(0, over[-1]), RankClock(0, Line(0.0)), a, b, 1)
-    assert link is not None
-    return link
+    return _link(rows_from(0, over[-1]), RankClock(0, Line(0.0)), a, b)
 
 
 def test_few_operations_doubt_by_three_times_the_farthest() -> None:
@@ -142,7 +156,7 @@ def test_between_two_probes_both_drifts_have_to_be_known(ours: bool, theirs: boo
         0: Probed(Line(30.0), ours, 100.0, -S, S),
         1: Probed(Line(70.0), theirs, 200.0, -S, S),
     }
-    found = _probed(rows_from(0, 1_000, probes=probes), {0: 0, 1: 1}, 0, 1)
+    found = _probed(rows_from(0, 1_000, probes=probes), {0: 0, 1: 1}, probes, 0, 1)
     assert found is not None
     assert (found.drifts, found.line) == (False, Line(40.0))
     assert found.error_ns == 100 + 200 + END_ERROR_NS

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.matching.operations import matches_of
-from commtrace.matching.rank_clocks import clock
+from commtrace.matching import match
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched, unmatched
 
@@ -167,7 +166,7 @@ def test_numbers_that_only_some_rows_have(generate: Generate) -> None:
     rows = run.trace.collectives
     lost = run.truth["place"] < 100 + 40 * run.truth["rank"]
     trace = replace(run.trace, collectives=rows.assign(seq=rows["seq"].mask(lost)))
-    found = matches_of(trace)
+    found = match(trace).matches
     mixed, split, _ = mixed_and_split(run.truth, found["operation"])
     assert (mixed, split) == (0, 0)
     assert set(found["matched_by"].dropna()) == {"sequence", "alignment"}
@@ -179,9 +178,9 @@ def test_unrelated_runs_are_not_aligned(generate: Generate) -> None:
         rank=1, start_ns=theirs.trace.collectives["start_ns"] + 10**12
     )
     both = _joined(ours.trace, shifted)
-    found = matches_of(both)
+    found = match(both).matches
     assert found["matched_by"].isna().all()
-    assert clock(both, found)["offset_ns"].isna().tolist() == [False, True]
+    assert match(both).clock["offset_ns"].isna().tolist() == [False, True]
 
 
 def _joined(trace: Measures, rows: Any) -> Measures:

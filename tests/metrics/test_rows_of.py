@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,12 @@ import pandas as pd
 import pytest
 
 from commtrace.measures import Measures
-from commtrace.metrics.rank.rows_of import rows_of_device, rows_of_others, rows_of_rank
+from commtrace.metrics.rank.rows_of import (
+    places_of_rank,
+    rows_of_device,
+    rows_of_others,
+    rows_of_rank,
+)
 from commtrace.metrics.rank.timelines import timelines
 from commtrace.rules.host_sync import _RECOVERED_NS, _idle_after
 from commtrace.synthetic import Tiny
@@ -42,6 +48,36 @@ def test_rows(run: Measures, table: str, rank: int) -> None:
     pd.testing.assert_frame_equal(found, frame[of_rank & on_device])
     others = rows_of_others(run, table, rank, "cuda:1")
     pd.testing.assert_frame_equal(others, frame[of_rank & ~on_device])
+
+
+def test_ranks_behind_one_another_need_no_list_of_rows(run: Measures) -> None:
+    kernels = run.kernels.sort_values("rank", kind="stable", ignore_index=True)
+    in_order = replace(run, kernels=kernels)
+    for rank in (0, 1, 2):
+        assert isinstance(places_of_rank(in_order, "kernels", rank), slice)
+        found = rows_of_rank(in_order, "kernels", rank)
+        pd.testing.assert_frame_equal(found, kernels[kernels["rank"] == rank])
+
+
+def test_a_table_without_rows_has_none_of_any_rank() -> None:
+    assert rows_of_rank(Tiny(ranks=1).trace(), "copies", 0).empty
+
+
+def test_timelines_are_of_kernels_and_copies_in_turn(run: Measures) -> None:
+    """As the two tables put together, sorted by start, hold what each device ran."""
+    sizes = run.copies["size_bytes"].astype("float64")
+    both = pd.concat([run.kernels.assign(size_bytes=-1.0), run.copies.assign(size_bytes=sizes)])
+    both = both.sort_values("start_ns", kind="stable")
+    places = [(line.rank, line.device) for line in timelines(run)]
+    assert places == [(rank, f"cuda:{n}") for rank in range(3) for n in range(2)]
+    for line in timelines(run):
+        its = both[(both["rank"] == line.rank) & (both["device"] == line.device)]
+        assert line.first_ns == its["start_ns"].iloc[0]
+        assert line.start_ns.tolist() == its["start_ns"].tolist()
+        assert line.launch_ns.tolist() == its["launch_ns"].tolist()
+        assert line.kind.tolist() == its["kind"].tolist()
+        assert line.with_host.tolist() == its["kind"].isin(["DtoH", "HtoD"]).tolist()
+        assert np.nan_to_num(line.size_bytes, nan=-1).tolist() == its["size_bytes"].tolist()
 
 
 def test_idle_time_after_each_moment(run: Measures) -> None:

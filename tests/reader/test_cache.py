@@ -49,9 +49,9 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     seen: list[Path] = []
     scan = workers.scan
 
-    def watched(file: Path) -> Any:
+    def watched(file: Path, **how: Any) -> Any:
         seen.append(file)
-        return scan(file)
+        return scan(file, **how)
 
     monkeypatch.setattr(workers, "scan", watched)
     return seen

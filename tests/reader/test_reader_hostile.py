@@ -145,7 +145,7 @@ def test_a_shape_of_very_many_dimensions_is_none() -> None:
 def test_an_unexpected_error_in_a_worker_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(file: Path, otherwise: object) -> workers.RankTrace:
+    def failing(file: Path, otherwise: object, processes: int) -> workers.RankTrace:
         raise ZeroDivisionError
 
     monkeypatch.setattr(workers, "_outcome", failing)

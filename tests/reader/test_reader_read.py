@@ -131,10 +131,12 @@ def test_a_worker_that_is_killed_costs_its_file_alone(
 ) -> None:
     whole = workers._outcome
 
-    def dying(file: Path, otherwise: workers.Identity) -> workers.RankTrace | workers.Failure:
+    def dying(
+        file: Path, otherwise: workers.Identity, *more: int
+    ) -> workers.RankTrace | workers.Failure:
         if file.name == "b.json":
             os.kill(os.getpid(), signal.SIGKILL)
-        return whole(file, otherwise)
+        return whole(file, otherwise, *more)
 
     monkeypatch.setattr(workers, "_outcome", dying)
     for rank, name in enumerate("abc"):
@@ -172,10 +174,12 @@ def test_where_processes_cannot_be_started_the_files_are_read_all_the_same(
 def test_a_fault_without_processes_costs_its_file_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: bool
 ) -> None:
-    def failing(file: Path, otherwise: workers.Identity) -> workers.RankTrace | workers.Failure:
+    def failing(
+        file: Path, otherwise: workers.Identity, *more: int
+    ) -> workers.RankTrace | workers.Failure:
         if file.name == "b.json":
             raise ZeroDivisionError
-        return whole(file, otherwise)
+        return whole(file, otherwise, *more)
 
     def refused() -> int:
         raise PermissionError(1, "Operation not permitted")
@@ -183,7 +187,7 @@ def test_a_fault_without_processes_costs_its_file_alone(
     whole = workers._outcome
     monkeypatch.setattr(workers, "_outcome", failing)
     monkeypatch.setattr("os.fork", refused)
-    monkeypatch.setattr("commtrace.engine.pool._can_fork", lambda: forks)
+    monkeypatch.setattr("commtrace.engine.pool.can_fork", lambda: forks)
     for rank, name in enumerate("abc"):
         write(tmp_path / f"{name}.json", rank, world_size=3)
     trace = read([tmp_path], workers=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,7 +19,7 @@ from commtrace.comparison import Comparison
 from commtrace.diagnosis import Diagnosis, Note
 from commtrace.metrics.run.summary import summary
 from commtrace.reports import Look
-from commtrace.reports.comparison import FORMATS, format_named, github
+from commtrace.reports.comparison import FORMATS, github
 from commtrace.reports.comparison.json import schema
 from commtrace.synthetic import BASE_NS, Tiny
 
@@ -62,23 +63,23 @@ def nothing() -> Compared:
     return compared([recorded(6_000, "none", steps=0)], [recorded(6_000, "none", steps=0)])
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names)
 def test_every_format_has_something_to_say(name: str, slower: Compared, nothing: Compared) -> None:
-    render = format_named(name).render
+    render = FORMATS.named(name).render
     assert "slower" in render(slower, Gate(3))
     assert "inconclusive" in render(nothing)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_text_is_as_wide_as_asked(slower: Compared, width: int) -> None:
-    text = format_named("text").render(slower, Gate(3), Look(width=width))
+    text = FORMATS.named("text").render(slower, Gate(3), Look(width=width))
     assert max(map(len, text.splitlines())) <= width
     assert "rank 1: compute" in text
     assert "Gate: failed: slower by at least" in text
 
 
 def test_the_parts_and_the_rest_are_the_step_s_change(slower: Compared) -> None:
-    document = json.loads(format_named("json").render(slower, Gate(3)))
+    document = json.loads(FORMATS.named("json").render(slower, Gate(3)))
     parts = sum(row["change_ns"] for row in document["changes"]) + document["rest_ns"]
     assert parts == document["step"]["candidate_ns"] - document["step"]["base_ns"] == 8_000_000
     assert document["gate_pct"] == 3
@@ -88,7 +89,7 @@ def test_the_parts_and_the_rest_are_the_step_s_change(slower: Compared) -> None:
 def test_the_json_is_as_its_schema_has_it(slower: Compared, nothing: Compared) -> None:
     validator = jsonschema.Draft202012Validator(schema())
     for its in (slower, nothing):
-        validator.validate(json.loads(format_named("json").render(its)))
+        validator.validate(json.loads(FORMATS.named("json").render(its)))
 
 
 def test_the_schema_in_the_package_is_this_one() -> None:
@@ -104,7 +105,7 @@ def test_an_annotation_is_one_line_and_as_grave_as_the_gate_says(slower: Compare
 
 
 def test_junit_fails_or_skips_as_the_gate_says(slower: Compared, nothing: Compared) -> None:
-    render = format_named("junit").render
+    render = FORMATS.named("junit").render
     failed = ElementTree.fromstring(render(slower, Gate(3)))
     assert failed.attrib["failures"] == "1"
     assert failed.find("testcase/failure") is not None
@@ -116,7 +117,7 @@ def test_junit_fails_or_skips_as_the_gate_says(slower: Compared, nothing: Compar
 
 @pytest.mark.parametrize("name", ["html", "markdown", "github"])
 def test_names_from_traces_are_no_markup(name: str, slower: Compared) -> None:
-    text = format_named(name).render(slower, Gate(3))
+    text = FORMATS.named(name).render(slower, Gate(3))
     assert "<script" not in text
     assert "\n::error::" not in text
 
@@ -128,7 +129,7 @@ def test_the_page_is_whole_and_loads_nothing(slower: Compared) -> None:
             self.open: list[str] = []
 
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            assert not {"src", "href"} & {name for name, _ in attrs}
+            assert not {"src", "href", "style"} & {name for name, _ in attrs}
             if tag != "meta":
                 self.open.append(tag)
 
@@ -136,11 +137,36 @@ def test_the_page_is_whole_and_loads_nothing(slower: Compared) -> None:
             assert self.open.pop() == tag
 
     checks = Checks()
-    page = format_named("html").render(slower)
+    page = FORMATS.named("html").render(slower)
     checks.feed(page)
     assert not checks.open
     for text in ("From base to candidate", "Every step's critical path", "rank 1: compute"):
         assert text in page.replace("&#x27;", "'")
+
+
+def test_a_typical_step_of_both_sides_is_drawn_on_one_scale(slower: Compared) -> None:
+    page = FORMATS.named("html").render(slower)
+    assert "base, step 2: 7.10 ms" in page
+    assert "candidate, step 2: 15.1 ms" in page
+    pictures = [part.partition("</svg>")[0] for part in page.split('<svg viewBox="110 0 1090 ')[1:]]
+    assert len(pictures) == 2
+    compute = [wide(picture, "compute", rank=1) for picture in pictures]
+    assert compute == [pytest.approx(400, abs=10), pytest.approx(930, abs=10)]
+    waited = [wide(picture, "wait", rank=0) for picture in pictures]
+    assert waited == [pytest.approx(75, abs=10), pytest.approx(600, abs=10)]
+
+
+def wide(picture: str, kind: str, rank: int) -> int:
+    """The width of a rank's box of a kind, of a thousand."""
+    paths = re.findall(f'<path class="{kind}" d="M[0-9]+ ([0-9]+)h([0-9]+)v', picture)
+    (its,) = [int(width) for y, width in paths if (int(y) - 24) // 26 == rank]
+    return its
+
+
+def test_many_steps_do_not_make_the_page_too_large(slower: Compared) -> None:
+    page = FORMATS.named("html").render(replace(slower, paths=slower.paths * 1_000))
+    assert len(page) < 1_000_000
+    assert "11,800 more steps: not drawn" in page
 
 
 def test_a_notebook_shows_it_and_draws_the_waterfall(slower: Compared, nothing: Compared) -> None:
@@ -149,6 +175,7 @@ def test_a_notebook_shows_it_and_draws_the_waterfall(slower: Compared, nothing: 
     assert repr(its).startswith("<Comparison: slower: a step takes")
     ax = its.waterfall()
     names = [label.get_text() for label in ax.get_yticklabels()]
+    assert "all else" not in names, "a nanosecond of rounding is none"
     assert names[0] == "base"
     assert names[-1] == "candidate"
     assert "rank 1: compute" in names

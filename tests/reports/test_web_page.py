@@ -8,10 +8,12 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from commtrace.analysis import Analysis
@@ -198,6 +200,78 @@ def test_it_is_thinned_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(page.encode()) <= document.MOST_BYTES
     assert "Thinned to" in page
     assert "Thinned to" not in whole
+
+
+def large(kernels: int, steps: int, labels: int) -> Run:
+    """Two ranks whose events compress badly, with very many steps and names."""
+    run, chance = Tiny(2), np.random.default_rng(1)
+    for rank in range(2):
+        run.kernel(rank, 0, 1, name="first")
+        run.collective(rank, "all_reduce", 10, 20, size=4)
+    trace = run.trace()
+    count = 2 * kernels
+    start = np.sort(chance.integers(0, 10**12, count)) + int(trace.kernels["start_ns"].min())
+    which = chance.integers(0, labels, count)
+    many = trace.kernels.iloc[np.arange(count) % 2].reset_index(drop=True)
+    many = many.assign(
+        rank=np.arange(count) % 2,
+        start_ns=start,
+        duration_ns=chance.integers(1, 10**5, count),
+        name=pd.Categorical([f"kernel {number} {number**9}" for number in which]),
+    )
+    first = run_with_steps(steps)
+    return Run(replace(trace, kernels=many, steps=first), "large")
+
+
+def run_with_steps(count: int) -> pd.DataFrame:
+    run = Tiny(2)
+    for rank in range(2):
+        run.step(rank, 0, 0, 1)
+    steps = run.trace().steps
+    many = steps.iloc[np.arange(2 * count) // count].reset_index(drop=True)
+    number = np.arange(2 * count) % count
+    begin = int(steps["start_ns"].min())
+    return many.assign(
+        step=pd.array(number, "Int64"),
+        start_ns=begin + number * (10**12 // count),
+        duration_ns=10**12 // count,
+    )
+
+
+def test_a_run_of_which_everything_must_be_thinned_fits_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(document, "MOST_BYTES", 200_000)
+    page = html.render(large(kernels=4_000, steps=2_000, labels=1_000).analysis(select=["desync"]))
+    assert len(page.encode()) <= document.MOST_BYTES
+    said = Tags(page).said
+    assert re.search(r"Marked are [\d,]+ of 2,000 steps", said)
+    assert "Thinned to" in said
+    assert "--format json has all" in said
+
+
+def test_what_cannot_be_thinned_is_left_out_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    analysis = Run(many(300), "many").analysis(select=["desync"])
+    empty = len(html.render(Run(Tiny(1).trace(), "none").analysis(select=["desync"])))
+    monkeypatch.setattr(document, "MOST_BYTES", empty + 6_000)
+    page = html.render(analysis)
+    assert len(page.encode()) <= document.MOST_BYTES
+    assert re.findall("<h2>(.*?)</h2>", page)[0] == "Verdict"
+    assert page.count("Left out: ")
+    assert "No findings" in Tags(page).said
+
+
+def test_a_long_command_line_is_shown_short_and_whole_at_its_end(recorded: Path) -> None:
+    run = load(recorded / "straggler" / "gloo-4", workers=1)
+    files = tuple(f"/shared/job/rank{rank}.json.gz" for rank in range(4_000))
+    page = html.render(replace(run, paths=files).analysis())
+    assert len(page) < 1_000_000
+    (shown, *_) = re.findall("<code>(commtrace open .*?)</code>", page)
+    assert shown.startswith("commtrace open /shared/job/rank0.json.gz /shared")
+    assert shown.endswith("rank3999.json.gz --finding 1")
+    assert len(shown) < 1_100
 
 
 def test_the_timelines_data_are_json(straggler: str) -> None:

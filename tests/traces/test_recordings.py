@@ -100,6 +100,38 @@ def test_bandwidth_of_the_reconstructed_copies(measured: Callable[[Path], Run]) 
                 assert gb_s == pytest.approx(pair["gb_s"][kind], rel=1e-3)
 
 
+def test_bandwidth_of_the_reconstructed_copies_between_host_and_gpu(
+    measured: Callable[[Path], Run],
+) -> None:
+    folder = TRACES / "host_device_copies" / "puzzles-reconstructed"
+    truth, run = _json(folder / "expected.json"), measured(folder)
+    assert not run.notes
+    labels = run.steps[run.steps["label"].notna()].set_index("label")
+    for its in truth["copies"]:
+        begin_ns = labels.loc[its["label"], "start_ns"]
+        end_ns = begin_ns + labels.loc[its["label"], "duration_ns"]
+        copies = run.copies[run.copies["launch_ns"].between(begin_ns, end_ns)]
+        copies = copies[(copies["kind"] == its["kind"]) & (copies["memory"] == its["memory"])]
+        assert (len(copies), copies["size_bytes"].sum()) == (its["count"], its["bytes"])
+        gb_s = copies["size_bytes"].sum() / copies["duration_ns"].sum()
+        assert gb_s == pytest.approx(its["gb_s"], rel=1e-3)
+    assert labels.loc["one by one", "duration_ns"] == truth["one_by_one"]["duration_ns"]
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_program_shows_its_fault_only_before_the_fix(
+    measured: Callable[[Path], Run], side: str
+) -> None:
+    folder = TRACES / "slow_ddp" / side
+    found = measured(folder).diagnose().findings
+    wanted = _json(folder / "expected.json")["first_finding"]
+    if wanted is None:
+        assert not [finding for finding in found if finding.cause == "checkpoint"]
+    else:
+        first = {"rule": found[0].rule, "ranks": [*found[0].ranks], "cause": found[0].cause}
+        assert first == wanted
+
+
 def test_recordings_are_small_and_name_no_machine() -> None:
     # Only these are ours: a recording of one's own may lie beside them.
     shipped = [expected.parent for expected in TRACES.rglob("expected.json")]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import reconstruct_copies
 import reconstruct_p2p
 from slim import slim, slim_folder, write
 
@@ -71,13 +73,13 @@ def test_layout_is_kinetos_and_bytes_are_stable(trace: Json, tmp_path: Path) -> 
     assert "alice" not in (tmp_path / "manifest.json").read_text("utf-8")
 
 
-def test_reconstruction_is_what_its_script_writes(recorded: Path, tmp_path: Path) -> None:
-    folder = recorded / "p2p_copies" / "hypercube-reconstructed"
+@pytest.mark.parametrize("script", [reconstruct_p2p, reconstruct_copies])
+def test_reconstruction_is_what_its_script_writes(script: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
-    write(path, reconstruct_p2p.trace())
+    write(path, script.trace())
     # Not the compressed bytes: builds of zlib differ.
-    kept = (folder / path.name).read_bytes()
+    kept = (script.FOLDER / path.name).read_bytes()
     assert gzip.decompress(path.read_bytes()) == gzip.decompress(kept)
-    assert json.loads((folder / "manifest.json").read_text("utf-8")) == reconstruct_p2p.manifest()
-    assert json.loads((folder / "expected.json").read_text("utf-8")) == reconstruct_p2p.expected()
-    assert reconstruct_p2p.manifest()["reconstruction"] is True
+    for name, its in (("manifest", script.manifest()), ("expected", script.expected())):
+        assert json.loads((script.FOLDER / f"{name}.json").read_text("utf-8")) == its
+    assert script.manifest()["reconstruction"] is True

@@ -82,5 +82,8 @@ def test_a_number_too_large_is_text() -> None:
     out = io.BytesIO()
     file = PerfettoFile(out)
     file.slices(file.track("t"), [Slice(1, 2, "x", {"n": 1 << 70})])
-    (event,) = [p.track_event for p in decoded(out) if p.track_event.type == 1]
-    assert event.debug_annotations[0].string_value == str(1 << 70)
+    packets = decoded(out)
+    (named,) = [text for p in packets for text in p.interned_data.debug_annotation_string_values]
+    (event,) = [p.track_event for p in packets if p.track_event.type == 1]
+    assert event.debug_annotations[0].string_value_iid == named.iid
+    assert named.str == str(1 << 70).encode()

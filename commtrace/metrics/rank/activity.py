@@ -100,6 +100,8 @@ def device_work(run: Measures, *, by_step: bool = False) -> dict[Device, Work]:
 
 
 def _together(parts: Sequence[Work]) -> Work:
+    if len(parts) == 1:
+        return parts[0]
     compute = [part.compute for part in parts if part.compute is not None]
     return Work(
         events=sum((Counter(part.events) for part in parts), Counter()),

@@ -7,8 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Float64, Int64, codes
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Work, device_work
@@ -16,8 +17,6 @@ from commtrace.metrics.rank.phases import phases
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -30,6 +29,8 @@ __all__ = [
 ]
 
 Key = tuple[Hashable, ...]
+_Keyed = tuple[Int64, list[Key]]
+"""For each row of ``collectives`` which key is its, and the keys."""
 
 By = Literal["group", "op", "step", "phase"]
 
@@ -84,14 +85,14 @@ def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
     and may add up to more.
     """
     table, keys_of = _WAYS[by]
-    called, keys = run.collectives, keys_of(run)
+    called, (code, keys) = run.collectives, keys_of(run)
     start = called["start_ns"].to_numpy()
     end = start + called["duration_ns"].to_numpy()
     places = called.groupby(["rank", "device"], observed=True, sort=False).indices
     found = []
     for (rank, device, _), done in device_work(run).items():
         at = places.get((rank, device), np.empty(0, np.intp))
-        parts = _parts(done, start[at], end[at], [keys[i] for i in at])
+        parts = _parts(done, start[at], end[at], code[at], keys)
         names = [column.name for column in table.columns[2:]]
         found += [
             {"rank": rank, "device": device, **dict(zip(names, part, strict=True))}
@@ -100,11 +101,12 @@ def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
     return table.from_rows(found)
 
 
-def _parts(done: Work, start: Int64, end: Int64, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
-    """Key, communication and exposed time of each key on one device."""
-    members: dict[Key, list[int]] = defaultdict(list)
-    for row, key in enumerate(keys):
-        members[key].append(row)
+def _parts(
+    done: Work, start: Int64, end: Int64, code: Int64, keys: Sequence[Key]
+) -> list[tuple[Any, ...]]:
+    """Key, communication and exposed time of each key on one device; ``code`` is that of a row."""
+    known, first = np.unique(code, return_index=True)
+    members = {keys[one]: code == one for one in known[np.argsort(first)].tolist()}
     unions = {key: union(start[its], end[its]) for key, its in members.items()}
     if done.compute is None:
         return [(*key, total(when), None) for key, when in unions.items()]
@@ -148,32 +150,42 @@ def _apportioned(whole: int, shares: list[float]) -> list[int]:
     return parts
 
 
-def _groups(run: Measures) -> list[Key]:
+def _groups(run: Measures) -> _Keyed:
     known: dict[Key, set[Key]] = defaultdict(set)
     for row in rows(run.groups):
         known[row["rank"], row["group"], row["size"]].add((row["ranks"], row["description"]))
-    keys: list[Key] = []
-    for row in rows(run.collectives[["rank", "group", "group_size"]]):
-        identities = known.get((row["rank"], row["group"], row["group_size"]), set())
+
+    def key(rank: int, group: str | None, size: int | None) -> Key:
+        identities = known.get((rank, group, size), set())
         identity = next(iter(identities)) if len(identities) == 1 else (None, None)
-        keys.append((row["group"], *identity))
-    return keys
+        return group, *identity
+
+    return _keyed(run.collectives[["rank", "group", "group_size"]], key)
 
 
-def _operations(run: Measures) -> list[Key]:
-    named = rows(run.collectives[["op", "executed"]])
-    return [(row["op"] or row["executed"],) for row in named]
+def _operations(run: Measures) -> _Keyed:
+    return _keyed(run.collectives[["op", "executed"]], lambda op, executed: (op or executed,))
 
 
-def _steps(run: Measures) -> list[Key]:
-    return [(row["step"],) for row in rows(run.collectives[["step"]])]
+def _steps(run: Measures) -> _Keyed:
+    return _keyed(run.collectives[["step"]], lambda step: (step,))
 
 
-def _phases(run: Measures) -> list[Key]:
-    return [(phase,) for phase in phases(run)]
+def _phases(run: Measures) -> _Keyed:
+    phase = pd.DataFrame({"phase": phases(run)}, dtype=object)
+    return _keyed(phase, lambda phase: (phase,))
 
 
-_WAYS: dict[By, tuple[Table, Callable[[Measures], list[Key]]]] = {
+def _keyed(columns: pd.DataFrame, key_of: Callable[..., Key]) -> _Keyed:
+    """The keys of rows, from columns' values, and which of them is each row's."""
+    code = codes(*(columns[name] for name in columns))
+    different = rows(columns.iloc[np.unique(code, return_index=True)[1]])
+    number: dict[Key, int] = {}
+    of = [number.setdefault(key_of(*row.values()), len(number)) for row in different]
+    return np.asarray(of, dtype=np.int64)[code], list(number)
+
+
+_WAYS: dict[By, tuple[Table, Callable[[Measures], _Keyed]]] = {
     "group": (EXPOSURE_BY_GROUP, _groups),
     "op": (EXPOSURE_BY_OP, _operations),
     "step": (EXPOSURE_BY_STEP, _steps),

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import rows_of_device, rows_of_others
+from commtrace.metrics.rank.rows_of import rows_by_device, rows_of_device, rows_of_others
+from commtrace.table import Coded
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commtrace.measures import Measures
 
 __all__ = ["SMALL_BYTES", "Timeline", "behind", "elsewhere", "ready_ns", "timelines"]
 
 SMALL_BYTES = 1_000_000
 """A copy of fewer costs its launch and the host's waiting for it, not its bytes."""
+_NONE = np.empty(0, dtype=np.int64)
 _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
 
 
@@ -32,8 +35,8 @@ class Timeline:
 
     The first starts at ``first_ns``. Of those whose launch is known: ``idle_ns`` is how long
     before each of them the device was idle, ``ready_ns`` how long before its start
-    the host had launched it, ``kind`` a kernel's or a copy's, ``size_bytes`` a copy's, NaN
-    where unknown.
+    the host had launched it, ``kind`` a kernel's or a copy's, None where unknown,
+    ``size_bytes`` a copy's, NaN where unknown.
     """
 
     rank: int
@@ -44,13 +47,22 @@ class Timeline:
     launch_ns: Int64
     stream: Int64
     idle_ns: Int64
-    kind: npt.NDArray[np.object_]
+    kinds: Coded
     size_bytes: npt.NDArray[np.float64]
+
+    @property
+    def kind(self) -> npt.NDArray[np.object_]:
+        """As words."""
+        names = np.asarray((*self.kinds.names, None), dtype=object)
+        kind: npt.NDArray[np.object_] = names[self.kinds.codes]
+        return kind
 
     @property
     def with_host(self) -> Bool:
         """Whether it is a copy from or to the host."""
-        return np.asarray(np.isin(self.kind, ("HtoD", "DtoH")))
+        of_kind = [*(kind in ("HtoD", "DtoH") for kind in self.kinds.names), False]
+        with_host: Bool = np.asarray(of_kind)[self.kinds.codes]
+        return with_host
 
     def small_copies(self, below_bytes: float = SMALL_BYTES) -> Bool:
         """Whether it is a copy from or to the host of less."""
@@ -97,45 +109,73 @@ def behind(events: Bool) -> Bool:
 @measure
 def timelines(run: Measures) -> tuple[Timeline, ...]:
     """Every GPU's timeline; CannotLook where the trace has no GPU or no launches."""
-    columns = ["rank", "device", "stream", "start_ns", "duration_ns", "launch_ns", "kind"]
-    kernels, copies = run.kernels.assign(size_bytes=np.nan), run.copies
-    copies = copies.assign(size_bytes=copies["size_bytes"].to_numpy("float64", na_value=np.nan))
-    columns.append("size_bytes")
-    parts = [table[columns].astype({"kind": object}) for table in (kernels, copies)]
-    events = pd.concat([part for part in parts if len(part)] or parts[:1])
-    events = events.sort_values("start_ns", kind="stable")
-    if events.empty:
+    if run.kernels.empty and run.copies.empty:
         raise CannotLook("needs work on a GPU")
-    if events["launch_ns"].isna().all():
+    if run.kernels["launch_ns"].isna().all() and run.copies["launch_ns"].isna().all():
         raise CannotLook("needs launches: the trace links none to the device's work")
-    places: Any = events.astype({"device": object}).groupby(["rank", "device"])
+    kernels, copies = _Events(run, "kernels"), _Events(run, "copies")
     return tuple(
-        _timeline(int(rank), str(device), mine, run.pauses.get(rank, ()))
-        for (rank, device), mine in places
+        _timeline(rank, device, kernels, copies, run.pauses.get(rank, ()))
+        for rank, device in sorted({*kernels.places, *copies.places})
     )
 
 
+class _Events:
+    """A table's columns, and where in it the rows of each rank's devices are."""
+
+    def __init__(self, run: Measures, table: str) -> None:
+        frame: pd.DataFrame = getattr(run, table)
+        self.places = {
+            (rank, device): rows
+            for rank, its in rows_by_device(run, table).items()
+            for device, rows in its.items()
+        }
+        self.start_ns = frame["start_ns"].to_numpy()
+        self.end_ns = self.start_ns + frame["duration_ns"].to_numpy()
+        self.launch_ns = integers(frame["launch_ns"])
+        self.stream = frame["stream"].to_numpy()
+        self.kind_codes = frame["kind"].cat.codes.to_numpy(np.int32)
+        self.kinds = tuple(frame["kind"].cat.categories)
+        self.size_bytes = (
+            frame["size_bytes"].to_numpy("float64", na_value=np.nan)
+            if "size_bytes" in frame
+            else np.full(len(frame), np.nan)
+        )
+
+
 def _timeline(
-    rank: int, device: str, events: pd.DataFrame, pauses: Iterable[tuple[int, int]]
+    rank: int,
+    device: str,
+    kernels: _Events,
+    copies: _Events,
+    pauses: Iterable[tuple[int, int]],
 ) -> Timeline:
-    start = events["start_ns"].to_numpy()
-    end = start + events["duration_ns"].to_numpy()
+    parts = [(its, its.places.get((rank, device), _NONE)) for its in (kernels, copies)]
+    start, end, launch, stream, size_bytes = (
+        np.concatenate([getattr(its, name)[at] for its, at in parts])
+        for name in ("start_ns", "end_ns", "launch_ns", "stream", "size_bytes")
+    )
+    first_copy = len(kernels.kinds)
+    codes = [its.kind_codes[at] for its, at in parts]
+    kind = np.concatenate((codes[0], np.where(codes[1] < 0, -1, codes[1] + first_copy)))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
     idle = np.concatenate(([0], (start[1:] - np.maximum.accumulate(end)[:-1]).clip(min=0)))
     for begun, over in pauses:  # nobody knows what it ran meanwhile
         idle[(start >= over) & (start - idle <= begun)] = 0
-    has_launch = events["launch_ns"].notna().to_numpy()
-    events = events[has_launch]
+    launched = launch[order] != NULL
+    order = order[launched]
     return Timeline(
         rank,
         device,
         int(start[0]),
-        start[has_launch],
-        end[has_launch],
-        events["launch_ns"].to_numpy(dtype=np.int64),
-        events["stream"].to_numpy(),
-        idle[has_launch],
-        events["kind"].to_numpy(dtype=object),
-        events["size_bytes"].to_numpy(),
+        start[launched],
+        end[launched],
+        launch[order],
+        stream[order],
+        idle[launched],
+        Coded(kind[order], (*kernels.kinds, *copies.kinds)),
+        size_bytes[order],
     )
 
 

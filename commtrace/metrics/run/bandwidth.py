@@ -14,6 +14,7 @@ from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.run.group_sizes import group_sizes
+from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import OPERATIONS, matched
 from commtrace.table import Column, Table
 
@@ -39,12 +40,15 @@ SERVED = Table(
 )
 
 
-def served(run: Measures, *, cold: bool = False) -> pd.DataFrame:
+def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataFrame:
     """The operations whose size is known, in the order of their arrival: SERVED.
 
-    Each communicator's first, which sets it up, only if ``cold``. CannotLook if there is none.
+    Each communicator's first, which sets it up, only if ``cold``; messages that gloo noted late,
+    whose transfer is an upper bound, only if ``late``. CannotLook if there is none.
     """
     known = _served(run, cold)
+    if not late:
+        known = known[~known["operation"].isin(message_waits(run).late_operations)]
     if known.empty:
         raise CannotLook("needs sizes: no operation has one")
     return known

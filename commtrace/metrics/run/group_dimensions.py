@@ -159,7 +159,7 @@ def _inferred(
 
 def _trains(run: Measures) -> bool:
     """Whether some communication is known to be of a backward pass or an optimizer."""
-    return any(phase in ("backward", "optimizer") for phase in phases(run))
+    return not {"backward", "optimizer"}.isdisjoint(phases(run))
 
 
 def _families(run: Measures, known: pd.DataFrame) -> dict[str, _Family]:

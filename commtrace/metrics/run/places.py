@@ -9,11 +9,10 @@ import numpy as np
 
 from commtrace.arrays import Int64
 from commtrace.intervals import Intervals, covered, intersect, total, union
-from commtrace.matching import on_run_clock
 from commtrace.measures import measure
 from commtrace.metrics.rank.labels import Labels, labels
 from commtrace.metrics.rank.range_times import range_times
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -53,10 +52,8 @@ def place(run: Measures, when: Intervals, ranks: Collection[int]) -> str | None:
 @measure
 def _windows(run: Measures) -> tuple[Int64, Int64]:
     """When each range began and was done, on the run's clock."""
-    its, times, clock = labels(run), range_times(run), matched(run).clock
-    begin, _ = on_run_clock(times.begin_ns, its.rank, clock)
-    done, _ = on_run_clock(times.done_ns, its.rank, clock)
-    return begin, done
+    its, times = labels(run), range_times(run)
+    return on_run(run, its.rank, times.begin_ns), on_run(run, its.rank, times.done_ns)
 
 
 def _around(its: Labels, label: int) -> set[int]:

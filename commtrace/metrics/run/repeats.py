@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import codes
 from commtrace.comms import SYNCHRONISING
 from commtrace.metrics.run.used_between import used_between
 
@@ -63,12 +64,12 @@ def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
 def _within(rows: pd.DataFrame, second: pd.DataFrame) -> pd.Series[bool]:
     """Whether the second's group is another one, of some or all of the first's ranks."""
     names = pd.DataFrame({"larger": rows["communicator"], "smaller": second["communicator"]})
-    inside = {
-        (larger, smaller): larger != smaller and _members(smaller) <= _members(larger)
-        for larger, smaller in names.dropna().drop_duplicates().itertuples(index=False)
-    }
-    pairs = zip(names["larger"], names["smaller"], strict=True)
-    return pd.Series([inside.get(pair, False) for pair in pairs], rows.index, dtype=bool)
+    pair = codes(names["larger"], names["smaller"])
+    inside = [
+        isinstance(smaller, str) and larger != smaller and _members(smaller) <= _members(larger)
+        for larger, smaller in names[~pd.Series(pair).duplicated().to_numpy()].to_numpy()
+    ]
+    return pd.Series(np.asarray(inside, dtype=bool)[pair], rows.index)
 
 
 def _members(communicator: str) -> frozenset[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commtrace.arrays import NULL, integers
-from commtrace.matching import on_run_clock
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -16,11 +15,11 @@ __all__ = ["run_span"]
 
 def run_span(run: Measures) -> tuple[int, int]:
     """The first start and the last end of any event, on the run's clock in ns; 0, 0 without any."""
-    ranks, clock = integers(run.ranks["rank"]), matched(run).clock
+    ranks = integers(run.ranks["rank"])
     starts, ends = integers(run.ranks["start_ns"]), integers(run.ranks["end_ns"])
     known = starts != NULL
     if not known.any():
         return 0, 0
-    first = on_run_clock(starts[known], ranks[known], clock)[0].min()
-    last = on_run_clock(ends[known], ranks[known], clock)[0].max()
+    first = on_run(run, ranks[known], starts[known]).min()
+    last = on_run(run, ranks[known], ends[known]).max()
     return int(first), int(last)

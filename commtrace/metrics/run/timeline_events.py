@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, integers
-from commtrace.matching import on_run_clock
 from commtrace.measures import measure
 from commtrace.metrics.run.collectives import INTERVAL
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.waits import called_ns, matched
 from commtrace.table import Coded, Column, Columns, Table
 
@@ -86,7 +86,7 @@ def _part(
     run: Measures, events: pd.DataFrame, kind: str, name: Coded | None = None
 ) -> dict[str, Int64 | Coded]:
     rank = integers(events["rank"])
-    start, _ = on_run_clock(integers(events["start_ns"]), rank, matched(run).clock)
+    start = on_run(run, rank, integers(events["start_ns"]))
     return {
         "rank": rank,
         "device": _codes(events["device"]),

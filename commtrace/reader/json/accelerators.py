@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from commtrace.reader.json.document import Event
+from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.salvage import BROKEN
 
 __all__ = ["CUDA", "LAUNCHES", "Accelerators"]
@@ -95,6 +95,15 @@ class Accelerators:
         if _HARDWARE in self._roles.values():
             return _ASCEND
         return min(self._types) if self._types and CUDA not in self._types else CUDA
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether what an event is hung on those before it."""
+        return bool(self._roles or self._types.intersection(map(_TYPES.__getitem__, _OWN)))
+
+    def join(self, other: Accelerators) -> None:
+        """Take what another saw of the same file, neither of them ``in_turn``."""
+        self._types |= other._types
 
     def again(self) -> Accelerators:
         """For the same file from its start."""

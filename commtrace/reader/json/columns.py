@@ -33,6 +33,11 @@ class Names:
         """Add rows; no name may be None."""
         self._codes.extend([*map(self._index.__getitem__, names)])
 
+    def join(self, later: Names) -> None:
+        """Add another column's rows."""
+        codes = np.array([*map(self._index.__getitem__, later._index)], dtype=np.int32)
+        self._codes.frombytes(codes[np.array(later._codes, dtype=np.int32)].tobytes())
+
     def coded(self) -> Coded:
         """All rows."""
         return Coded(np.array(self._codes, dtype=np.int32), tuple(map(str, self._index)))
@@ -50,6 +55,12 @@ class Numbers:
         self.rows += start_ns.size
         for name, values in {"start_ns": start_ns, **columns}.items():
             self._parts[name].append(values)
+
+    def join(self, later: Numbers) -> None:
+        """Add the rows of others of the same columns."""
+        self.rows += later.rows
+        for name, parts in later._parts.items():
+            self._parts[name] += parts
 
     def joined(self, base_ns: int) -> dict[str, Int64]:
         """All rows, with ``base_ns`` added to the starts."""

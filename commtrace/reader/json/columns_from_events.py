@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from commtrace import comms, kernels
 from commtrace.arrays import NULL, Int64
 from commtrace.reader.json import arguments
 from commtrace.reader.json.accelerators import LAUNCHES, Accelerators
 from commtrace.reader.json.columns import Names, Numbers, integers
-from commtrace.reader.json.document import Event
+from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.events import (
     Arguments,
     Call,
@@ -80,27 +81,8 @@ class _Batch(NamedTuple):
         return _Batch(events, self.start_ns[rows], self.duration_ns[rows], self.thread[rows])
 
 
-class _Found(NamedTuple):
-    """A call to be, without the trace's base time."""
-
-    event: Event
-    category: str
-    thread: int
-    start_ns: int
-    duration_ns: int
-    args: Arguments
-    gpu_row: int
-
-    def call(self, base_ns: int) -> Call:
-        return Call(
-            self.category,
-            str(self.event.name),
-            self.thread,
-            self.start_ns + base_ns,
-            self.duration_ns,
-            self.args,
-            self.gpu_row,
-        )
+_Found = tuple[Event, Call]
+"""What communicates; its time is without the trace's base."""
 
 
 class _Hosts:
@@ -115,6 +97,10 @@ class _Hosts:
 
     def hosted(self, base_ns: int) -> Hosted:
         return Hosted(name=self.names.coded(), **self.numbers.joined(base_ns))
+
+    def join(self, later: _Hosts) -> None:
+        self.names.join(later.names)
+        self.numbers.join(later.numbers)
 
 
 @dataclass
@@ -132,13 +118,15 @@ class Faults:
             self.count += count
             self.reason = self.reason or reason
 
+    def join(self, later: Faults) -> None:
+        self.add(later.count, later.reason or "")
+
 
 class Collector:
     """Takes a file's events and makes the columns of a ``Scan``.
 
     ``left_out`` are the events that were not taken, ``unbelieved`` those that were, but for
-    arguments that cannot be, ``unread`` those of categories unknown here. ``seen``: anything
-    with a phase at all.
+    arguments that cannot be, ``unread`` those of categories unknown here.
     """
 
     def __init__(self, accelerators: Accelerators, times: Times = nanoseconds) -> None:
@@ -146,7 +134,6 @@ class Collector:
         self.left_out, self.unbelieved = Faults(), Faults()
         self.unread = Unread(times)
         self._times = times
-        self.seen = False
         self._pending: list[Event] = []
         self._keep_operators = True
         self._operators, self._annotations = _Hosts(), _Hosts()
@@ -154,7 +141,7 @@ class Collector:
         self._gpu_categories, self._gpu_names = Names(), Names()
         self._launches, self._launch_names = Numbers((*_CALLED, *_TIMES)), Names()
         self._syncs, self._sync_names = Numbers((*_AWAITED, *_TIMES)), Names()
-        self._calls: list[_Found] = []
+        self._calls: list[Call] = []
 
     @property
     def has_gpu(self) -> bool:
@@ -175,21 +162,21 @@ class Collector:
     def flush(self) -> None:
         """Have all events so far in the columns."""
         pending, self._pending = self._pending, []
-        self.seen = self.seen or any(event.ph for event in pending)
         events = self.accelerators.translated(pending)
         kinds = self._by_kind(events)
         self.unread.add([event for event in kinds[None] if event.ph == "X"])
         self._take_launches(kinds["launch"])
         self._take_synchronisations(kinds["synchronisation"])
-        calls = [
+        found = [
             *self._take_gpu(kinds["gpu"]),
             *self._take_operators(kinds["cpu_op"]),
             *self._take_annotations(kinds["user_annotation"]),
         ]
-        if len({call.category for call in calls}) > 1:
+        if len({call.category for _, call in found}) > 1:
             place = {id(event): row for row, event in enumerate(events)}
-            calls.sort(key=lambda call: place[id(call.event)])
-        self._calls += calls
+            found.sort(key=lambda its: place[id(its[0])])
+        # An event's text keeps all that it was cut from: only the call is kept.
+        self._calls += [call for _, call in found]
 
     def _by_kind(self, events: list[Event]) -> dict[str | None, list[Event]]:
         """The complete events of each kind, and all of unknown categories."""
@@ -198,7 +185,7 @@ class Collector:
         unknown = kinds[None].append
         for event in events:
             append.get(event.cat, unknown)(event)
-        if any(event.name.startswith(comms.STEP_PREFIX) for event in kinds["cpu_op"] if event.name):
+        if any(name and name.startswith(comms.STEP_PREFIX) for name in _names(kinds["cpu_op"])):
             kinds["cpu_op"], kinds["user_annotation"] = _steps_apart(events)
         for kind, its in kinds.items():
             if kind is not None and {event.ph for event in its} - {"X"}:
@@ -232,7 +219,30 @@ class Collector:
 
     def calls(self, base_ns: int) -> tuple[Call, ...]:
         """The communication, in the file's order."""
-        return tuple(found.call(base_ns) for found in self._calls)
+        if not base_ns:
+            return tuple(self._calls)
+        moved = (replace(call, start_ns=call.start_ns + base_ns) for call in self._calls)
+        return tuple(moved)
+
+    def join(self, later: Collector) -> None:
+        """Take what another took of the events behind these."""
+        rows = self._gpu.rows
+        self._calls += [
+            call if call.gpu_row < 0 else replace(call, gpu_row=call.gpu_row + rows)
+            for call in later._calls
+        ]
+        self.unread.join(later.unread)
+        self.left_out.join(later.left_out)
+        self.unbelieved.join(later.unbelieved)
+        self._operators.join(later._operators)
+        self._annotations.join(later._annotations)
+        self._gpu.join(later._gpu)
+        self._gpu_categories.join(later._gpu_categories)
+        self._gpu_names.join(later._gpu_names)
+        self._launches.join(later._launches)
+        self._launch_names.join(later._launch_names)
+        self._syncs.join(later._syncs)
+        self._sync_names.join(later._sync_names)
 
     def _sound(self, events: list[Event], on_host: bool) -> _Batch:
         """The events with their times, but for those that lack something."""
@@ -246,7 +256,7 @@ class Collector:
         fits &= batch.duration_ns <= _YEAR_NS
         if on_host:
             fits &= batch.thread != NULL
-        if None in {event.name for event in events}:
+        if None in _names(events):
             fits &= np.array([event.name is not None for event in events], dtype=np.bool_)
         if fits.all():
             return batch
@@ -285,7 +295,7 @@ class Collector:
             **{name: np.where(its < 0, NULL, its) for name, its in columns.items()},
         )
 
-    def _take_gpu(self, events: list[Event]) -> Iterator[_Found]:
+    def _take_gpu(self, events: list[Event]) -> Iterable[_Found]:
         batch, arguments_of = self._decoded(self._sound(events, on_host=False), arguments.GPU)
         first = self._gpu.rows
         from_device, to_device, size = self._believed(
@@ -308,7 +318,7 @@ class Collector:
             to_device=to_device,
         )
         names = [event.name for event in batch.events]
-        known = _that(kernels.is_communication, names)
+        known = _that(kernels.is_communication, {*names})
         rows = [
             row
             for row, (args, name) in enumerate(zip(arguments_of, names, strict=True))
@@ -323,8 +333,8 @@ class Collector:
         self.unbelieved.add(int(np.any(negative, axis=0).sum()), _IMPOSSIBLE)
         return [np.where(odd, NULL, c) for odd, c in zip(negative, columns, strict=True)]
 
-    def _take_operators(self, events: list[Event]) -> Iterator[_Found]:
-        calls = _that(comms.is_communication_call, [event.name for event in events])
+    def _take_operators(self, events: list[Event]) -> Iterable[_Found]:
+        calls = _that(comms.is_communication_call, _names(events))
         if not self._keep_operators:
             events = [event for event in events if event.name in calls]
         batch = self._sound(events, on_host=True)
@@ -332,37 +342,35 @@ class Collector:
             self._operators.extend(batch)
         return self._named(batch, calls, "cpu_op")
 
-    def _take_annotations(self, events: list[Event]) -> Iterator[_Found]:
+    def _take_annotations(self, events: list[Event]) -> Iterable[_Found]:
         batch = self._sound(events, on_host=True)
         self._annotations.extend(batch)
-        calls = _that(comms.is_communication_annotation, [event.name for event in batch.events])
+        calls = _that(comms.is_communication_annotation, _names(batch.events))
         return self._named(batch, calls, "user_annotation")
 
-    def _named(self, batch: _Batch, calls: set[str | None], category: str) -> Iterator[_Found]:
+    def _named(self, batch: _Batch, calls: set[str | None], category: str) -> Iterable[_Found]:
         if not calls:
-            return iter(())
+            return ()
         rows = [row for row, event in enumerate(batch.events) if event.name in calls]
         return self._found(batch, rows, category)
 
     def _found(
         self, batch: _Batch, rows: list[int], category: str, first: int | None = None
-    ) -> Iterator[_Found]:
+    ) -> Iterable[_Found]:
         """What communicates; of kernels, ``first`` is the row of the batch's first."""
         events = [batch.events[row] for row in rows]
-        texts = [event.args for event in events]
-        decoded = arguments.COMMUNICATION.many(texts)
-        return map(
-            _Found._make,
-            zip(
-                events,
-                repeat(category),
-                batch.thread[rows].tolist(),
-                batch.start_ns[rows].tolist(),
-                batch.duration_ns[rows].tolist(),
-                map(self._possible, decoded),
-                repeat(-1) if first is None else [first + row for row in rows],
-            ),
+        decoded = arguments.COMMUNICATION.many([event.args for event in events])
+        calls = map(
+            Call,
+            repeat(category),
+            [str(event.name) for event in events],
+            batch.thread[rows].tolist(),
+            batch.start_ns[rows].tolist(),
+            batch.duration_ns[rows].tolist(),
+            map(self._possible, decoded),
+            repeat(-1) if first is None else [first + row for row in rows],
         )
+        return zip(events, calls, strict=True)
 
     def _possible(self, known: Arguments | None) -> Arguments:
         if known is None:
@@ -374,9 +382,13 @@ class Collector:
         return args
 
 
-def _that(passes: Callable[[str], bool], names: Iterable[str | None]) -> set[str | None]:
-    """The names that pass a test, each tried once."""
-    return {name for name in {*names} if name is not None and passes(name)}
+def _names(events: list[Event]) -> set[str | None]:
+    return {event.name for event in events}
+
+
+def _that(passes: Callable[[str], bool], names: set[str | None]) -> set[str | None]:
+    """The names that pass a test."""
+    return {name for name in names if name is not None and passes(name)}
 
 
 def _steps_apart(events: list[Event]) -> tuple[list[Event], list[Event]]:

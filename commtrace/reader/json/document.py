@@ -10,17 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
 from commtrace.errors import TraceError
+from commtrace.reader.json.decoded_event import Event, by_phase
 from commtrace.reader.json.layout import Layout, learn
 from commtrace.reader.json.metadata import known, whole
 from commtrace.reader.json.salvage import BROKEN, Salvaged, salvage
-from commtrace.reader.json.times import Time
 
-__all__ = ["Document", "Event", "NotATraceError", "NumberedEvent"]
+__all__ = [
+    "WHOLE",
+    "Document",
+    "NotATraceError",
+    "NotSharedError",
+    "Share",
+]
 
 _LONGEST_EVENT = 1 << 23
 _KIND = b'"ph"'
@@ -30,6 +36,7 @@ _PATIENCE = 10_000  # places without an event, beside ten for each that there is
 _TRIES = 16  # places where the list of events might begin
 _PAYS = 0.4  # of the text: dropping less of it takes longer than decoding it
 _SKIPPED = 15  # pieces of text in which it is not tried again
+_RUN = 16  # pieces of text in a row that one process decodes
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')  # of an execution trace, however long
@@ -40,24 +47,18 @@ class NotATraceError(TraceError):
     """A file of another kind, and nothing is wrong with it."""
 
 
-class Event(msgspec.Struct, gc=False):
-    """One trace event. Times stay text, for exactness; arguments, until they are wanted."""
-
-    ph: str = ""
-    cat: str | None = None
-    name: str | None = None
-    pid: Any = None
-    tid: Any = None
-    ts: msgspec.Raw = msgspec.Raw(b"null")
-    dur: msgspec.Raw = msgspec.Raw(b"null")
-    args: msgspec.Raw = msgspec.Raw(b"{}")
+class NotSharedError(Exception):
+    """Where one event ends hangs on what stands before it: one process has to read all."""
 
 
-class NumberedEvent(Event, gc=False):
-    """The same with times as numbers, which may not be exact."""
+class Share(NamedTuple):
+    """What one of several processes decodes of a file: of its runs every ``of``-th."""
 
-    ts: Time = None  # type: ignore[assignment]
-    dur: Time = None  # type: ignore[assignment]
+    number: int
+    of: int
+
+
+WHOLE = Share(0, 1)
 
 
 E = TypeVar("E", bound=Event)
@@ -65,6 +66,9 @@ E = TypeVar("E", bound=Event)
 
 class Document(Generic[E]):
     """Feed it a file's blocks, then ``finish``; it hands events of a ``kind`` to ``take``.
+
+    Of a ``share``, it hands on and counts the events of its own runs only: all shares of a file
+    are cut alike, which raises NotSharedError where that is impossible.
 
     ``metadata``
         the file's top level, of which only what is read is decoded: before the first event as
@@ -79,23 +83,39 @@ class Document(Generic[E]):
         places that are not JSON, and their bytes.
     ``complete``, ``unfinished``
         whether the end of the list was seen; if not, the bytes of an event begun.
-    ``bare``, ``partly_read``
-        whether the file is nothing but a list; whether some metadata could not be read.
+    ``bare``, ``partly_read``, ``phased``
+        whether the file is nothing but a list; whether some metadata could not be read; whether
+        any event has a phase.
+
+    Unless ``every`` event is asked for, it hands on no arrows, instants and counters.
     """
 
     def __init__(
-        self, path: Path, kind: type[E], take: Callable[[list[E]], None], *, fast: bool = True
+        self,
+        path: Path,
+        kind: type[E],
+        take: Callable[[list[E]], None],
+        *,
+        fast: bool = True,
+        every: bool = True,
+        share: Share = WHOLE,
     ) -> None:
         self.metadata: dict[str, Any] = {}
         self.events = self.unfit = self.repaired = self.damaged = self.lost = self.unfinished = 0
         self.reason: str | None = None
-        self.complete = self.bare = self.partly_read = False
+        self.complete = self.bare = self.partly_read = self.phased = False
         self._path = path
         self._event = msgspec.json.Decoder(kind)
-        self._list = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._list: Any = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._by_phase: Any = None
+        self._kept = frozenset[type]()
+        if not every:
+            self._by_phase, self._kept = by_phase(kind)
         self._take = take
         self._operators = True
         self._fast = fast
+        self._share = share
+        self._pieces = 0  # of the events' text
         self._layout: Layout | None = None
         self._dropper: re.Pattern[bytes] | None = None
         self._skip = 0  # pieces that are decoded whole
@@ -124,6 +144,15 @@ class Document(Generic[E]):
             self.unfinished = 0 if self.complete else len(self._text)
         if self._go == self._tail:
             self._read_tail()
+
+    @property
+    def run(self) -> int:
+        """Which run of its text is looked at; a file that is not shared is a single one."""
+        return self._pieces // _RUN if self._share.of > 1 else 0
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.run % self._share.of == self._share.number
 
     def drop_operators(self) -> None:
         """From now on, CPU operators that do not communicate may be left out."""
@@ -224,10 +253,13 @@ class Document(Generic[E]):
             self._seen = len(self._text)
             self._check_length()
             return
-        chunk, self._text = self._text[:cut], self._text[cut + len(separator) :]
+        text, self._text = self._text, self._text[cut + len(separator) :]
         self._seen = 0
-        if not self._decode(chunk):
-            self._salvage(b"{" + chunk + separator, final=False)
+        if self._is_ours and not self._decode(text[:cut]):
+            if self._share != WHOLE:
+                raise NotSharedError
+            self._salvage(b"{" + text[: cut + len(separator)], final=False)
+        self._pieces += 1
 
     def _decode(self, chunk: bytes) -> bool:
         if self._skip:
@@ -246,11 +278,32 @@ class Document(Generic[E]):
         return self._decode_all(chunk, 0)
 
     def _decode_all(self, text: bytes, dropped: int) -> bool:
+        text = b"".join((b"[{", text, b"}]"))
+        if not self._decode_by_phase(text) and not self._decode_any(text):
+            return False
+        self.events += dropped
+        return True
+
+    def _decode_by_phase(self, text: bytes) -> bool:
+        """Nothing is made of events that are not kept."""
+        if self._by_phase is None:
+            return False
         try:
-            events = self._list.decode(b"[{" + text + b"}]")
+            events = self._by_phase.decode(text)
         except BROKEN:
             return False
-        self.events += dropped + len(events)
+        self.phased = True
+        self.events += len(events)
+        self._take([event for event in events if type(event) in self._kept])
+        return True
+
+    def _decode_any(self, text: bytes) -> bool:
+        try:
+            events = self._list.decode(text)
+        except BROKEN:
+            return False
+        self.phased = self.phased or any(event.ph for event in events)
+        self.events += len(events)
         self._take(events)
         return True
 
@@ -260,13 +313,15 @@ class Document(Generic[E]):
         good = self.events - self.unfit
         patience = _PATIENCE + 10 * good - self.unfit - self.damaged
         found: Salvaged[E] = salvage(before + self._text, self._event, final, patience)
-        self.events += len(found.events) + found.unfit
         self.unfit += found.unfit
         self.reason = self.reason or found.reason
         self.repaired += found.repaired
         self.damaged += found.damaged
         self.lost += found.lost
-        self._take(found.events)
+        self.phased = self.phased or any(event.ph for event in found.events)
+        if self._is_ours:
+            self.events += len(found.events) + found.unfit
+            self._take(found.events)
         self._text, self._seen = found.rest, 0
         if found.hopeless or (self.lost > _LONGEST_BARREN and self.events == self.unfit):
             self._give_up()

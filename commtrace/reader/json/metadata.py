@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import reprlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from commtrace.reader.json.salvage import BROKEN, Text
 
-__all__ = ["known", "parsed", "quoted", "whole"]
+__all__ = ["base_ns", "known", "parsed", "quoted", "whole"]
 
 _TRIES = 16  # values that break off are read again and again: so often at most
 _DIGITS = 20  # of the longest integer
 _SHOWN = 40
+_BASE_LIMIT_NS = 2**61
 
 _MOST = ("baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name")
 _READ = frozenset((*_MOST, "commtrace", "flight_recorder", "traceEvents"))
@@ -27,6 +29,12 @@ _PYTHON = re.compile(
     re.DOTALL,
 )
 _AS_JSON = {"None": "null", "True": "true", "False": "false", "(": "[", ")": "]"}
+
+
+def base_ns(metadata: Mapping[str, Any]) -> int | None:
+    """What is to be added to every time of a file; None if it cannot be."""
+    base = metadata.get("baseTimeNanoseconds", 0)
+    return base if type(base) is int and 0 <= base < _BASE_LIMIT_NS else None
 
 
 def whole(text: bytes) -> dict[str, Any] | None:

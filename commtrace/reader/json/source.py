@@ -17,6 +17,7 @@ __all__ = ["Source", "allowed_bytes"]
 BLOCK = 1 << 18  # what stays in the second-level cache is cut and decoded fastest
 _PIECE = 1 << 14
 _GZIP = b"\x1f\x8b"
+_COMPRESSED = 16  # times: what is usual
 
 
 def allowed_bytes(compressed: int) -> int:
@@ -54,6 +55,11 @@ class Source:
         if max_bytes is None and self._gzipped:
             max_bytes = allowed_bytes(self.size)
         self._max_bytes = max_bytes
+
+    @property
+    def likely_bytes(self) -> int:
+        """About how large it is, decompressed."""
+        return self.size * _COMPRESSED if self._gzipped else self.size
 
     def __iter__(self) -> Iterator[bytes]:
         blocks = self._compressed() if self._gzipped else self._plain()

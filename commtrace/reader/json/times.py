@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
 import msgspec
@@ -30,7 +31,7 @@ _LIMIT_US = 2**62 // 1000
 _FINER = re.compile(rb"\.\d{4}|[eE]")
 
 _integers = msgspec.json.Decoder(list[int])
-_floats = msgspec.json.Decoder(list[float])
+_floats = msgspec.json.Decoder(list[float | None])
 
 
 class InexactError(Exception):
@@ -42,12 +43,14 @@ def from_numbers(times: Sequence[Time]) -> npt.NDArray[np.int64]:
 
     Raises InexactError where only their text is exact, and where they are strings.
     """
+    with suppress(TypeError, OverflowError):
+        return _thousandfold(np.array(array("q", times), dtype=np.int64))  # type: ignore[type-var]
     try:
         us = np.frombuffer(array("d", times))  # type: ignore[type-var]
     except (TypeError, OverflowError):
         return _without_missing(times)
-    if us.size and np.abs(us).max() >= _EXACT:
-        return _from_large(times, us)
+    if np.abs(us).max() >= _EXACT:
+        raise InexactError
     whole = np.floor(us)
     ns = whole * 1000 + np.rint((us - whole) * 1000)
     if (ns / 1000 != us).any():  # finer than nanoseconds, or none
@@ -64,10 +67,10 @@ def _without_missing(times: Sequence[Time]) -> npt.NDArray[np.int64]:
     return ns
 
 
-def _from_large(times: Sequence[Time], us: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    if {*map(type, times)} != {int} or np.abs(us).max() > _LIMIT_US:
+def _thousandfold(us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    if us.size and (us.max() > _LIMIT_US or us.min() < -_LIMIT_US):
         raise InexactError
-    return us.astype(np.int64) * 1000
+    return us * 1000
 
 
 def nanoseconds(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
@@ -88,9 +91,13 @@ def nanoseconds(texts: Sequence[bytes | msgspec.Raw]) -> npt.NDArray[np.int64]:
         return _one_by_one(texts)
     if us.size != len(texts) or (np.abs(us) >= _EXACT).any():
         return _one_by_one(texts)
+    missing = np.isnan(us)
+    us[missing] = 0
     whole = np.floor(us)
     fraction = np.rint((us - whole) * 1000)
-    return whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
+    ns = whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
+    ns[missing] = NULL
+    return ns
 
 
 def _from_integers(array: bytes) -> npt.NDArray[np.int64]:

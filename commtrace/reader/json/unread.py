@@ -10,7 +10,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64
 from commtrace.intervals import total, union
-from commtrace.reader.json.document import Event
+from commtrace.reader.json.decoded_event import Event
 from commtrace.units import counted
 
 __all__ = ["Unread"]
@@ -53,6 +53,12 @@ class Unread:
         for category, its in by_category.items():
             self._starts[category].append(self._times([event.ts for event in its]))
             self._durations[category].append(self._times([event.dur for event in its]))
+
+    def join(self, later: Unread) -> None:
+        """Take what another took behind it."""
+        for category, parts in later._starts.items():
+            self._starts[category] += parts
+            self._durations[category] += later._durations[category]
 
     def messages(self, first_ns: int, last_ns: int) -> list[str]:
         """A line for each category; the times are those of the events that were read."""

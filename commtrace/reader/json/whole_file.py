@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from commtrace.arrays import NULL, Int64
-from commtrace.reader.json.document import Document, Event
-from commtrace.reader.json.scan import base_ns
+from commtrace.reader.json.decoded_event import Event
+from commtrace.reader.json.document import Document
+from commtrace.reader.json.metadata import base_ns
 from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
 

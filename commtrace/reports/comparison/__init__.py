@@ -7,36 +7,25 @@ Its ``SUFFIX`` is what the files that it writes end in, None if it is no file's,
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
-from commtrace.reports import Look
+from commtrace.reports import Formats, HasSuffix, Look
 
 if TYPE_CHECKING:
     from commtrace.comparing.compared import Compared
     from commtrace.comparing.gate import Gate
 
-__all__ = ["FORMATS", "Format", "format_named", "format_of_file"]
-
-FORMATS = ("text", "json", "markdown", "html", "github", "junit")
+__all__ = ["FORMATS", "Format"]
 
 
-class Format(Protocol):
+class Format(HasSuffix, Protocol):
     """What a file in this folder holds."""
-
-    SUFFIX: str | None
 
     def render(self, compared: Compared, gate: Gate = ..., look: Look = ...) -> str:
         """The comparison, written down."""
 
 
-def format_named(name: str) -> Format:
-    """The format of a name, one of FORMATS."""
-    return cast("Format", import_module(f"{__name__}.{name}"))
-
-
-def format_of_file(file: Path) -> str | None:
-    """The name of the format that the end of a file's name says; None if it says none."""
-    suffixes = ((name, format_named(name).SUFFIX) for name in FORMATS)
-    return next((name for name, its in suffixes if its and file.name.endswith(its)), None)
+FORMATS: Formats[Format] = Formats(
+    __name__, ("text", "json", "markdown", "html", "github", "junit")
+)
+"""Those of a comparison; ``notebook`` is no file's."""

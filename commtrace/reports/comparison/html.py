@@ -10,8 +10,9 @@ from commtrace.comparing.gate import Gate
 from commtrace.reports import Look, content
 from commtrace.reports.content import comparison
 from commtrace.reports.web.bars import Bar, Part, bars, legend
-from commtrace.reports.web.markup import Markup, tag
-from commtrace.units import duration
+from commtrace.reports.web.markup import Markup, hashed, tag
+from commtrace.reports.web.typical_steps import typical_steps
+from commtrace.units import counted, duration
 
 if TYPE_CHECKING:
     from commtrace.comparing.compared import Compared
@@ -22,7 +23,13 @@ __all__ = ["SUFFIX", "render"]
 SUFFIX = ".html"
 _ANY, _NONE = Look(), Gate()
 _KINDS = {"communication": "transfer"}  # others are called as they are there
-_ALIGN = {"<": "left", ">": "right"}
+_ALIGN = {"<": None, ">": "right"}
+_MOST_STEPS = 200
+_POLICY = "default-src 'none'; style-src '{}'; base-uri 'none'; form-action 'none'"
+_META = f"""<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">"""
 _STYLE = """
 .gap { fill: none } .whole { fill: var(--compute) }
 .more { fill: var(--wait) } .less { fill: var(--good) } .aside { opacity: .4 }
@@ -31,16 +38,15 @@ _STYLE = """
 
 def render(compared: Compared, gate: Gate = _NONE, look: Look = _ANY) -> str:  # noqa: ARG001 - a page has its own
     """The same facts as in the terminal, and pictures; nothing is loaded from elsewhere."""
-    style = (
-        resources.files("commtrace.reports.web").joinpath("assets/report.css").read_text("utf-8")
-    )
+    css = resources.files("commtrace.reports.web").joinpath("assets/report.css")
+    style = css.read_text("utf-8") + _STYLE
     title = comparison.title(compared)
     failure = gate.failed(compared)
     head = tag(
         "head",
-        Markup('<meta charset="utf-8">'),
+        Markup(_META.format(hashed(style))),
         tag("title", f"{title} · commtrace"),
-        tag("style", Markup(style + _STYLE)),
+        tag("style", Markup(style)),
     )
     body = tag(
         "body",
@@ -56,6 +62,10 @@ def _sections(compared: Compared) -> Iterator[Markup]:
     steps = comparison.bars(compared)
     if steps:
         yield _section("From base to candidate", _waterfall(steps))
+    base, candidate = compared.typical
+    if base is not None and candidate is not None:
+        named = set(compared.changes["rank"].dropna().tolist())
+        yield _section("A typical step", *typical_steps(base, candidate, named))
     if any(sum(parts.values()) for *_, parts in compared.paths):
         yield _section("Every step's critical path", *_paths(compared))
     for section in comparison.sections(compared):
@@ -86,7 +96,8 @@ def _paths(compared: Compared) -> Iterator[Markup]:
     """Both sides' steps of one number are below each other; pale ones do not count."""
     kinds = dict.fromkeys(kind for *_, parts in compared.paths for kind in parts)
     yield legend(dict.fromkeys(_KINDS.get(kind, kind) for kind in kinds))
-    longest = max(sum(parts.values()) for *_, parts in compared.paths)
+    shown = compared.paths[:_MOST_STEPS]
+    longest = max(sum(parts.values()) for *_, parts in shown)
     rows = [
         Bar(
             name,
@@ -100,9 +111,11 @@ def _paths(compared: Compared) -> Iterator[Markup]:
             ],
             duration(sum(parts.values())) + ("" if counts else " (not counted)"),
         )
-        for name, counts, parts in compared.paths
+        for name, counts, parts in shown
     ]
     yield bars(rows, longest, "The critical path of every step")
+    if left := len(compared.paths) - len(shown):
+        yield tag("p", f"{counted(left, 'more step')}: not drawn.", class_="hint")
 
 
 def _table(section: Section) -> Markup:
@@ -115,9 +128,6 @@ def _table(section: Section) -> Markup:
     )
 
 
-def _row(cell: str, align: list[str], texts: list[str]) -> Markup:
-    cells = (
-        tag(cell, text, style=f"text-align: {side}")
-        for side, text in zip(align, texts, strict=True)
-    )
+def _row(cell: str, align: list[str | None], texts: list[str]) -> Markup:
+    cells = (tag(cell, text, class_=side) for side, text in zip(align, texts, strict=True))
     return tag("tr", *cells)

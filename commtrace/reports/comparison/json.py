@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from commtrace import __version__
 from commtrace.analysis import Summary
 from commtrace.comparing.compared import VERDICTS, StepChange
 from commtrace.comparing.gate import Gate
 from commtrace.comparing.tables import CHANGES, COUNTS, OUTLYING, RANKS, WORK
-from commtrace.diagnosis import Finding, Note
+from commtrace.diagnosis import Note
 from commtrace.reports import Look
+from commtrace.reports.json_document import FINDING, document, finding_fields, one_object
 from commtrace.reports.json_schema import (
     Json,
     columns,
-    document,
     field,
     list_of,
     object_of,
@@ -39,10 +37,8 @@ _KINDS = ("new", "resolved", "remaining")
 def render(compared: Compared, gate: Gate = _NONE, look: Look = _ANY) -> str:  # noqa: ARG001 - all of it
     """The comparison as one JSON object, as ``schema`` describes it. Text is ASCII."""
     answer = {
-        "schema_version": SCHEMA_VERSION,
-        "commtrace_version": __version__,
-        "base": [_run(run) for run in compared.base],
-        "candidate": [_run(run) for run in compared.candidate],
+        "base": [asdict(run) for run in compared.base],
+        "candidate": [asdict(run) for run in compared.candidate],
         "verdict": compared.verdict,
         "why": compared.why,
         "gate_pct": gate.pct,
@@ -57,31 +53,20 @@ def render(compared: Compared, gate: Gate = _NONE, look: Look = _ANY) -> str:  #
         "ranks": rows(compared.ranks),
         "outlying_steps": rows(compared.outlying),
         "findings": {
-            kind: [_finding(its) for its in getattr(compared.findings, kind)] for kind in _KINDS
+            kind: [finding_fields(its) for its in getattr(compared.findings, kind)]
+            for kind in _KINDS
         },
         "notes": [asdict(note) for note in compared.notes],
     }
-    return json.dumps(answer, indent=1, allow_nan=False) + "\n"
-
-
-def _run(run: Summary) -> dict[str, Any]:
-    return asdict(run)
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {name: value for name, value in asdict(finding).items() if name != "when"}
+    return one_object(SCHEMA_VERSION, answer)
 
 
 def schema() -> Json:
     """The JSON Schema of what ``render`` returns; ``compare.schema.json`` holds it as text."""
     return document(
         "compare",
+        SCHEMA_VERSION,
         {
-            "schema_version": {
-                "const": SCHEMA_VERSION,
-                "description": "Raised when a field changes its meaning or goes away.",
-            },
-            "commtrace_version": field("string", "The version that made this."),
             "base": list_of("a recording of the base", typed(Summary)),
             "candidate": list_of("a recording of the candidate", typed(Summary)),
             "verdict": {"enum": list(VERDICTS), "description": "Whether a step takes longer."},
@@ -104,15 +89,12 @@ def schema() -> Json:
                 "description": "By rule and ranks.",
                 **object_of(
                     {
-                        "new": list_of("a finding that only the candidate has", _FINDING),
-                        "resolved": list_of("a finding that only the base has", _FINDING),
-                        "remaining": list_of("a finding of both, the candidate's", _FINDING),
+                        "new": list_of("a finding that only the candidate has", FINDING),
+                        "resolved": list_of("a finding that only the base has", FINDING),
+                        "remaining": list_of("a finding of both, the candidate's", FINDING),
                     }
                 ),
             },
             "notes": list_of("what else differs, or disturbed a recording", typed(Note)),
         },
     )
-
-
-_FINDING = typed(Finding, "when")

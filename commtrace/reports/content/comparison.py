@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from commtrace.reports.content.compared_names import (
+    kernel_of,
+    name_of,
+    operation_of,
+    rows_of,
+    work_of,
+)
 from commtrace.reports.content.tables import Section, more
 from commtrace.table import rows
-from commtrace.units import NOTHING, clean, counted, duration, size
+from commtrace.units import NOTHING, clean, counted, duration
 
 if TYPE_CHECKING:
     from commtrace.analysis import Summary
     from commtrace.comparing.compared import Compared
     from commtrace.diagnosis import Finding
 
-__all__ = ["bars", "findings", "headline", "name_of", "sections", "summary", "title", "why"]
+__all__ = ["bars", "findings", "headline", "sections", "summary", "title", "why"]
 
 _SHOWN = 10
 _FOOTER = (
@@ -23,16 +30,7 @@ _FOOTER = (
 )
 _NAMED = 3
 _BARS = 6
-_CAUSES = {
-    "loader": "data loading",
-    "checkpoint": "checkpointing",
-    "garbage-collection": "garbage collection",
-}
-_KINDS = {
-    "host": "host without operators",
-    "copy": "copies",
-    "communication": "exposed communication",
-}
+_ROUNDING = 1e-4  # of a step: less is no bar
 
 
 def title(compared: Compared) -> str:
@@ -65,7 +63,7 @@ def summary(compared: Compared) -> list[str]:
     return [
         *([f"{clean(compared.why, 200).capitalize()}."] if few else []),
         f"{steps}; how far recordings differ is {_BETWEEN[step.between]}.",
-        *filter(None, [why(compared), _other_counts(compared)]),
+        *filter(None, [why(compared), _other_counts(compared), _other_shapes(compared)]),
     ]
 
 
@@ -81,14 +79,17 @@ def why(compared: Compared) -> str | None:
     if step.base_ns is None or step.candidate_ns is None:
         return None
     change = step.candidate_ns - step.base_ns
-    table = [row for row in rows(compared.changes) if row["change_ns"] * change > 0]
+    table = rows_of(compared, compared.changes)
     named = [row for row in table if _sure(row)][:_NAMED]
     if not named:
         most = f"; the largest is {_part(table[0])}" if table else ""
         return f"Of {_signed(change)} per step no single part is beyond chance{most}."
     left = change - sum(row["change_ns"] for row in named)
+    largest = table[0] not in named
+    rest = f", of which {_part(table[0])} is not beyond chance" if largest else ""
     return (
-        f"Of {_signed(change)} per step: {'; '.join(map(_part, named))}; {_signed(left)} all else."
+        f"Of {_signed(change)} per step: {'; '.join(map(_part, named))}; "
+        f"{_signed(left)} all else{rest}."
     )
 
 
@@ -99,22 +100,31 @@ def _part(row: dict[str, Any]) -> str:
 def _where(row: dict[str, Any]) -> str:
     parts = [
         *([f"before {clean(row['place'], 40)}"] if row["place"] else []),
-        *([f"mostly {clean(row['kernel'], 40)}"] if row["kernel"] else []),
+        *([f"mostly {kernel_of(row, 40)}"] if row["kernel"] else []),
     ]
     return f" ({', '.join(parts)})" if parts else ""
 
 
 def _other_counts(compared: Compared) -> str | None:
     """The operations of which a step has more or fewer."""
-    table = [row for row in rows(compared.operations) if _other_count(row)]
+    table = [row for row in rows_of(compared, compared.operations) if _other_count(row)]
     if not table:
         return None
     parts = [
-        f"{row['candidate_count']:g} instead of {row['base_count']:g} {_operation(row)}"
+        f"{row['candidate_count']:g} instead of {row['base_count']:g} {operation_of(row)}"
         for row in table[:_NAMED]
     ]
     rest = f" and {len(table) - _NAMED} more" if len(table) > _NAMED else ""
     return f"A step has {', '.join(parts)}{rest}."
+
+
+def _other_shapes(compared: Compared) -> str | None:
+    """The kernels and operators that work on other shapes."""
+    table = [row for row in rows(compared.kernels) if row["base_shape"]]
+    if not table:
+        return None
+    rest = f" and {len(table) - _NAMED} more" if len(table) > _NAMED else ""
+    return f"Other shapes: {'; '.join(map(work_of, table[:_NAMED]))}{rest}."
 
 
 def _sure(row: dict[str, Any]) -> bool:
@@ -123,31 +133,15 @@ def _sure(row: dict[str, Any]) -> bool:
     return low > 0 or high < 0
 
 
-def name_of(row: dict[str, Any]) -> str:
-    """What a row of ``changes`` is about."""
-    if row["kind"] in ("transfer", "launch"):
-        return f"{_operation(row)}: {row['kind']}"
-    what = _CAUSES.get(row["cause"] or "", _KINDS.get(row["kind"], row["kind"]))
-    who = "all ranks" if row["rank"] is None else f"rank {row['rank']}"
-    return f"{who}: {what}"
-
-
-def _operation(row: dict[str, Any]) -> str:
-    of = f" of {clean(row['dimension'], 16)}" if row["dimension"] else ""
-    before = f"{size(row['base_size_bytes'])} → " if row["base_size_bytes"] else ""
-    big = f", {before}{size(row['size_bytes'])}" if row["size_bytes"] else ""
-    return f"{clean(row['op'], 16) if row['op'] else 'communication'}{of}{big}"
-
-
 def sections(compared: Compared) -> Iterator[Section]:
     """The tables that have something to say."""
     if len(compared.changes):
         yield _changes(compared)
-    counts = [row for row in rows(compared.operations) if _other_count(row)]
+    counts = [row for row in rows_of(compared, compared.operations) if _other_count(row)]
     if counts:
         yield _counts(counts)
     if len(compared.outlying):
-        yield _outlying(rows(compared.outlying))
+        yield _outlying(rows_of(compared, compared.outlying))
     kernels = [row for row in rows(compared.kernels) if row["base_ns"] != row["candidate_ns"]]
     if kernels:
         yield _kernels(kernels)
@@ -155,7 +149,9 @@ def sections(compared: Compared) -> Iterator[Section]:
 
 def _changes(compared: Compared) -> Section:
     step = compared.step
-    table = [row for row in rows(compared.changes) if row["base_ns"] or row["candidate_ns"]]
+    table = [
+        row for row in rows_of(compared, compared.changes) if row["base_ns"] or row["candidate_ns"]
+    ]
     shown = table[:_SHOWN]
     hidden = sum(row["change_ns"] for row in table[_SHOWN:])
     cells = [
@@ -240,7 +236,7 @@ def _counts(table: list[dict[str, Any]]) -> Section:
         ),
         [
             [
-                _operation(row),
+                operation_of(row),
                 clean(row["dtype"], 16),
                 f"{row['base_count']:g}",
                 f"{row['candidate_count']:g}",
@@ -293,7 +289,7 @@ def _kernels(table: list[dict[str, Any]]) -> Section:
         (("name", "<"), ("count", ">"), ("base", ">"), ("candidate", ">"), ("change", ">")),
         [
             [
-                clean(row["kernel"], 60),
+                work_of(row),
                 f"{row['base_count']:g} → {row['candidate_count']:g}",
                 duration(row["base_ns"]),
                 duration(row["candidate_ns"]),
@@ -327,13 +323,13 @@ def bars(compared: Compared) -> list[tuple[str, int, int]]:
     step = compared.step
     if step.base_ns is None or step.candidate_ns is None:
         return []
-    table = rows(compared.changes)
+    table = rows_of(compared, compared.changes)
     at = step.base_ns
     drawn = [("base", 0, at)]
     for row in table[:_BARS]:
         drawn.append((name_of(row), at, at + row["change_ns"]))
         at += row["change_ns"]
-    if at != step.candidate_ns:
+    if abs(step.candidate_ns - at) > _ROUNDING * step.candidate_ns:
         drawn.append(("all else", at, step.candidate_ns))
     return [*drawn, ("candidate", 0, step.candidate_ns)]
 

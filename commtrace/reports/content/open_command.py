@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from commtrace.metrics.run.span import run_span
 from commtrace.reports.content.findings import causes
-from commtrace.units import clean, duration
+from commtrace.units import clean, cut, duration
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
     from commtrace.diagnosis import Finding, Verdict
 
-__all__ = ["numbered_findings", "open_command", "range_in_run"]
+__all__ = ["numbered_findings", "open_command", "open_command_shown", "range_in_run"]
 
 _LONGEST = 100_000  # of a command line, whose names of files need not be printable
+_LONGEST_SHOWN = 1_000  # where each finding has one
 
 
 def numbered_findings(verdict: Verdict) -> list[tuple[int, Finding]]:
@@ -29,7 +30,13 @@ def numbered_findings(verdict: Verdict) -> list[tuple[int, Finding]]:
 def open_command(analysis: Analysis, number: int | None = None) -> str:
     """The command line that opens the run in Perfetto, at the finding of that number if any."""
     finding = [] if number is None else ["--finding", str(number)]
-    return clean(shlex.join(["commtrace", "open", *analysis.arguments, *finding]), _LONGEST)
+    line = shlex.join(["commtrace", "open", *analysis.arguments, *finding])
+    return cut(clean(line, len(line)), _LONGEST)
+
+
+def open_command_shown(analysis: Analysis, number: int | None = None) -> str:
+    """The same to be read by people: of very many files the first and the last."""
+    return cut(open_command(analysis, number), _LONGEST_SHOWN)
 
 
 def range_in_run(analysis: Analysis, finding: Finding) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from commtrace import __version__
 from commtrace.analysis import Analysis, Summary
 from commtrace.causal.critical_path import CRITICAL_PATH
 from commtrace.causal.efficiency import EFFICIENCY, SLOWDOWN, efficiency, slowdown
 from commtrace.causal.steps import STEP_TIMES, path_of, step_times_by_rank
-from commtrace.diagnosis import Finding, Note
+from commtrace.diagnosis import Note
 from commtrace.matching import CLOCK
 from commtrace.metrics.rank.copies import COPIES, copies
 from commtrace.metrics.rank.devices import DEVICES, devices
@@ -25,10 +23,10 @@ from commtrace.metrics.run.ranks import RANKS, ranks
 from commtrace.metrics.run.waits import OPERATIONS, matched, operations
 from commtrace.reports import Look
 from commtrace.reports.content.open_command import numbered_findings, open_command
+from commtrace.reports.json_document import FINDING, document, finding_fields, one_object
 from commtrace.reports.json_schema import (
     Json,
     columns,
-    document,
     field,
     list_of,
     object_of,
@@ -78,8 +76,6 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
     """
     diagnosis, run = analysis.verdict.diagnosis, analysis.measures
     answer = {
-        "schema_version": SCHEMA_VERSION,
-        "commtrace_version": __version__,
         "run": {key: value for key, value in asdict(analysis.run).items() if key != "name"},
         "notes": [asdict(note) for note in analysis.notes],
         **{table.name: rows(measure(run)) for table, measure in _TABLES},
@@ -88,18 +84,13 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
         "findings": _findings(analysis),
         "skipped": dict(diagnosis.skipped),
     }
-    return json.dumps(answer, indent=1, allow_nan=False) + "\n"
+    return one_object(SCHEMA_VERSION, answer)
 
 
 def schema() -> Json:
     """The JSON Schema of what ``render`` returns; ``analysis.schema.json`` holds it as text."""
     texts = {"type": "string", "description": "What the rule needs, and lacks."}
     properties = {
-        "schema_version": {
-            "const": SCHEMA_VERSION,
-            "description": "Raised when a field changes its meaning or goes away.",
-        },
-        "commtrace_version": field("string", "The version that made this."),
         "run": {"description": "What ran.", **typed(Summary, "name")},
         "notes": list_of("something wrong with a file, or assumed about it", typed(Note)),
         **{table.name: rows_of(table.row, columns(table)) for table, _ in _TABLES},
@@ -112,14 +103,14 @@ def schema() -> Json:
             "additionalProperties": texts,
         },
     }
-    required = [name for name in properties if name != "operations"]
-    return {**document("analyze", properties), "required": required}
+    its = document("analyze", SCHEMA_VERSION, properties)
+    return {**its, "required": [name for name in its["required"] if name != "operations"]}
 
 
 def _findings(analysis: Analysis) -> list[Json]:
     numbers = {id(finding): number for number, finding in numbered_findings(analysis.verdict)}
     return [
-        {name: value for name, value in asdict(finding).items() if name != "when"}
+        finding_fields(finding)
         | {"number": numbers[id(finding)], "open": open_command(analysis, numbers[id(finding)])}
         for finding in analysis.verdict.diagnosis.findings
     ]
@@ -153,7 +144,7 @@ def _times(about: str) -> Json:
 
 _FINDING = object_of(
     {
-        **typed(Finding, "when")["properties"],
+        **FINDING["properties"],
         "number": field("integer", "Its number in the reports for people: symptoms come last."),
         "open": field("string", "The command that shows it in Perfetto."),
     }

@@ -9,7 +9,7 @@ from commtrace.reports import Look, content
 from commtrace.reports.content import findings
 from commtrace.reports.content.open_command import (
     numbered_findings,
-    open_command,
+    open_command_shown,
     range_in_run,
 )
 from commtrace.reports.content.prose import paragraphs
@@ -72,7 +72,7 @@ def _findings(verdict: Verdict, analysis: Analysis | None = None) -> Iterator[st
         yield from (f"   - {escaped(line)}" for line in text.lines)
         if analysis is not None:
             when = escaped(range_in_run(analysis, numbered[number]))
-            yield f"   - {when}: {_code(open_command(analysis, number))}"
+            yield f"   - {when}: {_code(open_command_shown(analysis, number))}"
     for line in findings.closing(verdict):
         yield from ("", escaped(line))
 

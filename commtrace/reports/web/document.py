@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from string import Template
@@ -13,14 +11,14 @@ from typing import TYPE_CHECKING
 from commtrace.reports.web.bandwidth_chart import bandwidth_chart
 from commtrace.reports.web.data_tables import data_tables
 from commtrace.reports.web.finding_cards import finding_cards
-from commtrace.reports.web.markup import Markup, tag
+from commtrace.reports.web.markup import Markup, hashed, tag
 from commtrace.reports.web.matrices import matrices
 from commtrace.reports.web.step_time import step_time
 from commtrace.reports.web.timeline import timeline
 from commtrace.reports.web.trace_quality import trace_quality
 from commtrace.reports.web.wait_maps import wait_maps
 from commtrace.reports.web.what_ran import what_ran
-from commtrace.units import clean
+from commtrace.units import clean, mb
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
@@ -42,54 +40,76 @@ class _Budget:
     rows: int
 
 
-_BUDGETS = tuple(_Budget(100_000 // 4**i, 1_000 // 4**i) for i in range(6))
+_BUDGETS = tuple(_Budget(100_000 // 4**i, max(1_000 // 4**i, 5)) for i in range(6))
+_TITLES = {
+    "verdict": "Verdict",
+    "time": "Where the time of a step goes",
+    "timeline-section": "Timeline",
+    "bandwidth": "Bandwidth against size",
+    "matrices": "Who sends to whom",
+    "waits": "Who waits for whom",
+    "tables": "Tables",
+    "quality": "The trace's quality",
+}
+_FIXED: dict[str, Callable[[Analysis], Markup | None]] = {
+    "verdict": finding_cards,
+    "time": step_time,
+    "bandwidth": bandwidth_chart,
+    "matrices": matrices,
+    "waits": wait_maps,
+    "quality": trace_quality,
+}
+_Sections = dict[str, Markup | None]
 
 
 def document(analysis: Analysis) -> str:
-    """The whole page, thinned until it is small enough."""
-    page = ""
+    """The whole page, thinned until it is small enough, at last without its largest sections."""
+    fixed = {name: draw(analysis) for name, draw in _FIXED.items()}
+    sections: _Sections = {}
     for budget in _BUDGETS:
-        page = _page(analysis, budget)
-        if len(page.encode("utf-8", "replace")) <= MOST_BYTES:
+        sections = {
+            **fixed,
+            "timeline-section": timeline(analysis, budget.events),
+            "tables": data_tables(analysis, budget.rows),
+        }
+        page = _page(analysis, sections)
+        if _bytes(page) <= MOST_BYTES:
+            return page
+    for name in sorted(sections, key=lambda name: (name == "verdict", -_bytes(sections[name]))):
+        sections[name] = tag("p", _LEFT_OUT, class_="hint")
+        page = _page(analysis, sections)
+        if _bytes(page) <= MOST_BYTES:
             break
     return page
 
 
-def _page(analysis: Analysis, budget: _Budget) -> str:
+_LEFT_OUT = (
+    f"Left out: with it the page would be larger than {mb(MOST_BYTES)}. --format json has all."
+)
+
+
+def _page(analysis: Analysis, sections: _Sections) -> str:
     style = _read("report.css")
     script = "\n".join(map(_read, _SCRIPTS))
-    sections = list(_sections(analysis, budget))
-    links = [tag("a", title, href=f"#{name}") for name, title, _ in sections]
-    shown = [tag("section", tag("h2", title), inner, id=name) for name, title, inner in sections]
+    shown = {name: inner for name in _TITLES if (inner := sections[name]) is not None}
     return Template(_read("page.html")).substitute(
         title=tag("title", f"{clean(analysis.run.name, 80)} · commtrace"),
-        style_hash=_hash(style),
+        style_hash=hashed(style),
         style=style,
-        script_hash=_hash(script),
+        script_hash=hashed(script),
         script=script,
         header=what_ran(analysis),
-        links="".join(links),
-        sections="\n".join(shown),
+        links="".join(tag("a", _TITLES[name], href=f"#{name}") for name in shown),
+        sections="\n".join(
+            tag("section", tag("h2", _TITLES[name]), inner, id=name)
+            for name, inner in shown.items()
+        ),
     )
 
 
-def _sections(analysis: Analysis, budget: _Budget) -> Iterator[tuple[str, str, Markup]]:
-    parts = (
-        ("verdict", "Verdict", finding_cards(analysis)),
-        ("time", "Where the time of a step goes", step_time(analysis)),
-        ("timeline-section", "Timeline", timeline(analysis, budget.events)),
-        ("bandwidth", "Bandwidth against size", bandwidth_chart(analysis)),
-        ("matrices", "Who sends to whom", matrices(analysis)),
-        ("waits", "Who waits for whom", wait_maps(analysis)),
-        ("tables", "Tables", data_tables(analysis, budget.rows)),
-        ("quality", "The trace's quality", trace_quality(analysis)),
-    )
-    return ((name, title, inner) for name, title, inner in parts if inner is not None)
+def _bytes(text: str | None) -> int:
+    return len((text or "").encode("utf-8", "replace"))
 
 
 def _read(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

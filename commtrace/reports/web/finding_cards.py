@@ -10,7 +10,7 @@ import numpy as np
 from commtrace.causal.steps import path_of
 from commtrace.reports import content
 from commtrace.reports.content import findings
-from commtrace.reports.content.open_command import open_command, range_in_run
+from commtrace.reports.content.open_command import open_command_shown, range_in_run
 from commtrace.reports.web.bars import Bar, Part, bars
 from commtrace.reports.web.markup import Markup, tag
 from commtrace.units import clean, counted, duration, ms, numbered, percent, rate, size
@@ -71,7 +71,7 @@ def _card(number: int, cause: Finding, symptoms: list[Finding], analysis: Analys
                 data_label=f"finding {number}",
             ),
             f" {range_in_run(analysis, cause)}, in Perfetto: ",
-            tag("code", open_command(analysis, number)),
+            tag("code", open_command_shown(analysis, number)),
         ),
         class_="finding",
         id=f"finding-{number}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from html import escape
 
-__all__ = ["Content", "Markup", "number", "tag"]
+__all__ = ["Content", "Markup", "hashed", "number", "tag"]
 
 _EMPTY = frozenset({"br", "circle", "input", "line", "path", "polyline", "rect", "use"})
 
@@ -35,6 +37,11 @@ def tag(name: str, *content: Content, **attributes: str | float | None) -> Marku
         part if isinstance(part, Markup) else escape(part) for part in content if part is not None
     )
     return Markup(f"<{name}{named}>{inner}</{name}>")
+
+
+def hashed(text: str) -> str:
+    """How a page's policy names a style or script that it allows."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,13 @@ import numpy as np
 from commtrace.arrays import NULL, integers
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.metrics.run.timeline_events import timeline_events
-from commtrace.reports.content.open_command import open_command
+from commtrace.reports.content.open_command import open_command_shown
 from commtrace.reports.web.bars import legend
 from commtrace.reports.web.markup import Markup, tag
+from commtrace.reports.web.shown_ranks import shown_ranks
 from commtrace.reports.web.thinned import Events, events_of, thinned
 from commtrace.reports.web.timeline_data import Step, timeline_data
-from commtrace.reports.web.timeline_picture import timeline_picture
+from commtrace.reports.web.timeline_picture import kinds_of, timeline_picture
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
@@ -39,12 +41,16 @@ def timeline(analysis: Analysis, most: int) -> Markup | None:
         return None
     ranks = _shown_ranks(analysis)
     events, gap = thinned(events_of(table[table["rank"].isin(ranks)]), most)
-    steps = _steps(run)
+    every = _steps(run)
+    steps = [every[i] for i in shown_ranks(range(len(every)), (), most)]
     start_ns, end_ns = _window(events, steps)
     return tag(
         "div",
         tag("p", *_about(analysis, len(table), events, gap, len(ranks)), class_="hint"),
-        legend(_kinds(events)),
+        tag("p", f"Marked are {len(steps):,} of {len(every):,} steps.", class_="hint")
+        if len(steps) < len(every)
+        else None,
+        legend(kinds_of(events)),
         tag(
             "div",
             tag("p", f"One step, {ms(end_ns - start_ns)}; the page's script shows all.")
@@ -64,27 +70,10 @@ def timeline(analysis: Analysis, most: int) -> Markup | None:
     )
 
 
-def _kinds(events: Events) -> list[str]:
-    """What there is to be seen, for the legend."""
-    communicates = bool(events.of_kind("communication").any())
-    there = {
-        "compute": bool(events.of_kind("compute").any()),
-        "transfer": communicates,
-        "wait": communicates and bool(events.wait.any()),
-        "copy": bool(events.of_kind("copy").any()),
-    }
-    return [kind for kind, is_there in there.items() if is_there]
-
-
-def _shown_ranks(analysis: Analysis) -> list[int]:
+def _shown_ranks(analysis: Analysis) -> Sequence[int]:
     """All ranks; of very many those that findings name, and others evenly between them."""
-    ranks = list(analysis.run.ranks)
-    if len(ranks) <= _MOST_RANKS:
-        return ranks
     named = {rank for finding in analysis.verdict.faults for rank in finding.ranks}
-    first = [rank for rank in ranks if rank in named][: _MOST_RANKS // 2]
-    spread = np.linspace(0, len(ranks) - 1, _MOST_RANKS - len(first)).round().astype(int)
-    return sorted({*first, *(ranks[place] for place in spread.tolist())})
+    return shown_ranks(analysis.run.ranks, named, _MOST_RANKS)
 
 
 def _about(
@@ -101,7 +90,7 @@ def _about(
             f"Thinned to {events.start.size:,}: what follows within {ms(gap)} on a lane is one "
             f"block, of which there are {merged:,}. "
         )
-    return [*said, "Everything, in Perfetto: ", tag("code", open_command(analysis)), "."]
+    return [*said, "Everything, in Perfetto: ", tag("code", open_command_shown(analysis)), "."]
 
 
 def _steps(run: Measures) -> list[Step]:

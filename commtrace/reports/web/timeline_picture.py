@@ -1,8 +1,9 @@
-"""The timeline as a picture, for who reads without scripts or on paper: one step of the run."""
+"""One step as a picture: for who reads without scripts or on paper, and beside another run's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,36 +17,111 @@ if TYPE_CHECKING:
     from commtrace.arrays import Int64
     from commtrace.reports.web.thinned import Events
 
-__all__ = ["timeline_picture"]
+__all__ = ["kinds_of", "ranks_picture", "timeline_picture"]
 
 _LEFT, _WIDTH, _LANE, _TOP = 170, 1000, 16, 24
+_BOX = 12  # of a lane's height
+_HALF = 11  # of a rank's
+_NAMED = 110  # a rank's name is short
+_LETTER = 6.5
 _KINDS = ("compute", "copy", "communication")
+
+
+def kinds_of(events: Events) -> list[str]:
+    """What there is to be seen, for the legend."""
+    communicates = bool(events.of_kind("communication").any())
+    there = {
+        "compute": bool(events.of_kind("compute").any()),
+        "transfer": communicates,
+        "wait": communicates and bool(events.wait.any()),
+        "copy": bool(events.of_kind("copy").any()),
+    }
+    return [kind for kind, is_there in there.items() if is_there]
 
 
 def timeline_picture(events: Events, start_ns: int, end_ns: int, most: int) -> Markup:
     """What ran from start to end on the first lanes, of what is shorter than a pixel a pixel."""
-    its = events.taken((events.end > start_ns) & (events.start < end_ns))
+    its = _between(events, start_ns, end_ns)
     lanes = np.unique(its.lane)[:most].tolist()
     height = _TOP + _LANE * len(lanes) + 4
-    parts: list[Markup] = []
-    for x, text in time_ticks(end_ns - start_ns, _WIDTH):
-        at = _LEFT + x
-        parts.append(tag("line", class_="grid", x1=at, x2=at, y1=_TOP - 4, y2=height))
-        parts.append(tag("text", text, x=at, y=_TOP - 8, text_anchor="middle"))
+    parts = list(_axis(end_ns - start_ns, height))
+    scale = _WIDTH / (end_ns - start_ns)
     for row, lane in enumerate(lanes):
         y = _TOP + row * _LANE
         parts.append(tag("text", _named(*its.lanes[lane]), x=0, y=y + 11))
         mine = its.taken(its.lane == lane)
-        parts.extend(_drawn(mine, start_ns, end_ns, y))
+        for kind in _KINDS:
+            parts.extend(_drawn(kind, mine, start_ns, scale, y, _BOX))
+    return _svg(parts, height, "timeline of one step")
+
+
+def ranks_picture(
+    events: Events, ranks: Sequence[int], start_ns: int, end_ns: int, whole_ns: int, label: str
+) -> Markup:
+    """What these ranks did from start to end, on a scale that is ``whole_ns`` wide.
+
+    A row for each: above, computing and copying; below, communication; behind both, idle.
+    """
+    its = _between(events, start_ns, end_ns)
+    rank = np.asarray([lane[0] for lane in its.lanes], dtype=np.int64)[its.lane]
+    scale = _WIDTH / whole_ns
+    row_height = 2 * _HALF + 4
+    height = _TOP + row_height * len(ranks) + 4
+    parts = list(_axis(whole_ns, height))
+    width = (end_ns - start_ns) * scale
+    for row, shown in enumerate(ranks):
+        y = _TOP + row * row_height
+        parts.append(tag("text", f"rank {shown}", x=_NAMED, y=y + 15))
+        parts.append(tag("rect", class_="idle", x=_LEFT, y=y, width=width, height=2 * _HALF))
+        mine = its.taken(rank == shown)
+        parts.extend(_drawn("compute", mine, start_ns, scale, y, _HALF))
+        parts.extend(_drawn("copy", mine, start_ns, scale, y, _HALF))
+        parts.extend(_drawn("communication", mine, start_ns, scale, y + _HALF, _HALF))
+        parts.extend(_operations(mine, start_ns, scale, y + _HALF))
+    at = _LEFT + width
+    parts.append(tag("line", class_="mark", x1=at, x2=at, y1=_TOP - 4, y2=height))
+    return _svg(parts, height, label, _NAMED)
+
+
+def _between(events: Events, start_ns: int, end_ns: int) -> Events:
+    """What there is from start to end, cut off at both."""
+    its = events.taken((events.end > start_ns) & (events.start < end_ns))
+    waited = its.start + np.minimum(its.wait, its.end - its.start)
+    start = its.start.clip(start_ns)
+    return replace(its, start=start, end=its.end.clip(max=end_ns), wait=(waited - start).clip(0))
+
+
+def _axis(span_ns: int, height: float) -> Iterator[Markup]:
+    for x, text in time_ticks(span_ns, _WIDTH):
+        at = _LEFT + x
+        yield tag("line", class_="grid", x1=at, x2=at, y1=_TOP - 4, y2=height)
+        yield tag("text", text, x=at, y=_TOP - 8, text_anchor="middle")
+
+
+def _svg(parts: Iterable[Markup], height: float, label: str, left: int = 0) -> Markup:
+    width = _LEFT + _WIDTH + 30 - left
     return tag(
         "svg",
         *parts,
-        viewBox=f"0 0 {_LEFT + _WIDTH + 30} {height}",
-        width=_LEFT + _WIDTH + 30,
+        viewBox=f"{left} 0 {width} {height}",
+        width=width,
         height=height,
         role="img",
-        aria_label="timeline of one step",
+        aria_label=label,
     )
+
+
+def _operations(its: Events, start_ns: int, scale: float, y: float) -> Iterator[Markup]:
+    """The names of operations whose transfers are wide enough."""
+    shared = its.taken(its.of_kind("communication"))
+    waited = shared.start + np.minimum(shared.wait, shared.end - shared.start)
+    for since, until, label in zip(
+        waited.tolist(), shared.end.tolist(), shared.label.tolist(), strict=True
+    ):
+        name = clean(its.labels[label][1], 20)
+        if (until - since) * scale > _LETTER * (len(name) + 2):
+            x = _LEFT + (since - start_ns) * scale + _LETTER
+            yield tag("text", name, class_="on-dark", x=x, y=y + _HALF - 3)
 
 
 def _named(rank: int, device: str, stream: int) -> str:
@@ -53,29 +129,29 @@ def _named(rank: int, device: str, stream: int) -> str:
     return f"rank {rank} {clean(device, 10)} {where} {stream}"
 
 
-def _drawn(its: Events, start_ns: int, end_ns: int, y: float) -> Iterator[Markup]:
-    """A path for each kind, waiting apart from transfer."""
-    scale = _WIDTH / (end_ns - start_ns)
-    for kind in _KINDS:
-        mine = its.taken(its.of_kind(kind))
-        if kind != "communication":
-            yield from _path(kind, mine.start, mine.end, start_ns, scale, y)
-        else:
-            waited = mine.start + np.minimum(mine.wait, mine.end - mine.start)
-            yield from _path("transfer", waited, mine.end, start_ns, scale, y)
-            waits = waited > mine.start
-            yield from _path("wait", mine.start[waits], waited[waits], start_ns, scale, y)
+def _drawn(
+    kind: str, events: Events, base: int, scale: float, y: float, height: int
+) -> Iterator[Markup]:
+    """A path for what is of a kind, waiting apart from transfer."""
+    its = events.taken(events.of_kind(kind))
+    if kind != "communication":
+        yield from _path(kind, its.start, its.end, base, scale, y, height)
+        return
+    waited = its.start + np.minimum(its.wait, its.end - its.start)
+    yield from _path("transfer", waited, its.end, base, scale, y, height)
+    waits = waited > its.start
+    yield from _path("wait", its.start[waits], waited[waits], base, scale, y, height)
 
 
 def _path(
-    kind: str, start: Int64, end: Int64, base: int, scale: float, y: float
+    kind: str, start: Int64, end: Int64, base: int, scale: float, y: float, height: int
 ) -> Iterator[Markup]:
     first = np.floor((start - base) * scale).clip(0, _WIDTH).astype(np.int64)
     last = np.ceil((end - base) * scale).clip(0, _WIDTH).astype(np.int64)
     left, right = union(first, np.maximum(last, first + 1))
     if left.size:
         boxes = (
-            f"M{_LEFT + a} {number(y)}h{b - a}v12h{a - b}z"
+            f"M{_LEFT + a} {number(y)}h{b - a}v{height}h{a - b}z"
             for a, b in zip(left.tolist(), right.tolist(), strict=True)
         )
         yield tag("path", class_=kind, d="".join(boxes))

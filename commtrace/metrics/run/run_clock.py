@@ -1,4 +1,4 @@
-"""Times on the run's clock, for what is drawn."""
+"""Times on the run's clock."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["on_run", "own_clocks"]
 
 
-def on_run(run: Measures, rank: int, times_ns: Int64) -> Int64:
-    """Times of a rank on the run's clock; as they are where it has none in common."""
-    return on_run_clock(times_ns, np.full(times_ns.size, rank), matched(run).clock)[0]
+def on_run(run: Measures, rank: int | Int64, times_ns: Int64) -> Int64:
+    """Times of a rank, or of one for each, on the run's clock; as they are where it has none."""
+    if not times_ns.size:
+        return times_ns
+    return on_run_clock(times_ns, np.broadcast_to(rank, times_ns.shape), matched(run).clock)[0]
 
 
 def own_clocks(run: Measures) -> list[int]:

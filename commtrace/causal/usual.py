@@ -1,0 +1,105 @@
+"""What is usual of others: in groups of values, and of calls at one place of one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.arrays import Bool, Float64, Int64, codes
+from commtrace.causal.calls import Calls
+
+__all__ = ["Grouped", "Usual", "of_the_rest"]
+
+
+class Grouped:
+    """Values, integers all, in groups that are numbered from 0 without gaps."""
+
+    def __init__(self, group: Int64, value: npt.NDArray[np.int64 | np.float64]) -> None:
+        self.group = group
+        self._order = np.lexsort((value, group))
+        self._value = value[self._order]
+        self._sizes = np.bincount(group)
+        self._begins = np.cumsum(self._sizes) - self._sizes
+
+    def others(self) -> Float64:
+        """For each value the median of the others of its group; NaN if there are none."""
+        begin, size = np.repeat(self._begins, self._sizes), np.repeat(self._sizes, self._sizes)
+        rank = np.arange(self._value.size) - begin
+        low, high = (size - 2) // 2, (size - 1) // 2  # of those that are left, in their order
+        safe = size > 1
+        a, b = (
+            self._value[np.where(safe, begin + half + (rank <= half), begin)]
+            for half in (low, high)
+        )
+        median = np.empty(self._value.size)
+        median[self._order] = np.where(safe, (a + b) / 2, np.nan)
+        return median
+
+    def mean(self) -> Float64:
+        """Of each group the mean."""
+        if not self._value.size:
+            return np.empty(0)
+        return np.asarray(np.add.reduceat(self._value, self._begins) / self._sizes)
+
+    def rest(self, but: Bool) -> Float64:
+        """Of each group the median of all values but some (a flag each); NaN if none is left."""
+        left = np.flatnonzero(~but[self._order])
+        begins = np.searchsorted(left, np.append(self._begins, self._value.size))
+        begin, size = begins[:-1], np.diff(begins)
+        a, b = (
+            self._value[np.append(left, 0)[begin + half]]
+            for half in (np.maximum(size - 1, 0) // 2, size // 2)
+        )
+        return np.where(size > 0, (a + b) / 2, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Usual:
+    """Times of calls, and what is usual of others at the same place of the same step.
+
+    Where nobody else has such a place, that is so much of its time as is usual of its step.
+    """
+
+    calls: Calls
+    time_ns: Int64
+
+    @cached_property
+    def at_place(self) -> Grouped:
+        """All of them, by place."""
+        return Grouped(self.calls.in_place, self.time_ns)
+
+    @cached_property
+    def in_step(self) -> Float64:
+        """The sum of each rank's step."""
+        return np.bincount(self.calls.in_step, weights=self.time_ns).astype(np.float64)
+
+    @cached_property
+    def at_step(self) -> Grouped:
+        """These sums, by step."""
+        return Grouped(codes(self.calls.step[self.calls.first]), self.in_step)
+
+    def of_others(self) -> Float64:
+        """Of each call what is usual of all others."""
+        every = np.arange(self.time_ns.size)
+        return self._scaled(every, self.at_place.others(), self.at_step.others())
+
+    def of_the_rest(self, mine: Bool) -> Float64:
+        """Of each call that is mine what is usual of those that are not."""
+        rows = np.flatnonzero(mine)
+        usual = self.at_place.rest(mine)[self.calls.in_place[rows]]
+        by_step = self.at_step.rest(mine[self.calls.first])[self.at_step.group]
+        return self._scaled(rows, usual, by_step)
+
+    def _scaled(self, rows: Int64, usual: Float64, by_step: Float64) -> Float64:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = (by_step / self.in_step)[self.calls.in_step[rows]]
+            return np.where(np.isnan(usual), self.time_ns[rows] * ratio, usual)
+
+
+def of_the_rest(value: Int64, group: Int64, mine: Bool) -> Float64:
+    """The median in each value's group of those that are not mine; NaN where there is none."""
+    its = Grouped(codes(group), value)
+    return its.rest(mine)[its.group]

@@ -1,0 +1,82 @@
+"""How long the sends and recvs of gloo kept their threads waiting once both ends had called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import NULL, Bool, Int64, codes, integers
+from commtrace.comms import POINT_TO_POINT
+from commtrace.measures import measure
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["MessageWaits", "message_waits"]
+
+_AT_ONCE_NS = 100_000
+"""A wait that is over sooner found its message done."""
+
+
+@dataclass(frozen=True, eq=False)
+class MessageWaits:
+    """By row of ``collectives``.
+
+    gloo notes that a send or recv is done when its thread has waited for it, one after the other
+    as they are awaited. ``noted_late`` are those whose wait returned at once: they were done at
+    some time before, behind their last arrival; ``late_operations`` are the messages of which the
+    receiver has no other note. ``blocked_ns`` is how long the thread waited for the others, while
+    both ends had called; 0 for all other rows.
+    """
+
+    noted_late: Bool
+    late_operations: Int64
+    blocked_ns: Int64
+
+
+@measure
+def message_waits(run: Measures) -> MessageWaits:
+    """The waits for sends and recvs that CPUs made."""
+    table, found = run.collectives, matched(run)
+    rank, thread = integers(table["rank"]), integers(table["thread"])
+    start, launch = integers(table["start_ns"]), integers(table["launch_ns"])
+    end = start + integers(table["duration_ns"])
+    message = (table["device"].eq("cpu") & table["op"].isin(POINT_TO_POINT)).to_numpy()
+    message &= (thread != NULL) & (launch != NULL)
+    gaps = run.host_gaps
+    place = codes(
+        np.concatenate((rank, integers(gaps["rank"]))),
+        np.concatenate((thread, integers(gaps["thread"]))),
+    )
+    place, of_gap = place[: rank.size], place[rank.size :]
+    since = np.where(message, launch, end)
+    for its in np.unique(place[message]).tolist():
+        mine, here = np.flatnonzero((place == its) & (thread != NULL)), of_gap == its
+        before = _before(end[mine], np.sort(np.concatenate((end[mine], launch[mine]))))
+        begins = integers(gaps["start_ns"])[here]
+        ends = begins + integers(gaps["duration_ns"])[here]
+        since[mine] = np.maximum(since[mine], np.maximum(before, _idle(end[mine], begins, ends)))
+    last = found.operations.set_index("operation")["last_arrival_ns"]
+    arrived, ended = integers(found.waits["operation"].map(last)), integers(found.waits["end_ns"])
+    waited = message & (end - since > _AT_ONCE_NS)
+    known = waited & (arrived != NULL) & (ended != NULL)
+    blocked = np.where(known, np.minimum(ended - arrived, end - since), 0)
+    late = message & ~waited & (end - launch > _AT_ONCE_NS)
+    operations = integers(found.waits["operation"])[late & table["op"].eq("recv").to_numpy()]
+    return MessageWaits(late, operations, np.maximum(blocked, 0))
+
+
+def _before(end: Int64, ordered: Int64) -> Int64:
+    """For each end when its thread last called, or was done waiting, before it."""
+    return ordered[np.maximum(np.searchsorted(ordered, end) - 1, 0)]
+
+
+def _idle(end: Int64, begins: Int64, ends: Int64) -> Int64:
+    """Since when no operator had run at each end; the end itself where one ran."""
+    order = np.argsort(begins, kind="stable")
+    begins, ends = np.append(begins[order], 0), np.append(ends[order], 0)
+    at = np.searchsorted(begins[:-1], end) - 1
+    return np.where((at >= 0) & (ends[at] >= end), begins[at], end)

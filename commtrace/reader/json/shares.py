@@ -1,0 +1,99 @@
+"""One large file read by several processes: each decompresses all and decodes its share.
+
+They cut the text alike, and their shares are joined in the file's order. A file with any fault,
+or whose events hang on those before them, is left to one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from commtrace.engine import can_fork, each
+from commtrace.errors import TraceError
+from commtrace.reader.json.accelerators import Accelerators
+from commtrace.reader.json.columns_from_events import Collector
+from commtrace.reader.json.document import NotSharedError, Share
+from commtrace.reader.json.events import Scan
+from commtrace.reader.json.reading import Reading
+from commtrace.reader.json.source import Source
+from commtrace.reader.json.times import InexactError
+
+__all__ = ["is_large", "scan_shared"]
+
+LARGE_BYTES = 100_000_000  # of JSON: a smaller file is read before the processes have begun
+
+
+class _Job(NamedTuple):
+    path: Path
+    max_bytes: int | None
+    fast: bool
+    processes: int
+    operators: bool
+
+
+class _Part(NamedTuple):
+    collectors: Mapping[int, Collector]
+    accelerators: Accelerators
+    events: int
+
+
+def is_large(path: Path) -> bool:
+    """Whether it pays to share the file."""
+    try:
+        return Source(path).likely_bytes >= LARGE_BYTES
+    except TraceError:
+        return False  # whoever reads it will say so
+
+
+def scan_shared(path: Path, max_bytes: int | None, fast: bool, processes: int) -> Scan | None:
+    """The file as ``scan`` reads it; None where it is small, or cannot be shared."""
+    if not is_large(path) or not can_fork():
+        return None
+    for operators in (False, True):
+        reading = _joined(_Job(path, max_bytes, fast, processes, operators))
+        if reading is None:
+            return None
+        if not reading.lacks_operators:
+            return reading.scan()
+    return None
+
+
+def _joined(job: _Job) -> Reading | None:
+    """All shares together, of which this process reads the first."""
+    own: list[Reading] = []
+    others = range(1, job.processes)
+    parts = each(partial(_part, job), others, len(others), lambda: own.append(_read(job, 0)))
+    with suppress(NotSharedError, TraceError):
+        for _, part in parts:
+            if not isinstance(part, _Part):
+                return None
+            own[0].join(part.collectors, part.events)
+            own[0].accelerators.join(part.accelerators)
+        return own[0]
+    return None
+
+
+def _part(job: _Job, number: int) -> _Part | None:
+    with suppress(NotSharedError, TraceError):
+        reading = _read(job, number)
+        return _Part(reading.collectors, reading.accelerators, reading.events)
+    return None
+
+
+def _read(job: _Job, number: int) -> Reading:
+    with suppress(InexactError):
+        return _read_with_times(job, number, exact=False)
+    return _read_with_times(job, number, exact=True)
+
+
+def _read_with_times(job: _Job, number: int, exact: bool) -> Reading:
+    share = Share(number, job.processes)
+    reading = Reading(job.path, job.max_bytes, job.fast, Accelerators(), exact, share)
+    reading.run(job.operators)
+    if reading.has_faults or reading.accelerators.in_turn:
+        raise NotSharedError
+    return reading

@@ -1,0 +1,44 @@
+"""What the JSON of every command shares: its versions, findings, and the schema around it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from commtrace import __version__
+from commtrace.diagnosis import Finding
+from commtrace.reports.json_schema import Json, field, object_of, typed
+
+__all__ = ["FINDING", "document", "finding_fields", "one_object"]
+
+FINDING = typed(Finding, "when")
+"""The schema of ``finding_fields``."""
+
+
+def finding_fields(finding: Finding) -> Json:
+    """A finding, without the prose that says when."""
+    return {name: value for name, value in asdict(finding).items() if name != "when"}
+
+
+def one_object(version: int, values: Json) -> str:
+    """One JSON object, versions first. Text is ASCII."""
+    versions = {"schema_version": version, "commtrace_version": __version__}
+    return json.dumps({**versions, **values}, indent=1, allow_nan=False) + "\n"
+
+
+def document(command: str, version: int, properties: Json) -> Json:
+    """The schema of what ``one_object`` makes of a command's values."""
+    versions = {
+        "schema_version": {
+            "const": version,
+            "description": "Raised when a field changes its meaning or goes away.",
+        },
+        "commtrace_version": field("string", "The version that made this."),
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"commtrace {command} --format json",
+        "description": "Times are integer nanoseconds, sizes bytes, bandwidths GB/s of 1e9 "
+        "bytes; null is what is unknown. `unit` names the unit of each number.",
+        **object_of({**versions, **properties}),
+    }
