@@ -25,6 +25,7 @@ html_additional_pages = {"index": "to-first-page.html"}
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_search_summary = False  # it would fetch each page, which no file may
 html_show_sourcelink = False
 html_show_copyright = False
 html_show_sphinx = False
