@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks.programs import __main__ as command
+from benchmarks.programs.program import SCRIPTS, Fault, Program
 from benchmarks.programs.recordings import is_complete, recorded
 from benchmarks.programs.report import kinds, table, totals
 from benchmarks.programs.trial import Trial, analysed, each, whole
-from benchmarks.programs.truth import PROGRAMS, SCRIPTS, Fault, Program
+from benchmarks.programs.truth import FIRST, HOSTS, PROGRAMS, SECOND
 from benchmarks.programs.verdict import Judged, false_alarms
 from benchmarks.programs.windows import cut, windows
 from commtrace.rules import RULES
@@ -36,8 +37,14 @@ def finding(rule: str, *ranks: int, **more: Any) -> dict[str, Any]:
 
 def test_every_script_has_its_truth() -> None:
     names = [program.name for program in PROGRAMS]
-    assert names == sorted(path.stem for path in SCRIPTS.glob("*.py"))
-    assert len(names) >= 30
+    assert sorted(names) == sorted(path.stem for path in SCRIPTS.glob("*.py"))
+    assert len(names) >= 60
+
+
+def test_the_programs_of_a_lot_go_by_name() -> None:
+    for lot in (FIRST, SECOND, HOSTS):
+        names = [program.name for program in lot]
+        assert names == sorted(names)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)

@@ -19,7 +19,8 @@ from benchmarks.compare.pairs import Kept, of_folder
 from benchmarks.compare.programs import Judged, alarms, faults, rounds
 from benchmarks.programs.__main__ import folders, record
 from benchmarks.programs.__main__ import kept as kept_folder
-from benchmarks.programs.truth import PROGRAMS, Program
+from benchmarks.programs.program import Program
+from benchmarks.programs.truth import PROGRAMS
 from benchmarks.recorded.measure import progress
 
 GATE = 3.0  # percent

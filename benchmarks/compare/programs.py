@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.compare.pairs import Answer, Kept, Truth, compared
-from benchmarks.programs.truth import Fault, Program
+from benchmarks.programs.program import Fault, Program
 
 __all__ = ["Judged", "alarms", "faults", "rounds"]
 

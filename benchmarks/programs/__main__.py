@@ -15,10 +15,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from benchmarks.namespaces import lacking
+from benchmarks.programs.program import Program
 from benchmarks.programs.recordings import is_complete, recorded
 from benchmarks.programs.report import kinds, table, totals
 from benchmarks.programs.trial import Ask, Trial, each, whole
-from benchmarks.programs.truth import PROGRAMS, Program
+from benchmarks.programs.truth import PROGRAMS
 from benchmarks.programs.verdict import Judged
 from benchmarks.programs.windows import STEPS, windows
 from benchmarks.recorded.measure import progress
@@ -30,9 +31,8 @@ Folders = Mapping[Program, Mapping[str, list[Path]]]
 
 
 def set_of(program: Program) -> str:
-    """Programs alternate by name, those on several hosts behind those on one."""
-    ordered = sorted(PROGRAMS, key=lambda each: (each.hosts, each.name))
-    return SETS[ordered.index(program) % 2]
+    """Programs alternate by name, those of a later lot behind the others."""
+    return SETS[PROGRAMS.index(program) % 2]
 
 
 def folders(program: Program, rounds: int, folder: Path) -> dict[str, list[Path]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.namespaces import joined, nodes, shape
-from benchmarks.programs.truth import Program
+from benchmarks.programs.program import Program
 
 __all__ = ["is_complete", "recorded"]
 

@@ -2,80 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from benchmarks.programs.program import (
+    COMPUTE,
+    IDLE,
+    LATE,
+    LOADER,
+    MESSAGE,
+    SAVED,
+    STAGE,
+    THIRD,
+    Fault,
+    Program,
+)
 
-__all__ = ["PROGRAMS", "SCRIPTS", "Fault", "Program"]
+__all__ = ["FIRST", "HOSTS", "PROGRAMS", "SECOND"]
 
-SCRIPTS = Path(__file__).parent / "scripts"
-
-LATE = ("straggler",)
-MESSAGE = ("late-sender", "late-receiver")
-STAGE = ("straggler", "late-sender", "late-receiver", "pipeline-bubble")
-
-COMPUTE = ("compute",)
-IDLE = ("host", None)
-LOADER = ("loader",)
-SAVED = ("checkpoint", *IDLE)  # what follows torch.save is in no range of its own
-
-THIRD = range(4, 15, 3)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What ``--fault NAME`` does.
-
-    The first finding has to be of one of the ``rules`` and name just these ``ranks``; without
-    rules it is right to blame nobody. ``place`` is the communication that the fault delays, and
-    ``causes`` are those that are right for what the ranks did meanwhile. ``at`` are the steps in
-    which it happens, as the recorder numbers them, if not in all; ``delay_ms`` is what each of
-    these is delayed by, if that is known. With ``link_mbit`` the fault is no script's: the first
-    of the ``ranks``' hosts can send no more than that to the second's.
-    """
-
-    name: str
-    rules: tuple[str, ...]
-    ranks: tuple[int, ...] = ()
-    place: str = ""
-    causes: tuple[str | None, ...] = ()
-    delay_ms: float | None = None
-    at: range | None = None
-    link_mbit: int | None = None
-
-    def happens(self, steps: range) -> int:
-        """In how many of these steps it happens."""
-        return len(steps) if self.at is None else len(set(self.at) & set(steps))
-
-    def mean_delay_ms(self, steps: range) -> float | None:
-        """What each of these steps is delayed by in the mean, if that is known."""
-        return self.delay_ms and self.delay_ms * self.happens(steps) / len(steps)
-
-
-@dataclass(frozen=True)
-class Program:
-    """A script; ``always`` are rules that are right to report something without a fault, too.
-
-    On several ``hosts`` these are network namespaces, with as many ranks each.
-    """
-
-    name: str
-    faults: tuple[Fault, ...]
-    world_size: int = 2
-    always: tuple[str, ...] = ()
-    hosts: int = 1
-
-    @property
-    def path(self) -> Path:
-        """The script."""
-        return SCRIPTS / f"{self.name}.py"
-
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """What ``--fault`` takes."""
-        return ("none", *(fault.name for fault in self.faults))
-
-
-PROGRAMS = (
+FIRST = (
     Program(
         "actor_learner",
         (Fault("slow-actor", (*LATE, "early-root"), (1,), "gather", IDLE, 40),),
@@ -124,12 +66,6 @@ PROGRAMS = (
     Program("fsdp2_transformer", (Fault("sleeping-rank", LATE, (1,), "all_gather", IDLE, 30),)),
     Program("gan_in_turn", (Fault("turns", ("jitter",), place="all_reduce"),)),
     Program("gather_metrics", (Fault("slow-loader", LATE, (0,), "all_reduce", LOADER, 32),)),
-    Program(
-        "gossip_hosts",
-        (Fault("slow-link", ("slow-link",), (1, 2), "send", link_mbit=50),),
-        world_size=4,
-        hosts=4,
-    ),
     Program("group_order", (Fault("shared-group", ("head-of-line",), place="all_reduce"),)),
     Program(
         "hf_trainer",
@@ -187,3 +123,105 @@ PROGRAMS = (
         (Fault("periodic-stall", LATE, (0,), "all_reduce", IDLE, 120, at=THIRD),),
     ),
 )
+
+SECOND = (
+    Program(
+        "augment_batchnorm",
+        (Fault("heavy-augment", (*LATE, "late-root"), (0,), "broadcast", COMPUTE),),
+    ),
+    Program("bucket_handles", (Fault("grad-histograms", LATE, (0,), "all_reduce", COMPUTE, 18),)),
+    Program("clip_contrastive", (Fault("slow-tokenizer", LATE, (1,), "all_gather", IDLE, 18),)),
+    Program("cyclic_graphs", (Fault("in-turn", ("jitter",), place="all_reduce"),)),
+    Program("diloco_sites", (Fault("slow-site", LATE, (0,), "all_reduce", COMPUTE, 12),)),
+    Program(
+        "eval_objects",
+        (Fault("long-shard", LATE, (1,), "all_gather", COMPUTE, at=range(3, 15, 2)),),
+    ),
+    Program(
+        "four_readers",
+        (Fault("slow-server", LATE, (1, 3), "all_reduce", LOADER, 30),),
+        world_size=4,
+    ),
+    Program("fsdp2_uneven", (Fault("long-documents", LATE, (0,), causes=COMPUTE),)),
+    Program(
+        "gather_logits",
+        (Fault("bootstrap", LATE, (0,), "all_reduce", COMPUTE, 20),),
+        always=("straggler", "device-late"),  # rank 0 looks at everybody's logits anyway
+    ),
+    Program(
+        "halo_stencil",
+        (Fault("slow-sensor", (*LATE, *MESSAGE), (1,), causes=IDLE, delay_ms=12),),
+        world_size=3,
+    ),
+    Program("join_uneven", (Fault("slow-storage", LATE, (0,), "all_reduce", IDLE, 10),)),
+    Program(
+        "late_metrics",
+        (Fault("nfs-hiccups", LATE, (1,), "all_reduce", IDLE, 80, at=range(2, 15, 4)),),
+    ),
+    Program("live_dashboard", (Fault("drawing", LATE, (1,), "all_reduce", (*COMPUTE, *IDLE)),)),
+    Program(
+        "log_to_disk",
+        (
+            Fault("slow-disk", LATE, (0,), "all_reduce", IDLE, 12),
+            Fault("debug-log", ()),
+        ),
+    ),
+    Program(
+        "mesh_experts",
+        (Fault("slow-expert", LATE, (3,), "all_to_all", IDLE, 30),),
+        world_size=4,
+    ),
+    Program(
+        "nano_gpt",
+        (
+            Fault("slow-memmap", LATE, (1,), "all_reduce", IDLE, 24),
+            Fault("eval-on-master", LATE, (0,), "all_reduce", COMPUTE, at=range(1, 15, 4)),
+        ),
+    ),
+    Program("pipe_three", (Fault("slow-stage", STAGE, (1,), "send", IDLE, 24),), world_size=3),
+    Program(
+        "ppo_rollouts",
+        (Fault("slow-env", (*LATE, "early-root"), (2,), "gather", IDLE, 32),),
+        world_size=3,
+        always=("late-root", "early-root"),  # the learner and the others do take turns
+    ),
+    Program(
+        "ring_by_hand",
+        (Fault("slow-host", (*LATE, *MESSAGE), (2,), "send", IDLE, 25),),
+        world_size=3,
+    ),
+    Program(
+        "save_everything",
+        (Fault("save-often", LATE, (0,), "all_reduce", SAVED, at=THIRD),),
+    ),
+    Program(
+        "scatter_batches",
+        (Fault("slow-archive", ("late-root", *LATE), (0,), "scatter", IDLE, 28),),
+        world_size=3,
+        always=("late-root",),  # only rank 0 reads
+    ),
+    Program("shampoo_zero", (Fault("whiten-one-shard", LATE, (1,), "all_gather", COMPUTE),)),
+    Program(
+        "spot_instances",
+        (Fault("hiccups", ("jitter",), place="all_reduce"),),
+        world_size=4,
+    ),
+    Program("topk_hook", (Fault("sorting-rank", LATE, (0,), "all_gather", COMPUTE),)),
+    Program(
+        "validate_ema",
+        (Fault("long-validation", LATE, (0,), "barrier", COMPUTE, at=THIRD),),
+    ),
+    Program("worker_loader", (Fault("slow-worker", LATE, (1,), "all_reduce", LOADER),)),
+)
+
+HOSTS = (
+    Program(
+        "gossip_hosts",
+        (Fault("slow-link", ("slow-link",), (1, 2), "send", link_mbit=50),),
+        world_size=4,
+        hosts=4,
+    ),
+)
+
+PROGRAMS = (*FIRST, *SECOND, *HOSTS)
+"""In the order in which they were written, each lot by name."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
+from benchmarks.programs.program import Fault, Program
 from benchmarks.programs.trial import Finding, Trial
-from benchmarks.programs.truth import Fault, Program
 
 __all__ = ["Judged", "false_alarms", "short"]
 

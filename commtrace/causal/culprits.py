@@ -11,7 +11,15 @@ from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import as_measured, even, saved, step_ns, typical, typically_idle
+from commtrace.causal.edits import (
+    as_measured,
+    even,
+    saved,
+    step_ns,
+    typical,
+    typically_idle,
+    wanted_idle,
+)
 from commtrace.causal.graph import replayed
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
@@ -140,26 +148,20 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     edit = typically_idle if who.only_idle else typical
     alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
     steps = who.steps_ns
-    noise = _noise(run, who.ranks)
-    # What is saved in each of many steps scatters with what is no spike, too.
-    usual = (
-        max(_scatter(steps.astype(np.float64)), _least_noise_ns(run))
-        if steps.size >= _MANY_STEPS
-        else noise
-    )
-    big = steps > _SPIKE * min(noise, usual)
-    positive = float(steps[steps > 0].sum())
-    spikes = float(steps[big].sum())
-    # Where all ranks' work scatters somebody is last in some steps by chance.
-    few = spikes > _SPIKE * noise * int(big.sum()) and spikes >= _SPIKES_SHARE * positive
+    more, least = _more_by_step(run, who), _least_noise_ns(run)
+    noise = max(_scatter(more), least)
+    spikes = _spikes(steps, more, least)
     parts, call = excess(run, who.ranks)
     if who.only_idle:
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
     after = step_ns(run, [who.lag_ns])
     whole = steps[:-1] if run_graph(run).is_cut else steps
-    # What is cut saves less, never more: either way of counting it is safe.
-    p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in (whole, steps)))
+    # What is cut saves less, never more: either way of counting it is safe. Where others are later
+    # in some steps nothing is saved there, though the ranks do as much more as in the rest.
+    tested = (whole, steps, more) if more.size >= _MANY_STEPS else (whole, steps)
+    p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
+    persistent = _persistent(whole, noise, least, p_value)
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
@@ -168,14 +170,16 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         steps_ns=steps,
         noise_ns=noise,
         p_value=p_value,
-        persistent=_persistent(whole, noise, _least_noise_ns(run), p_value),
-        spikes=tuple(np.flatnonzero(big).tolist()) if few else (),
+        persistent=persistent,
+        spikes=spikes,
         others_ns=who.others_ns,
         cause=cause,
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks, lag_ns),
-        doubt=doubt_of(run, who.ranks, int(steps.sum()), cause, in_spikes=few),
+        doubt=doubt_of(
+            run, who.ranks, int(steps.sum()), cause, in_spikes=bool(spikes) and not persistent
+        ),
     )
 
 
@@ -206,16 +210,33 @@ def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
 
 
-def _noise(run: Measures, ranks: tuple[int, ...]) -> float:
-    """How much the ranks' own work beyond the typical scatters from step to step, spikes aside."""
+def _more_by_step(run: Measures, who: Suspects) -> Float64:
+    """What each of the ranks did in each step beyond the typical, of what was made typical."""
     its, work = run_graph(run), own_work(run)
-    mine = np.isin(its.calls.rank, ranks)
+    mine = np.isin(its.calls.rank, who.ranks)
+    more = work.excess_ns
+    if who.only_idle:
+        more = np.nan_to_num(work.own_ns - wanted_idle(run, mine)).sum(axis=1)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
-    by_step = np.bincount(steps, weights=work.excess_ns[mine]) / len(ranks)
-    scatter = _scatter(by_step)
-    if its.is_cut and by_step.size > 1:  # so is what was before the first call
-        scatter = min(scatter, _scatter(by_step[1:]))
-    return max(scatter, _least_noise_ns(run))
+    by_step = np.bincount(steps, weights=more[mine]) / len(who.ranks)
+    # So is what was before the first call.
+    return by_step[1:] if its.is_cut and by_step.size > 1 else by_step
+
+
+def _spikes(steps: Int64, more: Float64, least_noise_ns: int) -> tuple[int, ...]:
+    """The steps that hold most of what is saved, at most half of them, far above the others' noise.
+
+    Where all ranks' work scatters somebody is last in some steps by chance.
+    """
+    order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
+    for count in range(max(min(steps.size, more.size) // 2, 1), 0, -1):
+        big = steps[order[:count]]
+        # Two values say little of how they scatter.
+        rest = ordered[: more.size - count] if more.size >= _MANY_STEPS else ordered
+        noise = max(_scatter(rest), least_noise_ns)
+        if big.min() > _SPIKE * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
+            return tuple(sorted(order[:count].tolist()))
+    return ()
 
 
 def _least_noise_ns(run: Measures) -> int:
@@ -223,5 +244,7 @@ def _least_noise_ns(run: Measures) -> int:
 
 
 def _scatter(values: Float64) -> float:
-    """The standard deviation, as the median distance from the median has it."""
+    """The standard deviation, as the median distance from the median has it; 0 of nothing."""
+    if not values.size:
+        return 0.0
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))

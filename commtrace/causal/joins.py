@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Float64, Int64
+from commtrace.arrays import NULL, Bool, Float64, Int64, codes
 from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
 
@@ -90,9 +90,25 @@ def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
         (calls.asynchronous == 0) | (calls.is_p2p & (gaps.end_ns[own] >= calls.end_ns))
     )
     found = np.where(_others_wait(calls, gaps, found), -1, found)
+    found = np.where(_usually_at_once(calls, place, gaps, found, own, at_call), own, found)
     gap = np.where(_vote(calls.kind, odds, found >= 0), found, -1)
     gap = np.where(blocks, np.where(found >= 0, found, own), gap)
     return Joins(np.where(calls.is_p2p & (within >= 0), within, gap))
+
+
+def _usually_at_once(
+    calls: Calls, place: Int64, gaps: Gaps, found: Int64, own: Int64, at_call: Bool
+) -> Bool:
+    """Whether a call was waited for right behind it, as its thread does with most of its kind.
+
+    An end that is noted late lies in a later gap: gloo's thread notes it when it gets a core.
+    """
+    kind = codes(calls.kind, place)
+    size = int(kind.max()) + 1
+    waited = np.bincount(kind[found >= 0], minlength=size)
+    at_once = np.bincount(kind[at_call & (found == own)], minlength=size)
+    usual = (at_once > 0) & (2 * at_once >= waited)
+    return np.asarray(at_call & (found > own) & usual[kind] & (gaps.end_ns[own] > calls.last_ns))
 
 
 def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:

@@ -28,6 +28,7 @@ __all__ = [
     "CAUSES",
     "DEVICES",
     "HOSTS",
+    "LABELLED",
     "OwnWork",
     "busy",
     "idle_ns",
@@ -37,13 +38,14 @@ __all__ = [
     "work_with",
 ]
 
-_LABELLED: dict[Cause, re.Pattern[str]] = {
+LABELLED: dict[Cause, re.Pattern[str]] = {
     "garbage-collection": re.compile(r"commtrace::garbage-collection"),
     "checkpoint": re.compile(r"commtrace::checkpoint"),
     "loader": re.compile(r"enumerate\(DataLoader\)#"),
 }
+"""What the traces' labels say that a host does, and how they begin."""
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
-CAUSES: tuple[Cause, ...] = (*_LABELLED, "compute", "copy", "host")
+CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +154,7 @@ def idle_ns(run: Measures) -> Int64:
     """Of each call's own work the time in which its host ran no operator, labelled or not."""
     parts = own_parts(run)
     idle: Int64 = parts["host"].copy()
-    for cause in _LABELLED:
+    for cause in LABELLED:
         idle += parts[cause]
     return idle
 
@@ -173,7 +175,7 @@ def _labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
     labels = run.steps["label"].cat
     names, code = [str(name) for name in labels.categories], labels.codes.to_numpy()
     found: dict[Cause, dict[int, Intervals]] = {}
-    for cause, pattern in _LABELLED.items():
+    for cause, pattern in LABELLED.items():
         alike = [at for at, name in enumerate(names) if pattern.match(name)]
         ranges = run.steps[np.isin(code, alike)]
         found[cause] = {}

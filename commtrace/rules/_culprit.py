@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.rules._rule import Rule
 
-__all__ = ["DEVICE", "HOST", "delays"]
+__all__ = ["ADVICE", "DEVICE", "HOST", "delays"]
 
 HOST: tuple[Cause, ...] = ("host", "loader", "checkpoint", "garbage-collection")
 """What a host does that delays others, computing nothing."""
@@ -31,7 +31,7 @@ DEVICE: tuple[Cause, ...] = ("compute", "copy")
 _Confidence = Literal["high", "medium", "low"]
 _LESS: dict[_Confidence, _Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
-_ADVICE: dict[Cause, str] = {
+ADVICE: dict[Cause, str] = {
     "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
     "faster storage",
     "checkpoint": "save checkpoints asynchronously, or sharded over all ranks "
@@ -43,6 +43,11 @@ _ADVICE: dict[Cause, str] = {
     "copy": "prefetch, and copy from pinned memory",
     "host": "look at data loading, logging, file systems and other processes there",
 }
+"""What to do about what a rank does."""
+_NOW_AND_THEN = (
+    "look at what it computes in these steps only, as an evaluation or statistics: share that "
+    "among the ranks, or do it less often; if nothing, at clock rates and what else runs there"
+)
 _DOES: dict[Cause, str] = {
     "loader": "in its data loader",
     "checkpoint": "saving a checkpoint",
@@ -105,14 +110,17 @@ def _finding(
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=f"{numbered('rank', culprit.ranks)}: "
-        + (
-            _ADVICE[culprit.cause]
-            if culprit.cause
-            else "no single cause: look at what it does there"
-        ),
+        advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit)}",
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
     )
+
+
+def _advice(culprit: Culprit) -> str:
+    if culprit.cause is None:
+        return "no single cause: look at what it does there"
+    if culprit.cause == "compute" and not culprit.persistent:
+        return _NOW_AND_THEN
+    return ADVICE[culprit.cause]
 
 
 def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:

@@ -11,8 +11,11 @@ import numpy as np
 from commtrace.causal.chance import above_zero
 from commtrace.causal.culprits import evened
 from commtrace.causal.run_graph import run_graph
-from commtrace.diagnosis import Evidence, Finding
+from commtrace.causal.segments import LABELLED, own_parts
+from commtrace.causal.usual import Grouped
+from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.rules._culprit import ADVICE
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -39,7 +42,8 @@ class Jitter(Rule):
 
     What to do
         Synchronise less often: accumulate gradients, larger buckets, no barriers. Make the
-        times alike: batches of equal length, pinned and enough cores, no other processes.
+        times alike: batches of equal length, pinned and enough cores, no other processes. What
+        ranks do in turn, as collecting garbage, let all do in the same steps.
 
     Blind spots
         Whether the work varies or the machine does. What separates ranks on several hosts by
@@ -111,4 +115,16 @@ def _advice(run: Measures) -> str:
     if cores and ranks and one_host and manifest.get("backend") == "gloo" and cores < ranks:
         shared = f"{ranks} ranks share {counted(cores, 'CPU core')}"
         return f"{shared} and wait for their turn: start no more ranks than cores"
+    cause = _cause(run)
+    if cause is not None:
+        return f"synchronise less often; {ADVICE[cause]}"
     return "synchronise less often, and make the ranks' work alike: batches of equal length"
+
+
+def _cause(run: Measures) -> Cause | None:
+    """What most of the work beyond the ranks' mean at each place is, if it is labelled."""
+    place, more = run_graph(run).calls.in_place, {}
+    for cause, time in own_parts(run).items():
+        more[cause] = float(np.maximum(time - Grouped(place, time).mean()[place], 0).sum())
+    most = max(more, key=lambda cause: more[cause])
+    return most if most in LABELLED and more[most] > sum(more.values()) / 2 else None

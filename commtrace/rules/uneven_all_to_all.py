@@ -156,5 +156,5 @@ def _loads(run: Measures) -> pd.DataFrame:
     )
     loads = found.operations.set_index("operation").join(loads, how="inner")
     whole = loads["exact"] & (loads["sized"] == loads["present"]) & (loads["mean"] > 0)
-    loads = loads[whole]
+    loads = loads[whole].dropna(subset=["transfer_ns", "last_end_ns"])  # ranks on one clock
     return loads.assign(imbalance=loads["most"] / loads["mean"])

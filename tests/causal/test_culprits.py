@@ -85,6 +85,52 @@ def test_a_stall_once_is_a_spike(training: Make) -> None:
     assert its.saved_ns == pytest.approx(40 * MS, rel=0.03)
 
 
+def test_a_stall_in_every_other_step_stands_out_from_those_between(training: Make) -> None:
+    run = training(
+        uneven, steps=8, sleep_us=lambda rank, step: 60_000 * (rank == 1 and step % 2 == 0)
+    )
+    (its,) = found(run)
+    assert (its.ranks, its.spikes, its.persistent) == ((1,), (0, 2, 4, 6), False)
+    assert its.saved_ns == pytest.approx(4 * 60 * MS, rel=0.03)
+
+
+def test_stalls_of_unlike_length_are_all_counted(training: Make) -> None:
+    stalls = {2: 160_000, 5: 60_000}
+    run = training(
+        uneven, steps=8, sleep_us=lambda rank, step: stalls.get(step, 0) if rank == 1 else 0
+    )
+    (its,) = found(run)
+    assert its.spikes == (2, 5)
+
+
+def restless(rank: int, step: int) -> float:
+    """Work that takes now one rank longer, now the other: they share cores."""
+    more = (30, 4, 12, 21, 0, 33, 9, 26)
+    return 10_000 + 1_000 * more[(step + 3 * rank) % 8]
+
+
+def test_stalls_stand_out_where_only_compute_scatters(training: Make) -> None:
+    run = training(
+        restless, steps=8, sleep_us=lambda rank, step: 80_000 * (rank == 1 and step in (1, 5))
+    )
+    (its,) = found(run)
+    assert (its.ranks, its.spikes, its.cause) == ((1,), (1, 5), "host")
+
+
+def test_a_rank_that_sleeps_in_every_step_is_named_though_others_are_later_in_some(
+    training: Make,
+) -> None:
+    """Then it saves nothing there, but sleeps all the same."""
+
+    def work(rank: int, step: int) -> float:
+        late = rank == 0 and step in (2, 3, 4, 5)
+        return 10_000 + 1_000 * (6, 0, 12, 3, 9, 1, 10, 4)[(step + 3 * rank) % 8] + 28_000 * late
+
+    assert not found(training(work, steps=8))
+    (its,) = found(training(work, steps=8, sleep_us=lambda rank, step: 25_000 * (rank == 1)))
+    assert (its.ranks, its.persistent, its.cause) == ((1,), True, "host")
+
+
 def test_one_rank_has_nobody_to_be_held_against(training: Make) -> None:
     with pytest.raises(CannotLook, match="several ranks"):
         culprits(training(uneven, ranks=1), SHARE)

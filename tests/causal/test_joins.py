@@ -76,6 +76,16 @@ def test_a_gap_that_ended_shortly_before_a_late_note_was_the_wait() -> None:
     assert found(its, gaps(*spans)) == [0, 2, 4, 6, 8, 10]
 
 
+def test_what_is_usually_waited_for_at_once_is_so_where_its_end_is_noted_in_a_later_gap() -> None:
+    """gloo's thread notes the end when the host's is off its core."""
+    at = [20_000 * step for step in range(8)]
+    its = called(*((start, start + (6_000 if start % 80_000 else 9_000)) for start in at))
+    waits = [(start, start + (6_040 if start % 80_000 else 6_500)) for start in at]
+    later = [(start + 8_850, start + 9_050) for start in at if start % 80_000 == 0]
+    there = sorted([*waits, *later])
+    assert found(its, gaps(*there)) == [there.index(wait) for wait in waits]
+
+
 def test_much_may_have_run_between_a_wait_and_a_late_note() -> None:
     starts = np.arange(6) * 10_000
     its = called(*((at, at + (5_890 if at == 20_000 else 5_010)) for at in starts))

@@ -58,6 +58,23 @@ def late_run(compute_us: list[float], steps: int = 12, hosts: tuple[str, ...] = 
 # ── straggler ──────────────────────────────────────────────────────────────────────────────
 
 
+def test_who_computes_more_in_some_steps_only_is_asked_what_it_does_there() -> None:
+    run = Tiny(ranks=2)
+    for step in range(8):
+        start = step * 60_000
+        for rank in (0, 1):
+            time = 45_000 if rank == 1 and step in (2, 6) else 5_000
+            run.step(rank, step, start, 60_000)
+            run.kernel(rank, start, time)
+            launch = BASE_NS + 1000 * start
+            run.collective(
+                rank, "all_reduce", start + time, 55_000 - time, size=1 << 26, launch_ns=launch
+            )
+    (late,) = found(run.trace(), "straggler")
+    assert "in 2 of 8 steps, computing" in late.summary
+    assert "in these steps only" in late.advice
+
+
 def test_the_recorded_straggler_is_named_with_its_cost() -> None:
     straggler, refined = found(recorded("straggler/gloo-4"), "straggler", "device-late")
     assert (straggler.rule, straggler.ranks) == ("straggler", (1,))
@@ -230,6 +247,25 @@ def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> 
 
 def test_a_ring_is_no_pipeline() -> None:
     assert "chain" in reason(recorded("isend_irecv/gloo-4"), "pipeline-bubble")
+
+
+def test_ranks_that_exchange_their_edges_are_no_pipeline() -> None:
+    """Each sends to both neighbours before it has received anything."""
+    run = Tiny(ranks=3)
+    for step in range(6):
+        start = step * 10_000
+        for rank in range(3):
+            run.step(rank, step, start, 10_000)
+            run.kernel(rank, start, 2_000 + 2_000 * (rank == 1))
+        for way, (a, b) in enumerate(((0, 1), (1, 2)) * 2):
+            for rank, peer in ((a, b), (b, a)):
+                arrival = start + 2_000 + 2_000 * (rank == 1) + 10 * (way % 2)
+                end = start + 5_000 + 10 * way
+                op = "send" if rank < peer else "recv"
+                if way >= 2:
+                    op = "recv" if rank < peer else "send"
+                run.collective(rank, op, arrival, end - arrival, size=1 << 20, peer=peer)
+    assert "chain" in reason(run.trace(), "pipeline-bubble")
 
 
 # ── overlap ────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,75 @@
+"""What a program and its faults are, and the words with which these are declared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["SCRIPTS", "Fault", "Program"]
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+LATE = ("straggler",)
+MESSAGE = ("late-sender", "late-receiver")
+STAGE = ("straggler", "late-sender", "late-receiver", "pipeline-bubble")
+
+COMPUTE = ("compute",)
+IDLE = ("host", None)
+LOADER = ("loader",)
+SAVED = ("checkpoint", *IDLE)  # what follows torch.save is in no range of its own
+
+THIRD = range(4, 15, 3)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What ``--fault NAME`` does.
+
+    The first finding has to be of one of the ``rules`` and name just these ``ranks``; without
+    rules it is right to blame nobody. ``place`` is the communication that the fault delays, and
+    ``causes`` are those that are right for what the ranks did meanwhile. ``at`` are the steps in
+    which it happens, as the recorder numbers them, if not in all; ``delay_ms`` is what each of
+    these is delayed by, if that is known. With ``link_mbit`` the fault is no script's: the first
+    of the ``ranks``' hosts can send no more than that to the second's.
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+    place: str = ""
+    causes: tuple[str | None, ...] = ()
+    delay_ms: float | None = None
+    at: range | None = None
+    link_mbit: int | None = None
+
+    def happens(self, steps: range) -> int:
+        """In how many of these steps it happens."""
+        return len(steps) if self.at is None else len(set(self.at) & set(steps))
+
+    def mean_delay_ms(self, steps: range) -> float | None:
+        """What each of these steps is delayed by in the mean, if that is known."""
+        return self.delay_ms and self.delay_ms * self.happens(steps) / len(steps)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A script; ``always`` are rules that are right to report something without a fault, too.
+
+    On several ``hosts`` these are network namespaces, with as many ranks each.
+    """
+
+    name: str
+    faults: tuple[Fault, ...]
+    world_size: int = 2
+    always: tuple[str, ...] = ()
+    hosts: int = 1
+
+    @property
+    def path(self) -> Path:
+        """The script."""
+        return SCRIPTS / f"{self.name}.py"
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """What ``--fault`` takes."""
+        return ("none", *(fault.name for fault in self.faults))
