@@ -23,7 +23,7 @@ __all__ = ["DROPPED", "Graph", "Latest", "longest_way", "replay", "replayed"]
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
 _AT_ONCE = 16  # edits
-_MOST_BYTES = 1 << 28  # of the lags and times of edits at once
+_MOST_BYTES = 1 << 28  # of what is between heads with each of these
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ def replay(graph: Graph, lags: Int64) -> Int64:
 
     Linear in nodes, edges and edits.
     """
-    each = list(lags.T)
-    behind = [graph.plan.behind(lag) for lag in each]
-    time = graph.plan.heads(each, behind)
-    found = np.empty((graph.time_ns.size, len(each)), dtype=np.int64)
-    for edit, late in enumerate(behind):
-        found[:, edit] = time[edit, graph.plan.head] + late
+    plan = graph.plan
+    behind = [plan.behind(lag) for lag in lags.T]
+    time = plan.heads([plan.after(lag, its) for lag, its in zip(lags.T, behind, strict=True)])
+    found = np.empty((graph.time_ns.size, len(behind)), dtype=np.int64)
+    for edit, its in enumerate(behind):
+        found[:, edit] = time[edit, plan.head] + its
     return found
 
 
@@ -85,15 +85,21 @@ class Latest:
 
     def replayed(self, lags: Iterable[Int64]) -> Int64:
         """With the lags of each edit: groups × edits."""
-        each = 8 * (self._graph.time_ns.size + self._graph.lag_ns.size)
-        left, at_once = iter(lags), min(max(_MOST_BYTES // max(each, 1), 1), _AT_ONCE)
+        each = 16 * max(self._graph.plan.size, 1)
+        at_once = min(max(_MOST_BYTES // each, 1), _AT_ONCE)
+        parts = (self._parted(lag) for lag in lags)
         found = [np.empty((self._groups.size, 0), dtype=np.int64)]
-        while some := list(islice(left, at_once)):
-            behind = [self._graph.plan.behind(lag) for lag in some]
-            last = np.stack([np.maximum.reduceat(late[self._node], self._parts) for late in behind])
-            last += self._graph.plan.heads(some, behind)[:, self._heads]
+        while some := list(islice(parts, at_once)):
+            time = self._graph.plan.heads([after for after, _ in some])
+            last = np.stack([behind for _, behind in some]) + time[:, self._heads]
             found.append(np.maximum.reduceat(last, self._groups, axis=1).T)
         return np.concatenate(found, axis=1)
+
+    def _parted(self, lag_ns: Int64) -> tuple[Int64, Int64]:
+        """What is after heads, and how long behind the head of each part its last node is."""
+        plan = self._graph.plan
+        behind = plan.behind(lag_ns)
+        return plan.after(lag_ns, behind), np.maximum.reduceat(behind[self._node], self._parts)
 
     def at(self, time_ns: Int64) -> Int64:
         """With the times of every node in a replay."""

@@ -22,7 +22,8 @@ class Plan:
 
     A node that waits for one other only is that one and a lag. What is left to be found are
     the heads of chains: those that wait for nothing, first, and those that wait for several, by
-    level. ``head`` is, for each node, which of them its chain begins with.
+    level. ``head`` is, for each node, which of them its chain begins with; ``size`` edges lead
+    to heads.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -47,6 +48,7 @@ class Plan:
         self._free_ns, self._heads = graph.time_ns[free], free.size + joint.size
         places, self._levels = _batches(joint, level, into, free.size)
         self._edges = several[places].astype(np.int32)
+        self.size = self._edges.size
         self._sources = graph.source[self._edges]
         self._since = self.head[self._sources]
 
@@ -58,12 +60,16 @@ class Plan:
             behind[nodes] += behind[before]
         return behind
 
-    def heads(self, lags: Sequence[Int64], behind: Sequence[Int64]) -> Int64:
-        """The time of each head, edits × heads, with the lags of each edit, and what is behind."""
-        edits = len(lags)
-        after = np.empty((edits, self._edges.size), dtype=np.int64)
-        for edit, (lag, late) in enumerate(zip(lags, behind, strict=True)):
-            np.add(late[self._sources], lag[self._edges], out=after[edit])
+    def after(self, lag_ns: Int64, behind_ns: Int64) -> Int64:
+        """How long after the head that it leads from each edge to a head ends."""
+        after: Int64 = behind_ns[self._sources]
+        after += lag_ns[self._edges]
+        return after
+
+    def heads(self, after_ns: Sequence[Int64]) -> Int64:
+        """The time of each head, with what ``after`` says of each edit: edits × heads."""
+        edits = len(after_ns)
+        after = np.stack(after_ns) if edits else np.empty((0, 0), dtype=np.int64)
         time = np.empty((edits, self._heads), dtype=np.int64)
         time[:, : self._free_ns.size] = self._free_ns
         for edges, size, heads in self._levels if edits else ():

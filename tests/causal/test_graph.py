@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace.arrays import Int64
-from commtrace.causal.graph import DROPPED, Graph, replay
+from commtrace.causal.graph import DROPPED, Graph, Latest, replay
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,21 @@ def test_a_longer_edge_makes_nothing_earlier(case: Case) -> None:
     lag[case.edge] += case.more_ns
     later = replay(case.graph, lag[:, None])[:, 0] - case.graph.time_ns
     assert (later >= 0).all()
+
+
+@given(cases(), st.integers(1, 20), st.data())
+def test_the_latest_of_some_nodes_is_that_of_all_their_times(
+    case: Case, edits: int, data: st.DataObject
+) -> None:
+    count = case.graph.time_ns.size
+    nodes = np.asarray(data.draw(st.lists(st.integers(0, count - 1), min_size=3)), dtype=np.int64)
+    group = np.arange(nodes.size) % 3
+    lags = case.graph.lag_ns[:, None] + np.arange(edits) * case.more_ns
+    lags[case.edge, ::2] = DROPPED
+    time, latest = replay(case.graph, lags), Latest(case.graph, nodes, group)
+    expected = np.stack([time[nodes[group == each]].max(axis=0) for each in range(3)])
+    assert latest.replayed(lags.T).tolist() == expected.tolist()
+    assert latest.at(time[:, 0]).tolist() == expected[:, 0].tolist()
 
 
 def test_no_edits_have_no_answers() -> None:
