@@ -1,14 +1,15 @@
 """Traces of a job of many ranks: pipeline × data × tensor parallel, one late rank, two slow links.
 
 All ranks are simulated together, an operation at a time: it ends when its last rank has come and
-the data are there. So who waits for whom is as it would be, and the truth is known. Each step ends
-with the norm of all gradients, as training does: without a collective across its stages nothing
-would tie their clocks.
+the data are there. So who waits for whom is as it would be, and the truth is known. Hosts launch a
+step's work ahead of it and wait for its end. Each step ends with the norm of all gradients, as
+training does: without a collective across its stages nothing would tie their clocks.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ _TENSOR, _STAGES = 8, 4
 _COMPUTE_US, _TRANSFER_US = 300.0, 80.0
 _PER_STEP = 50  # operations
 _LATE, _SLOW = 1.2, 10.0
-_HOST, _LAUNCHED_US = 4242, 40.0
-_COMPUTE_STREAM, _STREAM = 7, 20
+_HOST, _LAUNCHED_US, _EVERY_US = 4242, 40.0, 3.0
+_WAIT, _WAITS = "cudaDeviceSynchronize", 1_000_000
+_STREAM = 7  # of all: calls that are not asynchronous run on the caller's own
 _BYTES = {"tp": 1 << 22, "dp": 1 << 26, "pp": 1 << 23}
 _NORM_BYTES = 4
 
@@ -71,6 +73,7 @@ def _simulated(shape: tuple[int, int, int], operations: int) -> Any:
     speed.reshape(-1)[STRAGGLER] = _LATE
     for number in range(operations):
         step, place = divmod(number, _PER_STEP)
+        now = now + (_LAUNCHED_US if place == 0 else 0.0)
         now = now + _COMPUTE_US * speed * (1 + 0.02 * chance.random(shape))
         if place == _PER_STEP - 1:
             end = np.broadcast_to(now.max(axis=0, keepdims=True) + _TRANSFER_US, shape)
@@ -111,18 +114,23 @@ def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[
         "pp": grid[:, replica, part],
     }
     names = {dimension: f"{dimension}{int(its[0])}" for dimension, its in groups.items()}
-    events, seq = [], dict.fromkeys(groups, 0)
+    events: list[dict[str, Any]] = []
+    seq: Counter[tuple[str, bool]] = Counter()  # messages count by themselves
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
-    before = 0.0
+    before, launches = 0.0, 0
     for number, each in enumerate(job):
         call, end = (float(times.reshape(-1)[rank]) for times in (each.call, each.end))
         peer = -1 if each.peer is None else int(each.peer.reshape(-1)[rank])
         if each.peer is not None and peer < 0:
             continue
-        events += _work(
-            f"gemm_{number % 7}", before, call - before, 2 * number, _COMPUTE_STREAM, {}
-        )
+        if each.step not in starts:
+            starts[each.step], launches = before, 0
+            before += _LAUNCHED_US
+        launched = starts[each.step] + _EVERY_US * launches
+        launches += 2
+        gemm = f"gemm_{number % 7}"
+        events += _work(gemm, launched, before, call - before, 2 * number, _STREAM, {})
         members = groups[each.dimension].tolist()
         op = each.op if peer < 0 else "send" if peer > rank else "recv"
         elements = each.size_bytes // 2
@@ -135,19 +143,23 @@ def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[
             "Process Group Name": names[each.dimension],
             "Process Group Description": f"mesh_{each.dimension}",
             "Process Group Ranks": str(members),
-            "Seq": seq[each.dimension],
+            "Seq": seq[each.dimension, peer < 0],
         }
         if peer >= 0:
-            args |= {"Src Rank": min(rank, peer), "Dst Rank": max(rank, peer)}
-        seq[each.dimension] += 1
+            source, target = sorted(map(members.index, (rank, peer)))  # as the group counts
+            args |= {"Src Rank": source, "Dst Rank": target}
+        seq[each.dimension, peer < 0] += 1
         kernel = (
             "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if peer < 0 else "ncclDevKernel_SendRecv"
         )
-        events += _work(kernel, call, end - call, 2 * number + 1, _STREAM, args)
-        starts.setdefault(each.step, before)
+        launched += _EVERY_US
+        events += _work(kernel, launched, call, end - call, 2 * number + 1, _STREAM, args)
         ends[each.step] = before = end
     for step, start in starts.items():
         events.append(_event("user_annotation", f"ProfilerStep#{step}", start, ends[step] - start))
+        waits = start + _EVERY_US * 2 * _PER_STEP
+        awaited = {"correlation": _WAITS + step}
+        events.append(_event("cuda_runtime", _WAIT, waits, ends[step] - waits, args=awaited))
     config = [
         {"pg_name": names[d], "pg_desc": f"mesh_{d}", "backend_config": "cuda:nccl",
          "pg_size": len(its), "ranks": its.tolist()}
@@ -168,11 +180,17 @@ def _event(category: str, name: str, at: float, long: float, **more: Any) -> dic
 
 
 def _work(
-    name: str, at: float, long: float, number: int, stream: int, args: dict[str, Any]
+    name: str,
+    launched: float,
+    at: float,
+    long: float,
+    number: int,
+    stream: int,
+    args: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """A kernel, and its launch."""
     launch = _event(
-        "cuda_runtime", "cudaLaunchKernel", at - _LAUNCHED_US, 5, args={"correlation": number + 1}
+        "cuda_runtime", "cudaLaunchKernel", launched, 2, args={"correlation": number + 1}
     )
     its = {"device": 0, "stream": stream, "correlation": number + 1, **args}
     kernel = _event("kernel", name, at, long, args=its)
