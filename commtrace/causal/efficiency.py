@@ -40,7 +40,8 @@ SLOWDOWN = Table(
             "Of the run: its time over its time if all ranks did each segment of their own work "
             "in their mean time. By rank, host or stage: the same with only these as measured, and "
             "all others even. By operation: the run's time over its time if each transfer of the "
-            "operation took the median of its kind. 1 is no slowdown.",
+            "operation took the median of its kind. 1 is no slowdown. Of more than 64 ranks, or "
+            "hosts, only those with the most work beyond the mean are replayed: null for others.",
         ),
     ),
 )
@@ -63,6 +64,9 @@ EFFICIENCY = Table(
 )
 
 
+_REPLAYED = 64  # ranks, or hosts: each costs a replay of the whole run
+
+
 @measure
 def slowdown(run: Measures) -> pd.DataFrame:
     """How much slower uneven work makes the run: SLOWDOWN; empty where no graph holds the run."""
@@ -78,13 +82,17 @@ def slowdown(run: Measures) -> pd.DataFrame:
     ]
     edges = np.flatnonzero(lag != mean)
     of = its.rank[its.graph.target[edges]]
-    uneven = (_replaced(mean, lag, edges[np.isin(of, one["ranks"])]) for one in some)
+    most = max((rank for one in some for rank in one["ranks"]), default=0)
+    beyond = np.bincount(of, np.maximum(lag - mean, 0)[edges], minlength=most + 1)
+    replayed = _most([(one["by"], float(beyond[one["ranks"]].sum())) for one in some])
+    uneven = (_replaced(mean, lag, edges[np.isin(of, some[at]["ranks"])]) for at in replayed)
     codes = run.collectives["op"].cat.codes.to_numpy()[its.calls.row]
     ops = [(name, codes == code) for code, name in enumerate(run.collectives["op"].cat.categories)]
     ops = sorted((name, which) for name, which in ops if which.any())
     steady = (transferring(run, which, _usual(run), lag) for _, which in ops)
     time, ideal = _run_ns(run, (lag, mean))
-    values = [_ratio(each, ideal) for each in _run_ns(run, uneven)]
+    of_some = dict(zip(replayed, _run_ns(run, uneven), strict=True))
+    values = [_ratio(of_some[at], ideal) if at in of_some else None for at in range(len(some))]
     values += [_ratio(time, each) for each in _run_ns(run, steady)]
     rows: list[dict[str, Any]] = [{"by": "run"}, *some, *({"by": "op", "op": op} for op, _ in ops)]
     return SLOWDOWN.from_rows(
@@ -113,6 +121,15 @@ def efficiency(run: Measures) -> pd.DataFrame:
         "parallel": _ratio(mean, time),
     }
     return EFFICIENCY.from_rows([row])
+
+
+def _most(beyond: list[tuple[str, float]]) -> list[int]:
+    """The places of those that are replayed, of each kind, by what they have beyond the mean."""
+    found: list[int] = []
+    for kind in {kind for kind, _ in beyond}:
+        places = [at for at, (its, _) in enumerate(beyond) if its == kind]
+        found += sorted(places, key=lambda at: -beyond[at][1])[:_REPLAYED]
+    return sorted(found)
 
 
 def _stages(run: Measures) -> list[list[int]]:

@@ -100,3 +100,11 @@ def test_stages_are_those_of_all_pipelines_together() -> None:
     assert set(table) == {0, 1}
     assert table[0]["slowdown"] == 1
     assert table[1]["slowdown"] == pytest.approx(11.98 / 9.98, rel=0.02)
+
+
+def test_of_many_ranks_those_with_the_most_work_are_replayed(training: Make) -> None:
+    run = training(lambda rank, step: 8_000 if rank == 69 else 4_000 + rank, ranks=70, steps=2)
+    found = {row["rank"]: row["slowdown"] for row in rows(slowdown(run)) if row["by"] == "rank"}
+    assert len(found) == 70
+    assert sum(value is None for value in found.values()) == 70 - 64
+    assert found[69] == max(value for value in found.values() if value is not None)
