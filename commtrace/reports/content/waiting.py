@@ -46,7 +46,7 @@ def straggler(analysis: Analysis) -> str | None:
     partly = partly if run.missing_ranks else ""
     if worst := _outstanding(_by_rank(arrived)):
         return f"Rank {_blamed(worst)}{partly}"
-    groups = arrived.groupby("communicator", observed=True, dropna=False)
+    groups = arrived.groupby("communicator", observed=True)  # without unknown ones
     found = [worst for _, group in groups if (worst := _outstanding(group))]
     if not found:
         return None
