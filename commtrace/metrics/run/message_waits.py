@@ -44,8 +44,8 @@ def message_waits(run: Measures) -> MessageWaits:
     rank, thread = integers(table["rank"]), integers(table["thread"])
     start, launch = integers(table["start_ns"]), integers(table["launch_ns"])
     end = start + integers(table["duration_ns"])
-    message = (table["device"].eq("cpu") & table["op"].isin(POINT_TO_POINT)).to_numpy()
-    message &= (thread != NULL) & (launch != NULL)
+    sent = (table["device"].eq("cpu") & table["op"].isin(POINT_TO_POINT)).to_numpy()
+    message = sent & (thread != NULL) & (launch != NULL)
     gaps = run.host_gaps
     place = codes(
         np.concatenate((rank, integers(gaps["rank"]))),
