@@ -23,7 +23,7 @@ class Plan:
     A node that waits for one other only is that one and a lag. What is left to be found are
     the heads of chains: those that wait for nothing, first, and those that wait for several, by
     level. ``head`` is, for each node, which of them its chain begins with; ``size`` edges lead
-    to heads.
+    to heads. Where it is ``circular``, nodes wait for themselves, and nothing can be replayed.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -36,9 +36,12 @@ class Plan:
         self._links[graph.target[single]] = single
         self._roots = np.flatnonzero(into != 1)
         roots, self._hops = _hops(parent)
+        self.circular = bool((into[roots] == 1).any())  # no chain begins so
         several = np.flatnonzero(into[graph.target] > 1)
         several = several[sorted_by(graph.target[several])]
         level = _levels(roots[graph.source[several]], graph.target[several], into)
+        self.circular |= bool((level < 0).any())
+        level = np.maximum(level, 0)
         free, joint = np.flatnonzero(into == 0), np.flatnonzero(into > 1)
         joint = joint[sorted_by(into[joint])]
         joint = joint[sorted_by(level[joint])]
@@ -83,7 +86,9 @@ def _hops(parent: Int64) -> tuple[Int64, list[tuple[Int32, Int32]]]:
     """The roots; and nodes 1, 2, 4, … steps from one, or more, with what is so far before them."""
     up, hops = parent.copy(), list[tuple[Int32, Int32]]()
     nodes = np.flatnonzero(up[up] != up)
-    while nodes.size:
+    for _ in range(parent.size.bit_length()):  # nodes in a circle are left then
+        if not nodes.size:
+            break
         before = up[nodes]
         hops.append((nodes.astype(np.int32), before.astype(np.int32)))
         up[nodes] = up[before]
@@ -92,12 +97,15 @@ def _hops(parent: Int64) -> tuple[Int64, list[tuple[Int32, Int32]]]:
 
 
 def _levels(source: Int64, target: Int32, into: Int64) -> Int64:
-    """The level of each node with several edges, which lead to it from sources of lower levels."""
+    """The level of each node with several edges, which lead to it from sources of lower levels.
+
+    Negative where it depends on itself.
+    """
     inner = into[source] > 1
     source, target = source[inner], target[inner]
     lacking, out = (np.bincount(ends, minlength=into.size) for ends in (target, source))
     reaches, first = target[sorted_by(source)], np.cumsum(out) - out
-    level, once = np.zeros_like(into), np.zeros_like(into)
+    level, once = np.where(into > 1, -1, 0), np.zeros_like(into)
     front, number = np.flatnonzero((into > 1) & (lacking == 0)), 0
     while front.size:
         level[front] = number

@@ -115,7 +115,7 @@ class RunGraph:
 
 @measure
 def run_graph(run: Measures) -> RunGraph:
-    """The graph of a run. CannotLook where ranks have no clock in common.
+    """The graph of a run. CannotLook without a clock in common, or with times that contradict.
 
     Of ranks that use a GPU it holds what runs there, of the others what runs on their CPU.
     """
@@ -136,6 +136,8 @@ def run_graph(run: Measures) -> RunGraph:
     met = _meet(made, mine)
     made.edges(TRANSFER, met, made.ended)
     graph, segment = made.graph()
+    if graph.plan.circular:
+        raise CannotLook("needs times that can be: by these, operations wait for themselves")
     numbers, ends, over_ns = _ends(made, graph)
     return RunGraph(
         graph,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,3 +101,21 @@ def test_no_edits_have_no_answers() -> None:
     one = np.zeros(1, np.int64)
     graph = Graph(np.arange(2), one, one + 1, one + 1, one.astype(np.int8))
     assert replay(graph, np.empty((1, 0), np.int64)).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        pytest.param([(0, 1), (1, 2), (2, 3)], id="none"),
+        pytest.param([(1, 2), (2, 3), (3, 1)], id="nodes with one edge each"),
+        pytest.param([(0, 1), (3, 1), (1, 2), (2, 3)], id="behind a joint node"),
+        pytest.param([(0, 1), (2, 1), (0, 2), (1, 2)], id="two joint nodes"),
+    ],
+)
+def test_nodes_that_wait_for_themselves_are_found(
+    edges: list[tuple[int, int]], request: pytest.FixtureRequest
+) -> None:
+    source, target = np.asarray(edges, dtype=np.int32).T
+    lag = np.zeros(len(edges), np.int64)
+    graph = Graph(np.zeros(4, np.int64), source, target, lag, lag.astype(np.int8))
+    assert graph.plan.circular == ("none" not in request.node.callspec.id)

@@ -285,7 +285,9 @@ def looked_at(trace: Measures) -> Analysis:
     return analysis
 
 
-@pytest.mark.parametrize("seed", [72, 134, 155, 223, 4621, 5737, 60398, 101516, 110756, 120710])
+@pytest.mark.parametrize(
+    "seed", [72, 134, 155, 223, 4621, 5737, 60398, 101516, 110756, 120710, 150060]
+)
 def test_mutated_traces_that_showed_a_fault(seed: int) -> None:
     looked_at(mutated(seed))
 
