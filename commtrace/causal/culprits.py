@@ -187,6 +187,8 @@ def _persistent(steps: Int64, noise_ns: float, least_noise_ns: int, p_value: flo
     """Few steps may agree by chance on what is no more than noise."""
     if steps.size > 1 and bool((steps > 2 * noise_ns).all()):
         return True
+    if not steps.size:
+        return False
     enough = steps.size >= _MANY_STEPS or float(np.median(steps)) > least_noise_ns
     return p_value < _CHANCE and enough
 

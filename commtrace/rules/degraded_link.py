@@ -72,12 +72,12 @@ class DegradedLink(Rule):
         )
         groups = [
             some
-            for _, some in known.groupby("communicator", observed=True, dropna=False)
+            for _, some in known.groupby("communicator", observed=True)
             if len(some) >= max(self.min_count, 2)
         ]
         if not groups:
-            most = known.groupby("communicator", observed=True, dropna=False).size().max()
-            had = 0 if known.empty else int(most)
+            sizes = known.groupby("communicator", observed=True).size()
+            had = int(sizes.max()) if len(sizes) else 0
             raise too_few(had, "operation", self.min_count, "of one group recorded on every rank")
         for some in groups:
             yield from self._in_group(some, run)

@@ -286,7 +286,8 @@ def looked_at(trace: Measures) -> Analysis:
 
 
 @pytest.mark.parametrize(
-    "seed", [72, 134, 155, 223, 4621, 5737, 60398, 101516, 110756, 120710, 150060]
+    "seed",
+    [72, 134, 155, 223, 4621, 5737, 60398, 101516, 110756, 120710, 150060, 161677, 170429],
 )
 def test_mutated_traces_that_showed_a_fault(seed: int) -> None:
     looked_at(mutated(seed))
