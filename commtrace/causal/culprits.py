@@ -150,12 +150,12 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     steps = who.steps_ns
     more, least = _more_by_step(run, who), _least_noise_ns(run)
     noise = max(_scatter(more), least)
-    spikes = _spikes(steps, more, least)
+    after = step_ns(run, [who.lag_ns])
+    spikes = _spikes(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
     if who.only_idle:
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
-    after = step_ns(run, [who.lag_ns])
     whole = steps[:-1] if run_graph(run).is_cut else steps
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.
@@ -225,7 +225,9 @@ def _more_by_step(run: Measures, who: Suspects) -> Float64:
     return by_step[1:] if its.is_cut and by_step.size > 1 else by_step
 
 
-def _spikes(steps: Int64, more: Float64, least_noise_ns: int) -> tuple[int, ...]:
+def _spikes(
+    steps: Int64, more: Float64, least_noise_ns: int, usual_step_ns: float
+) -> tuple[int, ...]:
     """The steps that hold most of what is saved, at most half of them, far above the others' noise.
 
     Where all ranks' work scatters somebody is last in some steps by chance.
@@ -233,9 +235,11 @@ def _spikes(steps: Int64, more: Float64, least_noise_ns: int) -> tuple[int, ...]
     order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
     for count in range(max(min(steps.size, more.size) // 2, 1), 0, -1):
         big = steps[order[:count]]
-        # Two values say little of how they scatter.
-        rest = ordered[: more.size - count] if more.size >= _MANY_STEPS else ordered
+        rest = ordered[: more.size - count]
         noise = max(_scatter(rest), least_noise_ns)
+        # Two values say little of how they scatter, but of what is longer than a step.
+        if more.size < _MANY_STEPS and big.min() <= usual_step_ns:
+            noise = max(_scatter(ordered), least_noise_ns)
         if big.min() > _SPIKE * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
             return tuple(sorted(order[:count].tolist()))
     return ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from commtrace.causal.culprits import Culprit, culprits, evened
+from commtrace.causal.culprits import Culprit, _spikes, culprits, evened
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 
@@ -83,6 +84,16 @@ def test_a_stall_once_is_a_spike(training: Make) -> None:
     (its,) = found(run)
     assert (its.ranks, its.spikes, its.persistent) == ((2,), (4,), False)
     assert its.saved_ns == pytest.approx(40 * MS, rel=0.03)
+
+
+@pytest.mark.parametrize(("stall_ms", "found"), [(150, (1,)), (12, ())])
+def test_of_few_steps_a_stall_longer_than_a_step_is_one(
+    stall_ms: int, found: tuple[int, ...]
+) -> None:
+    """Of three steps one of which is cut there are two values, which scatter by the stall."""
+    saved = np.array([0, stall_ms * MS, 0], dtype=np.int64)
+    more = np.array([(stall_ms + 1) * MS, 1 * MS], dtype=np.float64)
+    assert _spikes(saved, more, least_noise_ns=MS, usual_step_ns=25.0 * MS) == found
 
 
 def test_a_stall_in_every_other_step_stands_out_from_those_between(training: Make) -> None:
