@@ -103,6 +103,32 @@ def event(category: str, name: str, process: int, thread: int) -> Json:
     return {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread}
 
 
+def device_events(
+    category: str, name: str, stream: int, its: Launched, took_ns: int, args: Json
+) -> Iterator[Json]:
+    """What ran on a stream of GPU 0, and the end of the arrow to it."""
+    times = {"ts": its.start_ns / 1e3, "dur": took_ns / 1e3}
+    yield {**event(category, name, 0, stream), **times, "args": args}
+    yield flow_event("f", 0, stream, its.start_ns, its.link)
+
+
+def device(number: int, name: str, memory: int, major: int, multiprocessors: int) -> Json:
+    """A GPU's properties."""
+    return {
+        "id": number,
+        "name": name,
+        "totalGlobalMem": memory,
+        "computeMajor": major,
+        "computeMinor": 0,
+        "numSms": multiprocessors,
+        "warpSize": 32,
+        "maxThreadsPerBlock": 1024,
+        "maxThreadsPerMultiprocessor": 2048,
+        "regsPerBlock": 65536,
+        "sharedMemPerBlock": 49152,
+    }
+
+
 def names(gpus: int, streams: Iterable[int]) -> Iterator[Json]:
     """The names of the process, the GPUs and the streams of GPU 0."""
     for process, label in ((PROCESS, "CPU"), *((gpu, f"GPU {gpu}") for gpu in range(gpus))):

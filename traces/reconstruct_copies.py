@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from by_hand import Host, Json, document, event, flow_event, host_event, names, save
+from by_hand import Host, Json, device, device_events, document, host_event, names, save
 from slim import HOST
 
 Kind = Literal["DtoH", "HtoD"]
@@ -49,7 +49,8 @@ def trace() -> Json:
     events += _elements(host, "one by one", ELEMENTS, 4)
     events += _elements(host, "at once", 1, 4 * ELEMENTS)
     events.append(host_event("user_annotation", "ProfilerStep#1", 0, host.now_ns))
-    return document(events, source=SOURCE, base_ns=BASE_NS, devices=[_a100()])
+    a100 = device(0, "NVIDIA A100-PCIE-40GB", 42_297_786_368, 8, 108)
+    return document(events, source=SOURCE, base_ns=BASE_NS, devices=[a100])
 
 
 def _three_streams(host: Host, label: str, memory: Memory) -> Iterator[Json]:
@@ -80,13 +81,8 @@ def _product(host: Host) -> Iterator[Json]:
     stream = STREAMS["product"]
     its = host.launch("aten::mm", "cudaLaunchKernel", 211, stream, PRODUCT_NS)
     yield from its.events
-    yield {
-        **event("kernel", "ampere_sgemm_128x128_nn", 0, stream),
-        "ts": its.start_ns / 1e3,
-        "dur": PRODUCT_NS / 1e3,
-        "args": {"device": 0, "context": 1, "stream": stream, "correlation": its.link},
-    }
-    yield flow_event("f", 0, stream, its.start_ns, its.link)
+    args = {"device": 0, "context": 1, "stream": stream, "correlation": its.link}
+    yield from device_events("kernel", "ampere_sgemm_128x128_nn", stream, its, PRODUCT_NS, args)
 
 
 def _copy(
@@ -96,20 +92,15 @@ def _copy(
     blocking = memory == "Pageable"
     its = host.launch("aten::copy_", "cudaMemcpyAsync", 41, stream, took_ns, blocking=blocking)
     yield from its.events
-    yield {
-        **event("gpu_memcpy", f"Memcpy {kind} ({ends})", 0, stream),
-        "ts": its.start_ns / 1e3,
-        "dur": took_ns / 1e3,
-        "args": {
-            "device": 0,
-            "context": 1,
-            "stream": stream,
-            "correlation": its.link,
-            "bytes": size,
-            "memory bandwidth (GB/s)": size / took_ns,
-        },
+    args = {
+        "device": 0,
+        "context": 1,
+        "stream": stream,
+        "correlation": its.link,
+        "bytes": size,
+        "memory bandwidth (GB/s)": size / took_ns,
     }
-    yield flow_event("f", 0, stream, its.start_ns, its.link)
+    yield from device_events("gpu_memcpy", f"Memcpy {kind} ({ends})", stream, its, took_ns, args)
 
 
 def manifest() -> Json:
@@ -185,22 +176,6 @@ def expected() -> Json:
 def main() -> None:
     """Write the folder."""
     save(FOLDER, trace(), manifest(), expected())
-
-
-def _a100() -> Json:
-    return {
-        "id": 0,
-        "name": "NVIDIA A100-PCIE-40GB",
-        "totalGlobalMem": 42_297_786_368,
-        "computeMajor": 8,
-        "computeMinor": 0,
-        "numSms": 108,
-        "warpSize": 32,
-        "maxThreadsPerBlock": 1024,
-        "maxThreadsPerMultiprocessor": 2048,
-        "regsPerBlock": 65536,
-        "sharedMemPerBlock": 49152,
-    }
 
 
 if __name__ == "__main__":

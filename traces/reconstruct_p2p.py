@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from by_hand import Host, Json, document, event, flow_event, host_event, names, save
+from by_hand import Host, Json, device, device_events, document, host_event, names, save
 from slim import HOST
 
 FOLDER = Path(__file__).parent / "p2p_copies" / "hypercube-reconstructed"
@@ -41,24 +41,20 @@ def _copies(host: Host, label: str, duration_ns: dict[int, int]) -> Iterator[Jso
 def _copy(host: Host, gpu: int, duration_ns: int) -> Iterator[Json]:
     its = host.launch("aten::copy_", "cudaMemcpyAsync", 41, STREAMS[gpu], duration_ns)
     yield from its.events
-    yield {
-        **event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 0, STREAMS[gpu]),
-        "ts": its.start_ns / 1e3,
-        "dur": duration_ns / 1e3,
-        "args": {
-            "fromDevice": 0,
-            "inDevice": 0,
-            "toDevice": gpu,
-            "fromContext": 1,
-            "inContext": 1,
-            "toContext": 1,
-            "stream": STREAMS[gpu],
-            "correlation": its.link,
-            "bytes": BYTES,
-            "memory bandwidth (GB/s)": BYTES / duration_ns,
-        },
+    args = {
+        "fromDevice": 0,
+        "inDevice": 0,
+        "toDevice": gpu,
+        "fromContext": 1,
+        "inContext": 1,
+        "toContext": 1,
+        "stream": STREAMS[gpu],
+        "correlation": its.link,
+        "bytes": BYTES,
+        "memory bandwidth (GB/s)": BYTES / duration_ns,
     }
-    yield flow_event("f", 0, STREAMS[gpu], its.start_ns, its.link)
+    name = "Memcpy PtoP (Device -> Device)"
+    yield from device_events("gpu_memcpy", name, STREAMS[gpu], its, duration_ns, args)
 
 
 def trace() -> Json:
@@ -71,7 +67,7 @@ def trace() -> Json:
     for gpu, gb_s in ALONE_GB_S.items():
         events += _copies(host, f"to cuda:{gpu} alone", {gpu: round(BYTES / gb_s)})
     events.append(host_event("user_annotation", "ProfilerStep#1", 0, host.now_ns))
-    devices = [_v100(gpu) for gpu in range(GPUS)]
+    devices = [device(gpu, "Tesla V100-SXM2-32GB", 34_089_730_048, 7, 80) for gpu in range(GPUS)]
     return document(events, source=SOURCE, base_ns=BASE_NS, devices=devices)
 
 
@@ -142,22 +138,6 @@ def _topology() -> Json:
     for i, link in enumerate(LINKS.values(), 1):
         links.append([link, *("X" if i == j else None for j in range(1, len(LINKS) + 1))])
     return {"names": ["GPU0", *(f"GPU{gpu}" for gpu in LINKS)], "links": links}
-
-
-def _v100(gpu: int) -> Json:
-    return {
-        "id": gpu,
-        "name": "Tesla V100-SXM2-32GB",
-        "totalGlobalMem": 34_089_730_048,
-        "computeMajor": 7,
-        "computeMinor": 0,
-        "numSms": 80,
-        "warpSize": 32,
-        "maxThreadsPerBlock": 1024,
-        "maxThreadsPerMultiprocessor": 2048,
-        "regsPerBlock": 65536,
-        "sharedMemPerBlock": 49152,
-    }
 
 
 if __name__ == "__main__":
