@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Int64, integers
-from commtrace.engine import HERE, cores, each
+from commtrace.engine import each, for_files
 from commtrace.errors import TraceError
 from commtrace.measures import measure
 from commtrace.reader.json import Hosted, input_shapes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Shapes", "shapes"]
 
-_SMALL_BYTES = 1 << 19  # all files together: reading them takes less than starting a process
 _DEEPEST = 256  # operators within operators; more is damage, and would cost its square
 
 _Texts = list[str | None]
@@ -59,8 +58,8 @@ def shapes(run: Measures) -> Shapes:
     """The shapes that a run's files hold; of ranks with several files none."""
     found = {name: np.full(len(getattr(run, name)), None, object) for name in ("kernels", "ops")}
     wanted = list(_wanted(run))
-    unreadable = None
-    for (file, table, rows, *_), outcome in each(_looked_up, wanted, _where(wanted)):
+    files, unreadable = [its.file for its in wanted], None
+    for (file, table, rows, *_), outcome in each(_looked_up, wanted, for_files(files)):
         if isinstance(outcome, list):
             found[table][rows] = outcome
         elif unreadable is None:
@@ -80,11 +79,6 @@ def _wanted(run: Measures) -> Iterator[_Wanted]:
         rows = np.flatnonzero((table["rank"] == rank) & (table["kind"] == "compute"))
         its = table.iloc[rows]
         yield _Wanted(Path(str(file)), name, rows, integers(its["thread"]), integers(its[when]))
-
-
-def _where(wanted: list[_Wanted]) -> int:
-    sizes = [its.file.stat().st_size for its in wanted if its.file.exists()]
-    return HERE if sum(sizes) <= _SMALL_BYTES else min(len(wanted), cores())
 
 
 def _looked_up(wanted: _Wanted) -> _Texts | str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from commtrace.engine.attempt import Lost, attempt
@@ -16,18 +17,31 @@ from commtrace.engine.attempt import Lost, attempt
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["HERE", "Lost", "can_fork", "cores", "each"]
+__all__ = ["HERE", "Lost", "can_fork", "cores", "each", "for_files"]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 HERE = 0
 """Processes beside this one, where it does all itself."""
+_SMALL_BYTES = 1 << 19  # all files together: reading them takes less than starting a process
 
 
 def cores() -> int:
     """How many there are for this process."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def for_files(files: Collection[Path]) -> int:
+    """How many processes pay to read these files: one for each, as far as there are cores."""
+    return HERE if sum(map(_bytes, files)) <= _SMALL_BYTES else min(len(files), cores())
+
+
+def _bytes(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0  # whoever reads it will say so
 
 
 def can_fork() -> bool:

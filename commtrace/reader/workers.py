@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commtrace.diagnosis import Note
-from commtrace.engine import HERE, Lost, cores, each
+from commtrace.engine import HERE, Lost, cores, each, for_files
 from commtrace.errors import TraceError
 from commtrace.reader import cache
 from commtrace.reader.build_tables import Identity, identify, tables
@@ -26,7 +26,6 @@ __all__ = ["Failure", "read_each"]
 
 _FEWER = "try again with --workers 1"
 _FAULT = "a fault of commtrace's: please report it"
-_SMALL_BYTES = 1 << 19  # all files together: reading them takes less than starting a process
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,7 @@ def read_each(
 
 def _default(files: Mapping[Path, Identity]) -> int:
     lone = len(files) == 1 and "pandas" in sys.modules  # else there is time to load it
-    return HERE if lone or _bytes(files) <= _SMALL_BYTES else min(len(files), cores())
-
-
-def _bytes(files: Mapping[Path, Identity]) -> int:
-    try:
-        return sum(file.stat().st_size for file in files)
-    except OSError:
-        return 0  # whoever reads it will say so
+    return HERE if lone else for_files(files.keys())
 
 
 def _load_pandas() -> None:
