@@ -6,13 +6,22 @@ import json
 from dataclasses import asdict
 
 from commtrace import __version__
+from commtrace.analysis import Summary
 from commtrace.diagnosis import Finding
 from commtrace.reports.json_schema import Json, field, object_of, typed
 
-__all__ = ["FINDING", "document", "finding_fields", "one_object"]
+__all__ = ["FINDING", "RUN", "document", "finding_fields", "one_object", "run_fields"]
 
 FINDING = typed(Finding, "when")
 """The schema of ``finding_fields``."""
+
+RUN = {"description": "What ran.", **typed(Summary, "name")}
+"""The schema of ``run_fields``."""
+
+
+def run_fields(run: Summary) -> Json:
+    """What ran, without the name that the reader gave."""
+    return {name: value for name, value in asdict(run).items() if name != "name"}
 
 
 def finding_fields(finding: Finding) -> Json:

@@ -15,8 +15,8 @@ from commtrace.causal.whatif import EDITED, Edited, WhatIf
 from commtrace.reports import Look
 from commtrace.reports.content import critical_path, what_ran
 from commtrace.reports.content.tables import Section, more
-from commtrace.reports.json_document import document, one_object
-from commtrace.reports.json_schema import Json, columns, field, rows_of, typed
+from commtrace.reports.json_document import RUN, document, one_object, run_fields
+from commtrace.reports.json_schema import Json, columns, field, rows_of
 from commtrace.reports.page import page, say, table, title, written
 from commtrace.table import rows
 from commtrace.units import NOTHING, clean, duration, ms, numbered, percent
@@ -73,7 +73,7 @@ def as_json(replayed: Replayed) -> str:
     """One JSON object, as ``schema`` describes it."""
     answer, run = replayed.whatif, replayed.measures
     found = {
-        "run": {key: value for key, value in asdict(replayed.run).items() if key != "name"},
+        "run": run_fields(replayed.run),
         "run_ns": answer.run_ns,
         "step_ns": answer.step_ns,
         "edits": [asdict(edited) for edited in answer.edits],
@@ -90,7 +90,7 @@ def schema() -> Json:
         "whatif",
         SCHEMA_VERSION,
         {
-            "run": {"description": "What ran.", **typed(Summary, "name")},
+            "run": RUN,
             "run_ns": field("integer", "How long the run's steps took in all, as measured.", "ns"),
             "step_ns": field("integer", "The median step, as measured.", "ns"),
             "edits": rows_of(EDITED.row, columns(EDITED)),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from commtrace.analysis import Analysis, Summary
+from commtrace.analysis import Analysis
 from commtrace.causal.critical_path import CRITICAL_PATH
 from commtrace.causal.efficiency import EFFICIENCY, SLOWDOWN, efficiency, slowdown
 from commtrace.causal.steps import STEP_TIMES, path_of, step_times_by_rank
@@ -23,7 +23,14 @@ from commtrace.metrics.run.ranks import RANKS, ranks
 from commtrace.metrics.run.waits import OPERATIONS, matched, operations
 from commtrace.reports import Look
 from commtrace.reports.content.open_command import numbered_findings, open_command
-from commtrace.reports.json_document import FINDING, document, finding_fields, one_object
+from commtrace.reports.json_document import (
+    FINDING,
+    RUN,
+    document,
+    finding_fields,
+    one_object,
+    run_fields,
+)
 from commtrace.reports.json_schema import (
     Json,
     columns,
@@ -76,7 +83,7 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
     """
     diagnosis, run = analysis.verdict.diagnosis, analysis.measures
     answer = {
-        "run": {key: value for key, value in asdict(analysis.run).items() if key != "name"},
+        "run": run_fields(analysis.run),
         "notes": [asdict(note) for note in analysis.notes],
         **{table.name: rows(measure(run)) for table, measure in _TABLES},
         **({"operations": _operations(run)} if look.operations else {}),
@@ -91,7 +98,7 @@ def schema() -> Json:
     """The JSON Schema of what ``render`` returns; ``analysis.schema.json`` holds it as text."""
     texts = {"type": "string", "description": "What the rule needs, and lacks."}
     properties = {
-        "run": {"description": "What ran.", **typed(Summary, "name")},
+        "run": RUN,
         "notes": list_of("something wrong with a file, or assumed about it", typed(Note)),
         **{table.name: rows_of(table.row, columns(table)) for table, _ in _TABLES},
         "operations": rows_of("an operation on all its ranks; only if asked for", _OPERATION),

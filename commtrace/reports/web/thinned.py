@@ -35,6 +35,12 @@ class Events:
     operation: Int64
     count: Int64
 
+    @property
+    def waited(self) -> Int64:
+        """Until when each waited for other ranks: from then on it is transfer."""
+        waited: Int64 = self.start + np.minimum(self.wait, self.end - self.start)
+        return waited
+
     def taken(self, which: Bool | Int64) -> Events:
         """Some of the events."""
         arrays = {

@@ -65,7 +65,7 @@ def timeline_data(run: Measures, events: Events, steps: list[Step]) -> Markup:
             [
                 since,
                 events.end - events.start,
-                np.minimum(events.wait, events.end - events.start),
+                events.waited - events.start,
                 label,
                 operation.astype(np.int64) + (1 - none),
                 events.count,

@@ -86,9 +86,8 @@ def ranks_picture(
 def _between(events: Events, start_ns: int, end_ns: int) -> Events:
     """What there is from start to end, cut off at both."""
     its = events.taken((events.end > start_ns) & (events.start < end_ns))
-    waited = its.start + np.minimum(its.wait, its.end - its.start)
-    start = its.start.clip(start_ns)
-    return replace(its, start=start, end=its.end.clip(max=end_ns), wait=(waited - start).clip(0))
+    start, end = its.start.clip(start_ns), its.end.clip(max=end_ns)
+    return replace(its, start=start, end=end, wait=(its.waited - start).clip(0))
 
 
 def _axis(span_ns: int, height: float) -> Iterator[Markup]:
@@ -114,9 +113,8 @@ def _svg(parts: Iterable[Markup], height: float, label: str, left: int = 0) -> M
 def _operations(its: Events, start_ns: int, scale: float, y: float) -> Iterator[Markup]:
     """The names of operations whose transfers are wide enough."""
     shared = its.taken(its.of_kind("communication"))
-    waited = shared.start + np.minimum(shared.wait, shared.end - shared.start)
     for since, until, label in zip(
-        waited.tolist(), shared.end.tolist(), shared.label.tolist(), strict=True
+        shared.waited.tolist(), shared.end.tolist(), shared.label.tolist(), strict=True
     ):
         name = clean(its.labels[label][1], 20)
         if (until - since) * scale > _LETTER * (len(name) + 2):
@@ -137,7 +135,7 @@ def _drawn(
     if kind != "communication":
         yield from _path(kind, its.start, its.end, base, scale, y, height)
         return
-    waited = its.start + np.minimum(its.wait, its.end - its.start)
+    waited = its.waited
     yield from _path("transfer", waited, its.end, base, scale, y, height)
     waits = waited > its.start
     yield from _path("wait", its.start[waits], waited[waits], base, scale, y, height)
