@@ -66,7 +66,10 @@ def _within(rows: pd.DataFrame, second: pd.DataFrame) -> pd.Series[bool]:
     names = pd.DataFrame({"larger": rows["communicator"], "smaller": second["communicator"]})
     pair = codes(names["larger"], names["smaller"])
     inside = [
-        isinstance(smaller, str) and larger != smaller and _members(smaller) <= _members(larger)
+        isinstance(larger, str)
+        and isinstance(smaller, str)
+        and larger != smaller
+        and _members(smaller) <= _members(larger)
         for larger, smaller in names[~pd.Series(pair).duplicated().to_numpy()].to_numpy()
     ]
     return pd.Series(np.asarray(inside, dtype=bool)[pair], rows.index)
