@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +34,8 @@ a start to where all are there; from there to the end; from an end to who waited
 OWN = (HOST, DEVICE, COPY)
 HOSTS, DEVICES = range(2)
 """The two columns of own work: that of host threads, and that of a device's streams."""
+
+_T = TypeVar("_T", np.int8, np.int32, np.int64)
 
 
 class Builder:
@@ -97,21 +101,17 @@ class Builder:
 
     def graph(self) -> tuple[Graph, Int32]:
         """The graph, and the call whose segment each edge is part of; once."""
-        time, lag = _whole(self._times), _whole(self._lags)
-        source, target, segment = map(_narrow, (self._sources, self._targets, self._segments))
-        kind = np.concatenate([np.empty(0, np.int8), *self._kinds])
+        time, lag = (_whole(parts, np.int64) for parts in (self._times, self._lags))
+        source, target, segment = (
+            _whole(parts, np.int32) for parts in (self._sources, self._targets, self._segments)
+        )
+        kind = _whole(self._kinds, np.int8)
         return Graph(time, source, target, _binding(time, source, target, lag), kind), segment
 
 
-def _whole(parts: list[Int64]) -> Int64:
+def _whole(parts: list[npt.NDArray[_T]], dtype: type[_T]) -> npt.NDArray[_T]:
     """The parts as one array; they are let go."""
-    whole = np.concatenate([np.empty(0, np.int64), *parts])
-    parts.clear()
-    return whole
-
-
-def _narrow(parts: list[Int32]) -> Int32:
-    whole = np.concatenate([np.empty(0, np.int32), *parts])
+    whole = np.concatenate([np.empty(0, dtype), *parts])
     parts.clear()
     return whole
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import codes
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.cores import crowded, foreign_load
 from commtrace.causal.edits import as_measured, saved, typical
@@ -35,8 +34,7 @@ def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], i
     """
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
-    in_step = codes(its.calls.step, its.calls.rank)
-    first = np.unique(in_step, return_index=True)[1]
+    in_step, first = its.calls.in_step, its.calls.first
     parts: dict[Cause, float] = {}
     for cause, time in own_parts(run).items():
         usual = of_the_rest(time, work.place, mine)

@@ -221,7 +221,7 @@ def _more_by_step(run: Measures, who: Suspects) -> Float64:
         more = np.nan_to_num(work.own_ns - wanted_idle(run, mine)).sum(axis=1)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
     by_step = np.bincount(steps, weights=more[mine]) / len(who.ranks)
-    # So is what was before the first call.
+    # What was before the first call of a run that is cut is not whole.
     return by_step[1:] if its.is_cut and by_step.size > 1 else by_step
 
 
@@ -235,11 +235,10 @@ def _spikes(
     order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
     for count in range(max(min(steps.size, more.size) // 2, 1), 0, -1):
         big = steps[order[:count]]
-        rest = ordered[: more.size - count]
+        # Few values say little of how they scatter; what is longer than a step is none of that.
+        apart = more.size >= _MANY_STEPS or big.min() > usual_step_ns
+        rest = ordered[: more.size - count] if apart else ordered
         noise = max(_scatter(rest), least_noise_ns)
-        # Two values say little of how they scatter, but of what is longer than a step.
-        if more.size < _MANY_STEPS and big.min() <= usual_step_ns:
-            noise = max(_scatter(ordered), least_noise_ns)
         if big.min() > _SPIKE * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
             return tuple(sorted(order[:count].tolist()))
     return ()

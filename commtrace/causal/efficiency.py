@@ -72,35 +72,47 @@ def slowdown(run: Measures) -> pd.DataFrame:
     """How much slower uneven work makes the run: SLOWDOWN; empty where no graph holds the run."""
     if not replayable(run):
         return SLOWDOWN.frame()
+    time, ideal = _run_ns(run, (as_measured(run), even(run)))
+    rows = [
+        {"by": "run", "slowdown": _ratio(time, ideal)},
+        *_by_ranks(run, ideal),
+        *_by_operation(run, time),
+    ]
+    none = dict.fromkeys(("rank", "host", "stage", "op"))
+    return SLOWDOWN.from_rows([{**none, **row} for row in rows])
+
+
+def _by_ranks(run: Measures, ideal_ns: int) -> list[dict[str, Any]]:
+    """With only some ranks' work as measured: each rank, host and stage."""
     its, lag, mean = run_graph(run), as_measured(run), even(run)
     hosts = run.ranks.dropna(subset="host").groupby("host", observed=True)["rank"]
-    ranks = np.unique(its.calls.rank).tolist()
-    some = [
-        *({"by": "rank", "rank": rank, "ranks": [rank]} for rank in ranks),
-        *({"by": "host", "host": str(host), "ranks": list(on)} for host, on in hosts),
-        *({"by": "stage", "stage": stage, "ranks": its} for stage, its in enumerate(_stages(run))),
+    some: list[tuple[dict[str, Any], list[int]]] = [
+        *(({"by": "rank", "rank": rank}, [rank]) for rank in np.unique(its.calls.rank).tolist()),
+        *(({"by": "host", "host": str(host)}, list(on)) for host, on in hosts),
+        *(({"by": "stage", "stage": stage}, on) for stage, on in enumerate(_stages(run))),
     ]
     edges = np.flatnonzero(lag != mean)
     of = its.rank[its.graph.target[edges]]
-    most = max((rank for one in some for rank in one["ranks"]), default=0)
+    most = max((rank for _, ranks in some for rank in ranks), default=0)
     beyond = np.bincount(of, np.maximum(lag - mean, 0)[edges], minlength=most + 1)
-    replayed = _most([(one["by"], float(beyond[one["ranks"]].sum())) for one in some])
-    uneven = (_replaced(mean, lag, edges[np.isin(of, some[at]["ranks"])]) for at in replayed)
-    codes = run.collectives["op"].cat.codes.to_numpy()[its.calls.row]
-    ops = [(name, codes == code) for code, name in enumerate(run.collectives["op"].cat.categories)]
-    ops = sorted((name, which) for name, which in ops if which.any())
-    steady = (transferring(run, which, _usual(run), lag) for _, which in ops)
-    time, ideal = _run_ns(run, (lag, mean))
-    of_some = dict(zip(replayed, _run_ns(run, uneven), strict=True))
-    values = [_ratio(of_some[at], ideal) if at in of_some else None for at in range(len(some))]
-    values += [_ratio(time, each) for each in _run_ns(run, steady)]
-    rows: list[dict[str, Any]] = [{"by": "run"}, *some, *({"by": "op", "op": op} for op, _ in ops)]
-    return SLOWDOWN.from_rows(
-        [
-            {**dict.fromkeys(("rank", "host", "stage", "op")), **row, "slowdown": value}
-            for row, value in zip(rows, [_ratio(time, ideal), *values], strict=True)
-        ]
-    )
+    replayed = _most([(row["by"], float(beyond[ranks].sum())) for row, ranks in some])
+    uneven = (_replaced(mean, lag, edges[np.isin(of, some[at][1])]) for at in replayed)
+    times = dict(zip(replayed, _run_ns(run, uneven), strict=True))
+    values = [_ratio(times[at], ideal_ns) if at in times else None for at in range(len(some))]
+    return [{**row, "slowdown": value} for (row, _), value in zip(some, values, strict=True)]
+
+
+def _by_operation(run: Measures, time_ns: int) -> list[dict[str, Any]]:
+    """With steady transfers of one operation: each."""
+    ops = run.collectives["op"].cat
+    code = ops.codes.to_numpy()[run_graph(run).calls.row]
+    found = sorted((name, code == at) for at, name in enumerate(ops.categories) if at in code)
+    lag, usual = as_measured(run), _usual(run)
+    steady = (transferring(run, which, usual, lag) for _, which in found)
+    return [
+        {"by": "op", "op": op, "slowdown": _ratio(time_ns, each)}
+        for (op, _), each in zip(found, _run_ns(run, steady), strict=True)
+    ]
 
 
 @measure
