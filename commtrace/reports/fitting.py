@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 
 from commtrace.reports.content.tables import Section, on_one_line
@@ -21,8 +21,7 @@ _TOGETHER = re.compile(r"(?<=\d) (?=[\w%])|(?<=rank) (?=\d)|(?<=→) |(?<=:\d) (
 _GLUE = "\u00a0"  # textwrap breaks no line there
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """A section without the columns for which there is no room, each column's width, the gaps."""
 
     section: Section

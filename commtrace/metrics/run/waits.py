@@ -8,11 +8,11 @@ send and its recv the earlier waits for the later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace import matching
 from commtrace.arrays import NULL, Bool, Int64, integers
@@ -114,8 +114,7 @@ OPERATIONS = Table(
 )
 
 
-@dataclass(frozen=True)
-class RunOperations:
+class RunOperations(Struct, frozen=True):
     """A run's operations across ranks: tables MATCHES, CLOCK, WAITS and OPERATIONS."""
 
     matches: pd.DataFrame
