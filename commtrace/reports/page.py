@@ -79,5 +79,6 @@ def table(console: Console, section: Section) -> None:
 def _cell(text: str) -> Text:
     cell = Text(text)
     for glyph, colour in _COLOURS.items():
-        cell.highlight_regex(f"{glyph}+", colour)
+        if glyph in text:
+            cell.highlight_regex(f"{glyph}+", colour)
     return cell
