@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from commtrace.reports.content.tables import BAR
-from commtrace.reports.fitting import fitted, wrapped
+from commtrace.reports.fitting import fitted
+from commtrace.reports.wrapping import wrapped
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
