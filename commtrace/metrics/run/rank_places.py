@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Places", "common_place", "rank_places"]
 
-_LISTED = 4  # names
+_LISTED = 8  # places: more are nothing that ranks have in common
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +35,9 @@ class Places:
     def named(self, places: Sequence[int]) -> str:
         """Some of the places, as people speak of them."""
         if not self.names:
-            # `pp 2`, `pp 0–1`: an axis has no plural
-            return f"{self.axis} {numbered('', places).removeprefix('s').strip()}"
-        listed = ", ".join(self.names[place] for place in places[:_LISTED])
-        rest = f" and {len(places) - _LISTED} more" if len(places) > _LISTED else ""
-        return f"{self.axis}{'s' * (len(places) > 1)} {listed}{rest}"
+            return f"{self.axis} {numbered('', places).partition(' ')[2]}"
+        names = ", ".join(self.names[place] for place in places)
+        return f"{self.axis}{'s' * (len(places) > 1)} {names}"
 
 
 def rank_places(run: Measures, ranks: Int64) -> list[Places]:
@@ -55,7 +53,11 @@ def common_place(places: Sequence[Places], group: Int64) -> str | None:
     """
     known = [its for its in places if (its.place[group] >= 0).all()]
     found = {its: np.unique(its.place[group]) for its in known}
-    whole = [its for its, at in found.items() if np.isin(its.place, at).sum() == group.size]
+    whole = [
+        its
+        for its, at in found.items()
+        if at.size <= _LISTED and np.isin(its.place, at).sum() == group.size
+    ]
     fewest = min((found[its].size for its in whole), default=1)
     shown = [its for its in whole or known if found[its].size == fewest]
     return ", ".join(its.named(found[its].tolist()) for its in shown) or None
