@@ -21,8 +21,8 @@ _TWICE = 2.0  # what differs by more is said in time
 _SAID = {
     "compute": "compute",
     "exposed_communication": "exposed comm.",
-    "exposed_wait": "exposed waiting",
-    "idle": "idle time",
+    "exposed_wait": "waiting",
+    "idle": "idle",
 }
 
 
