@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["Device", "Stream", "Work", "by_device", "device_work", "without_kernel", "work"]
+__all__ = [
+    "Device",
+    "Stream",
+    "Work",
+    "by_device",
+    "device_work",
+    "device_work_by_step",
+    "without_kernel",
+    "work",
+]
 
 Rows = npt.NDArray[np.intp]
 
@@ -70,15 +79,14 @@ class Work:
 
 
 @measure
-def work(run: Measures, *, by_step: bool = False) -> dict[Stream, Work]:
-    """Every stream that did any work, in the order of rank, device, step and stream.
+def work(run: Measures) -> dict[Stream, Work]:
+    """Every stream that did any work, in the order of rank, device and stream.
 
     On a GPU: communication kernels, all other kernels, copies and fills. On a CPU, per
     thread: the collectives that run there, and the operators that no other calls, less the
-    time they spend enqueueing or awaiting communication. With ``by_step``, the work that
-    each step launched; what no step launched is left out.
+    time they spend enqueueing or awaiting communication.
     """
-    return _work_of(run, by_step=by_step)
+    return _work_of(run, by_step=False)
 
 
 def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream, Work]]]:
@@ -91,9 +99,17 @@ def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream,
 
 
 @measure
-def device_work(run: Measures, *, by_step: bool = False) -> dict[Device, Work]:
+def device_work(run: Measures) -> dict[Device, Work]:
     """Every device that did any work, all its streams together; as ``work`` otherwise."""
-    streams = work(run, by_step=by_step)
+    return _of_devices(work(run))
+
+
+def device_work_by_step(run: Measures) -> dict[Device, Work]:
+    """The work that each step launched; what no step launched is left out. It is not kept."""
+    return _of_devices(_work_of(run, by_step=True))
+
+
+def _of_devices(streams: Mapping[Stream, Work]) -> dict[Device, Work]:
     return {
         device: _together([done for _, done in its]) for device, its in by_device(streams).items()
     }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.intervals import intersect, total
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Work, device_work
+from commtrace.metrics.rank.activity import Work, device_work, device_work_by_step
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
             **where._asdict(),
             **_times(done, run.paused_ns(where.rank, done.start_ns, done.end_ns)),
         }
-        for where, done in device_work(run, by_step=by_step).items()
+        for where, done in (device_work_by_step if by_step else device_work)(run).items()
     ]
     return (DEVICE_STEPS if by_step else DEVICES).from_rows(rows)
 

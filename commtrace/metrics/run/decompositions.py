@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import codes, integers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.expect import fit
 from commtrace.measures import measure
@@ -106,7 +107,7 @@ def pairs(run: Measures) -> tuple[Pair, ...]:
 
 def _pairs(run: Measures) -> Iterator[Pair]:
     rows = sequences(run)
-    second = rows.shift(-1)
+    second = rows[["sequence", "op", "size_bytes", "dtype", "root"]].shift(-1)
     follows = (
         (rows["sequence"] == second["sequence"])
         & (rows["op"].map(_SECOND) == second["op"])
@@ -131,23 +132,28 @@ def sequences(run: Measures, *, barriers: bool = False) -> pd.DataFrame:
 
     Barriers only if those are asked for.
     """
-    found = matched(run).matches
-    rows = run.collectives.reset_index(drop=True).assign(
-        operation=found["operation"].to_numpy(),
-        communicator=found["communicator"].astype(object).to_numpy(),
-        order=lambda table: table["launch_ns"].fillna(table["start_ns"]),
-        end_ns=lambda table: table["start_ns"] + table["duration_ns"],
-    )
+    table, found = run.collectives, matched(run).matches
+    sized = table["size_bytes"].notna() & ~table["op"].isin(POINT_TO_POINT)
+    barrier = barriers & (table["op"] == "barrier")
+    groups = found["communicator"].cat
+    place = np.append(np.argsort(np.argsort(groups.categories)), -1)[groups.codes]
+    order = table["launch_ns"].fillna(table["start_ns"])
+    rank, start = integers(table["rank"]), integers(table["start_ns"])
+    rows = np.lexsort((start, integers(order), place, rank))
+    rows = rows[((sized | barrier).to_numpy() & (place >= 0))[rows]]
+    sequence = codes(rank[rows], place[rows])
+    new = np.diff(sequence, prepend=-1, append=-1) != 0
+    its = table.iloc[rows].reset_index(drop=True)
     for name in ("op", "dtype", "executed"):
-        rows[name] = rows[name].astype(object)
-    rows["executed"] = rows["executed"].fillna(rows["op"])
-    sized = rows["size_bytes"].notna() & ~rows["op"].isin(POINT_TO_POINT)
-    barrier = barriers & (rows["op"] == "barrier")
-    rows = rows[rows["communicator"].notna() & (sized | barrier)]
-    rows = rows.sort_values(["rank", "communicator", "order", "start_ns"], kind="stable")
-    sequence = rows.groupby(["rank", "communicator"], sort=False).ngroup()
-    edge = sequence.ne(sequence.shift()) | sequence.ne(sequence.shift(-1))
-    return rows.assign(sequence=sequence, edge=edge).reset_index(drop=True)
+        its[name] = its[name].astype(object)
+    its["executed"] = its["executed"].fillna(its["op"])
+    its["operation"] = integers(found["operation"])[rows]
+    its["communicator"] = found["communicator"].astype(object).to_numpy()[rows]
+    its["order"] = order.array[rows]
+    its["end_ns"] = its["start_ns"] + its["duration_ns"]
+    its["sequence"] = sequence
+    its["edge"] = new[:-1] | new[1:]
+    return its
 
 
 def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pair]:

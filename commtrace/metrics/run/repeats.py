@@ -46,7 +46,7 @@ def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     and nothing in between that could have changed the values.
     """
     rows = rows.sort_values(["rank", "order", "start_ns"], kind="stable", ignore_index=True)
-    second = rows.shift(-1)
+    second = rows[["rank", "op", "dtype", "size_bytes", "communicator"]].shift(-1)
     alike = ((rows["op"] == "all_reduce") & _within(rows, second)).to_numpy()
     for name in ("rank", "op", "dtype", "size_bytes"):
         alike = alike & (rows[name] == second[name]).fillna(False).to_numpy(np.bool_)
