@@ -172,4 +172,5 @@ def _coded(column: pd.Series[Any], names: Sequence[str]) -> Int64:
     """The place of each among the names; -1 where it is null."""
     found, values = column.factorize()
     number = {name: at for at, name in enumerate(names)}
-    return np.asarray([*(number[value] for value in values), -1], dtype=np.int64)[found]
+    places: Int64 = np.asarray([*(number[value] for value in values), -1], dtype=np.int64)[found]
+    return places
