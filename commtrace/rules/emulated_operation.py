@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import numpy as np
+
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
+
+_FASTEST = 0.1  # of the operations of one size: the others waited for something else, too
 
 
 @dataclass(frozen=True)
@@ -62,14 +66,19 @@ class EmulatedOperation(Rule):
             if native and moved and moved > native:
                 ran = _operations(run, rows, emulated)
                 times = ran["transfer_ns"].astype("float64")
-                less = times * (1 - native / moved)
+                less = _moving_ns(ran) * (1 - native / moved)
                 estimate = wall_ns(ran["last_end_ns"], less)
                 gain = of_transfers(run, ran, less, estimate, self.min_step_share)
                 if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                    yield self._finding(emulated, times, moved / native, gain)
+                    yield self._finding(emulated, times, times - less, moved / native, gain)
 
     def _finding(
-        self, rows: pd.DataFrame, times: pd.Series[Any], excess: float, gain: Saving
+        self,
+        rows: pd.DataFrame,
+        times: pd.Series[Any],
+        natively: pd.Series[Any],
+        excess: float,
+        gain: Saving,
     ) -> Finding:
         op, executed = str(rows["op"].iloc[0]), str(rows["executed"].iloc[0])
         time = float(times.median())
@@ -85,7 +94,7 @@ class EmulatedOperation(Rule):
             evidence=(
                 Evidence("bytes moved by those of a native operation", excess, "x", 1.0),
                 Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
-                Evidence("a native one, by its bytes", time / excess / 1e6, "ms"),
+                Evidence("a native one, by its bytes", float(natively.median()) / 1e6, "ms"),
                 *gain.evidence,
             ),
             ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
@@ -121,3 +130,10 @@ def _operations(run: Measures, rows: pd.DataFrame, emulated: pd.DataFrame) -> pd
     found = matched(run)
     number = found.matches["operation"].to_numpy()[rows.index.get_indexer(emulated.index)]
     return found.operations[found.operations["operation"].isin(number)]
+
+
+def _moving_ns(ran: pd.DataFrame) -> pd.Series[Any]:
+    """Of each operation the time that its bytes take, at most what the fastest of its size took."""
+    times = ran["transfer_ns"].astype("float64")
+    fastest = times.groupby(ran["size_bytes"], dropna=False).transform("quantile", _FASTEST)
+    return np.minimum(times, fastest)
