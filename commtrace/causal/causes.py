@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.causal.builder import DEVICES, HOSTS
-from commtrace.causal.cores import crowded, foreign_load
+from commtrace.causal.cores import crowded, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
-_FOREIGN = 0.15  # of the cores
 _FIGHT = 1.36  # so much longer operators take that fight for a core
 
 
@@ -82,10 +81,8 @@ def doubt_of(
     Processes that fight for cores look like it, though not ``in_spikes``, what else runs on
     these, as the recording says, clocks that differ, and waits of GPUs that the trace lacks.
     """
-    foreign = foreign_load(run)
-    if foreign is not None and foreign >= _FOREIGN:
-        share = f"{100 * foreign:.0f} %"
-        return f"other processes took {share} of the CPU cores meanwhile, and left none idle"
+    if taken := taken_cores(run, ranks):
+        return taken
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
     error = _clock_error_ns(run) * np.unique(its.calls.operation[mine]).size
