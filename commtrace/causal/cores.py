@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.arrays import Float64, integers
+from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
@@ -16,7 +17,15 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["FULL", "cores_used", "crowded", "foreign_load", "idle_cores_ns", "taken_cores"]
+__all__ = [
+    "FULL",
+    "cores_used",
+    "crowded",
+    "foreign_load",
+    "full_cores",
+    "idle_cores_ns",
+    "taken_cores",
+]
 
 FULL = 0.85
 """The share of the cores above which they have no time left: what then runs takes another's."""
@@ -89,6 +98,20 @@ def taken_cores(run: Measures, ranks: Collection[int] | None = None) -> str | No
         return None
     share = f"{100 * foreign:.0f} %"
     return f"other processes took {share} of the CPU cores meanwhile, and left none idle"
+
+
+def full_cores(run: Measures) -> str | None:
+    """In words, why gloo's threads had to wait for the cores, as far as it is known.
+
+    Others took these, or the ranks' own operators and transfers fill them.
+    """
+    if not (run.collectives["device"] == "cpu").any():
+        return None
+    taken = taken_cores(run)
+    used = cores_used(run) if taken is None and replayable(run) else None
+    if used is None or used < FULL:
+        return taken
+    return f"operators and transfers fill {min(100 * used, 100):.0f} % of the CPU cores"
 
 
 def idle_cores_ns(run: Measures) -> int | None:
