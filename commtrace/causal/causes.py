@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64, sorted_by
+from commtrace.arrays import Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.cores import crowded, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
@@ -21,10 +21,11 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["cause_of", "doubt_of", "excess"]
+__all__ = ["FIGHT", "cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
-_FIGHT = 1.36  # so much longer operators take that fight for a core
+FIGHT = 1.36
+"""How many times as long operators take that fight for a core."""
 
 
 def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
@@ -95,10 +96,12 @@ def doubt_of(
     if in_spikes or cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None
     mine = mine & ~np.isnan(work.typical_ns[:, HOSTS])
-    own, usual = work.own_ns[mine, HOSTS].sum(), work.typical_ns[mine, HOSTS].sum()
-    factor = float(own / max(usual, 1.0))
-    crowd = crowded(run)
-    if factor > max(_FIGHT, crowd):
+    step = codes(its.calls.step[mine])
+    own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
+    usual = np.bincount(step, weights=work.typical_ns[mine, HOSTS])
+    factor = float(own.sum() / max(usual.sum(), 1.0))
+    scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
+    if factor - scatter / max(own.size, 1) ** 0.5 > max(FIGHT, crowded(run)):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 
