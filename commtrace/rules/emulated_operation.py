@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
-
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -41,11 +39,13 @@ class EmulatedOperation(Rule):
     What to do
         Use a backend that has the operation (NCCL on GPUs), or call what runs anyway if its result
         can be used. The potential saving is the share of the bytes that a native operation would
-        not move.
+        not move, of the time that they take: at most that of the fastest of their size, as the rest
+        is waiting for cores or the network.
 
     Blind spots
         Needs both names in the trace: of the call, and of what ran. A native operation's time is
-        computed from its bytes at the same bandwidth, not measured.
+        computed from its bytes at the same bandwidth, not measured. Where all operations of a size
+        had to wait, so did the fastest.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -136,4 +136,4 @@ def _moving_ns(ran: pd.DataFrame) -> pd.Series[Any]:
     """Of each operation the time that its bytes take, at most what the fastest of its size took."""
     times = ran["transfer_ns"].astype("float64")
     fastest = times.groupby(ran["size_bytes"], dropna=False).transform("quantile", _FASTEST)
-    return np.minimum(times, fastest)
+    return times.clip(upper=fastest)
