@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
-from commtrace.causal.cores import crowded, taken_cores
+from commtrace.causal.cores import fight, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
@@ -21,11 +21,9 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["FIGHT", "cause_of", "doubt_of", "excess"]
+__all__ = ["cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
-FIGHT = 1.36
-"""How many times as long operators take that fight for a core."""
 
 
 def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
@@ -101,7 +99,7 @@ def doubt_of(
     usual = np.bincount(step, weights=work.typical_ns[mine, HOSTS])
     factor = float(own.sum() / max(usual.sum(), 1.0))
     scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
-    if factor - scatter / max(own.size, 1) ** 0.5 > max(FIGHT, crowded(run)):
+    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FULL",
     "cores_used",
-    "crowded",
+    "fight",
     "foreign_load",
     "full_cores",
     "idle_cores_ns",
@@ -30,6 +30,7 @@ __all__ = [
 FULL = 0.85
 """The share of the cores above which they have no time left: what then runs takes another's."""
 _FOREIGN = 0.15  # of the cores
+_FIGHT = 1.36  # so much longer operators take that fight for a core
 
 
 @measure
@@ -55,7 +56,7 @@ def cores_used(run: Measures) -> float | None:
     return max(used.values(), default=None)
 
 
-def crowded(run: Measures) -> float:
+def _crowded(run: Measures) -> float:
     """Processes per core that they may use, as the recording says; 1 where it does not."""
     cores, shares = _cores(run), [1.0]
     if cores and run.ranks["host"].nunique() == 1:
@@ -65,6 +66,11 @@ def crowded(run: Measures) -> float:
         if isinstance(processes, int) and rank in cores:
             shares.append(processes / cores[rank])
     return max(shares)
+
+
+def fight(run: Measures) -> float:
+    """How many times as long work may take only because processes fight for cores."""
+    return max(_FIGHT, _crowded(run))
 
 
 def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float | None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
-from commtrace.causal.causes import FIGHT, cause_of, doubt_of, excess
+from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
+from commtrace.causal.cores import fight
 from commtrace.causal.edits import (
     as_measured,
     even,
@@ -162,7 +163,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     tested = (whole, steps, more) if more.size >= _MANY_STEPS else (whole, steps)
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
-    far = bool((own > FIGHT * (own - more)).all())
+    far = own.size < _MANY_STEPS and bool((own > fight(run) * (own - more)).all())
     persistent = _persistent(whole, more, least if far else noise, least, p_value)
     return Culprit(
         ranks=who.ranks,
