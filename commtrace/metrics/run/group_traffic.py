@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, integers, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.rank.phases import phases
 
@@ -87,23 +87,31 @@ def by_traffic(run: Measures, family: Int64) -> dict[int, str]:
 
 def _rows(run: Measures, family: Int64) -> pd.DataFrame:
     """The rows that tell a family's use, by rank and time."""
+    table = run.collectives
+    op, rank, start = table["op"].cat, integers(table["rank"]), integers(table["start_ns"])
+    kind = np.asarray([*(_KINDS.get(name) for name in op.categories), None], dtype=object)[op.codes]
+    size = table["size_bytes"].to_numpy(np.float64, na_value=np.nan)
+    mine = np.flatnonzero((family >= 0) & (kind != None) & ~np.isnan(size))  # noqa: E711
+    largest = np.zeros(int(family.max(initial=-1)) + 1)
+    np.maximum.at(largest, family[mine], size[mine])
+    most = largest[family[mine]]
+    mine = mine[(most > _METRICS_BYTES) & (size[mine] >= _SMALL * most)]
+    ranks = int(rank.max(initial=0)) + 1
+    member = family * ranks + rank
+    members = np.unique(member[mine])
+    some = members[nth(members // ranks) < _ENOUGH]
+    mine = mine[np.isin(member[mine], some) | (kind[mine] == "messages")]
+    mine = mine[np.lexsort((start[mine], rank[mine], family[mine]))]
     columns = ["rank", "step", "op", "size_bytes", "in_bytes", "out_bytes", "peer", "start_ns"]
-    table = run.collectives[[*columns, "duration_ns"]]
-    rows = table.assign(
-        family=family,
-        row=np.arange(len(table)),
-        end_ns=table["start_ns"] + table["duration_ns"],
-        size_bytes=table["size_bytes"].astype("float64"),
-        op=table["op"].astype(object),
-        kind=table["op"].astype(object).map(_KINDS),
+    rows: pd.DataFrame = table[[*columns, "duration_ns"]].iloc[mine].reset_index(drop=True)
+    return rows.assign(
+        family=family[mine],
+        row=mine,
+        end_ns=rows["start_ns"] + rows["duration_ns"],
+        size_bytes=size[mine],
+        op=rows["op"].astype(object),
+        kind=kind[mine],
     )
-    rows = rows[(family >= 0) & rows["kind"].notna().to_numpy() & rows["size_bytes"].notna()]
-    largest = rows.groupby("family")["size_bytes"].transform("max")
-    rows = rows[(largest > _METRICS_BYTES) & (rows["size_bytes"] >= _SMALL * largest)]
-    rows = rows.sort_values(["family", "rank", "start_ns"], kind="stable")
-    some = rows[["family", "rank"]].drop_duplicates().groupby("family").head(_ENOUGH)
-    of_some = rows.merge(some.assign(chosen=True), how="left")["chosen"].notna().to_numpy()
-    return rows[of_some | (rows["kind"] == "messages").to_numpy()].reset_index(drop=True)
 
 
 def _behind(run: Measures, rows: pd.DataFrame) -> Bool:
