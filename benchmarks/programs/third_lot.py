@@ -38,7 +38,10 @@ THIRD = (
     Program("fed_avg", (Fault("more-data", LATE, (1,), "all_reduce", COMPUTE),)),
     Program("fsdp1_tokens", (Fault("slow-tokenizer", LATE, (0,), "all_gather", IDLE),)),
     Program("gather_vocab", (Fault("gather-logits", FOR_NOTHING, place="all_gather"),)),
-    Program("gc_unaligned", (Fault("unaligned", ("jitter",), place="all_reduce"),)),
+    Program(
+        "gc_unaligned",
+        (Fault("unaligned", ("jitter",), place="all_reduce", at=range(2, 15, 2)),),
+    ),
     Program(
         "hogwild_messages",
         (Fault("slow-store", (*LATE, *MESSAGE), (2,), "send", IDLE, 30),),
@@ -46,7 +49,7 @@ THIRD = (
     ),
     Program("latent_cache", (Fault("cache-miss", LATE, (1,), "all_reduce", COMPUTE),)),
     Program("lbfgs_pinn", (Fault("fine-domain", LATE, (1,), "all_reduce", COMPUTE),)),
-    Program("length_buckets", (Fault("sorted-shards", LATE, (1,), "all_reduce", COMPUTE),)),
+    Program("length_buckets", (Fault("untruncated", LATE, (1,), "all_reduce", COMPUTE),)),
     Program("mask_buffers", (Fault("long-context", FOR_NOTHING, place="broadcast"),)),
     Program(
         "moco_index",

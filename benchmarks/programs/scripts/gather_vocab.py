@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-CLASSES = 20_000
+CLASSES = 10_000
 
 
 def accuracy_from_logits(logits, labels):
@@ -32,15 +32,15 @@ accuracy = accuracy_from_logits if options.fault == "gather-logits" else accurac
 dist.init_process_group("gloo")
 torch.manual_seed(5)
 net = nn.parallel.DistributedDataParallel(
-    nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, CLASSES))
+    nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, CLASSES))
 )
 opt = torch.optim.SGD(net.parameters(), lr=0.5)
 gen = torch.Generator().manual_seed(dist.get_rank())
 centers = torch.randn(CLASSES, 64, generator=torch.Generator().manual_seed(77))
 losses = []
 for step in range(14):
-    labels = torch.randint(0, 50, (400,), generator=gen)
-    x = centers[labels] + 0.1 * torch.randn(400, 64, generator=gen)
+    labels = torch.randint(0, 50, (200,), generator=gen)
+    x = centers[labels] + 0.1 * torch.randn(200, 64, generator=gen)
     logits = net(x)
     loss = nn.functional.cross_entropy(logits, labels)
     opt.zero_grad()

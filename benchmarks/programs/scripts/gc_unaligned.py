@@ -35,9 +35,9 @@ def main():
     args = parser.parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    annotations = load_annotations(120_000)
+    annotations = load_annotations(40_000)
     # as found: each process collects whenever its own counter says so
-    collector = Collector(2, rank) if args.fault == "unaligned" else Collector(1000, 0)
+    collector = Collector(4, 2 * rank) if args.fault == "unaligned" else Collector(1000, 0)
     torch.manual_seed(0)
     net = torch.nn.Sequential(
         torch.nn.Linear(8, WIDTH), torch.nn.SiLU(),

@@ -43,7 +43,7 @@ def work(net, steps, fetch):
     for _ in range(steps):
         time.sleep(fetch)  # the feature store answers
         x = torch.randn(256, 96, generator=gen)
-        loss = (net(x) - x[:, :8].prod(1, keepdim=True).sign()).square().mean()
+        loss = (net(x) - x[:, :8].sum(1, keepdim=True)).square().mean()
         local.zero_grad()
         loss.backward()
         local.step()

@@ -37,7 +37,8 @@ class MoCo:
         )
         self.key = copy.deepcopy(self.query).requires_grad_(False)
         self.ddp = nn.parallel.DistributedDataParallel(self.query, broadcast_buffers=False)
-        self.queue = normalize(torch.randn(QUEUE, DIM), dim=1)
+        with torch.no_grad():
+            self.queue = normalize(self.key(torch.randn(QUEUE, 256)), dim=1)
         self.at = 0
 
     def loss(self, one, two):

@@ -27,7 +27,7 @@ class Reader:
             self.at += 7
             line = LINE[self.at % 60 :] + LINE
             if not self.clean:  # the cleaning that should have been done once, and beforehand
-                for _ in range(5):
+                for _ in range(14):
                     line = normalise(line)
             rows.append(list(line.encode()[: LENGTH + 1]))
         return {"tokens": torch.tensor(rows), "read_at": time.time()}

@@ -81,7 +81,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--fault", choices=["none", "large-vocabulary"], default="none")
     args = parser.parse_args()
-    vocab = 2500 if args.fault == "large-vocabulary" else 100
+    vocab = 4000 if args.fault == "large-vocabulary" else 100
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(rank)

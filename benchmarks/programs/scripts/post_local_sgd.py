@@ -44,11 +44,12 @@ def main():
     torch.manual_seed(0)
     net = nn.parallel.DistributedDataParallel(
         nn.Sequential(
-            nn.Conv2d(1, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 24, 3, padding=1), nn.ReLU(),
-            nn.AvgPool2d(4), nn.Flatten(), nn.Linear(24 * 36, 2),
+            nn.Conv2d(1, 56, 3, padding=1), nn.ReLU(), nn.Conv2d(56, 56, 3, padding=1), nn.ReLU(),
+            nn.AvgPool2d(4), nn.Flatten(), nn.Linear(56 * 36, 2),
         )
     )  # fmt: skip
-    state = PostLocalSGDState(process_group=None, subgroup=None, start_localSGD_iter=4)
+    alone, _ = dist.new_subgroups(1)
+    state = PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=4)
     net.register_comm_hook(state, post_localSGD_hook)
     opt = PostLocalSGDOptimizer(
         torch.optim.SGD(net.parameters(), lr=0.05),

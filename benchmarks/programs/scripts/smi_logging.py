@@ -28,7 +28,7 @@ class CSVLogger:
 
 
 class ResNet(nn.Module):
-    def __init__(self, c=32):
+    def __init__(self, c=56):
         super().__init__()
         self.stem = nn.Conv2d(3, c, 3, 2, 1)
         self.blocks = nn.ModuleList(

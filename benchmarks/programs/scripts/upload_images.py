@@ -56,7 +56,7 @@ def main():
     gen = torch.Generator().manual_seed(rank)
     losses = []
     for step in range(14):
-        x = torch.rand(8, 1, 64, 64, generator=gen).cumsum(-1) / 64
+        x = torch.rand(24, 1, 64, 64, generator=gen).cumsum(-1) / 64
         y = net(x)
         loss = nn.functional.mse_loss(y, x)
         opt.zero_grad()
@@ -64,7 +64,7 @@ def main():
         opt.step()
         losses.append(loss.item())
         if tracker and step % every == 0:
-            tracker.log_images(y.detach()[:, 0])
+            tracker.log_images(y.detach()[:8, 0])
     assert losses[-1] < losses[0], losses
     dist.destroy_process_group()
 
