@@ -17,14 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale.generate import STRAGGLER, write_job
+from benchmarks.scale.generate import STRAGGLER, slow_pairs, write_job
 
 ROOT = Path(__file__).parents[2]
 _SIZES = (64, 256, 1024)
 _STAGES = ("read", "match", "rules", "diagnosis", "text", "json")
 _COLUMNS = (
     *("ranks", "rows", *(f"{stage}, s CPU" for stage in _STAGES), "costliest rules, s"),
-    *("parent, MB", "beyond its start, bytes per row", "worker, MB", "straggler found"),
+    *("parent, MB", "beyond its start, bytes per row", "worker, MB", "named"),
 )
 _COSTLIEST = 3  # rules that are named
 
@@ -69,7 +69,12 @@ def analysed(folder: Path) -> dict[str, Any]:
     analysis = stage("diagnosis", run.analysis)
     stage("text", lambda: text.render(analysis))
     stage("json", lambda: json_report.render(analysis))
-    found = [finding for finding in analysis.verdict.diagnosis.findings if finding.ranks]
+    ranks = len(run.measures.ranks)
+    wanted = {
+        "straggler": (STRAGGLER,),
+        "slow-link": tuple(sorted({rank for pair in slow_pairs(ranks) for rank in pair})),
+    }
+    findings = analysis.verdict.diagnosis.findings
     return {
         "operations": len(run.measures.collectives),
         "took": took,
@@ -78,7 +83,7 @@ def analysed(folder: Path) -> dict[str, Any]:
         "parent_mb": peak_mb(resource.RUSAGE_SELF),
         "start_mb": at_start,
         "worker_mb": workers,
-        "straggler": any(STRAGGLER in finding.ranks for finding in found),
+        "named": [f.rule for f in findings if f.ranks == wanted.get(f.rule)],
     }
 
 
@@ -98,7 +103,7 @@ def row(ranks: int, its: dict[str, Any]) -> str:
         f"{its['parent_mb']:,.0f}",
         f"{beyond:,.0f}",
         f"{its['worker_mb']:,.0f}",
-        "yes" if its["straggler"] else "no",
+        ", ".join(its["named"]) or "none",
     ]
     return f"| {' | '.join(cells)} |"
 

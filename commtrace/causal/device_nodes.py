@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import NULL, Int64
 from commtrace.causal.device_waits import Resumptions
 from commtrace.causal.device_work import ROUNDING_NS, Work
+from commtrace.causal.moments import Moments
 
 __all__ = ["CALL", "END", "LAUNCH", "RESUME", "START", "Nodes"]
 
@@ -48,7 +49,8 @@ class Nodes:
         called_ns = np.append(work.launch_ns[known], waits.start_ns)
         first, moment = _moments(thread, called_ns)  # a call may be a launch, too
         each = (work.start_ns, work.end_ns, called_ns[first], waits.end_ns)
-        ends_ns = _ends_before_starts(work)
+        resumes_ns = _resumes_before_calls(waits, thread[first], called_ns[first])
+        ends_ns = _ends_before_resumes(work, waits, resumes_ns)
         order = np.lexsort(
             (
                 np.concatenate(
@@ -56,10 +58,10 @@ class Nodes:
                         np.full(work.start_ns.size, _STARTS),
                         np.where(ends_ns > work.start_ns, _ENDS, _ENDS_AT_ONCE),
                         np.full(first.size, _CALLS),
-                        np.where(waits.end_ns > waits.start_ns, _RESUMES, _RESUMES_AT_ONCE),
+                        np.where(resumes_ns > waits.start_ns, _RESUMES, _RESUMES_AT_ONCE),
                     )
                 ),
-                np.concatenate((work.start_ns, ends_ns, called_ns[first], waits.end_ns)),
+                np.concatenate((work.start_ns, ends_ns, called_ns[first], resumes_ns)),
             )
         )
         place = np.empty_like(order)
@@ -100,6 +102,22 @@ def _moments(thread: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
     moment[order] = np.cumsum(new) - 1
     first: Int64 = order[new]
     return first, moment
+
+
+def _resumes_before_calls(waits: Resumptions, thread: Int64, called_ns: Int64) -> Int64:
+    """The ends of waits, not behind the next call of their thread but for real overlap."""
+    after = Moments(thread, called_ns).next(waits.thread, waits.start_ns)
+    next_ns = np.where(after >= 0, np.append(called_ns, NULL)[after], waits.end_ns)
+    rounded = (next_ns < waits.end_ns) & (waits.end_ns <= next_ns + ROUNDING_NS)
+    return np.where(rounded, next_ns, waits.end_ns)
+
+
+def _ends_before_resumes(work: Work, waits: Resumptions, resumes_ns: Int64) -> Int64:
+    """The ends, not behind the waits for them, nor behind the next start on their stream."""
+    ends_ns = _ends_before_starts(work)
+    ended, number = waits.ended
+    np.minimum.at(ends_ns, ended, resumes_ns[number])
+    return np.maximum(ends_ns, work.start_ns)
 
 
 def _ends_before_starts(work: Work) -> Int64:

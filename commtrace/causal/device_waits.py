@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64
-from commtrace.causal.device_work import Numbered, Work, being, numbers, strings
+from commtrace.causal.device_work import ROUNDING_NS, Numbered, Work, being, numbers, strings
 from commtrace.causal.moments import Moments
 from commtrace.table import Columns
 
@@ -104,14 +104,16 @@ def resumptions(work: Work, calls: Columns, synchronisations: Columns) -> Resump
     only = np.where(asks, work.stream_numbers(calls, "stream"), -1)
     given = np.where(of_event, _recorded_before(calls, synchronisations), start_ns)
     until = np.where(to_host, np.append(work.end_ns, NULL)[copy], end_ns)
+    late = until + np.where(to_host, 0, ROUNDING_NS)  # what rounding puts behind the call's end
     latest = np.full(start_ns.size, NULL)
     awaited, held = [_NONE], [_NONE]
     for stream in range(work.streams.values.size):
         every = np.full(start_ns.size, stream)
         last = work.launched.last(every, given)
         last = np.where(of_event, np.minimum(last, work.ended.last(every, end_ns)), last)
-        ended = np.append(work.end_ns, NULL)[last]
-        waits = (last >= 0) & (ended <= until) & ((only < 0) | (only == stream))
+        began, ended = (np.append(its, NULL)[last] for its in (work.start_ns, work.end_ns))
+        over = (ended <= until) | ((ended <= late) & (began < until))
+        waits = (last >= 0) & over & ((only < 0) | (only == stream))
         waits &= to_host | ~is_copy
         latest = np.where(waits, np.maximum(latest, ended), latest)
         awaited.append(last[waits])

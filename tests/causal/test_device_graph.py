@@ -340,6 +340,26 @@ def test_times_rounded_to_microseconds_keep_their_order() -> None:
     is_sound(drawn.graph)
 
 
+def test_a_wait_that_rounding_ends_early_is_one_for_what_ran() -> None:
+    run = Tiny()
+    run.kernel(0, 10, 90.001, name="a", launch_ns=at(0))
+    run.blocking_call(0, "cudaDeviceSynchronize", 20, 80)
+    run.kernel(0, 110, 5, name="b", launch_ns=at(100))
+    drawn = Drawn(run)
+    assert drawn.into("cudaDeviceSynchronize)")["a."] == ("resume!", -0.001)
+    is_sound(drawn.graph)
+
+
+def test_a_call_that_rounding_begins_early_is_behind_the_wait() -> None:
+    run = Tiny()
+    run.kernel(0, 10, 90, name="a", launch_ns=at(0))
+    run.blocking_call(0, "cudaDeviceSynchronize", 20, 80.001)
+    run.kernel(0, 110, 5, name="b", launch_ns=at(100))
+    drawn = Drawn(run)
+    assert drawn.into(">b") == {"cudaDeviceSynchronize)": ("host!", -0.001)}
+    is_sound(drawn.graph)
+
+
 def test_work_without_a_launch_follows_its_stream() -> None:
     run = Tiny()
     run.kernel(0, 10, 5, name="a", launch_ns=None, thread=None)
