@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["FULL", "cores_used", "crowded", "foreign_load", "idle_cores_ns"]
+__all__ = ["FULL", "cores_used", "crowded", "foreign_load", "idle_cores_ns", "more_processor_ns"]
 
 FULL = 0.85
 """The share of the cores above which they have no time left: what then runs takes another's."""
@@ -68,6 +69,24 @@ def foreign_load(run: Measures) -> float | None:
     if there <= 0 or busy < FULL * there:
         return 0.0
     return min(max((busy - float(numbers[0].sum())) / there, 0.0), 1.0)
+
+
+def more_processor_ns(run: Measures, ranks: Collection[int]) -> float | None:
+    """How much more processor time each of these ranks' processes took than is usual of the others.
+
+    In all steps. None where no recording says it, or not all ranks communicate from CPUs.
+    """
+    its = run_graph(run)
+    shares = {
+        rank: machine["own_s"] / machine["seconds"]
+        for rank, machine in _machines(run).items()
+        if machine.get("own_s") is not None and machine.get("seconds")
+    }
+    mine = [share for rank, share in shares.items() if rank in ranks]
+    others = [share for rank, share in shares.items() if rank not in ranks]
+    if not mine or not others or not its.calls.on_cpu.all():
+        return None
+    return float((np.mean(mine) - np.median(others)) * its.step_ns.sum())
 
 
 def idle_cores_ns(run: Measures) -> int | None:
