@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scale.generate import STRAGGLER, slow_pairs, write_job
+from benchmarks.scale.plot import drawn, parsed
 
 ROOT = Path(__file__).parents[2]
 _SIZES = (64, 256, 1024)
@@ -114,13 +115,20 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=_SIZES)
     parser.add_argument("--operations", type=int, default=500, help="of each rank")
     parser.add_argument("--scratch", type=Path, default=ROOT / "out" / "scale")
+    parser.add_argument("--plot", type=Path, help="write the table as a picture, too: .svg, .png")
+    parser.add_argument("--table", type=Path, help="plot what was printed before, measure nothing")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.table and not options.plot:
+        parser.error("--table: name the picture with --plot FILE.svg")
     if options.one:
         print(json.dumps(analysed(options.one)))
         return
-    print(f"| {' | '.join(_COLUMNS)} |")
-    print("|" + "--|" * len(_COLUMNS))
+    if options.table:
+        drawn(parsed(options.table.read_text()), options.plot)
+        return
+    table = [f"| {' | '.join(_COLUMNS)} |", "|" + "--|" * len(_COLUMNS)]
+    print("\n".join(table))
     for ranks in options.ranks:
         folder = write_job(
             options.scratch / f"{ranks}x{options.operations}", ranks, options.operations
@@ -130,7 +138,10 @@ def main() -> None:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
         )
-        print(row(ranks, json.loads(done.stdout)), flush=True)
+        table.append(row(ranks, json.loads(done.stdout)))
+        print(table[-1], flush=True)
+    if options.plot:
+        drawn(parsed("\n".join(table)), options.plot)
 
 
 if __name__ == "__main__":
