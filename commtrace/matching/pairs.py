@@ -6,8 +6,9 @@ differ on the two ends: they are believed only where they agree with the order.
 
 Counting is right where both were there before either was done; from the second on, or
 the third, where one end's window opened that much later. Where that fails, events were
-lost, and it is the ends that agree in time that belong together; unless few do, as where small messages are on their way before anybody
-waits for them: then counting is right as long as nothing was received before it was sent.
+lost, and it is the ends that agree in time that belong together; unless few do, as where
+small messages are on their way before anybody waits for them: then counting is right as
+long as nothing was received before it was sent.
 """
 
 from __future__ import annotations
