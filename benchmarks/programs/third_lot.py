@@ -49,7 +49,7 @@ THIRD = (
     ),
     Program("latent_cache", (Fault("cache-miss", LATE, (1,), "all_reduce", COMPUTE),)),
     Program("lbfgs_pinn", (Fault("fine-domain", LATE, (1,), "all_reduce", COMPUTE),)),
-    Program("length_buckets", (Fault("untruncated", LATE, (1,), "all_reduce", COMPUTE),)),
+    Program("long_lines", (Fault("untruncated", LATE, (1,), "all_reduce", COMPUTE),)),
     Program("mask_buffers", (Fault("long-context", FOR_NOTHING, place="broadcast"),)),
     Program(
         "moco_index",
