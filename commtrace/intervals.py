@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import Int64
 
-__all__ = ["Intervals", "covered", "intersect", "subtract", "total", "union"]
+__all__ = ["Intervals", "Places", "covered", "intersect", "subtract", "total", "union"]
 
 Intervals = tuple[Int64, Int64]
 
@@ -82,3 +82,37 @@ def _covered_before(times: Int64, merged: Intervals) -> Int64:
     last = np.maximum(opened - 1, 0)
     overshoot = np.where(opened > 0, np.maximum(ends[last] - times, 0), 0)
     return np.asarray(lengths[opened] - overshoot, dtype=np.int64)
+
+
+class Places:
+    """Sets of many places, numbered from 0, as one: each place's times behind those before.
+
+    Made of all that ran there, so that none touches another.
+    """
+
+    def __init__(self, place: Int64, starts: Int64, ends: Int64) -> None:
+        count = int(place.max(initial=-1)) + 1
+        first = np.full(count, np.iinfo(np.int64).max)
+        last = np.full(count, np.iinfo(np.int64).min)
+        np.minimum.at(first, place, starts)
+        np.maximum.at(last, place, ends)
+        self.spans = first, last
+        room = last - first + 2
+        self._begins = np.cumsum(room) - room
+        self._later = self._begins - first
+
+    def union(self, place: Int64, starts: Int64, ends: Int64) -> Intervals:
+        """Merge intervals of these places."""
+        return union(starts + self._later[place], ends + self._later[place])
+
+    def apart(self, merged: Intervals) -> tuple[Int64, Int64, Int64]:
+        """The place of each interval, and its times there."""
+        place = np.searchsorted(self._begins, merged[0], side="right") - 1
+        return place, merged[0] - self._later[place], merged[1] - self._later[place]
+
+    def totals(self, merged: Intervals) -> Int64:
+        """Length in nanoseconds in each place."""
+        place, starts, ends = self.apart(merged)
+        found = np.zeros(self._begins.size, dtype=np.int64)
+        np.add.at(found, place, ends - starts)
+        return found

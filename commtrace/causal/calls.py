@@ -140,11 +140,10 @@ def _alike(every: Calls) -> Int64:
 
 def _kinds(run: Measures) -> Int64:
     """A number for op, dimension and size of each row of ``collectives``."""
-    table = run.collectives
-    communicator = matched(run).matches["communicator"]
-    where = dimensions_of(run, communicator)
-    where = where.where(where.notna(), communicator.astype(object))
-    return codes(table["op"], where, table["size_bytes"])
+    table, communicator = run.collectives, matched(run).matches["communicator"].cat
+    names = communicator.categories.to_series()
+    where = codes(dimensions_of(run, names).fillna(names))
+    return codes(table["op"], np.append(where, -1)[communicator.codes], table["size_bytes"])
 
 
 def _last(every: Calls) -> Int64:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.moments import Moments
-from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import columns_of_rank
 from commtrace.table import Coded, Columns
 from commtrace.trace_tables import (
     BLOCKING_CALLS,
@@ -23,8 +23,6 @@ from commtrace.trace_tables import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -48,26 +46,7 @@ def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
 
     The tables are those that ``device_graph`` and ``collective_nodes`` read.
     """
-    found: dict[str, Columns] = {}
-    for table in _TABLES:
-        frame = getattr(run, table.name)
-        its = frame.iloc[_rows(run, table.name).get(rank, [])]
-        found[table.name] = {
-            column.name: _coded(its[column.name])
-            if column.dtype == "category"
-            else integers(its[column.name])
-            for column in table.columns
-        }
-    return found
-
-
-@measure
-def _rows(run: Measures, table: str) -> Mapping[int, Int64]:
-    """Each rank's rows of a table."""
-    rank = integers(getattr(run, table)["rank"])
-    order = np.argsort(rank, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(rank[order])) + 1)
-    return {int(rank[part[0]]): part for part in parts if part.size}
+    return {table.name: columns_of_rank(run, table, rank) for table in _TABLES}
 
 
 @dataclass(frozen=True)
@@ -208,8 +187,3 @@ def _codes(column: Coded, known: Mapping[str | None, int]) -> Int64:
     codes: Int64 = np.asarray([known.get(name, -1) for name in (*column.names, None)])
     found: Int64 = codes[column.codes]
     return found
-
-
-def _coded(column: pd.Series[Any]) -> Coded:
-    codes = column.cat.codes.to_numpy().astype(np.int32)
-    return Coded(codes, tuple(column.cat.categories))

@@ -23,7 +23,7 @@ __all__ = ["DROPPED", "Graph", "Latest", "longest_way", "replay", "replayed"]
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
 _AT_ONCE = 16  # edits
-_MOST_BYTES = 1 << 28  # of what is between heads with each of these
+_MOST_BYTES = 1 << 26  # of what is known of heads, and between them, with these
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,12 @@ def replay(graph: Graph, lags: Int64) -> Int64:
     Linear in nodes, edges and edits.
     """
     plan = graph.plan
-    behind = [plan.behind(lag) for lag in lags.T]
-    time = plan.heads([plan.after(lag, its) for lag, its in zip(lags.T, behind, strict=True)])
-    found = np.empty((graph.time_ns.size, len(behind)), dtype=np.int64)
-    for edit, its in enumerate(behind):
-        found[:, edit] = time[edit, plan.head] + its
+    found = np.empty((graph.time_ns.size, lags.shape[1]), dtype=np.int64)
+    for edit, lag in enumerate(lags.T):
+        behind = plan.behind(lag)
+        time = plan.heads(plan.after(lag, behind)[None])[0]
+        behind += time[plan.head]
+        found[:, edit] = behind
     return found
 
 
@@ -85,21 +86,22 @@ class Latest:
 
     def replayed(self, lags: Iterable[Int64]) -> Int64:
         """With the lags of each edit: groups × edits."""
-        each = 16 * max(self._graph.plan.size, 1)
-        at_once = min(max(_MOST_BYTES // each, 1), _AT_ONCE)
-        parts = (self._parted(lag) for lag in lags)
-        found = [np.empty((self._groups.size, 0), dtype=np.int64)]
-        while some := list(islice(parts, at_once)):
-            time = self._graph.plan.heads([after for after, _ in some])
-            last = np.stack([behind for _, behind in some]) + time[:, self._heads]
-            found.append(np.maximum.reduceat(last, self._groups, axis=1).T)
+        plan, parts, edits = self._graph.plan, self._parts.size, iter(lags)
+        each = 8 * (plan.size + plan.count + 2 * parts)
+        count = at_once = min(max(_MOST_BYTES // max(each, 1), 1), _AT_ONCE)
+        after = np.empty((at_once, plan.size), dtype=np.int64)
+        last = np.empty((at_once, parts), dtype=np.int64)
+        found = []
+        while count == at_once:
+            count = 0
+            for lag in islice(edits, at_once):
+                behind = plan.behind(lag)
+                after[count] = plan.after(lag, behind)
+                last[count] = np.maximum.reduceat(behind[self._node], self._parts)
+                count += 1
+            time = last[:count] + plan.heads(after[:count])[:, self._heads]
+            found.append(np.maximum.reduceat(time, self._groups, axis=1).T)
         return np.concatenate(found, axis=1)
-
-    def _parted(self, lag_ns: Int64) -> tuple[Int64, Int64]:
-        """What is after heads, and how long behind the head of each part its last node is."""
-        plan = self._graph.plan
-        behind = plan.behind(lag_ns)
-        return plan.after(lag_ns, behind), np.maximum.reduceat(behind[self._node], self._parts)
 
     def at(self, time_ns: Int64) -> Int64:
         """With the times of every node in a replay."""

@@ -14,7 +14,14 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
+from commtrace.causal.edits import (
+    as_measured,
+    factors,
+    saved,
+    typical,
+    typically_idle,
+    wanted_idle,
+)
 from commtrace.causal.graph import longest_way, replayed
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work, work_with
@@ -62,7 +69,8 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
     On CPUs also if they are only idle as long as is typical: where processes share cores what
     they compute takes long by turns.
     """
-    work = work_with(run, lag_ns)  # those mended before are typical of the others, too
+    # Those mended before are typical of the others, too.
+    work = own_work(run) if lag_ns is as_measured(run) else work_with(run, lag_ns)
     kinds = [
         _Kind(
             lambda ranks: typical(run, ranks, lag_ns, work=work),
@@ -178,7 +186,7 @@ class _Search:
         def lags() -> Iterator[Int64]:
             for ranks in sets:
                 lag = self.kind.lags(ranks)
-                if (self.lag - lag)[self.way].sum() >= self.least:
+                if (self.lag[self.way] - lag[self.way]).sum() >= self.least:
                     tried.append(ranks)
                     yield lag
 

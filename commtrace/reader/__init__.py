@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from commtrace import trace_tables as schema
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.measures import Measures
+from commtrace.packed import Packed
 from commtrace.reader.build_tables import Identity
 from commtrace.reader.check_run import (
     one_recording,
@@ -27,6 +29,7 @@ from commtrace.reader.files import find
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
 from commtrace.reader.workers import Failure, read_each
+from commtrace.table import Table
 from commtrace.trace import RankTrace
 from commtrace.units import counted
 
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
+_LARGE = (schema.KERNELS, schema.COPIES)
+"""Tables that are asked for by rank, or not at all."""
 _ReadAll = Callable[[Mapping[Path, Identity]], Iterator[tuple[Path, RankTrace | Failure]]]
 
 
@@ -101,15 +106,18 @@ def read(
     for part in parts:
         notes += part.notes
     paused = pauses(parts)
-    frames = {  # what is in a table need not be in its parts, too
-        table.name: table.frame(*(part.columns.pop(table.name) for part in parts))
-        for table in schema.TABLES
-    }
-    frames = one_row_each(frames) if paused else frames
+    tables = {table.name: _table(table, parts) for table in schema.TABLES}
+    tables = one_row_each(tables) if paused else tables
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)
     # What is true of the run may have been noted for several files.
-    return Measures(**frames, notes=tuple(dict.fromkeys(notes)), manifest=manifest, pauses=paused)
+    return Measures(**tables, notes=tuple(dict.fromkeys(notes)), manifest=manifest, pauses=paused)
+
+
+def _table(table: Table, parts: Sequence[RankTrace]) -> Any:
+    """A table of all parts, which need not hold theirs any longer."""
+    its = [part.columns.pop(table.name) for part in parts]
+    return Packed(table, its) if table in _LARGE else table.frame(*its)
 
 
 def _local(paths: Sequence[str | Path]) -> Sequence[str | Path]:
@@ -131,13 +139,23 @@ def _numbered(parts: list[RankTrace], read_all: _ReadAll) -> list[RankTrace]:
 
 
 def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | None:
-    """The recording's own: above all its files, or the first beside them, as each node has one."""
+    """The recording's own: above all its files, or beside them, as each node has one.
+
+    Of nodes it is the first one's, with what all say of their ranks.
+    """
     beside = dict.fromkeys(file.parent for file in files)
     above = Path(os.path.commonpath([folder.resolve() for folder in beside]))
-    file = next(
-        (file for folder in (above, *beside) if (file := folder / "manifest.json").exists()), None
-    )
-    if file is None:
+    if (above / "manifest.json").exists():
+        return _manifest_in(above, notes)
+    each = [its for folder in beside if (its := _manifest_in(folder, notes)) is not None]
+    ranks = [its["ranks"] for its in each if isinstance(its.get("ranks"), list)]
+    every = {"ranks": list(chain.from_iterable(ranks))} if ranks else {}
+    return {**each[0], **every} if each else None
+
+
+def _manifest_in(folder: Path, notes: list[Note]) -> dict[str, Any] | None:
+    file = folder / "manifest.json"
+    if not file.exists():
         return None
     try:
         manifest = loads(file.read_bytes())

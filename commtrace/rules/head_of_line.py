@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.arrays import NULL, integers
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
@@ -169,27 +170,40 @@ def _first(run: Measures, stuck: pd.DataFrame) -> Edit:
 
 def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
     """Operations that started as soon as an unrelated one on their stream was done."""
-    calls = calls.sort_values(["rank", "device", "stream", "start_ns"], kind="stable")
     calls = calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
-    before = calls.groupby(["rank", "device", "stream"], observed=True).shift()
+    calls, before = _following(calls)
     urgent = (calls["asynchronous"].eq(0) & before["asynchronous"].eq(1)).fillna(value=False)
-    calls = calls.assign(
-        blocker=before["op"],
-        blocker_group=before["group"],
-        ready_ns=np.maximum(ready_ns(calls, run), before["start_ns"]),
-    )
+    calls = calls.assign(blocker=before["op"], blocker_group=before["group"])
     op, group = (calls[name].astype(object) for name in ("op", "group"))
     has_op = calls["op"].notna() & calls["blocker"].notna() & (op != "barrier")
     has_op &= calls["blocker"].astype(object) != "barrier"
     other_group = group.notna() & (group != calls["blocker_group"].astype(object))
-    other_bytes = (calls["size_bytes"] != before["size_bytes"]).fillna(value=False)
     other_kind = op != calls["blocker"].astype(object)
-    waited = calls["ready_ns"] < before["end_ns"]
-    idle_ns = calls["start_ns"] - before["end_ns"]
+    unrelated = has_op & (other_kind | other_group | urgent)
+    calls, before = calls[unrelated], before[unrelated]
+    calls = calls.assign(ready_ns=np.maximum(ready_ns(calls, run), before["start_ns"]))
+    return calls[calls["ready_ns"] < before["end_ns"]]
+
+
+def _following(calls: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Calls that started as soon as the one before on their stream, of other bytes, was done."""
+    rank, stream, start, end, size = (
+        integers(calls[name]) for name in ("rank", "stream", "start_ns", "end_ns", "size_bytes")
+    )
+    device = calls["device"].cat.codes.to_numpy()
+    order = np.lexsort((start, stream, device, rank))
+    before, after = order[:-1], order[1:]
+    same = device[after] >= 0
+    for place in (rank, device, stream):
+        same &= place[before] == place[after]
+    idle_ns = start[after] - end[before]
     # A free thread of gloo takes what its group called next, however late it wakes.
-    at_once = (idle_ns <= _AT_ONCE_NS) | (calls["device"] == "cpu")
-    unrelated = has_op & other_bytes & (other_kind | other_group | urgent)
-    return calls[unrelated & waited & at_once & (idle_ns >= 0)]
+    on_cpu = (calls["device"] == "cpu").to_numpy()[after]
+    at_once = (idle_ns >= 0) & ((idle_ns <= _AT_ONCE_NS) | on_cpu)
+    other_bytes = (size[after] != size[before]) & (size[after] != NULL) & (size[before] != NULL)
+    follows = same & at_once & other_bytes
+    found = calls.iloc[after[follows]]
+    return found, calls.iloc[before[follows]].set_axis(found.index)
 
 
 def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:

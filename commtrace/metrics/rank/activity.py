@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["Device", "Stream", "Work", "by_device", "device_work", "without_kernel", "work"]
+__all__ = [
+    "Device",
+    "Stream",
+    "Work",
+    "by_device",
+    "device_order",
+    "device_work",
+    "events_by_table",
+    "on_gpu",
+    "without_kernel",
+    "work",
+]
 
 Rows = npt.NDArray[np.intp]
 
@@ -30,20 +41,18 @@ _NONE: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class Stream(NamedTuple):
-    """Where work ran: a device's stream, or a CPU's thread; in one step if that was asked."""
+    """Where work ran: a device's stream, or a CPU's thread."""
 
     rank: int
     device: str
     stream: int
-    step: int | None = None
 
 
 class Device(NamedTuple):
-    """A device of a rank; in one step if that was asked."""
+    """A device of a rank."""
 
     rank: int
     device: str
-    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,33 +79,43 @@ class Work:
 
 
 @measure
-def work(run: Measures, *, by_step: bool = False) -> dict[Stream, Work]:
-    """Every stream that did any work, in the order of rank, device, step and stream.
+def work(run: Measures) -> dict[Stream, Work]:
+    """Every stream that did any work, in the order of rank, device and stream.
 
     On a GPU: communication kernels, all other kernels, copies and fills. On a CPU, per
     thread: the collectives that run there, and the operators that no other calls, less the
-    time they spend enqueueing or awaiting communication. With ``by_step``, the work that
-    each step launched; what no step launched is left out.
+    time they spend enqueueing or awaiting communication.
     """
-    return _work_of(run, by_step=by_step)
+    found: dict[Stream, dict[str, _Part]] = {}
+    for events in events_by_table(run):
+        start = events["start_ns"].to_numpy()
+        end = start + events["duration_ns"].to_numpy()
+        for stream, kind, rows in _groups(events):
+            first, last = start[rows], end[rows]
+            part = _Part(len(rows), int(first.min()), int(last.max()), union(first, last))
+            parts = found.setdefault(stream, {})
+            parts[kind] = part if kind not in parts else _both(parts[kind], part)
+    return {
+        stream: _merged(parts, has_compute=stream.device != "cpu" or stream.rank not in on_gpu(run))
+        for stream, parts in sorted(found.items(), key=_order)
+        if parts.keys() != {"call"}
+    }
 
 
 def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream, Work]]]:
-    """The streams of each device, and step if there are steps, in their order."""
+    """The streams of each device, in their order."""
     devices: dict[Device, list[tuple[Stream, Work]]] = {}
     for stream, done in streams.items():
-        place = Device(stream.rank, stream.device, stream.step)
+        place = Device(stream.rank, stream.device)
         devices.setdefault(place, []).append((stream, done))
     return devices
 
 
 @measure
-def device_work(run: Measures, *, by_step: bool = False) -> dict[Device, Work]:
+def device_work(run: Measures) -> dict[Device, Work]:
     """Every device that did any work, all its streams together; as ``work`` otherwise."""
-    streams = work(run, by_step=by_step)
-    return {
-        device: _together([done for _, done in its]) for device, its in by_device(streams).items()
-    }
+    streams = by_device(work(run))
+    return {device: _together([done for _, done in its]) for device, its in streams.items()}
 
 
 def _together(parts: Sequence[Work]) -> Work:
@@ -113,29 +132,17 @@ def _together(parts: Sequence[Work]) -> Work:
     )
 
 
-def _device_order(device: str) -> tuple[str, int, str]:
-    # cuda:10 behind cuda:9
+def device_order(device: str) -> tuple[str, int, str]:
+    """By what devices are sorted: cuda:10 behind cuda:9."""
     kind, _, number = device.partition(":")
     return kind, len(number), number
 
 
-def _work_of(run: Measures, *, by_step: bool) -> dict[Stream, Work]:
+@measure
+def on_gpu(run: Measures) -> frozenset[int]:
+    """The ranks that use a GPU, also where their files broke off before its events."""
     cut = {note.rank for note in run.notes if note.code == CUT_BEFORE_GPU}
-    gpu_ranks = {*run.kernels["rank"].unique(), *run.copies["rank"].unique(), *cut}
-    found: dict[Stream, dict[str, _Part]] = {}
-    for events in _tables(run, gpu_ranks):
-        start = events["start_ns"].to_numpy()
-        end = start + events["duration_ns"].to_numpy()
-        for stream, kind, rows in _groups(events, by_step):
-            first, last = start[rows], end[rows]
-            part = _Part(len(rows), int(first.min()), int(last.max()), union(first, last))
-            parts = found.setdefault(stream, {})
-            parts[kind] = part if kind not in parts else _both(parts[kind], part)
-    return {
-        stream: _merged(parts, has_compute=stream.device != "cpu" or stream.rank not in gpu_ranks)
-        for stream, parts in sorted(found.items(), key=_order)
-        if parts.keys() != {"call"}
-    }
+    return frozenset({*run.kernels["rank"].unique(), *run.copies["rank"].unique(), *cut} - {None})
 
 
 def _joined(sets: list[Intervals]) -> Intervals:
@@ -178,13 +185,13 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
     )
 
 
-def _tables(run: Measures, gpu_ranks: set[int]) -> Iterator[pd.DataFrame]:
-    """The tables of events in one form."""
+def events_by_table(run: Measures) -> Iterator[pd.DataFrame]:
+    """What ran, table by table in one form: a ``call`` enqueues or awaits communication."""
     yield run.kernels
     yield run.copies.assign(kind="copy")
     called = run.collectives
     yield called[without_kernel(called)].assign(kind="communication")
-    ops = run.ops[~run.ops["rank"].isin(gpu_ranks)].rename(columns={"thread": "stream"})
+    ops = run.ops[~run.ops["rank"].isin(on_gpu(run))].rename(columns={"thread": "stream"})
     kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
     yield ops.assign(device="cpu", kind=kind)
 
@@ -195,13 +202,13 @@ def without_kernel(called: pd.DataFrame) -> pd.Series[bool]:
     return (called["device"] == "cpu") | copied.astype(bool)
 
 
-def _groups(events: pd.DataFrame, by_step: bool) -> Iterator[tuple[Stream, str, Rows]]:
-    columns = ["rank", "device", "stream", "kind", *(["step"] if by_step else [])]
+def _groups(events: pd.DataFrame) -> Iterator[tuple[Stream, str, Rows]]:
+    columns = ["rank", "device", "stream", "kind"]
     groups: Any = events.groupby(columns, observed=True, sort=False).indices
-    for (rank, device, stream, kind, *step), rows in groups.items():
-        yield Stream(int(rank), device, int(stream), int(step[0]) if by_step else None), kind, rows
+    for (rank, device, stream, kind), rows in groups.items():
+        yield Stream(int(rank), device, int(stream)), kind, rows
 
 
-def _order(item: tuple[Stream, object]) -> tuple[int, tuple[str, int, str], int, int]:
-    rank, device, stream, step = item[0]
-    return rank, _device_order(device), step or 0, stream
+def _order(item: tuple[Stream, object]) -> tuple[int, tuple[str, int, str], int]:
+    rank, device, stream = item[0]
+    return rank, device_order(device), stream

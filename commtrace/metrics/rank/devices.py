@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commtrace.intervals import intersect, total
+import numpy as np
+
+from commtrace.arrays import NULL, Int64, codes, integers
+from commtrace.intervals import Intervals, Places, intersect, subtract, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Work, device_work
-from commtrace.table import Column, Table
+from commtrace.metrics.rank.activity import device_order, events_by_table, on_gpu
+from commtrace.table import Coded, Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +49,8 @@ DEVICES = Table(
 DEVICE_STEPS = Table(
     "device_steps", "the work that one step launched on one device", (*_WHERE, _STEP, *_TIMES)
 )
+_KINDS = ("compute", "communication", "copy", "call")
+_COMPUTE, _COMMUNICATION, _COPY, _CALL = range(4)
 
 
 @measure
@@ -58,30 +64,113 @@ def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
     row. Work that no step launched
     is in no step.
     """
-    rows = [
-        {
-            **where._asdict(),
-            **_times(done, run.paused_ns(where.rank, done.start_ns, done.end_ns)),
-        }
-        for where, done in device_work(run, by_step=by_step).items()
-    ]
-    return (DEVICE_STEPS if by_step else DEVICES).from_rows(rows)
+    its = _events(run, by_step=by_step)
+    streams, work = Places(its.stream, its.start_ns, its.end_ns), its.kind != _CALL
+    places = Places(its.place[work], its.start_ns[work], its.end_ns[work])
+    place_of = np.zeros(int(its.stream.max(initial=-1)) + 1, dtype=np.int64)
+    place_of[its.stream] = its.place
 
+    def when(kind: int) -> Intervals:
+        mine = its.kind == kind
+        return streams.union(its.stream[mine], its.start_ns[mine], its.end_ns[mine])
 
-def _times(work: Work, paused_ns: int) -> dict[str, Any]:
-    communication = total(work.communication)
-    if work.compute is None:
-        unknown = dict.fromkeys(column.name for column in _TIMES)
-        return unknown | {"communication_ns": communication}
-    span = work.end_ns - work.start_ns - paused_ns
-    overlapped = total(intersect(work.communication, work.compute))
-    return {
-        "span_ns": span,
-        "compute_ns": total(work.compute),
-        "communication_ns": communication,
-        "copy_ns": total(work.copy),
-        "overlapped_communication_ns": overlapped,
-        "exposed_communication_ns": communication - overlapped,
-        "overlap_pct": 100 * overlapped / communication if communication else None,
-        "idle_ns": span - total(work.busy),
+    def on_device(merged: Intervals) -> Intervals:
+        stream, start, end = streams.apart(merged)
+        return places.union(place_of[stream], start, end)
+
+    communication, copy = on_device(when(_COMMUNICATION)), on_device(when(_COPY))
+    compute = on_device(subtract(when(_COMPUTE), when(_CALL)))
+    starts, ends = (np.concatenate(both) for both in zip(communication, copy, compute, strict=True))
+    overlapped_ns = places.totals(intersect(communication, compute))
+    communication_ns = places.totals(communication)
+    first_ns, last_ns = places.spans
+    paused = zip(its.rank.tolist(), first_ns.tolist(), last_ns.tolist(), strict=True)
+    span_ns = last_ns - first_ns - np.asarray([run.paused_ns(*one) for one in paused], np.int64)
+    times = {
+        "span_ns": span_ns,
+        "compute_ns": places.totals(compute),
+        "copy_ns": places.totals(copy),
+        "overlapped_communication_ns": overlapped_ns,
+        "exposed_communication_ns": communication_ns - overlapped_ns,
+        "idle_ns": span_ns - places.totals(union(starts, ends)),
     }
+    on_host = np.asarray([device == "cpu" for device in its.device], dtype=np.bool_)
+    unknown = on_host & np.isin(its.rank, [*on_gpu(run)])
+    share = np.full(its.rank.size, np.nan)
+    np.divide(
+        100 * overlapped_ns, communication_ns, out=share, where=~unknown & (communication_ns > 0)
+    )
+    return (DEVICE_STEPS if by_step else DEVICES).frame(
+        {
+            "rank": its.rank,
+            "device": Coded.of(its.device),
+            "step": its.step,
+            "communication_ns": communication_ns,
+            "overlap_pct": share,
+            **{name: np.where(unknown, NULL, time) for name, time in times.items()},
+        }
+    )
+
+
+class _Events(NamedTuple):
+    """What ran: when, of which kind, and on which stream and device, which are numbered.
+
+    ``rank``, ``device`` and ``step`` are those of the devices, in their order.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    kind: Int64
+    stream: Int64
+    place: Int64
+    rank: Int64
+    device: list[str | None]
+    step: Int64
+
+
+def _events(run: Measures, *, by_step: bool) -> _Events:
+    """All but those of streams that only call, and, in steps, of none."""
+    names: list[str] = sorted(
+        {name for table in events_by_table(run) for name in table["device"].dropna().unique()},
+        key=device_order,
+    )
+    columns = [
+        (
+            integers(table["rank"]),
+            _coded(table["device"], names),
+            integers(table["step"]) if by_step else np.zeros(len(table), np.int64),
+            integers(table["stream"]),
+            _coded(table["kind"], _KINDS),
+            integers(table["start_ns"]),
+            integers(table["duration_ns"]),
+        )
+        for table in events_by_table(run)
+    ]
+    every = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
+    known = (every[1] >= 0) & (every[2] != NULL) & (every[3] != NULL) & (every[4] >= 0)
+    stream = codes(*(column[known] for column in every[:4]))
+    works = np.bincount(stream, every[4][known] != _CALL) > 0
+    rows = np.flatnonzero(known)[works[stream]]
+    rank, device, step, number, kind, start, duration = (column[rows] for column in every)
+    place = codes(rank, device, step)
+    at = np.unique(place, return_index=True)[1]
+    order = np.lexsort((step[at], device[at], rank[at]))
+    at = at[order]
+    return _Events(
+        start,
+        start + duration,
+        kind,
+        codes(place, number),
+        np.argsort(order)[place],
+        rank[at],
+        [names[one] for one in device[at].tolist()],
+        step[at],
+    )
+
+
+def _coded(column: pd.Series[Any], names: Sequence[str]) -> Int64:
+    """The place of each among the names; -1 where it is null."""
+    found, values = column.factorize()
+    number = {name: at for at, name in enumerate(names)}
+    places: Int64 = np.asarray([*(number[value] for value in values), -1], dtype=np.int64)[found]
+    return places

@@ -90,7 +90,7 @@ def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
     end = start + called["duration_ns"].to_numpy()
     places = called.groupby(["rank", "device"], observed=True, sort=False).indices
     found = []
-    for (rank, device, _), done in device_work(run).items():
+    for (rank, device), done in device_work(run).items():
         at = places.get((rank, device), np.empty(0, np.intp))
         parts = _parts(done, start[at], end[at], code[at], keys)
         names = [column.name for column in table.columns[2:]]

@@ -66,7 +66,7 @@ def streams(run: Measures) -> pd.DataFrame:
 def stream_overlap(run: Measures) -> pd.DataFrame:
     """The time that both streams of a pair were busy, as ``STREAM_OVERLAP``."""
     rows: list[dict[str, Any]] = []
-    for (rank, device, _), streams in by_device(work(run)).items():
+    for (rank, device), streams in by_device(work(run)).items():
         busy = [(where.stream, done.busy) for where, done in streams]
         for (a, busy_a), (b, busy_b) in combinations(busy, 2):
             if overlap := total(intersect(busy_a, busy_b)):

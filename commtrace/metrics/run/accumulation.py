@@ -28,14 +28,13 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     """
     steps = run.steps.assign(end_ns=run.steps["start_ns"] + run.steps["duration_ns"])
     forward = steps[steps["label"] == _FORWARD]
+    if forward.empty:
+        return rows.iloc[:0].assign(micro_batches=0)
     reduces = rows[(rows["op"] == "all_reduce") & rows["step"].notna()]
-    parts = [
+    placed = pd.concat(
         _placed(reduces[reduces["rank"] == rank], passes, steps[steps["rank"] == rank])
         for rank, passes in forward.groupby("rank")
-    ]
-    if not parts:
-        return reduces.iloc[:0].assign(micro_batches=0)
-    placed = pd.concat(parts)
+    )
     parallel = placed["communicator"].isin(placed.loc[placed["in_forward"], "communicator"])
     placed = placed[~parallel & (placed["forward"] >= 0)]
     whole = ["rank", "communicator", "step", "range", "updates"]

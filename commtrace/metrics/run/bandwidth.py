@@ -93,7 +93,7 @@ def hidden(run: Measures) -> pd.Series[Any]:
     end = start + called["duration_ns"].to_numpy()
     share: npt.NDArray[np.float64] = np.zeros(len(called))
     places = called.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device, _), done in device_work(run).items():
+    for (rank, device), done in device_work(run).items():
         at = places.get((rank, device), np.empty(0, np.intp))
         if done.compute is not None:
             share[at] = covered(start[at], end[at], done.compute) / np.maximum(

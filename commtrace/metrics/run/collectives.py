@@ -267,7 +267,7 @@ def _exposed_ns(events: pd.DataFrame, run: Measures) -> Float64:
     start = np.minimum(np.maximum(events["start_ns"].to_numpy(), before), end)
     exposed: Float64 = (end - start).astype(np.float64)
     places = events.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device, _), done in device_work(run).items():
+    for (rank, device), done in device_work(run).items():
         at = places.get((rank, device), _NOWHERE)
         compute = done.compute
         exposed[at] -= np.nan if compute is None else covered(start[at], end[at], compute)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import NULL, integers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.expect import fit
 from commtrace.measures import measure
@@ -105,20 +106,23 @@ def pairs(run: Measures) -> tuple[Pair, ...]:
 
 
 def _pairs(run: Measures) -> Iterator[Pair]:
+    if not run.collectives["op"].isin([*_SECOND]).any():
+        return
     rows = sequences(run)
-    second = rows.shift(-1)
+    at = np.flatnonzero(rows["op"].isin([*_SECOND]).to_numpy()[:-1])
+    first, second = (rows.iloc[its].reset_index(drop=True) for its in (at, at + 1))
     follows = (
-        (rows["sequence"] == second["sequence"])
-        & (rows["op"].map(_SECOND) == second["op"])
-        & (rows["size_bytes"] == second["size_bytes"])
-        & (rows["dtype"] == second["dtype"])
-        & ((rows["root"] == second["root"]) | rows["root"].isna() | second["root"].isna())
-    ).to_numpy()
-    at = np.flatnonzero(follows)
+        (first["sequence"] == second["sequence"])
+        & (first["op"].map(_SECOND) == second["op"])
+        & (first["size_bytes"] == second["size_bytes"])
+        & (first["dtype"] == second["dtype"])
+        & ((first["root"] == second["root"]) | first["root"].isna() | second["root"].isna())
+    ).to_numpy(dtype=np.bool_, na_value=False)
+    at = at[follows]
     if not at.size:
         return
-    both = rows.iloc[at].reset_index(drop=True)
-    later = rows.iloc[at + 1].reset_index(drop=True).add_suffix("_second")
+    both = first[follows].reset_index(drop=True)
+    later = second[follows].reset_index(drop=True).add_suffix("_second")
     both = pd.concat([both, later], axis=1)
     free = at[~used_between(run, rows, both)]
     rows["paired"] = np.isin(np.arange(len(rows)), np.concatenate([free, free + 1]))
@@ -131,23 +135,32 @@ def sequences(run: Measures, *, barriers: bool = False) -> pd.DataFrame:
 
     Barriers only if those are asked for.
     """
-    found = matched(run).matches
-    rows = run.collectives.reset_index(drop=True).assign(
-        operation=found["operation"].to_numpy(),
-        communicator=found["communicator"].astype(object).to_numpy(),
-        order=lambda table: table["launch_ns"].fillna(table["start_ns"]),
-        end_ns=lambda table: table["start_ns"] + table["duration_ns"],
-    )
+    table, found = run.collectives, matched(run).matches
+    groups = found["communicator"].cat
+    named = np.argsort(np.argsort(groups.categories.astype(str)))  # in the order of their names
+    group = np.append(named, -1)[groups.codes]
+    rank, start = integers(table["rank"]), integers(table["start_ns"])
+    launch = integers(table["launch_ns"])
+    called = np.where(launch == NULL, start, launch)
+    of_op = table["op"].cat.categories
+    sized = table["size_bytes"].notna().to_numpy() & ~table["op"].isin(POINT_TO_POINT).to_numpy()
+    barrier = barriers & ("barrier" in of_op) & (table["op"] == "barrier").to_numpy()
+    mine = np.flatnonzero((group >= 0) & (sized | barrier))
+    mine = mine[np.lexsort((start[mine], called[mine], group[mine], rank[mine]))]
+    first = np.diff(rank[mine], prepend=-1) | np.diff(group[mine], prepend=-1)
+    begins = np.append(first != 0, True)
+    rows = table.iloc[mine].reset_index(drop=True)
     for name in ("op", "dtype", "executed"):
         rows[name] = rows[name].astype(object)
-    rows["executed"] = rows["executed"].fillna(rows["op"])
-    sized = rows["size_bytes"].notna() & ~rows["op"].isin(POINT_TO_POINT)
-    barrier = barriers & (rows["op"] == "barrier")
-    rows = rows[rows["communicator"].notna() & (sized | barrier)]
-    rows = rows.sort_values(["rank", "communicator", "order", "start_ns"], kind="stable")
-    sequence = rows.groupby(["rank", "communicator"], sort=False).ngroup()
-    edge = sequence.ne(sequence.shift()) | sequence.ne(sequence.shift(-1))
-    return rows.assign(sequence=sequence, edge=edge).reset_index(drop=True)
+    return rows.assign(
+        executed=rows["executed"].fillna(rows["op"]),
+        operation=found["operation"].to_numpy()[mine],
+        communicator=found["communicator"].astype(object).to_numpy()[mine],
+        order=pd.array(called[mine], dtype="Int64"),
+        end_ns=rows["start_ns"] + rows["duration_ns"],
+        sequence=np.cumsum(begins[:-1]) - 1,
+        edge=begins[:-1] | begins[1:],
+    )
 
 
 def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pair]:

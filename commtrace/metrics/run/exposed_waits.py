@@ -46,7 +46,7 @@ def exposed_waits(run: Measures) -> pd.DataFrame:
     places: Any = called.groupby(["rank", "device"], observed=True, sort=False).indices
     nowhere = np.empty(0, np.intp)
     rows = []
-    for (rank, device, _), done in device_work(run).items():
+    for (rank, device), done in device_work(run).items():
         if done.compute is None:
             continue
         at = places.get((rank, device), nowhere)

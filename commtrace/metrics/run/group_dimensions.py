@@ -107,9 +107,17 @@ def dimensions_of(run: Measures, communicators: pd.Series[Any]) -> pd.Series[Any
 
 def _known(run: Measures) -> pd.DataFrame:
     """The table of groups, where these communicated, with their ``communicator``."""
-    used = run.collectives[["rank", "group"]].astype({"group": object})
-    used = used.assign(communicator=matched(run).matches["communicator"].astype(object))
-    used = used.dropna().drop_duplicates()
+    rank, group = integers(run.collectives["rank"]), run.collectives["group"].cat
+    communicator = matched(run).matches["communicator"].cat
+    pair = group.codes.to_numpy() * (len(communicator.categories) + 1) + communicator.codes
+    first = np.flatnonzero(~pd.DataFrame({"rank": rank, "pair": pair}).duplicated())
+    used = pd.DataFrame(
+        {
+            "rank": rank[first],
+            "group": run.collectives["group"].iloc[first].astype(object).array,
+            "communicator": matched(run).matches["communicator"].iloc[first].astype(object).array,
+        }
+    ).dropna()
     return run.groups.astype({"group": object}).merge(used, on=["rank", "group"])
 
 
@@ -149,8 +157,8 @@ def _inferred(
     of_family = by_traffic(run, of_group[group])
     dimensions = set(of_family.values())
     exchanges = dimensions in ({"ep"}, {"cp"})
-    reduces = len(families) == 1 and dimensions <= {"dp", "tp"} and not _trains(run)
-    if not named and not found and (exchanges or reduces):
+    reduces = len(families) == 1 and dimensions <= {"dp", "tp"}
+    if not named and not found and (exchanges or (reduces and not _trains(run))):
         return {}  # a benchmark communicates as training does; training has gradients
     for family_number, name in of_family.items():
         found |= dict.fromkeys(asked[family_number], name)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from commtrace.arrays import NULL, integers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -51,17 +52,27 @@ def joined_rows(run: Measures) -> pd.DataFrame:
     Times are on the run's clock, but for ``start_ns``. CannotLook for one rank.
     """
     several_ranks(run)
-    found = matched(run)
-    rows = found.waits.assign(**{name: run.collectives[name].array for name in _OWN})
-    rows = rows[rows["arrival_ns"].notna() & rows["rank"].notna()]
-    rows = rows.merge(found.operations[[*_OF_OPERATION]], on="operation")
-    arrival = rows["arrival_ns"].astype("int64")
+    found, table = matched(run), run.collectives
+    number, arrival, rank = (
+        integers(found.waits[name]) for name in ("operation", "arrival_ns", "rank")
+    )
+    mine = np.flatnonzero(arrival != NULL)
+    mine = mine[np.lexsort((number[mine], arrival[mine], rank[mine]))]
+    of = np.searchsorted(found.operations["operation"].to_numpy(), number[mine])
+    rows = pd.DataFrame(
+        {
+            **{name: found.waits[name].array[mine] for name in found.waits.columns},
+            **{name: table[name].array[mine] for name in _OWN},
+            **{name: found.operations[name].array[of] for name in _OF_OPERATION[1:]},
+        }
+    )
+    late = arrival[mine] - integers(table["start_ns"])[mine]
     rows = rows.assign(
-        arrival_ns=arrival,
+        arrival_ns=arrival[mine],
         end_ns=rows["end_ns"].astype("int64"),
-        launch_ns=rows["launch_ns"].astype("float64") + (arrival - rows["start_ns"]),
+        launch_ns=rows["launch_ns"].astype("float64") + late,
         wait_ns=rows["wait_ns"].fillna(0).astype("int64"),
-    ).sort_values(["rank", "arrival_ns", "operation"], kind="stable", ignore_index=True)
+    )
     return rows.assign(pair=_pair(rows))
 
 

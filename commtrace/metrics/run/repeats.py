@@ -25,14 +25,16 @@ def needless_barriers(rows: pd.DataFrame) -> pd.DataFrame:
     And those behind each other there. ``rows`` are ``sequences`` with their barriers, and so is
     what is returned.
     """
-    holds = rows["op"].isin(SYNCHRONISING) & (rows["op"] != "barrier")
+    is_barrier = (rows["op"] == "barrier").to_numpy()
+    if not is_barrier.any():
+        return rows.iloc[:0]
+    holds = rows["op"].isin(SYNCHRONISING) & ~is_barrier
     beside = np.zeros(len(rows), np.bool_)
     for by in (1, -1):
         near = holds.shift(by, fill_value=False) & (
             rows["sequence"] == rows["sequence"].shift(by, fill_value=-1)
         )
         beside = beside | near.to_numpy()
-    is_barrier = (rows["op"] == "barrier").to_numpy()
     changes = (np.diff(is_barrier, prepend=False)) | (rows["sequence"].diff() != 0).to_numpy()
     in_a_row = pd.Series(is_barrier & beside).groupby(np.cumsum(changes)).transform("any")
     needless: pd.DataFrame = rows[is_barrier & in_a_row.to_numpy()]
@@ -45,15 +47,20 @@ def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     Only where (nearly) each all_reduce of that size in the first group has such a second,
     and nothing in between that could have changed the values.
     """
+    if rows["communicator"].nunique() < 2:
+        return rows.iloc[:0]
     rows = rows.sort_values(["rank", "order", "start_ns"], kind="stable", ignore_index=True)
-    second = rows.shift(-1)
-    alike = ((rows["op"] == "all_reduce") & _within(rows, second)).to_numpy()
+    group = pd.factorize(rows["communicator"])[0]
+    at = np.flatnonzero((rows["op"] == "all_reduce").to_numpy()[:-1] & (np.diff(group) != 0))
+    first, second = (rows.iloc[its].reset_index(drop=True) for its in (at, at + 1))
+    alike = _within(first, second).to_numpy()
     for name in ("rank", "op", "dtype", "size_bytes"):
-        alike = alike & (rows[name] == second[name]).fillna(False).to_numpy(np.bool_)
-    at = np.flatnonzero(alike)
-    later = rows.iloc[at + 1].reset_index(drop=True).add_suffix("_second")
-    both = pd.concat([rows.iloc[at].reset_index(drop=True), later], axis=1)
-    free = at[~used_between(run, rows, both)]
+        alike = alike & (first[name] == second[name]).fillna(False).to_numpy(np.bool_)
+    at = at[alike]
+    both = pd.concat([first[alike], second[alike].add_suffix("_second")], axis=1)
+    free = at[~used_between(run, rows, both.reset_index(drop=True))]
+    if not free.size:
+        return rows.iloc[:0]
     firsts = rows[rows["op"] == "all_reduce"]
     repeated = pd.Series(firsts.index.isin(free), firsts.index)
     kind = [firsts["communicator"], firsts["size_bytes"]]
