@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: build the set, measure everybody in turn, print one table.
+"""``python -m benchmarks``: build the set, measure everybody in turn, print tables and targets.
 
 Every peer runs in a process of its own, all of them in turn in each round, so that a
 machine that grows slower slows everybody. The median counts; the spread is beside it.
@@ -15,10 +15,14 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.generate import write_run
 from benchmarks.peers import PEERS
+from benchmarks.targets import Measured, of_cases, of_start
+from benchmarks.targets import table as of_targets
+from tests.perfetto.trace_processor import lacks
 
 ROOT = Path(__file__).parent.parent
 NEEDS = {"hta": "hta", "tracelens": "TraceLens", "orjson_pandas": "orjson"}
@@ -55,6 +59,15 @@ class Case:
             return
         self.work_s.setdefault(peer, []).append(float(out.strip().splitlines()[-1]))
         self.process_s.setdefault(peer, []).append(took)
+
+    @property
+    def measured(self) -> Measured:
+        """The medians."""
+        work, whole = (
+            {peer: statistics.median(took) for peer, took in times.items()}
+            for times in (self.work_s, self.process_s)
+        )
+        return Measured(json_bytes(self.paths) / 1e6, work, whole, self.peak_mb)
 
     def weigh(self, peer: str) -> None:
         """The peak memory of its largest process, as the operating system counts it."""
@@ -112,16 +125,20 @@ def table(case: Case) -> str:
     return "\n".join(lines)
 
 
+def real_trace() -> Path | None:
+    """The largest that this machine has."""
+    real = Path(os.environ.get("COMMTRACE_REAL_TRACES", ROOT.parent / "shared" / "traces"))
+    return max(real.glob("*.json.gz"), key=lambda path: path.stat().st_size, default=None)
+
+
 def cases(scratch: Path, quick: bool) -> list[Case]:
     """The inputs: real traces where present, generated ones always."""
     found: list[Case] = []
-    real = Path(os.environ.get("COMMTRACE_REAL_TRACES", ROOT.parent / "shared" / "traces"))
-    if real.is_dir():
-        biggest = max(real.glob("*.json.gz"), key=lambda path: path.stat().st_size)
-        found.append(Case("a real trace", [biggest]))
+    if real := real_trace():
+        found.append(Case("a real trace", [real]))
     found.append(Case("generated, 100 MB", write_run(scratch / "100mb", 1, 100)))
     if not quick:
-        slow = frozenset({"json_pandas", "orjson_pandas"})
+        slow = frozenset({"json_pandas", "orjson_pandas", "trace_processor"})
         found.append(Case("generated, 1 GB", write_run(scratch / "1gb", 1, 1000), slow))
         found.append(Case("generated, 8 × 100 MB", write_run(scratch / "8x100mb", 8, 100), slow))
     return found
@@ -134,10 +151,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scratch", type=Path, default=ROOT / "out" / "benchmarks")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one run")
+    parser.add_argument("--tracelens", type=Path, help="a folder with a copy of TraceLens")
     options = parser.parse_args()
+    if options.tracelens:
+        sys.path.insert(0, str(options.tracelens))
+        os.environ["PYTHONPATH"] = str(options.tracelens)
     compileall.compile_dir(ROOT / "commtrace", quiet=1)  # as pip does for the peers
     present = [p for p in PEERS if importlib.util.find_spec(NEEDS.get(p, "commtrace"))]
-    for case in cases(options.scratch, options.quick):
+    if missing := lacks():
+        print(f"trace_processor needs {missing}\n")
+        present.remove("trace_processor")
+    found = cases(options.scratch, options.quick)
+    for case in found:
         peers = [peer for peer in present if peer not in case.without]
         for _ in range(options.rounds):
             for peer in peers:
@@ -147,6 +172,8 @@ def main() -> None:
             case.weigh(peer)
         print(table(case), flush=True)
         print(flush=True)
+    measured = of_cases({case.name: case.measured for case in found})
+    print(of_targets(chain(measured, of_start(options.scratch, real_trace()))))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,13 @@ def commtrace_scan(paths: Sequence[Path]) -> Work:
     return lambda: [scan(path) for path in paths]
 
 
+def commtrace_every_event(paths: Sequence[Path]) -> Work:
+    """commtrace: every event of the files with its name and times, one process."""
+    from commtrace.reader.json import Event, every_event
+
+    return lambda: [every_event(path, Event) for path in paths]
+
+
 def commtrace_read(paths: Sequence[Path]) -> Work:
     """commtrace: files to the pandas tables of a Trace."""
     from commtrace.reader import read
@@ -119,18 +126,27 @@ def tracelens(paths: Sequence[Path]) -> Work:
     return work
 
 
+def trace_processor(paths: Sequence[Path]) -> Work:
+    """Perfetto's: import, and the number of slices."""
+    from tests.perfetto.trace_processor import answers
+
+    return lambda: [answers(path, "SELECT COUNT(*) FROM slice") for path in paths]
+
+
 PEERS = {
     work.__name__: work
     for work in (
         decompress,
         decompress_and_match,
         commtrace_scan,
+        commtrace_every_event,
         commtrace_read,
         commtrace_analyze,
         json_pandas,
         orjson_pandas,
         hta,
         tracelens,
+        trace_processor,
     )
 }
 

@@ -49,9 +49,9 @@ def load(
 
     ``workers`` is the number of processes that read, by default one per core;
     ``progress`` is called with the files read and the files there are, ``read_bytes`` with
-    their bytes on disk. They are read on an
-    ``executor`` instead, if one is given, as Dask's ``client.get_executor()``: on its machines
-    the paths have to be the same. What was read before is taken from the user's ``cache``, as
+    their bytes on disk, both before any is read and after each. They are read on an ``executor``
+    instead, if one is given, as Dask's ``client.get_executor()``: on its machines the paths have
+    to be the same. What was read before is taken from the user's ``cache``, as
     long as it is the same (``commtrace cache`` shows where that is).
 
     Raises TraceError, which names the file, where nothing can be analysed. What could be

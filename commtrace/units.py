@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import groupby
+from collections.abc import Collection, Sequence
+from itertools import groupby, pairwise
 
 __all__ = [
     "NOTHING",
@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 NOTHING = "–"
+_MANY = 9  # numbers
 _DURATIONS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
 _SIZES = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
@@ -40,13 +41,30 @@ def counted(count: int, noun: str) -> str:
 def numbered(noun: str, numbers: Collection[int]) -> str:
     """A noun and its numbers, of which neighbours are joined; at least one.
 
+    Many at even distances are named by their ends.
+
     >>> numbered("rank", {4}), numbered("rank", {0, 5, 4, 6})
     ('rank 4', 'ranks 0, 4–6')
+    >>> numbered("rank", range(5, 128, 8))
+    'ranks 5–125, every 8th'
     """
+    if len(numbers) >= _MANY and (every := _distance(sorted(numbers))) > 1:
+        return f"{noun}s {min(numbers)}–{max(numbers)}, every {_ordinal(every)}"
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     ends = [[number for _, number in run] for _, run in runs]
     each = (f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)
     return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(each)}"
+
+
+def _distance(numbers: Sequence[int]) -> int:
+    """How far each is from the one before; 0 where these differ."""
+    apart = {later - number for number, later in pairwise(numbers)}
+    return apart.pop() if len(apart) == 1 else 0
+
+
+def _ordinal(number: int) -> str:
+    teens = number // 10 % 10 == 1
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def cut(name: str, limit: int) -> str:

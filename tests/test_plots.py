@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -231,6 +232,32 @@ def test_bandwidth_has_a_line_per_operation_type_and_group(ax: Axes) -> None:
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     assert ax.get_ylabel() == "bus bandwidth [GB/s]"
     ax.figure.draw_without_rendering()  # type: ignore[union-attr] # a $ in a name is no formula
+
+
+def test_groups_too_many_for_markers_are_shown_by_dimension(ax: Axes) -> None:
+    count = 40
+    table = measured(
+        group=[f"g{i}" for i in range(count)],
+        dimension=["tp"] * 8 + ["dp"] * 32,
+        size_bytes=[1000 * (i + 1) for i in range(count)],
+        busbw_gb_s=[1.0] * count,
+    )
+    bandwidth(table, ax=ax)
+    legend = ax.get_legend()
+    assert legend is not None
+    named = [text.get_text() for text in legend.get_texts()]
+    assert named == ["all_reduce  float32  dimension dp", "all_reduce  float32  dimension tp"]
+    assert {line.get_linestyle() for line in ax.lines} == {"None"}
+
+
+@pytest.mark.parametrize(("ranks", "distance"), [(8, 1), (40, 1), (64, 2), (256, 8), (1000, 32)])
+def test_of_many_ranks_every_nth_is_named(ranks: int, distance: int) -> None:
+    rows = [{"rank": r, "step": 1, "wait_ns": MS, "caused_wait_ns": 0} for r in range(ranks)]
+    ax = heat_plots.wait_map(STEP_WAITS.from_rows(rows), "wait_ns")
+    named = [int(label.get_text()) for label in ax.get_yticklabels()]
+    assert named == list(range(0, ranks, distance))
+    assert ax.figure.get_figheight() < 15
+    plt.close(ax.figure)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("most", [1.1, 4, 30, 900, 1e6])

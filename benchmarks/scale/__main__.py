@@ -17,14 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale.generate import STRAGGLER, write_job
+from benchmarks.scale.generate import STRAGGLER, slow_pairs, write_job
+from benchmarks.scale.plot import drawn, parsed
 
 ROOT = Path(__file__).parents[2]
 _SIZES = (64, 256, 1024)
 _STAGES = ("read", "match", "rules", "diagnosis", "text", "json")
 _COLUMNS = (
     *("ranks", "rows", *(f"{stage}, s CPU" for stage in _STAGES), "costliest rules, s"),
-    *("parent, MB", "beyond its start, bytes per row", "worker, MB", "straggler found"),
+    *("parent, MB", "beyond its start, bytes per row", "worker, MB", "named"),
 )
 _COSTLIEST = 3  # rules that are named
 
@@ -69,7 +70,12 @@ def analysed(folder: Path) -> dict[str, Any]:
     analysis = stage("diagnosis", run.analysis)
     stage("text", lambda: text.render(analysis))
     stage("json", lambda: json_report.render(analysis))
-    found = [finding for finding in analysis.verdict.diagnosis.findings if finding.ranks]
+    ranks = len(run.measures.ranks)
+    wanted = {
+        "straggler": (STRAGGLER,),
+        "slow-link": tuple(sorted({rank for pair in slow_pairs(ranks) for rank in pair})),
+    }
+    findings = analysis.verdict.diagnosis.findings
     return {
         "operations": len(run.measures.collectives),
         "took": took,
@@ -78,7 +84,7 @@ def analysed(folder: Path) -> dict[str, Any]:
         "parent_mb": peak_mb(resource.RUSAGE_SELF),
         "start_mb": at_start,
         "worker_mb": workers,
-        "straggler": any(STRAGGLER in finding.ranks for finding in found),
+        "named": [f.rule for f in findings if f.ranks == wanted.get(f.rule)],
     }
 
 
@@ -98,7 +104,7 @@ def row(ranks: int, its: dict[str, Any]) -> str:
         f"{its['parent_mb']:,.0f}",
         f"{beyond:,.0f}",
         f"{its['worker_mb']:,.0f}",
-        "yes" if its["straggler"] else "no",
+        ", ".join(its["named"]) or "none",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -109,13 +115,20 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=_SIZES)
     parser.add_argument("--operations", type=int, default=500, help="of each rank")
     parser.add_argument("--scratch", type=Path, default=ROOT / "out" / "scale")
+    parser.add_argument("--plot", type=Path, help="write the table as a picture, too: .svg, .png")
+    parser.add_argument("--table", type=Path, help="plot what was printed before, measure nothing")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.table and not options.plot:
+        parser.error("--table: name the picture with --plot FILE.svg")
     if options.one:
         print(json.dumps(analysed(options.one)))
         return
-    print(f"| {' | '.join(_COLUMNS)} |")
-    print("|" + "--|" * len(_COLUMNS))
+    if options.table:
+        drawn(parsed(options.table.read_text()), options.plot)
+        return
+    table = [f"| {' | '.join(_COLUMNS)} |", "|" + "--|" * len(_COLUMNS)]
+    print("\n".join(table))
     for ranks in options.ranks:
         folder = write_job(
             options.scratch / f"{ranks}x{options.operations}", ranks, options.operations
@@ -125,7 +138,10 @@ def main() -> None:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
         )
-        print(row(ranks, json.loads(done.stdout)), flush=True)
+        table.append(row(ranks, json.loads(done.stdout)))
+        print(table[-1], flush=True)
+    if options.plot:
+        drawn(parsed("\n".join(table)), options.plot)
 
 
 if __name__ == "__main__":

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 from isal import igzip
 
-__all__ = ["STRAGGLER", "write_job"]
+__all__ = ["STRAGGLER", "slow_pairs", "write_job"]
 
 BASE_NS = 1_700_000_000_000_000_000
 STRAGGLER = 5
 """The rank whose compute takes a fifth longer."""
-SLOW_LINKS = ((0, 1), (1, 2))
-"""Pipeline stages between which the first replica's messages take ten times as long."""
+SLOW_LINKS = ((0, 1), (2, 3))
+"""Pipeline stages between which the first replica's messages take 15 times as long."""
 
 _TENSOR, _STAGES = 8, 4
 _COMPUTE_US, _TRANSFER_US = 300.0, 80.0
 _PER_STEP = 50  # operations
-_LATE, _SLOW = 1.2, 10.0
+_LATE, _SLOW = 1.2, 15.0
 _HOST, _LAUNCHED_US, _EVERY_US = 4242, 40.0, 3.0
 _WAIT, _WAITS = "cudaDeviceSynchronize", 1_000_000
 _STREAM = 7  # of all: calls that are not asynchronous run on the caller's own
@@ -65,6 +65,12 @@ def write_job(folder: Path, ranks: int, operations: int) -> Path:
             file.write(text.encode())
     (folder / "done").touch()
     return folder
+
+
+def slow_pairs(ranks: int) -> list[tuple[int, int]]:
+    """The ranks that send and receive over the slow links, of a job of so many."""
+    stage = ranks // _STAGES
+    return [(first * stage, last * stage) for first, last in SLOW_LINKS]
 
 
 def _simulated(shape: tuple[int, int, int], operations: int) -> Any:
@@ -169,6 +175,7 @@ def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[
     return {
         "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
         "distributedInfo": info,
+        "host_name": f"node{rank // _TENSOR}",
         "baseTimeNanoseconds": BASE_NS,
         "traceEvents": events,
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import Int64, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.cores import crowded, foreign_load
 from commtrace.causal.edits import as_measured, saved, typical
@@ -88,7 +89,7 @@ def doubt_of(
         return f"other processes took {share} of the CPU cores meanwhile, and left none idle"
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
-    error = _clock_error_ns(run) * np.unique(its.calls.operation[mine]).size
+    error = _clock_error_ns(run, np.unique(its.calls.operation[mine]))
     if saved_ns < error:
         return f"the clocks' errors in its operations add up to {ms(error)}"
     if its.explained < _EXPLAINED:
@@ -105,7 +106,20 @@ def doubt_of(
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 
 
-def _clock_error_ns(run: Measures) -> int:
-    """What a difference between ranks has to exceed; 0 if all have one clock."""
-    clocks = matched(run).clock
-    return TRUST * int(clocks["error_ns"].max()) if clocks["clock"].nunique() > 1 else 0
+def _clock_error_ns(run: Measures, operations: Int64) -> int:
+    """What differences between ranks in some operations have to exceed, summed.
+
+    Nothing of an operation whose ranks have one clock.
+    """
+    calls, clocks = run_graph(run).calls, matched(run).clock
+    rows = np.flatnonzero(np.isin(calls.operation, operations))
+    at = clocks["rank"].to_numpy().searchsorted(calls.rank[rows])
+    clock = clocks["clock"].to_numpy()[at]
+    error_ns = clocks["error_ns"].fillna(0).to_numpy(dtype=np.int64)[at]
+    order = sorted_by(calls.operation[rows])
+    first = np.flatnonzero(np.diff(calls.operation[rows][order], prepend=-1))
+    most_ns, low, high = (
+        ufunc.reduceat(its[order], first)
+        for ufunc, its in ((np.maximum, error_ns), (np.minimum, clock), (np.maximum, clock))
+    )
+    return TRUST * int(most_ns[low != high].sum())

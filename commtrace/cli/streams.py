@@ -115,10 +115,12 @@ def reading(ranks: bool = False) -> Iterator[Callable[[int, int], object] | None
         TimeRemainingColumn(),
         TextColumn("left"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+    # Large files take minutes each: what is left is known from all that were read.
+    console, always = Console(stderr=True), float("inf")
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=always) as bar:
+        task = bar.add_task("", total=None, visible=False)
 
-        yield lambda done, all_: bar.update(task, completed=done, total=all_)
+        yield lambda done, all_: bar.update(task, completed=done, total=all_, visible=True)
 
 
 def indented(text: str) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "nothing",
     "plain",
     "short",
+    "tick_distance",
 ]
 
 COLOURS = {
@@ -55,10 +56,10 @@ _MAX_LETTERS = 16
 
 
 def figure(width: float, lanes: int) -> Axes:
-    """A figure of its own, high enough for so many lanes."""
+    """A figure of its own, high enough for so many lanes, as far as these can have names."""
     from matplotlib import pyplot as plt
 
-    height = 1.4 + 0.32 * min(lanes, 2 * MAX_TICKS)
+    height = 1.4 + 0.32 * min(lanes, MAX_TICKS)
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
@@ -72,11 +73,20 @@ def nothing(ax: Axes | None, why: str) -> Axes:
 
 def lane_axis(ax: Axes, labels: list[str]) -> None:
     """The first lane on top; every n-th named where there are too many to read."""
-    every = -(-len(labels) // MAX_TICKS)
+    every = tick_distance(len(labels))
     ax.set_yticks(range(0, len(labels), every), labels[::every], fontsize="small")
     ax.set_ylim(len(labels) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
+
+
+def tick_distance(count: int) -> int:
+    """Every n-th of so many has a name: a power of two, as the ranks of a host are.
+
+    >>> tick_distance(40), tick_distance(256)
+    (1, 8)
+    """
+    return 1 << (-(-count // MAX_TICKS) - 1).bit_length() if count else 1
 
 
 def label_log(axis: Axis, formatter: Formatter) -> None:

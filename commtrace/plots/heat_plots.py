@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from commtrace.plots.figure import MAX_TICKS, figure, nothing, short
+from commtrace.plots.figure import figure, nothing, short, tick_distance
 from commtrace.units import rate
 
 __all__ = ["copy_matrix", "overlap_matrix", "wait_map"]
@@ -96,7 +96,7 @@ def _heat(
     image = ax.imshow(values, cmap=colours, vmin=0, aspect="auto")
     ax.figure.colorbar(image, ax=ax, label=label)
     for axis, names in ((ax.xaxis, columns), (ax.yaxis, rows)):
-        every = -(-len(names) // MAX_TICKS)
+        every = tick_distance(len(names))
         places = range(0, len(names), every)
         axis.set_ticks(list(places), [names[i] for i in places], fontsize="small")
     if written is not None and max(len(rows), len(columns)) <= _MOST_NUMBERS:

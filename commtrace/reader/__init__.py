@@ -53,10 +53,11 @@ def read(
 
     Files are read in parallel processes, by default one per core, or on the ``executor``;
     ``progress`` is called with the files done and the files there are, ``read_bytes`` with
-    their bytes on disk. What is ``cached`` is not read again. A file that cannot be read, or
-    that is of no trace or of another run, is left out with a note. Several files of a rank are
-    put together if they are cycles of one recording. Raises TraceError, which names the file,
-    where none can be read, or where they are of several recordings; UsageError where the user's
+    their bytes on disk, both before any is read and after each. What is ``cached`` is not read
+    again. A file that cannot be read, or that is of no trace or of another run, is left out with a
+    note. Several files of a rank are put together if they are cycles of one recording. Raises
+    TraceError, which names the file, where none can be read, or where they are of several
+    recordings; UsageError where the user's
     configuration cannot be used.
     """
     config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
@@ -68,14 +69,19 @@ def read(
     outcomes: dict[Path, RankTrace | Failure] = {}
     sizes = {file: file.stat().st_size for file in files} if read_bytes else {}
     all_bytes, done_bytes = sum(sizes.values()), 0
-    read_all = partial(read_each, workers=workers, executor=executor, cached=cached)
-    for file, outcome in read_all(taken_for):
-        outcomes[file] = outcome
+
+    def tell() -> None:
         if progress is not None:
             progress(len(outcomes), len(files))
         if read_bytes is not None:
-            done_bytes += sizes[file]
             read_bytes(done_bytes, all_bytes)
+
+    tell()
+    read_all = partial(read_each, workers=workers, executor=executor, cached=cached)
+    for file, outcome in read_all(taken_for):
+        outcomes[file] = outcome
+        done_bytes += sizes.get(file, 0)
+        tell()
     parts = [part for file in files if isinstance(part := outcomes[file], RankTrace)]
     failures = [(file, bad) for file in files if isinstance(bad := outcomes[file], Failure)]
     if not parts:

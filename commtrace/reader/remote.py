@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
@@ -25,6 +26,13 @@ __all__ = ["local"]
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
 _MAGIC = re.compile(r"[*?\[]")
 _MANIFEST = NOT_TRACES[0]
+_OF_DRIVERS = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("gcsfs.retry", "HttpError"),
+    ("azure.core.exceptions", "AzureError"),
+    ("aiohttp", "ClientError"),
+)
 
 
 def local(paths: Iterable[str | Path]) -> list[str | Path]:
@@ -47,11 +55,17 @@ def _copies(url: str) -> list[Path]:
         traces = [file for file in files if PurePosixPath(file).name != _MANIFEST]
         if not traces:
             raise TraceError(f"{url}: holds no trace: name a trace file or a folder of them")
-        folder = _copied(system, home, files)
-    except (OSError, ValueError) as error:
+        folder = _copied(system, home, {*files, *_manifests(system, traces)})
+    except _errors() as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise TraceError(f"{url}: cannot be read: {why}") from None
     return [folder / _within(home, file) for file in traces]
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What stores and their drivers raise: some have errors that are no OSError."""
+    loaded = [(sys.modules[module], name) for module, name in _OF_DRIVERS if module in sys.modules]
+    return OSError, ValueError, *(getattr(module, name) for module, name in loaded)
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -86,7 +100,13 @@ def _is_candidate(file: str) -> bool:
     return name.endswith(SUFFIXES) and (name not in NOT_TRACES or name == _MANIFEST)
 
 
-def _copied(system: Any, home: str, files: Sequence[str]) -> Path:
+def _manifests(system: Any, traces: Iterable[str]) -> list[str]:
+    """The manifests beside traces, which those that are named one by one have, too."""
+    beside = {f"{trace.rpartition('/')[0]}/{_MANIFEST}" for trace in traces}
+    return [manifest for manifest in sorted(beside) if system.isfile(manifest)]
+
+
+def _copied(system: Any, home: str, files: Iterable[str]) -> Path:
     files = sorted(files)
     state = repr([(file, system.ukey(file)) for file in files])
     name = blake2b(f"{system.protocol} {state}".encode(), digest_size=20).hexdigest()

@@ -159,9 +159,11 @@ class Ranks:
                 if gone or rank.last or rank.closed:
                     ended.append(rank)
             failures = [_failure(rank) for rank in ended if not rank.is_done]
-            if failures:
-                return min(failures, key=lambda failure: failure.order)
             waiting = [rank for rank in waiting if rank not in ended]
+            if failures:
+                if not any(failure.died or failure.usage for failure in failures):
+                    failures += _deaths(waiting)
+                return min(failures, key=lambda failure: failure.order)
             if stuck := next((rank for rank in waiting if "stuck" in rank.words), None):
                 return self._hang(stuck)
         meanwhile()
@@ -271,6 +273,15 @@ def _failure(rank: _Rank) -> Failure:
     else:
         message = f"ended early, with exit status {status}"
     return Failure(rank.number, message, time.time_ns(), died=True)
+
+
+def _deaths(ranks: Iterable[_Rank]) -> list[Failure]:
+    """Of ranks that end in a moment without a word: who waited for them may have said so first."""
+    _wait(ranks, POLL_S)
+    for rank in ranks:
+        rank.hear()
+    dead = (rank for rank in ranks if rank.process.poll() is not None and not rank.last)
+    return [_failure(rank) for rank in dead if not rank.is_done]
 
 
 def _wait(ranks: Iterable[_Rank], seconds: float) -> None:

@@ -12,6 +12,7 @@ from commtrace.causal.efficiency import SLOWDOWN
 from commtrace.comparing.tables import CHANGES, COUNTS, OUTLYING
 from commtrace.metrics.rank.copies import COPIES
 from commtrace.metrics.rank.streams import STREAMS
+from commtrace.metrics.run.alike_ranks import ALIKE_RANKS, PARTS
 from commtrace.metrics.run.collectives import COLLECTIVES
 from commtrace.metrics.run.dimensions import DIMENSIONS
 from commtrace.metrics.run.group_sizes import DEDUCED
@@ -34,6 +35,7 @@ _VALUES = {
     (COLLECTIVES.name, "bound"): ("exact", "lower", None),
     (DIMENSIONS.name, "op"): (*comms.OPERATIONS, None),
     (COLLECTIVES.name, "dimension_provenance"): ("named", "inferred", None),
+    (ALIKE_RANKS.name, "differs_in"): (*(p.removesuffix("_ns") for p in PARTS), None),
     (CRITICAL_PATH.name, "kind"): KINDS,
     (CRITICAL_PATH.name, "op"): (*comms.OPERATIONS, None),
     (DIMENSIONS.name, "dimension_provenance"): ("named", "inferred", None),

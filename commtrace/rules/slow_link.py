@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _STEADY = 0.75  # of the median: what a link limits is never much faster
 _NEARLY = 0.5  # of the slowest pair's excess: a pair that is slow, too
+_FEW = 0.25  # of all pairs
 _WAITED = 0.25  # the same where only waits are known, which hide one another
 
 Pair = tuple[int, int]
@@ -38,11 +39,11 @@ class SlowLink(Rule):
         Transfers between two ranks (sends, or operations of groups of two) are compared with the
         median of their own kind and size, within machines and across them separately. One pair with
         ``min_count`` transfers takes more than ``min_ratio`` times as long as the others, its first
-        quartile above their third, no other pair half as slow; and it is worth ``min_step_share``
-        of the step. Between machines also all pairs of two hosts, or all that one host sends or
-        receives. Of gloo's messages only the wait for them is known: it has to be as long for
-        nearly every exchange, as cores that are shared would not make it, and four times another
-        pair's.
+        quartile above their third, and no other pair is half as slow, or only a few are, on GPUs,
+        whose ranks are as fast with others; and it is worth ``min_step_share`` of the step. Between
+        machines also all pairs of two hosts, or all that one host sends or receives. Of gloo's
+        messages only the wait for them is known: it has to be as long for nearly every exchange,
+        as cores that are shared would not make it, and four times another pair's.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -69,7 +70,7 @@ class SlowLink(Rule):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """At most one finding: the pair, or the hosts, that stand out."""
+        """At most one finding: the pairs, or the hosts, that stand out."""
         several_ranks(run)
         known = link_times(run)
         count = known.groupby(ENDS)["count"].transform("sum")
@@ -78,8 +79,7 @@ class SlowLink(Rule):
         if len(level) < 3:
             have = f"of ranks with {counted(self.min_count, 'transfer')} or more"
             raise too_few(len(level), "pair", 3, have)
-        nearly = _WAITED if known["on_cpu"].all() else _NEARLY
-        link = _standing_out(level, nearly, run)
+        link = _standing_out(level, run, waits=bool(known["on_cpu"].all()))
         if link is None:
             return
         pairs = pd.MultiIndex.from_frame(known[ENDS])
@@ -112,8 +112,8 @@ class SlowLink(Rule):
         ends = link.ends.replace("→", way)
         count = rest[ENDS].drop_duplicates().shape[0]
         others = "the other pair" if count == 1 else f"the other {count} pairs"
-        touching = [any(end in row for row in rest[ENDS].to_numpy()) for end in link.slow[0]]
-        separable = link.separable and all(touching)
+        touching = set(rest[ENDS].to_numpy().ravel().tolist())
+        separable = link.separable and touching.issuperset(link.slow[0])
         waits = bool(slow["on_cpu"].all())
         took = "keep their receivers waiting" if waits else "take"
         times = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
@@ -172,8 +172,8 @@ class _Link:
     separable: bool = True
 
 
-def _standing_out(level: pd.Series[float], nearly: float, run: Measures) -> _Link | None:
-    """The slowest pair, or hosts, with no other pair nearly as slow."""
+def _standing_out(level: pd.Series[float], run: Measures, *, waits: bool) -> _Link | None:
+    """The slowest pair, or hosts, or few pairs, with no other pair nearly as slow."""
     pairs: list[Pair] = [(int(a), int(b)) for a, b in level.sort_values(ascending=False).index]
     sender, receiver = first = pairs[0]
     rest = level[[pair not in (first, first[::-1]) for pair in level.index]]
@@ -181,12 +181,25 @@ def _standing_out(level: pd.Series[float], nearly: float, run: Measures) -> _Lin
         return None
     usual = float(rest.median())
     ratio = float(level[first]) / usual
-    half = [pair for pair in pairs if float(level[pair]) > usual * (1 + (ratio - 1) * nearly)]
+    least = usual * (1 + (ratio - 1) * (_WAITED if waits else _NEARLY))
+    half = [pair for pair in pairs if float(level[pair]) > least]
     if set(half) <= {first, first[::-1]}:
         ranks = f"the ranks {sender} and {receiver}"
         return _Link((first,), tuple(sorted(first)), f"rank {sender} → rank {receiver}", ranks)
     hosts = dict(zip(integers(run.ranks["rank"]).tolist(), run.ranks["host"], strict=True))
-    return _of_hosts(pairs, tuple(half), hosts)
+    of_hosts = _of_hosts(pairs, tuple(half), hosts)
+    return of_hosts if of_hosts or waits else _of_several(pairs, tuple(half))
+
+
+def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> _Link | None:
+    """A few pairs, each end of which has another that is as fast as most."""
+    fast = {rank for pair in pairs if pair not in slow for rank in pair}
+    ranks = tuple(sorted({rank for pair in slow for rank in pair}))
+    if len(slow) > _FEW * len(pairs) or not fast.issuperset(ranks):
+        return None
+    ends = ", ".join(f"rank {sender} → rank {receiver}" for sender, receiver in slow)
+    between = ", ".join(f"{sender} and {receiver}" for sender, receiver in slow)
+    return _Link(slow, ranks, ends, f"the ranks {between}")
 
 
 def _of_hosts(

@@ -134,3 +134,29 @@ def test_recorded_calls_are_all_there_are() -> None:
     run.blocking_call(0, "cudaDeviceSynchronize", 300, 5)
     columns = rank_columns(run.trace(), 0)
     assert with_waits(columns) is columns
+
+
+def test_clocks_count_only_between_those_that_differ() -> None:
+    """Rank 1 is late for its own host; the other host's clock is in one operation of a step."""
+    run = Tiny(4, hosts=("a", "b"))
+    run.groups |= {"tp0": (0, 1), "tp1": (2, 3)}
+    now = 0.0
+    for step in range(6):
+        begin, launched = now, at(now)
+        late = dict.fromkeys(range(4), begin + 20)
+        for _ in range(10):
+            for group in ("tp0", "tp1"):
+                come = {r: late[r] + (62 if r == 1 else 50) for r in run.groups[group]}
+                end = max(come.values()) + 30
+                for rank, at_us in come.items():
+                    run.kernel(rank, late[rank], at_us - late[rank], launch_ns=launched)
+                    args = {"group": group, "launch_ns": launched}
+                    run.collective(rank, "all_reduce", at_us, end - at_us, **args)
+                    late[rank] = end
+        now = max(late.values()) + 40
+        for rank, at_us in late.items():
+            run.collective(rank, "all_reduce", at_us, now - at_us, launch_ns=launched)
+            run.blocking_call(rank, "cudaDeviceSynchronize", begin + 1, now - begin - 1)
+            run.step(rank, step, begin, now - begin)
+    (its,) = culprits(run.trace(), 0.05).found
+    assert (its.ranks, its.doubt) == ((1,), None)

@@ -8,6 +8,7 @@ import pytest
 import commtrace as ct
 from commtrace.metrics.rank import copies, devices, exposure, queueing, streams
 from commtrace.metrics.run import (
+    alike_ranks,
     bandwidth,
     calls,
     collectives,
@@ -25,6 +26,7 @@ from commtrace.metrics.run import ranks as of_ranks
 from commtrace.table import Table
 
 MEASURES: list[tuple[Callable[..., Any], Table]] = [
+    (alike_ranks.alike_ranks, alike_ranks.ALIKE_RANKS),
     (bandwidth.served, bandwidth.SERVED),
     (calls.called, calls.CALLS),
     (collectives.collectives, collectives.COLLECTIVES),

@@ -45,7 +45,7 @@ def test_ranks_in_order_whatever_the_files_are_called(tmp_path: Path, processes:
     assert trace.kernels["name"].tolist() == ["k0", "k1"]
     assert trace.notes == ()
     assert trace.manifest is None
-    assert seen == [(1, 2), (2, 2)]
+    assert seen == [(0, 2), (1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("processes", [None, 2])
@@ -55,9 +55,9 @@ def test_bytes_are_those_of_the_files_that_are_read(tmp_path: Path, processes: i
     sizes = [file.stat().st_size for file in files]
     seen: list[tuple[int, int]] = []
     read([tmp_path], workers=processes, read_bytes=lambda *done: seen.append(done))
-    assert [all_ for _, all_ in seen] == [sum(sizes)] * 4
-    done = [0, *(done for done, _ in seen)]
-    assert done[-1] == sum(sizes)
+    assert [all_ for _, all_ in seen] == [sum(sizes)] * 5
+    done = [done for done, _ in seen]
+    assert (done[0], done[-1]) == (0, sum(sizes))
     assert {b - a for a, b in pairwise(done)} == {0, *sizes}
 
 

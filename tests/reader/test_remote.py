@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -53,6 +54,12 @@ def test_a_folder_and_a_pattern_mean_the_traces_in_it(run: Any, url: str) -> Non
     assert read.name == url
     assert all(Path(file).is_relative_to(cache.copies()) for file in read.ranks["file"])
     assert [note.code for note in read.notes] == []
+
+
+@pytest.mark.parametrize("name", ["rank*.json", "rank0.json"])
+def test_traces_that_are_named_have_the_manifest_beside_them(store: Any, name: str) -> None:
+    store.pipe({"/b/rank0.json": trace(0), "/b/manifest.json": b'{"workload": "mine"}'})
+    assert load(f"memory://b/{name}").manifest == {"workload": "mine"}
 
 
 def test_a_file_is_meant_whatever_its_name(run: Any) -> None:
@@ -142,6 +149,20 @@ def test_a_store_that_fails_leaves_nothing_behind(
     with pytest.raises(TraceError, match=r"^memory://runs/a: cannot be read: Forbidden by policy$"):
         load("memory://runs/a")
     assert cache.entries() == []
+
+
+def test_a_drivers_own_error_is_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = ModuleType("botocore.exceptions")
+    driver.BotoCoreError = type("BotoCoreError", (Exception,), {})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, driver.__name__, driver)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise driver.BotoCoreError("Unable to locate credentials")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(run), "isfile", failing)
+        with pytest.raises(TraceError, match=r"cannot be read: Unable to locate credentials$"):
+            load("memory://runs/a")
 
 
 def test_a_name_that_leads_out_of_the_folder_is_refused(

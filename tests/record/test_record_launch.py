@@ -324,3 +324,27 @@ def test_a_rank_that_cannot_be_started_ends_those_that_were(
         record(str(faulty), world_size=2, out=tmp_path)
     assert started[0].returncode == -signal.SIGTERM
     assert manifest(tmp_path)["status"] == "failed"
+
+
+def test_who_notices_a_death_before_the_launcher_does_is_not_the_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import os, time
+from multiprocessing.connection import Connection
+from commtrace.record.report import REPORT_FD, Word
+if os.environ["RANK"] == "1":
+    open("dying", "w").close()
+    time.sleep(0.1)
+    os._exit(3)
+while not os.path.exists("dying"):
+    time.sleep(0.001)
+word = Word("error", "connection reset by peer", time.time_ns())
+Connection(int(os.environ[REPORT_FD])).send_bytes(word.to_bytes())
+"""
+    monkeypatch.chdir(tmp_path)
+    environments = [{**os.environ, "RANK": str(rank)} for rank in range(2)]
+    with processes.Ranks([sys.executable, "-c", code], environments, tmp_path, grace_s=0) as ranks:
+        failure = ranks.wait()
+    assert failure is not None
+    assert (failure.rank, failure.message) == (1, "ended early, with exit status 3")

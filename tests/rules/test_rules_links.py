@@ -272,6 +272,17 @@ class TestSlowLink:
         (finding,) = found(self.pairs({(1, 2): 300.0, (2, 1): 300.0}), "slow-link")
         assert finding.ranks == (1, 2)
 
+    def test_two_links_are_named_together(self) -> None:
+        (finding,) = found(self.pairs({(1, 2): 300.0, (3, 0): 300.0}), "slow-link")
+        assert "24 transfers rank 3 → rank 0, rank 1 → rank 2 take 3.00" in finding.summary
+        assert finding.ranks == (0, 1, 2, 3)
+        assert finding.cost_ns == pytest.approx(24 * 200e3, rel=0.02)
+
+    def test_many_slow_ones_are_no_links(self) -> None:
+        assert not found(
+            self.pairs(dict.fromkeys(((0, 1), (1, 2), (2, 3), (3, 0)), 300.0)), "slow-link"
+        )
+
     def test_a_rank_that_is_slow_with_everybody_is_no_link(self) -> None:
         slow = {(1, to): 300.0 for to in (0, 2, 3)} | {(to, 1): 300.0 for to in (0, 2, 3)}
         assert not found(self.pairs(slow), "slow-link")

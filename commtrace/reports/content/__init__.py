@@ -10,7 +10,7 @@ from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run import ranges as labels
 from commtrace.metrics.run.collectives import collectives_by_dimension
-from commtrace.reports.content import critical_path, ranges, tables, waiting
+from commtrace.reports.content import alike, critical_path, ranges, tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.reports.content.unchecked import unchecked
 from commtrace.reports.content.verdict import verdict
@@ -68,6 +68,8 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
     run = analysis.measures
     if len(busy := devices(run)):
         yield tables.devices(busy, bar)
+    if section := alike.section(run):
+        yield section
     if len(costs := collectives_by_dimension(run)):
         # A rank's exposed time is the sum of its devices', and a share is of their time.
         most = int(run.collectives.groupby("rank")["device"].nunique().max())

@@ -16,6 +16,7 @@ from commtrace.matching import CLOCK
 from commtrace.metrics.rank.copies import COPIES, copies
 from commtrace.metrics.rank.devices import DEVICES, devices
 from commtrace.metrics.rank.streams import STREAM_OVERLAP, STREAMS, stream_overlap, streams
+from commtrace.metrics.run.alike_ranks import ALIKE_RANKS, alike_ranks
 from commtrace.metrics.run.collectives import COLLECTIVES, collectives
 from commtrace.metrics.run.dimensions import DIMENSIONS, dimensions
 from commtrace.metrics.run.ranges import RANGES, ranges
@@ -67,6 +68,7 @@ _TABLES: tuple[tuple[Table, Callable[[Measures], pd.DataFrame]], ...] = (
     (COLLECTIVES, collectives),
     (COPIES, copies),
     (RANKS, ranks),
+    (ALIKE_RANKS, alike_ranks),
     (DIMENSIONS, dimensions),
     (RANGES, ranges),
     (STEP_TIMES, step_times_by_rank),

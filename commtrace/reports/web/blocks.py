@@ -11,10 +11,12 @@ _T = TypeVar("_T")
 
 
 def blocks(items: Sequence[_T], most: int) -> Iterator[Sequence[_T]]:
-    """The items, in order, in at most so many parts, all but the last equally long.
+    """The items, in order, in at most so many parts, all but the last of the same power of two.
 
-    >>> list(blocks("abcde", 3)), list(blocks("ab", 3))
-    (['ab', 'cd', 'e'], ['a', 'b'])
+    So the ranks of a host are rarely in two of them.
+
+    >>> list(blocks("abcde", 3)), list(blocks("ab", 3)), [len(b) for b in blocks(range(20), 7)]
+    (['ab', 'cd', 'e'], ['a', 'b'], [4, 4, 4, 4, 4])
     """
-    each = -(-len(items) // most) or 1
+    each = 1 << (-(-len(items) // most) - 1).bit_length() if items else 1
     return (items[start : start + each] for start in range(0, len(items), each))

@@ -12,6 +12,7 @@ from commtrace.metrics.run.dimensions import dimensions
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.whole import step_count
 from commtrace.reports.content import critical_path
+from commtrace.reports.web.alike_bars import alike_bars
 from commtrace.reports.web.bars import Bar, Part, bars, legend
 from commtrace.reports.web.blocks import blocks
 from commtrace.reports.web.markup import Markup, tag
@@ -32,9 +33,9 @@ _PARTS = ("compute", "hidden", "transfer", "wait", "copy", "idle")
 
 
 def step_time(analysis: Analysis) -> Markup | None:
-    """Bars of every rank, of each dimension's communication, and of the critical path."""
+    """Bars of groups of ranks, of every rank, of dimensions, and of the critical path."""
     run = analysis.measures
-    parts = [_by_rank(run), _critical(run), _by_dimension(run)]
+    parts = [alike_bars(run), _by_rank(run), _critical(run), _by_dimension(run)]
     return tag("div", *parts) if any(parts) else None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from commtrace.arrays import NULL, integers
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.metrics.run.timeline_events import timeline_events
+from commtrace.reports.content import alike
 from commtrace.reports.content.open_command import open_command_shown
 from commtrace.reports.web.bars import legend
 from commtrace.reports.web.markup import Markup, tag
@@ -71,8 +72,9 @@ def timeline(analysis: Analysis, most: int) -> Markup | None:
 
 
 def _shown_ranks(analysis: Analysis) -> Sequence[int]:
-    """All ranks; of very many those that findings name, and others evenly between them."""
+    """All ranks; of very many those that findings name, one of each group, others between them."""
     named = {rank for finding in analysis.verdict.faults for rank in finding.ranks}
+    named |= {int(row["ranks"].partition(",")[0]) for row in alike.groups(analysis.measures)}
     return shown_ranks(analysis.run.ranks, named, _MOST_RANKS)
 
 
@@ -83,7 +85,10 @@ def _about(
         f"{counted(found, 'event')} of {counted(len(analysis.run.ranks), 'rank')}. "
     ]
     if ranks < len(analysis.run.ranks):
-        said.append(f"Shown are {ranks} ranks: those that findings name, others between them. ")
+        said.append(
+            f"Shown are {ranks} ranks: those that findings name, one of each group that behaves "
+            "alike, others between them. "
+        )
     if gap:
         merged = int((events.count > 1).sum())
         said.append(

@@ -93,7 +93,7 @@ def _merged(
 
 def _rank_name(ranks: Sequence[int], analysis: Analysis) -> str:
     """The rank, with its host where there are several."""
-    name = f"rank {_range(ranks)}"
+    name = f"rank{'s' * (len(ranks) > 1)} {_range(ranks)}"
     if len(analysis.run.hosts) < 2:
         return name
     table = analysis.measures.ranks

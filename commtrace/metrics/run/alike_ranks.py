@@ -1,0 +1,193 @@
+"""Which ranks behave alike: groups of them by where the time of their steps goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import Float64, Int64
+from commtrace.measures import measure
+from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.exposed_waits import exposed_waits
+from commtrace.metrics.run.rank_places import Places, common_place, rank_places
+from commtrace.metrics.run.waits import TRUST, matched
+from commtrace.metrics.run.whole import profiler_steps, step_count, whole
+from commtrace.table import Column, Table
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["ALIKE_RANKS", "PARTS", "alike_ranks"]
+
+_WAIT = "exposed_wait_ns"
+PARTS = ("compute_ns", "exposed_communication_ns", _WAIT, "idle_ns")
+"""What ranks are compared by."""
+_OWN = ("compute_ns", "idle_ns")  # where these differ communication does, too: others wait
+
+_APART = 0.03  # of a typical step: less is no difference
+_SPREADS = 1.5  # interquartile ranges on either side of a gap
+_ERRORS = 3  # standard errors of the medians
+
+ALIKE_RANKS = Table(
+    "alike_ranks",
+    "a group of ranks that behave alike, the largest first, then those that differ most from it; "
+    "times are medians of the ranks' means per step, without steps of the whole run. Groups are "
+    "apart by a gap in one of the times, of ranks or of the medians of hosts and of places along "
+    "dimensions, which is wider than 3 % of a step and than their spread on its sides",
+    (
+        Column("ranks", "category", "Its ranks: `0,1,2`."),
+        Column("count", "int64", "How many they are.", "ranks"),
+        Column(
+            "place",
+            "category",
+            "The hosts, or places along a dimension, that tell them from others: `host a`, `pp 2`; "
+            "else those that all of them share; null without any.",
+        ),
+        Column("compute_ns", "int64", "Compute, also during communication.", "ns"),
+        Column("exposed_communication_ns", "int64", "Communication without compute.", "ns"),
+        Column(
+            "exposed_wait_ns",
+            "Int64",
+            "Of that, waiting for other ranks; null where their clocks can hide more of it than "
+            "groups are apart.",
+            "ns",
+        ),
+        Column("idle_ns", "int64", "While nothing ran.", "ns"),
+        Column(
+            "differs_in",
+            "category",
+            "The time that differs most from the first group's, of communication if it differs "
+            "twice as much as compute and idle; null for the first.",
+        ),
+        Column("difference_ns", "int64", "By how much; 0 for the first.", "ns"),
+    ),
+)
+
+
+@measure
+def alike_ranks(run: Measures) -> pd.DataFrame:
+    """The ranks in groups that behave alike, as ``ALIKE_RANKS``.
+
+    Times of several devices are summed; ranks of whose devices none is known are in no group.
+    """
+    times, step_ns = _per_step(run)
+    if times.empty:
+        return ALIKE_RANKS.frame()
+    least = _APART * step_ns
+    known = [part for part in PARTS if part != _WAIT or _hidden_wait_ns(run) <= least]
+    ranks, values = times.index.to_numpy(np.int64), times[known].to_numpy(np.float64)
+    places = rank_places(run, ranks)
+    groups = [
+        group
+        for gathered in _gathered(values, least)
+        for group in _by_place(values, places, gathered, least)
+    ]
+    groups.sort(key=lambda group: (-group.size, group[0]))
+    medians = [np.rint(np.median(values[group], axis=0)).astype(np.int64) for group in groups]
+    rows = [
+        {
+            "ranks": ",".join(map(str, ranks[group].tolist())),
+            "count": group.size,
+            "place": common_place(places, group),
+            _WAIT: None,
+            **dict(zip(known, median.tolist(), strict=True)),
+            **_difference(known, median - medians[0]),
+        }
+        for group, median in zip(groups, medians, strict=True)
+    ]
+    rows[0]["differs_in"] = None
+    return ALIKE_RANKS.from_rows([rows[0], *sorted(rows[1:], key=_most_first)])
+
+
+def _difference(known: Sequence[str], beside: Int64) -> dict[str, Any]:
+    weight = [1.0 if part in _OWN else 0.5 for part in known]
+    most = int(np.abs(beside * weight).argmax())
+    return {"differs_in": known[most].removesuffix("_ns"), "difference_ns": int(beside[most])}
+
+
+def _most_first(row: dict[str, Any]) -> int:
+    return -abs(int(row["difference_ns"]))
+
+
+def _per_step(run: Measures) -> tuple[pd.DataFrame, float]:
+    """The parts of each rank, and how long a typical step is."""
+    table = devices(run).merge(exposed_waits(run), on=["rank", "device"])
+    sums = table[table["span_ns"].notna()].groupby("rank")[["span_ns", *PARTS]].sum()
+    if whole(run).in_steps:
+        steps = profiler_steps(run).groupby("rank")["step"].nunique()
+        sums = sums.div(steps.reindex(sums.index, fill_value=1), axis=0)
+    return sums[list(PARTS)], float(sums["span_ns"].median()) if len(sums) else 0.0
+
+
+def _hidden_wait_ns(run: Measures) -> float:
+    """How much waiting of a rank in a step may be too short for the clocks to tell."""
+    found, steps = matched(run), step_count(run)
+    error_ns = found.clock["error_ns"].max()
+    if pd.isna(error_ns):
+        return np.inf
+    return float(TRUST * error_ns) * len(found.waits) / max(len(run.ranks), 1) / steps
+
+
+def _gathered(values: Float64, least: float) -> list[Int64]:
+    """The ranks between the same gaps of every part."""
+    classes = np.stack([_classes(part, least) for part in values.T])
+    _, group = np.unique(classes, axis=1, return_inverse=True)
+    return _places_of(group.reshape(-1))
+
+
+def _by_place(
+    values: Float64, places: Sequence[Places], group: Int64, least: float
+) -> Iterator[Int64]:
+    """A group in parts, as long as the medians of hosts, or of a dimension's places, are apart.
+
+    It is divided where a part has the widest gap first.
+    """
+    best, classes = 0.0, None
+    for its in places:
+        _, at = np.unique(its.place[group], return_inverse=True)
+        for part in values[group].T:
+            medians = pd.Series(part).groupby(at).median().to_numpy()
+            error = _spread(part - medians[at]) / np.sqrt(group.size / medians.size)
+            found = _classes(medians, max(least, _ERRORS * error))
+            gaps = np.diff(np.sort(medians))
+            if found.any() and gaps.max() > best:
+                best, classes = float(gaps.max()), found[at]
+    if classes is None:
+        yield group
+        return
+    for part_of in _places_of(classes):
+        yield from _by_place(values, places, group[part_of], least)
+
+
+def _classes(values: Float64, least: float) -> Int64:
+    """Between which gaps each value is: those wider than ``least`` and than the spread beside."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    gap = np.diff(ordered)
+    cuts = (np.flatnonzero(gap > least) + 1).tolist()
+    while cuts:
+        ends = [0, *cuts, ordered.size]
+        spread = [_spread(ordered[a:b]) for a, b in pairwise(ends)]
+        margin = [
+            gap[cut - 1] - _SPREADS * max(spread[at], spread[at + 1]) for at, cut in enumerate(cuts)
+        ]
+        if min(margin) > 0:
+            break
+        del cuts[int(np.argmin(margin))]
+    classes: Int64 = np.empty(values.size, np.int64)
+    classes[order] = np.searchsorted(cuts, np.arange(values.size), side="right")
+    return classes
+
+
+def _spread(values: Float64) -> float:
+    """The interquartile range."""
+    low, high = np.percentile(values, (25, 75))
+    return float(high - low)
+
+
+def _places_of(groups: Int64) -> list[Int64]:
+    return [np.flatnonzero(groups == each) for each in np.unique(groups).tolist()]

@@ -1,0 +1,87 @@
+"""Where each rank is: its host, and its coordinate along each dimension of the job's mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import Int64
+from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.units import numbered
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Places", "common_place", "rank_places"]
+
+_LISTED = 8  # places: more are nothing that ranks have in common
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Of each rank the number of its place along one axis, -1 where unknown.
+
+    ``names`` are those of hosts; without them the number is a coordinate.
+    """
+
+    axis: str
+    place: Int64
+    names: tuple[str, ...] = ()
+
+    def named(self, places: Sequence[int]) -> str:
+        """Some of the places, as people speak of them."""
+        if not self.names:
+            return f"{self.axis} {numbered('', places).partition(' ')[2]}"
+        names = ", ".join(self.names[place] for place in places)
+        return f"{self.axis}{'s' * (len(places) > 1)} {names}"
+
+
+def rank_places(run: Measures, ranks: Int64) -> list[Places]:
+    """The axes along which these ranks are in several places, with several ranks in some."""
+    every = [_hosts(run, ranks), *_coordinates(run, ranks)]
+    return [its for its in every if 1 < np.unique(its.place).size < ranks.size]
+
+
+def common_place(places: Sequence[Places], group: Int64) -> str | None:
+    """What tells a group of ranks from all others; else all that its ranks have in common.
+
+    The shortest there is, as ``pp 2`` and not ``hosts e, f``. None if they have nothing.
+    """
+    known = [its for its in places if (its.place[group] >= 0).all()]
+    found = {its: np.unique(its.place[group]) for its in known}
+    whole = [
+        its
+        for its, at in found.items()
+        if at.size <= _LISTED and np.isin(its.place, at).sum() == group.size
+    ]
+    fewest = min((found[its].size for its in whole), default=1)
+    shown = [its for its in whole or known if found[its].size == fewest]
+    return ", ".join(its.named(found[its].tolist()) for its in shown) or None
+
+
+def _hosts(run: Measures, ranks: Int64) -> Places:
+    known = run.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
+    at, names = pd.factorize(known.reindex(ranks), sort=True)
+    return Places("host", at.astype(np.int64), tuple(map(str, names)))
+
+
+def _coordinates(run: Measures, ranks: Int64) -> list[Places]:
+    """Along each dimension; of a rank in several of its groups the place in the largest."""
+    table = group_dimensions(run).dropna(subset="dimension")
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for communicator, dimension in table[["communicator", "dimension"]].itertuples(index=False):
+        members = communicator.partition("#")[0].split(",")
+        along = found.setdefault(str(dimension), {})
+        for place, member in enumerate(members):
+            size, _ = along.get(int(member), (0, 0))
+            if len(members) > size:
+                along[int(member)] = len(members), place
+    nowhere = 0, -1
+    return [
+        Places(name, np.asarray([along.get(rank, nowhere)[1] for rank in ranks.tolist()]))
+        for name, along in sorted(found.items())
+    ]
