@@ -58,7 +58,10 @@ def replay(graph: Graph, lags: Int64) -> Int64:
     """
     plan = graph.plan
     behind = [plan.behind(lag) for lag in lags.T]
-    time = plan.heads([plan.after(lag, its) for lag, its in zip(lags.T, behind, strict=True)])
+    after = np.empty((len(behind), plan.size), dtype=np.int64)
+    for edit, its in enumerate(behind):
+        plan.after(lags[:, edit], its, after[edit])
+    time = plan.heads(after)
     found = np.empty((graph.time_ns.size, len(behind)), dtype=np.int64)
     for edit, its in enumerate(behind):
         found[:, edit] = time[edit, plan.head] + its
@@ -85,21 +88,21 @@ class Latest:
 
     def replayed(self, lags: Iterable[Int64]) -> Int64:
         """With the lags of each edit: groups × edits."""
-        each = 16 * max(self._graph.plan.size, 1)
-        at_once = min(max(_MOST_BYTES // each, 1), _AT_ONCE)
-        parts = (self._parted(lag) for lag in lags)
-        found = [np.empty((self._groups.size, 0), dtype=np.int64)]
-        while some := list(islice(parts, at_once)):
-            time = self._graph.plan.heads([after for after, _ in some])
-            last = np.stack([behind for _, behind in some]) + time[:, self._heads]
-            found.append(np.maximum.reduceat(last, self._groups, axis=1).T)
-        return np.concatenate(found, axis=1)
-
-    def _parted(self, lag_ns: Int64) -> tuple[Int64, Int64]:
-        """What is after heads, and how long behind the head of each part its last node is."""
         plan = self._graph.plan
-        behind = plan.behind(lag_ns)
-        return plan.after(lag_ns, behind), np.maximum.reduceat(behind[self._node], self._parts)
+        at_once = min(max(_MOST_BYTES // (8 * max(plan.size, 1)), 1), _AT_ONCE)
+        after = np.empty((at_once, plan.size), dtype=np.int64)
+        last = np.empty((at_once, self._parts.size), dtype=np.int64)
+        found = [np.empty((self._groups.size, 0), dtype=np.int64)]
+        left, some = iter(lags), at_once
+        while some == at_once:
+            some = 0
+            for some, lag in enumerate(islice(left, at_once), 1):
+                behind = plan.behind(lag)
+                plan.after(lag, behind, after[some - 1])
+                np.maximum.reduceat(behind[self._node], self._parts, out=last[some - 1])
+            last[:some] += plan.heads(after[:some])[:, self._heads]
+            found.append(np.maximum.reduceat(last[:some], self._groups, axis=1).T)
+        return np.concatenate(found, axis=1)
 
     def at(self, time_ns: Int64) -> Int64:
         """With the times of every node in a replay."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,21 +62,18 @@ class Plan:
             behind[nodes] += behind[before]
         return behind
 
-    def after(self, lag_ns: Int64, behind_ns: Int64) -> Int64:
+    def after(self, lag_ns: Int64, behind_ns: Int64, out: Int64) -> None:
         """How long after the head that it leads from each edge to a head ends."""
-        after: Int64 = behind_ns[self._sources]
-        after += lag_ns[self._edges]
-        return after
+        np.add(behind_ns[self._sources], lag_ns[self._edges], out=out)
 
-    def heads(self, after_ns: Sequence[Int64]) -> Int64:
+    def heads(self, after_ns: Int64) -> Int64:
         """The time of each head, with what ``after`` says of each edit: edits × heads."""
-        edits = len(after_ns)
-        after = np.stack(after_ns) if edits else np.empty((0, 0), dtype=np.int64)
+        edits = after_ns.shape[0]
         time = np.empty((edits, self._heads), dtype=np.int64)
         time[:, : self._free_ns.size] = self._free_ns
         for edges, size, heads in self._levels if edits else ():
             come = time.take(self._since[edges], axis=1)
-            come += after[:, edges]
+            come += after_ns[:, edges]
             come.reshape(edits, size, -1).max(axis=1, out=time[:, heads])
         return time
 

@@ -64,8 +64,8 @@ class ColdStart(Rule):
         """One finding per kind of operation."""
         if run.collectives.empty:
             return
-        times = _times(run)
-        if times.empty or not times["first"].any():
+        numbered = run.collectives["seq"].notna().any()
+        if not numbered or not (times := _times(run))["first"].any():
             raise CannotLook(
                 "needs sequence numbers, which show a group's first operation: NCCL's Seq, or "
                 "TORCH_FR_BUFFER_SIZE for gloo"
