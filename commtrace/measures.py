@@ -8,6 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from commtrace.diagnosis import CannotLook, Note
+from commtrace.packed import Packed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,13 +19,30 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+class _Unpacked:
+    """A field that may be given a Packed table; who asks for it gets a frame."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __set__(self, run: Measures, table: pd.DataFrame | Packed) -> None:
+        run.__dict__[self._name] = table
+
+    def __get__(self, run: Measures | None, owner: type) -> pd.DataFrame:
+        if run is None:
+            raise AttributeError  # so that there is no default
+        its = run.__dict__[self._name]
+        return its.frame() if isinstance(its, Packed) else its
+
+
 @dataclass(frozen=True, eq=False)
 class Measures:
     """A run: what its ranks' traces hold, as tables (``trace_tables``), and what follows.
 
     Every function under ``metrics`` takes one of these and is computed once for it: what
     was asked for is kept here, and travels with it when it is pickled. Tables are shared,
-    never copied: do not change them in place. ``manifest`` is what ``commtrace record``
+    never copied: do not change them in place. ``kernels`` and ``copies`` may be given Packed: then
+    they are made anew once nobody holds them. ``manifest`` is what ``commtrace record``
     wrote beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of
     ``rank``, ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's
     times to reach rank 0's) and ``error_ns`` (the true offset is no further off), normally
@@ -48,6 +66,15 @@ class Measures:
     manifest: Mapping[str, Any] | None = None
     pauses: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+
+    if not TYPE_CHECKING:
+        kernels = _Unpacked()
+        copies = _Unpacked()
+
+    def packed(self, table: str) -> Packed | None:
+        """A table as it is kept, if it is packed."""
+        its = self.__dict__.get(f"_{table}")
+        return its if isinstance(its, Packed) else None
 
     def paused_ns(self, rank: int, start_ns: int, end_ns: int) -> int:
         """How much of a span a rank was not recorded."""

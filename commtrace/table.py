@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,7 @@ from commtrace.arrays import NULL
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Coded", "Column", "Columns", "Table", "rows"]
+__all__ = ["Coded", "Column", "Columns", "Table", "joined", "rows"]
 
 DType = Literal["int64", "Int64", "float64", "category", "bool"]
 
@@ -70,9 +70,8 @@ class Table:
         """
         import pandas as pd
 
-        return pd.DataFrame(
-            {c.name: _series(c, [part[c.name] for part in parts]) for c in self.columns}
-        )
+        columns = {c.name: _series(c, [part[c.name] for part in parts]) for c in self.columns}
+        return pd.DataFrame(columns, copy=False)
 
     def from_rows(self, rows: list[dict[str, Any]]) -> pd.DataFrame:
         """One DataFrame from plain dicts; None is null. For small tables."""
@@ -93,6 +92,16 @@ def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
         for name, column in frame.items()
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def joined(parts: Sequence[Coded]) -> Coded:
+    """Columns of strings, one behind the other."""
+    index: dict[str, int] = {}
+    codes = [np.empty(0, dtype=np.int32)]
+    for part in parts:
+        target = [index.setdefault(name, len(index)) for name in part.names]
+        codes.append(np.asarray([*target, -1], dtype=np.int32)[part.codes])
+    return Coded(np.concatenate(codes), tuple(index))
 
 
 def _column(column: Column, values: list[Any]) -> np.ndarray[Any, Any] | Coded:
@@ -120,10 +129,6 @@ def _series(column: Column, parts: list[Any]) -> Any:
 def _categorical(parts: list[Coded]) -> pd.Categorical:
     import pandas as pd
 
-    index: dict[str, int] = {}
-    codes: list[Any] = [np.empty(0, dtype=np.int32)]
-    for part in parts:
-        target = [index.setdefault(name, len(index)) for name in part.names]
-        codes.append(np.asarray([*target, -1], dtype=np.int32)[part.codes])
-    joined: Any = np.concatenate(codes)
-    return pd.Categorical.from_codes(joined, categories=pd.Index(list(index), dtype=object))
+    its = joined(parts)
+    codes: Any = its.codes
+    return pd.Categorical.from_codes(codes, categories=pd.Index(list(its.names), dtype=object))

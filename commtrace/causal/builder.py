@@ -51,7 +51,7 @@ class Builder:
         self.ended: Int64 = np.full(calls.rank.size, -1)
         self.starts = self.explained = 0
         self._times: list[Int64] = []
-        self._ranks: list[Int64] = []
+        self._ranks: list[Int32] = []
         self._count = 0
         self._kinds: list[npt.NDArray[np.int8]] = []
         self._sources: list[Int32] = []
@@ -60,15 +60,14 @@ class Builder:
         self._segments: list[Int32] = []
         self._step_ends: list[tuple[Int64, Int64]] = []
 
-    @property
-    def ranks(self) -> Int64:
-        """Each node's rank."""
-        return np.concatenate([np.empty(0, np.int64), *self._ranks])
+    def ranks(self) -> Int32:
+        """Each node's rank; once."""
+        return _whole(self._ranks, np.int32)
 
     def nodes(self, time_ns: Int64, rank: Int64) -> Int64:
         """More of them; their numbers."""
         self._times.append(time_ns)
-        self._ranks.append(rank)
+        self._ranks.append(rank.astype(np.int32))
         self._count += time_ns.size
         return np.arange(self._count - time_ns.size, self._count)
 

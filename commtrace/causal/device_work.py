@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.moments import Moments
-from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import places_of_rank
-from commtrace.table import Coded, Columns, Table
+from commtrace.metrics.rank.rows_of import columns_of_rank
+from commtrace.table import Coded, Columns
 from commtrace.trace_tables import (
     BLOCKING_CALLS,
     COLLECTIVES,
@@ -47,28 +46,7 @@ def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
 
     The tables are those that ``device_graph`` and ``collective_nodes`` read.
     """
-    return {table.name: _columns(run, table, rank) for table in _TABLES}
-
-
-def _columns(run: Measures, table: Table, rank: int) -> Columns:
-    """Taken column by column: a frame of pandas for each rank takes longer than its graph."""
-    frame, rows = getattr(run, table.name), places_of_rank(run, table.name, rank)
-    found: dict[str, Any] = {}
-    for column in table.columns:
-        values = frame[column.name].array[rows]
-        if column.dtype == "category":
-            codes = values.codes.astype(np.int32)
-            found[column.name] = Coded(codes, _names(run, table.name, column.name))
-        elif column.dtype == "Int64":
-            found[column.name] = values.to_numpy(np.int64, na_value=NULL)
-        else:
-            found[column.name] = values.to_numpy()
-    return found
-
-
-@measure
-def _names(run: Measures, table: str, column: str) -> tuple[str, ...]:
-    return tuple(getattr(run, table)[column].cat.categories)
+    return {table.name: columns_of_rank(run, table, rank) for table in _TABLES}
 
 
 @dataclass(frozen=True)

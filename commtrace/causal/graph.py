@@ -23,7 +23,7 @@ __all__ = ["DROPPED", "Graph", "Latest", "longest_way", "replay", "replayed"]
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
 _AT_ONCE = 16  # edits
-_MOST_BYTES = 1 << 28  # of what is between heads with each of these
+_MOST_BYTES = 1 << 26  # of what is known of heads, and between them, with these
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,12 @@ def replay(graph: Graph, lags: Int64) -> Int64:
     Linear in nodes, edges and edits.
     """
     plan = graph.plan
-    behind = [plan.behind(lag) for lag in lags.T]
-    after = np.empty((len(behind), plan.size), dtype=np.int64)
-    for edit, its in enumerate(behind):
-        plan.after(lags[:, edit], its, after[edit])
-    time = plan.heads(after)
-    found = np.empty((graph.time_ns.size, len(behind)), dtype=np.int64)
-    for edit, its in enumerate(behind):
-        found[:, edit] = time[edit, plan.head] + its
+    found = np.empty((graph.time_ns.size, lags.shape[1]), dtype=np.int64)
+    for edit, lag in enumerate(lags.T):
+        behind = plan.behind(lag)
+        time = plan.heads(plan.after(lag, behind)[None])[0]
+        behind += time[plan.head]
+        found[:, edit] = behind
     return found
 
 
@@ -88,20 +86,21 @@ class Latest:
 
     def replayed(self, lags: Iterable[Int64]) -> Int64:
         """With the lags of each edit: groups × edits."""
-        plan = self._graph.plan
-        at_once = min(max(_MOST_BYTES // (8 * max(plan.size, 1)), 1), _AT_ONCE)
+        plan, parts, edits = self._graph.plan, self._parts.size, iter(lags)
+        each = 8 * (plan.size + plan.count + 2 * parts)
+        count = at_once = min(max(_MOST_BYTES // max(each, 1), 1), _AT_ONCE)
         after = np.empty((at_once, plan.size), dtype=np.int64)
-        last = np.empty((at_once, self._parts.size), dtype=np.int64)
-        found = [np.empty((self._groups.size, 0), dtype=np.int64)]
-        left, some = iter(lags), at_once
-        while some == at_once:
-            some = 0
-            for some, lag in enumerate(islice(left, at_once), 1):
+        last = np.empty((at_once, parts), dtype=np.int64)
+        found = []
+        while count == at_once:
+            count = 0
+            for lag in islice(edits, at_once):
                 behind = plan.behind(lag)
-                plan.after(lag, behind, after[some - 1])
-                np.maximum.reduceat(behind[self._node], self._parts, out=last[some - 1])
-            last[:some] += plan.heads(after[:some])[:, self._heads]
-            found.append(np.maximum.reduceat(last[:some], self._groups, axis=1).T)
+                after[count] = plan.after(lag, behind)
+                last[count] = np.maximum.reduceat(behind[self._node], self._parts)
+                count += 1
+            time = last[:count] + plan.heads(after[:count])[:, self._heads]
+            found.append(np.maximum.reduceat(time, self._groups, axis=1).T)
         return np.concatenate(found, axis=1)
 
     def at(self, time_ns: Int64) -> Int64:

@@ -21,8 +21,8 @@ class Plan:
 
     A node that waits for one other only is that one and a lag. What is left to be found are
     the heads of chains: those that wait for nothing, first, and those that wait for several, by
-    level. ``head`` is, for each node, which of them its chain begins with; ``size`` edges lead
-    to heads. Where it is ``circular``, nodes wait for themselves, and nothing can be replayed.
+    level. ``head`` is, for each node, which of the ``count`` its chain begins with; ``size`` edges
+    lead to heads. Where it is ``circular``, nodes wait for themselves, and nothing can be replayed.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -33,7 +33,7 @@ class Plan:
         parent[graph.target[single]] = graph.source[single]
         self._links = np.zeros(count, dtype=np.int32)
         self._links[graph.target[single]] = single
-        self._roots = np.flatnonzero(into != 1)
+        self._roots = np.flatnonzero(into != 1).astype(np.int32)
         roots, self._hops = _hops(parent)
         self.circular = bool((into[roots] == 1).any())  # no chain begins so
         several = np.flatnonzero(into[graph.target] > 1)
@@ -47,7 +47,7 @@ class Plan:
         at = np.zeros(count, dtype=np.int64)
         at[np.append(free, joint)] = np.arange(free.size + joint.size)
         self.head = at[roots].astype(np.int32)
-        self._free_ns, self._heads = graph.time_ns[free], free.size + joint.size
+        self._free_ns, self.count = graph.time_ns[free], free.size + joint.size
         places, self._levels = _batches(joint, level, into, free.size)
         self._edges = several[places].astype(np.int32)
         self.size = self._edges.size
@@ -62,14 +62,16 @@ class Plan:
             behind[nodes] += behind[before]
         return behind
 
-    def after(self, lag_ns: Int64, behind_ns: Int64, out: Int64) -> None:
+    def after(self, lag_ns: Int64, behind_ns: Int64) -> Int64:
         """How long after the head that it leads from each edge to a head ends."""
-        np.add(behind_ns[self._sources], lag_ns[self._edges], out=out)
+        after: Int64 = behind_ns[self._sources]
+        after += lag_ns[self._edges]
+        return after
 
     def heads(self, after_ns: Int64) -> Int64:
         """The time of each head, with what ``after`` says of each edit: edits × heads."""
         edits = after_ns.shape[0]
-        time = np.empty((edits, self._heads), dtype=np.int64)
+        time = np.empty((edits, self.count), dtype=np.int64)
         time[:, : self._free_ns.size] = self._free_ns
         for edges, size, heads in self._levels if edits else ():
             come = time.take(self._since[edges], axis=1)

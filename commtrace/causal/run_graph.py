@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from commtrace.arrays import NULL, Int32, Int64, integers, ranges
 from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, OWN, TRANSFER, Builder
@@ -48,13 +49,13 @@ class RunGraph:
     started: Int64
     met: Int64
     ended: Int64
-    rank: Int64
+    rank: Int32
     steps: tuple[int, ...]
     ends: tuple[Int64, ...]
     begin_ns: int
     over_ns: int
     segment: Int32
-    operation: Int32
+    operation: npt.NDArray[np.int8]
     explained: float
 
     @cached_property
@@ -80,10 +81,11 @@ class RunGraph:
         )
 
     @cached_property
-    def own(self) -> tuple[Int64, Int64]:
+    def own(self) -> tuple[Int32, npt.NDArray[np.int8]]:
         """The edges that are part of a segment, and which column of own work each is of."""
         edges = np.flatnonzero(np.isin(self.graph.kind, OWN) & (self.segment >= 0))
-        return edges, np.where(self.graph.kind[edges] == HOST, HOSTS, DEVICES)
+        column = np.where(self.graph.kind[edges] == HOST, HOSTS, DEVICES)
+        return edges.astype(np.int32), column.astype(np.int8)
 
     @cached_property
     def own_call(self) -> Int32:
@@ -91,9 +93,9 @@ class RunGraph:
         return self.segment[self.own[0]]
 
     @cached_property
-    def call_of(self) -> Int64:
+    def call_of(self) -> Int32:
         """The call that a node is the start or end of; -1 for other moments."""
-        found = np.full(self.graph.time_ns.size, -1)
+        found = np.full(self.graph.time_ns.size, -1, dtype=np.int32)
         for nodes in (self.started, self.ended):
             found[nodes] = np.arange(nodes.size)
         return found
@@ -150,7 +152,7 @@ def run_graph(run: Measures) -> RunGraph:
         made.started,
         met,
         made.ended,
-        made.ranks,
+        made.ranks(),
         numbers,
         ends,
         _begin(run, mine),
@@ -197,9 +199,9 @@ def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64,
     return order[ranges(begin[rows], size[rows])], np.repeat(rows, size[rows])
 
 
-def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> Int32:
+def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> npt.NDArray[np.int8]:
     """The code of the operation whose start or end an edge leads to, or comes from to a wait's."""
-    code = np.full(graph.time_ns.size, -1, dtype=np.int32)
+    code = np.full(graph.time_ns.size, -1, dtype=np.int8)
     for nodes in (made.started, made.ended):
         code[nodes] = run.collectives["op"].cat.codes.to_numpy()[mine.row]
     return np.where(code[graph.target] >= 0, code[graph.target], code[graph.source])

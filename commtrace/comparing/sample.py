@@ -148,11 +148,12 @@ def _all_own(run: Measures) -> _Pieces:
     end = np.minimum(end, bounds[-1])
     inside = np.flatnonzero(end > start)
     of, step, start, end = cut(start[inside], end[inside], bounds)
-    of = edges[inside[of]]
-    kind = its.graph.kind[of].astype(np.int64)
-    return _Pieces(
-        its.rank[its.graph.target[of]], kind, its.segment[of].astype(np.int64), step, start, end
+    own = edges[inside[of]]
+    rank, kind, call = (
+        each.astype(np.int64)
+        for each in (its.rank[its.graph.target[own]], its.graph.kind[own], its.segment[own])
     )
+    return _Pieces(rank, kind, call, step, start, end)
 
 
 def _own(run: Measures, pieces: _Pieces) -> Iterator[tuple[Own, int, Int64, Int64]]:

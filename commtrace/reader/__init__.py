@@ -14,6 +14,7 @@ from commtrace import trace_tables as schema
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.measures import Measures
+from commtrace.packed import Packed
 from commtrace.reader.build_tables import Identity
 from commtrace.reader.check_run import (
     one_recording,
@@ -27,6 +28,7 @@ from commtrace.reader.files import find
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
 from commtrace.reader.workers import Failure, read_each
+from commtrace.table import Table
 from commtrace.trace import RankTrace
 from commtrace.units import counted
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
+_LARGE = (schema.KERNELS, schema.COPIES)
+"""Tables that are asked for by rank, or not at all."""
 _ReadAll = Callable[[Mapping[Path, Identity]], Iterator[tuple[Path, RankTrace | Failure]]]
 
 
@@ -101,15 +105,18 @@ def read(
     for part in parts:
         notes += part.notes
     paused = pauses(parts)
-    frames = {  # what is in a table need not be in its parts, too
-        table.name: table.frame(*(part.columns.pop(table.name) for part in parts))
-        for table in schema.TABLES
-    }
-    frames = one_row_each(frames) if paused else frames
+    tables = {table.name: _table(table, parts) for table in schema.TABLES}
+    tables = one_row_each(tables) if paused else tables
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)
     # What is true of the run may have been noted for several files.
-    return Measures(**frames, notes=tuple(dict.fromkeys(notes)), manifest=manifest, pauses=paused)
+    return Measures(**tables, notes=tuple(dict.fromkeys(notes)), manifest=manifest, pauses=paused)
+
+
+def _table(table: Table, parts: Sequence[RankTrace]) -> Any:
+    """A table of all parts, which need not hold theirs any longer."""
+    its = [part.columns.pop(table.name) for part in parts]
+    return Packed(table, its) if table in _LARGE else table.frame(*its)
 
 
 def _local(paths: Sequence[str | Path]) -> Sequence[str | Path]:

@@ -51,16 +51,16 @@ def pauses(parts: Sequence[RankTrace]) -> dict[int, tuple[tuple[int, int], ...]]
     }
 
 
-def one_row_each(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def one_row_each(tables: Mapping[str, Any]) -> dict[str, Any]:
     """The tables with one row per rank, and per group of a rank, whatever its files."""
-    ranks = frames["ranks"]
+    ranks: pd.DataFrame = tables["ranks"]
     its: Any = ranks.groupby("rank", sort=False)
     first = ranks.drop_duplicates("rank").set_index("rank", drop=False)
     first = first.assign(
         start_ns=its["start_ns"].min(), end_ns=its["end_ns"].max(), events=its["events"].sum()
     )
-    groups = frames["groups"].drop_duplicates(ignore_index=True)
-    return {**frames, "ranks": first.reset_index(drop=True), "groups": groups}
+    groups = tables["groups"].drop_duplicates(ignore_index=True)
+    return {**tables, "ranks": first.reset_index(drop=True), "groups": groups}
 
 
 def _cycles(parts: Sequence[RankTrace]) -> dict[Path, int]:

@@ -60,18 +60,18 @@ class CopyLoop(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
-        lines = [(line, self._copies(line, run)) for line in timelines(run)]
-        most = max((int(copies.sum()) for _, copies in lines), default=0)
+        most, worth = 0, list[_Stalls]()
+        for line in timelines(run):
+            copies = self._copies(line, run)
+            most = max(most, int(copies.sum()))
+            if copies.sum() >= self.min_copies:
+                one = self._stalls(line, copies, run)
+                enough = one.count >= self.min_copies
+                if enough and worth_reporting(one.cost_ns, run, self.min_step_share):
+                    worth.append(one)
         if most < self.min_copies:
             which = f"of less than {mb(self.max_bytes)} between the host and a GPU"
             raise too_few(most, "copy", self.min_copies, which)
-        found = [self._stalls(line, copies, run) for line, copies in lines]
-        worth = [
-            one
-            for one in found
-            if one.count >= self.min_copies
-            and worth_reporting(one.cost_ns, run, self.min_step_share)
-        ]
         if not worth:
             return
         worst = max(worth, key=lambda one: one.cost_ns)

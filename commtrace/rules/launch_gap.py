@@ -61,11 +61,12 @@ class LaunchGap(Rule):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding of each form, with the worst of the devices that have it."""
-        lines = list(timelines(run))
-        gaps = self._worth([_Idle.before(line, self._gaps(line)) for line in lines], run)
+        gaps, stalls = list[_Idle](), list[_Idle]()
+        for line in timelines(run):
+            gaps += self._worth(_Idle.before(line, self._gaps(line)), run)
+            stalls += self._worth(self._stalls(line, run), run)
         gaps = [one for one in gaps if one.outlasts_work]
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
-        stalls = self._worth([self._stalls(line, run) for line in lines], run)
         for found, report in ((many, self._of_gaps), (stalls, self._of_stalls)):
             if not found:
                 continue
@@ -85,8 +86,8 @@ class LaunchGap(Rule):
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
 
-    def _worth(self, found: list[_Idle], run: Measures) -> list[_Idle]:
-        return [one for one in found if worth_reporting(one.total_ns, run, self.min_step_share)]
+    def _worth(self, found: _Idle, run: Measures) -> list[_Idle]:
+        return [found] if worth_reporting(found.total_ns, run, self.min_step_share) else []
 
     def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""

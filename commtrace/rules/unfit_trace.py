@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import NULL
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
-from commtrace.metrics.rank.timelines import timelines
+from commtrace.metrics.rank.rows_of import columns_of
+from commtrace.metrics.rank.timelines import places, timelines
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.trace_tables import KERNELS
 from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -109,10 +113,12 @@ class UnfitTrace(Rule):
             )
 
     def _launches(self, run: Measures) -> Iterator[Finding]:
-        if run.kernels.empty:
+        kernels: Any = columns_of(run, KERNELS)
+        start, launch = kernels["start_ns"], kernels["launch_ns"]
+        if not start.size:
             return
-        launch = run.kernels["launch_ns"]
-        orphaned = 100 * float(launch.isna().mean())
+        known = launch != NULL
+        orphaned = 100 * float((~known).mean())
         if orphaned > self.orphaned_pct:
             yield self._finding(
                 run,
@@ -120,8 +126,8 @@ class UnfitTrace(Rule):
                 Evidence("kernels without a launch", orphaned, "%", self.orphaned_pct),
                 "start the profiler a step earlier, and leave CUDA activities and runtime on",
             )
-        early = (run.kernels["start_ns"] < launch - _LATE_NS).fillna(False)
-        premature = 100 * float(early.sum()) / max(int(launch.notna().sum()), 1)
+        early = known & (start < launch - _LATE_NS)
+        premature = 100 * float(early.sum()) / max(int(known.sum()), 1)
         if premature > self.early_pct:
             yield self._finding(
                 run,
@@ -129,18 +135,19 @@ class UnfitTrace(Rule):
                 "and GPU disagree",
                 Evidence("kernels before their launch", premature, "%", self.early_pct),
                 "record again; times between host and GPU mean nothing in this trace",
-                tuple(sorted(int(rank) for rank in run.kernels["rank"][early].unique())),
+                tuple(np.unique(kernels["rank"][early]).tolist()),
             )
 
     def _held_up(self, run: Measures) -> Iterator[Finding]:
         try:
-            lines = list(timelines(run))
+            lines = timelines(run)
         except CannotLook:
             return
+        devices = Counter(rank for rank, _ in places(run))
         for line in lines:
             held = line.held_up() & (line.idle_ns > _HELD_UP_NS)
             # beside another device of its process what it waits for may be in the trace
-            only = sum(other.rank == line.rank for other in lines) == 1
+            only = devices[line.rank] == 1
             idle = int(line.idle_ns[held].sum())
             if only and worth_reporting(idle, run, self.min_step_share):
                 share = share_pct(idle, run)

@@ -13,7 +13,6 @@ from commtrace.measures import Measures
 from commtrace.metrics.rank.rows_of import (
     places_of_rank,
     rows_of_device,
-    rows_of_others,
     rows_of_rank,
 )
 from commtrace.metrics.rank.timelines import timelines
@@ -46,8 +45,6 @@ def test_rows(run: Measures, table: str, rank: int) -> None:
     pd.testing.assert_frame_equal(rows_of_rank(run, table, rank), frame[of_rank])
     found = rows_of_device(run, table, rank, "cuda:1")
     pd.testing.assert_frame_equal(found, frame[of_rank & on_device])
-    others = rows_of_others(run, table, rank, "cuda:1")
-    pd.testing.assert_frame_equal(others, frame[of_rank & ~on_device])
 
 
 def test_ranks_behind_one_another_need_no_list_of_rows(run: Measures) -> None:

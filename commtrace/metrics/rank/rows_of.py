@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import Int64, integers
+from commtrace.arrays import NULL, Int64, integers
 from commtrace.measures import measure
+from commtrace.packed import spans
+from commtrace.table import Coded, Columns, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,58 +18,61 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
+    "columns_of",
+    "columns_of_rank",
     "places_of_rank",
-    "rows_by_device",
     "rows_of_device",
-    "rows_of_others",
     "rows_of_rank",
 ]
-
-_NONE = np.empty(0, dtype=np.int64)
 
 
 def rows_of_rank(run: Measures, table: str, rank: int) -> pd.DataFrame:
     """The rows of a rank, in the table's order."""
-    frame: pd.DataFrame = getattr(run, table)
-    return frame.iloc[places_of_rank(run, table, rank)]
+    rows, packed = places_of_rank(run, table, rank), run.packed(table)
+    if packed is None or not isinstance(rows, slice):
+        frame: pd.DataFrame = getattr(run, table)
+        return frame.iloc[rows]
+    its = packed.table.frame(packed.columns(rows))
+    its.index += rows.start
+    return its
 
 
 def places_of_rank(run: Measures, table: str, rank: int) -> slice | Int64:
     """Where these are."""
-    return _by_rank(run, table).get(rank, _NONE)
+    return _by_rank(run, table).get(rank, slice(0, 0))
+
+
+def columns_of_rank(run: Measures, table: Table, rank: int) -> Columns:
+    """The same before pandas, as the process that read its file had them."""
+    return columns_of(run, table, places_of_rank(run, table.name, rank))
+
+
+def columns_of(run: Measures, table: Table, rows: slice | Int64 = slice(None)) -> Columns:
+    """Rows of a table before pandas."""
+    packed = run.packed(table.name)
+    if packed is not None and isinstance(rows, slice):
+        return packed.columns(rows)
+    frame = getattr(run, table.name)
+    return {column.name: _taken(frame[column.name].array[rows]) for column in table.columns}
 
 
 def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
     """The rows of a rank's device, in the table's order."""
-    frame: pd.DataFrame = getattr(run, table)
-    return frame.iloc[rows_by_device(run, table).get(rank, {}).get(device, _NONE)]
-
-
-def rows_of_others(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
-    """The rows of all devices of a rank but one."""
-    frame: pd.DataFrame = getattr(run, table)
-    its = rows_by_device(run, table).get(rank, {})
-    return frame.iloc[np.concatenate((_NONE, *(its[other] for other in its if other != device)))]
+    its = rows_of_rank(run, table, rank)
+    return its[its["device"] == device]
 
 
 @measure
 def _by_rank(run: Measures, table: str) -> Mapping[int, slice | Int64]:
     """Ranks that are one behind the other, as files are read, need no list of their rows."""
-    rank = integers(getattr(run, table)["rank"])
-    first = np.flatnonzero(np.append(True, rank[1:] != rank[:-1])[: rank.size])
-    ranks = rank[first].tolist()
-    if len(set(ranks)) < len(ranks):
-        return dict(getattr(run, table).groupby("rank", sort=False).indices)
-    spans = pairwise(np.append(first, rank.size).tolist())
-    return {rank: slice(*span) for rank, span in zip(ranks, spans, strict=True)}
+    packed = run.packed(table)
+    its = packed.of_ranks if packed else spans(integers(getattr(run, table)["rank"]))
+    return its or dict(getattr(run, table).groupby("rank", sort=False).indices)
 
 
-@measure
-def rows_by_device(run: Measures, table: str) -> Mapping[int, Mapping[str, Int64]]:
-    """The rows of each device of each rank."""
-    frame: pd.DataFrame = getattr(run, table)
-    places: Any = frame.groupby(["rank", "device"], observed=True, sort=False).indices
-    found: dict[int, dict[str, Int64]] = {}
-    for (rank, device), rows in places.items():
-        found.setdefault(int(rank), {})[str(device)] = rows
-    return found
+def _taken(values: Any) -> Int64 | Coded:
+    """Without a Series, which takes longer to make than a rank's rows to convert."""
+    if values.dtype == "category":
+        return Coded(values.codes.astype(np.int32), tuple(values.categories))
+    taken: Int64 = values.to_numpy(np.int64, na_value=NULL)
+    return taken

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import rows_by_device, rows_of_device, rows_of_others
-from commtrace.table import Coded
+from commtrace.metrics.rank.rows_of import columns_of, columns_of_rank
+from commtrace.table import Coded, Table
+from commtrace.trace_tables import COPIES, KERNELS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
 
-__all__ = ["SMALL_BYTES", "Timeline", "behind", "elsewhere", "ready_ns", "timelines"]
+__all__ = ["SMALL_BYTES", "Timeline", "behind", "elsewhere", "places", "ready_ns", "timelines"]
 
 SMALL_BYTES = 1_000_000
 """A copy of fewer costs its launch and the host's waiting for it, not its bytes."""
-_NONE = np.empty(0, dtype=np.int64)
 _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
 
 
@@ -106,62 +106,48 @@ def behind(events: Bool) -> Bool:
     return np.concatenate(([False], events[:-1]))
 
 
-@measure
-def timelines(run: Measures) -> tuple[Timeline, ...]:
-    """Every GPU's timeline; CannotLook where the trace has no GPU or no launches."""
-    if run.kernels.empty and run.copies.empty:
+def timelines(run: Measures) -> Iterator[Timeline]:
+    """Every GPU's timeline, in turn; CannotLook where the trace has no GPU or no launches."""
+    if not places(run):
         raise CannotLook("needs work on a GPU")
-    if run.kernels["launch_ns"].isna().all() and run.copies["launch_ns"].isna().all():
+    if not any((_all(run, table)["launch_ns"] != NULL).any() for table in (KERNELS, COPIES)):
         raise CannotLook("needs launches: the trace links none to the device's work")
-    kernels, copies = _Events(run, "kernels"), _Events(run, "copies")
-    return tuple(
-        _timeline(rank, device, kernels, copies, run.pauses.get(rank, ()))
-        for rank, device in sorted({*kernels.places, *copies.places})
+    return (_timeline(run, rank, device) for rank, device in places(run))
+
+
+@measure
+def places(run: Measures) -> list[tuple[int, str]]:
+    """The ranks' GPUs."""
+    found = set[tuple[int, str]]()
+    for its in (_all(run, table) for table in (KERNELS, COPIES)):
+        names, codes = its["device"].names, its["device"].codes
+        pairs = np.unique(its["rank"][codes >= 0] * len(names) + codes[codes >= 0]).tolist()
+        found |= {(pair // len(names), names[pair % len(names)]) for pair in pairs}
+    return sorted(found)
+
+
+def _all(run: Measures, table: Table) -> Any:
+    return columns_of(run, table)
+
+
+def _timeline(run: Measures, rank: int, device: str) -> Timeline:
+    parts = [_on_device(run, table, rank, device) for table in (KERNELS, COPIES)]
+    start, duration, launch, stream = (
+        np.concatenate([its[name][at] for its, at in parts])
+        for name in ("start_ns", "duration_ns", "launch_ns", "stream")
     )
-
-
-class _Events:
-    """A table's columns, and where in it the rows of each rank's devices are."""
-
-    def __init__(self, run: Measures, table: str) -> None:
-        frame: pd.DataFrame = getattr(run, table)
-        self.places = {
-            (rank, device): rows
-            for rank, its in rows_by_device(run, table).items()
-            for device, rows in its.items()
-        }
-        self.start_ns = frame["start_ns"].to_numpy()
-        self.end_ns = self.start_ns + frame["duration_ns"].to_numpy()
-        self.launch_ns = integers(frame["launch_ns"])
-        self.stream = frame["stream"].to_numpy()
-        self.kind_codes = frame["kind"].cat.codes.to_numpy(np.int32)
-        self.kinds = tuple(frame["kind"].cat.categories)
-        self.size_bytes = (
-            frame["size_bytes"].to_numpy("float64", na_value=np.nan)
-            if "size_bytes" in frame
-            else np.full(len(frame), np.nan)
-        )
-
-
-def _timeline(
-    rank: int,
-    device: str,
-    kernels: _Events,
-    copies: _Events,
-    pauses: Iterable[tuple[int, int]],
-) -> Timeline:
-    parts = [(its, its.places.get((rank, device), _NONE)) for its in (kernels, copies)]
-    start, end, launch, stream, size_bytes = (
-        np.concatenate([getattr(its, name)[at] for its, at in parts])
-        for name in ("start_ns", "end_ns", "launch_ns", "stream", "size_bytes")
+    (kernels, of_kernels), (copies, of_copies) = parts
+    size = copies["size_bytes"][of_copies]
+    size_bytes = np.append(
+        np.full(of_kernels.size, np.nan), np.where(size == NULL, np.nan, size.astype(np.float64))
     )
-    first_copy = len(kernels.kinds)
-    codes = [its.kind_codes[at] for its, at in parts]
-    kind = np.concatenate((codes[0], np.where(codes[1] < 0, -1, codes[1] + first_copy)))
+    codes = kernels["kind"].codes[of_kernels], copies["kind"].codes[of_copies]
+    first_copy = len(kernels["kind"].names)
+    kind = np.append(codes[0], np.where(codes[1] < 0, -1, codes[1] + first_copy))
     order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    start, end = start[order], (start + duration)[order]
     idle = np.concatenate(([0], (start[1:] - np.maximum.accumulate(end)[:-1]).clip(min=0)))
-    for begun, over in pauses:  # nobody knows what it ran meanwhile
+    for begun, over in run.pauses.get(rank, ()):  # nobody knows what it ran meanwhile
         idle[(start >= over) & (start - idle <= begun)] = 0
     launched = launch[order] != NULL
     order = order[launched]
@@ -174,21 +160,33 @@ def _timeline(
         launch[order],
         stream[order],
         idle[launched],
-        Coded(kind[order], (*kernels.kinds, *copies.kinds)),
+        Coded(kind[order], (*kernels["kind"].names, *copies["kind"].names)),
         size_bytes[order],
     )
 
 
+def _on_device(run: Measures, table: Table, rank: int, device: str) -> tuple[Any, Int64]:
+    """A rank's columns, and which of its rows are of the device."""
+    its: Any = columns_of_rank(run, table, rank)
+    return its, np.flatnonzero(_being(its["device"], device))
+
+
+def _being(column: Coded, name: str) -> Bool:
+    has: Bool = np.asarray([*(its == name for its in column.names), False])[column.codes]
+    return has
+
+
 def elsewhere(line: Timeline, run: Measures) -> Intervals:
     """When the rank's other devices computed or copied; who communicates may wait for this one."""
-    kernels, copies = (
-        rows_of_others(run, table, line.rank, line.device) for table in ("kernels", "copies")
-    )
-    parts = (kernels[kernels["kind"] == "compute"], copies)
-    start, duration = (
-        np.concatenate([part[name] for part in parts]) for name in ("start_ns", "duration_ns")
-    )
-    return union(start, start + duration)
+    begun, ended = [], []
+    for table in (KERNELS, COPIES):
+        its: Any = columns_of_rank(run, table, line.rank)
+        other = ~_being(its["device"], line.device)
+        if table is KERNELS:
+            other &= _being(its["kind"], "compute")
+        begun.append(its["start_ns"][other])
+        ended.append((its["start_ns"] + its["duration_ns"])[other])
+    return union(np.concatenate(begun), np.concatenate(ended))
 
 
 def ready_ns(calls: pd.DataFrame, run: Measures) -> Int64:
@@ -197,13 +195,13 @@ def ready_ns(calls: pd.DataFrame, run: Measures) -> Int64:
     On the rank's own clock; ``calls`` are rows of ``collectives`` with a known launch.
     """
     ready = np.array(calls["launch_ns"], dtype=np.int64)
-    places: Any = calls.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device), at in places.items():
-        its = rows_of_device(run, "kernels", rank, device)
-        its = its[(its["kind"] == "compute") & its["launch_ns"].notna()]
-        its = its.sort_values("launch_ns", kind="stable")
-        launched = its["launch_ns"].to_numpy(dtype=np.int64)
-        done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"]).to_numpy())
+    calling: Any = calls.groupby(["rank", "device"], observed=True, sort=False).indices
+    for (rank, device), at in calling.items():
+        its, on = _on_device(run, KERNELS, rank, device)
+        on = on[_being(its["kind"], "compute")[on] & (its["launch_ns"][on] != NULL)]
+        on = on[np.argsort(its["launch_ns"][on], kind="stable")]
+        launched = its["launch_ns"][on]
+        done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"])[on])
         before = np.searchsorted(launched, ready[at])
         ready[at] = np.maximum(ready[at], np.append(done, 0)[before - 1])
     return ready

@@ -35,6 +35,7 @@ _FITS = 8
 _CURVE = 25
 _GRID_PX = 3
 _FEW_SIZES, _APART_PX = 3, 12
+_LETTER = 7  # pixels
 _KIND = ["communicator", "op", "dtype"]
 
 
@@ -117,7 +118,8 @@ def _axes(plane: _Plane) -> Iterator[Markup]:
     for size in log_ticks(plane.least[0], plane.most[0]):
         x = plane.x(size)
         yield tag("line", class_="grid", x1=x, x2=x, y1=_TOP, y2=floor)
-        yield tag("text", mb(size), x=x, y=floor + 16, text_anchor="middle")
+        inside = min(x, _WIDTH - _LETTER * len(mb(size)) / 2)
+        yield tag("text", mb(size), x=inside, y=floor + 16, text_anchor="middle")
     for speed in log_ticks(plane.least[1], plane.most[1]):
         y = plane.y(speed)
         yield tag("line", class_="grid", x1=_LEFT, x2=right, y1=y, y2=y)

@@ -1,0 +1,113 @@
+"""A table of many rows in as few bytes as its values need, unpacked where it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.arrays import NULL, Int64
+from commtrace.table import Coded, Columns, Table, joined
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Packed", "spans"]
+
+_ALL = slice(None)
+
+
+class Packed:
+    """Rows of a table of integers and strings; a ``frame`` of all is kept while it is held."""
+
+    def __init__(self, table: Table, parts: Sequence[Columns]) -> None:
+        """The parts, one behind the other. Raises KeyError when one lacks a column."""
+        self.table = table
+        self._columns = {c.name: _packed([part[c.name] for part in parts]) for c in table.columns}
+        self._frame: ref[pd.DataFrame] | None = None
+
+    @cached_property
+    def of_ranks(self) -> Mapping[int, slice] | None:
+        """The rows of each rank; None where they are not behind one another."""
+        rank: Any = self._columns["rank"].values(_ALL)
+        return spans(rank)
+
+    def columns(self, rows: slice = _ALL) -> Columns:
+        """Some of its rows, before pandas; each column is unpacked when it is asked for."""
+        return _Unpacked(self._columns, rows)
+
+    def frame(self) -> pd.DataFrame:
+        """All of them."""
+        frame = self._frame() if self._frame else None
+        if frame is None:
+            frame = self.table.frame(self.columns())
+            self._frame = ref(frame)
+        return frame
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what others hold."""
+        return {**self.__dict__, "_frame": None}
+
+
+def spans(rank: Int64) -> Mapping[int, slice] | None:
+    """The rows of each rank; None where they are not behind one another."""
+    first = np.flatnonzero(np.append(True, rank[1:] != rank[:-1])[: rank.size])
+    ranks = rank[first].tolist()
+    if len(set(ranks)) < len(ranks):
+        return None
+    its = pairwise(np.append(first, rank.size).tolist())
+    return {rank: slice(*span) for rank, span in zip(ranks, its, strict=True)}
+
+
+class _Unpacked(Mapping[str, Any]):
+    def __init__(self, columns: Mapping[str, _Integers | _Strings], rows: slice) -> None:
+        self._columns, self._rows = columns, rows
+
+    def __getitem__(self, name: str) -> Int64 | Coded:
+        return self._columns[name].values(self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Integers:
+    """Integers as they are above a ``base``, which itself stands for NULL."""
+
+    base: int
+    above: npt.NDArray[Any]
+
+    def values(self, rows: slice) -> Int64:
+        above = self.above[rows].astype(np.int64)
+        return np.where(above == 0, NULL, above + self.base)
+
+
+@dataclass(frozen=True, eq=False)
+class _Strings:
+    codes: npt.NDArray[Any]
+    names: tuple[str, ...]
+
+    def values(self, rows: slice) -> Coded:
+        return Coded(self.codes[rows].astype(np.int32), self.names)
+
+
+def _packed(parts: list[Any]) -> _Integers | _Strings:
+    if parts and isinstance(parts[0], Coded):
+        its = joined(parts)
+        return _Strings(its.codes.astype(np.min_scalar_type(-1 - len(its.names))), its.names)
+    values = np.concatenate([np.empty(0, np.int64), *parts])
+    is_null = values == NULL
+    known = values[~is_null]
+    base = int(known.min()) - 1 if known.size else 0
+    most = int(known.max()) - base if known.size else 0
+    above = np.where(is_null, 0, values - base)
+    return _Integers(base, above.astype(np.min_scalar_type(most)))

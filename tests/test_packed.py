@@ -1,0 +1,107 @@
+"""Packed tables: what was put in comes out, whole or by rank, in fewer bytes."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commtrace.arrays import NULL
+from commtrace.measures import Measures
+from commtrace.metrics.rank.rows_of import columns_of_rank, rows_of_device, rows_of_rank
+from commtrace.packed import Packed
+from commtrace.synthetic import Tiny
+from commtrace.table import Coded, Columns
+from commtrace.trace_tables import KERNELS
+
+LIMITS = st.integers(-(2**63), 2**63 - 1) | st.just(NULL) | st.integers(-3, 300)
+
+
+def kernels(rank: int, launches: list[int]) -> Columns:
+    """Kernels of one rank: only when they were launched matters."""
+    rows = [
+        {column.name: None for column in KERNELS.columns}
+        | {
+            "rank": rank,
+            "device": "cuda:0",
+            "stream": 7,
+            "name": f"gemm_{n % 3}",
+            "kind": "compute",
+        }
+        | {"start_ns": 1_700_000_000_000_000_000 + 10 * n, "duration_ns": 10}
+        for n in range(len(launches))
+    ]
+    return {**KERNELS.arrays(rows), "launch_ns": np.asarray(launches, dtype=np.int64)}
+
+
+@given(st.lists(LIMITS, max_size=5), st.lists(LIMITS, max_size=5))
+def test_what_was_put_in_comes_out(first: list[int], second: list[int]) -> None:
+    parts = [kernels(0, first), kernels(1, second)]
+    packed = Packed(KERNELS, parts)
+    pd.testing.assert_frame_equal(packed.frame(), KERNELS.frame(*parts))
+    for rank, launches in enumerate((first, second)):
+        its = (packed.of_ranks or {}).get(rank, slice(0, 0))
+        assert packed.columns(its)["launch_ns"].tolist() == launches  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def run() -> Measures:
+    tiny = Tiny(ranks=2)
+    for start in range(0, 1000, 10):
+        tiny.kernel(start // 500, start, 5, device=f"cuda:{start % 3}")
+    return tiny.trace()
+
+
+def as_packed(run: Measures, *parts: pd.DataFrame) -> Measures:
+    def columns(frame: pd.DataFrame) -> Columns:
+        alone = replace(run, kernels=frame)
+        ranks = frame["rank"].unique().tolist()
+        assert len(ranks) == 1
+        return columns_of_rank(alone, KERNELS, ranks[0])
+
+    return replace(run, kernels=Packed(KERNELS, [columns(part) for part in parts]))
+
+
+def test_a_run_gives_the_same_rows_packed(run: Measures) -> None:
+    parts = [its.reset_index(drop=True) for _, its in run.kernels.groupby("rank")]
+    packed = as_packed(run, *parts)
+    pd.testing.assert_frame_equal(packed.kernels, run.kernels)
+    for rank in (0, 1, 2):
+        whole = rows_of_rank(run, "kernels", rank)
+        pd.testing.assert_frame_equal(rows_of_rank(packed, "kernels", rank), whole)
+        some = rows_of_device(packed, "kernels", rank, "cuda:1")
+        pd.testing.assert_frame_equal(some, whole[whole["device"] == "cuda:1"])
+
+
+def test_ranks_in_turns_are_found_all_the_same(run: Measures) -> None:
+    mine = run.kernels[run.kernels["rank"] == 0].reset_index(drop=True)
+    others = run.kernels[run.kernels["rank"] == 1].reset_index(drop=True)
+    packed = as_packed(run, mine, others, mine)
+    assert packed.packed("kernels") is not None
+    assert len(rows_of_rank(packed, "kernels", 0)) == 2 * len(mine)
+
+
+def test_a_frame_lives_as_long_as_it_is_held(run: Measures) -> None:
+    packed = as_packed(run, *(its for _, its in run.kernels.groupby("rank")))
+    held = packed.kernels
+    assert packed.kernels is held
+    again = pickle.loads(pickle.dumps(packed))
+    pd.testing.assert_frame_equal(again.kernels, held)
+    del held
+    gc.collect()
+    its = packed.packed("kernels")
+    assert its is not None
+    assert its._frame is not None
+    assert its._frame() is None
+
+
+def test_values_take_the_bytes_that_they_need() -> None:
+    packed = Packed(KERNELS, [kernels(0, list(range(10**18, 10**18 + 200)))])
+    assert packed._columns["launch_ns"].above.itemsize == 1  # type: ignore[union-attr]
+    assert isinstance(packed.columns()["name"], Coded)
