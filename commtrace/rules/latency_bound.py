@@ -69,7 +69,7 @@ class LatencyBound(Rule):
         known = served(run)
         known = known[known["exact"]]
         groups = known.groupby("communicator", observed=True, dropna=False)
-        known = known.assign(place=groups.cumcount())
+        known = known.assign(place=groups.cumcount(), typical_ns=typical_ns(known))
         looked = False
         found: list[tuple[int, Finding]] = []
         for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
@@ -88,11 +88,10 @@ class LatencyBound(Rule):
         self, some: pd.DataFrame, latency: float, origin: str, run: Measures
     ) -> Iterator[tuple[int, Finding]]:
         """A finding of the group, with how many operations it is about."""
-        some = some.assign(typical_ns=typical_ns(some))
         small = some[latency > self.min_latency_share * some["typical_ns"]]
-        if len(small) < 2:
-            return
         row = _rows(small, latency)
+        if np.unique(row).size == row.size:
+            return
         of_row = _measured(small, row, latency)
         left = (1 + of_row["bytes"] // self.bucket_bytes).clip(upper=of_row["count"])
         fewer = int((of_row["count"] - left).sum())
