@@ -39,8 +39,8 @@ class Packed:
         return spans(rank)
 
     def columns(self, rows: slice = _ALL) -> Columns:
-        """Some of its rows, before pandas; each column is unpacked when it is asked for."""
-        return _Unpacked(self._columns, rows)
+        """Some of its rows, before pandas."""
+        return _Rows(self._columns, rows)
 
     def frame(self) -> pd.DataFrame:
         """All of them."""
@@ -65,7 +65,9 @@ def spans(rank: Int64) -> Mapping[int, slice] | None:
     return {rank: slice(*span) for rank, span in zip(ranks, its, strict=True)}
 
 
-class _Unpacked(Mapping[str, Any]):
+class _Rows(Mapping[str, Any]):
+    """Columns of some rows, each unpacked when it is asked for."""
+
     def __init__(self, columns: Mapping[str, _Integers | _Strings], rows: slice) -> None:
         self._columns, self._rows = columns, rows
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64, sorted_by
+from commtrace.arrays import Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
-from commtrace.causal.cores import crowded, foreign_load
+from commtrace.causal.cores import fight, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
-_FOREIGN = 0.15  # of the cores
-_FIGHT = 1.36  # so much longer operators take that fight for a core
 
 
 def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
@@ -84,10 +82,8 @@ def doubt_of(
     Processes that fight for cores look like it, though not ``in_spikes``, what else runs on
     these, as the recording says, clocks that differ, and waits of GPUs that the trace lacks.
     """
-    foreign = foreign_load(run)
-    if foreign is not None and foreign >= _FOREIGN:
-        share = f"{100 * foreign:.0f} %"
-        return f"other processes took {share} of the CPU cores meanwhile, and left none idle"
+    if taken := taken_cores(run, ranks):
+        return taken
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
     error = _clock_error_ns(run, np.unique(its.calls.operation[mine]))
@@ -99,10 +95,12 @@ def doubt_of(
     if in_spikes or cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None
     mine = mine & ~np.isnan(work.typical_ns[:, HOSTS])
-    own, usual = work.own_ns[mine, HOSTS].sum(), work.typical_ns[mine, HOSTS].sum()
-    factor = float(own / max(usual, 1.0))
-    crowd = crowded(run)
-    if factor > max(_FIGHT, crowd):
+    step = codes(its.calls.step[mine])
+    own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
+    usual = np.bincount(step, weights=work.typical_ns[mine, HOSTS])
+    factor = float(own.sum() / max(usual.sum(), 1.0))
+    scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
+    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 

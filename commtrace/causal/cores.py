@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from commtrace.arrays import Float64, integers
+from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
@@ -15,10 +17,20 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["FULL", "cores_used", "crowded", "foreign_load", "idle_cores_ns"]
+__all__ = [
+    "FULL",
+    "cores_used",
+    "fight",
+    "foreign_load",
+    "full_cores",
+    "idle_cores_ns",
+    "taken_cores",
+]
 
 FULL = 0.85
 """The share of the cores above which they have no time left: what then runs takes another's."""
+_FOREIGN = 0.15  # of the cores
+_FIGHT = 1.36  # so much longer operators take that fight for a core
 
 
 @measure
@@ -44,7 +56,7 @@ def cores_used(run: Measures) -> float | None:
     return max(used.values(), default=None)
 
 
-def crowded(run: Measures) -> float:
+def _crowded(run: Measures) -> float:
     """Processes per core that they may use, as the recording says; 1 where it does not."""
     cores, shares = _cores(run), [1.0]
     if cores and run.ranks["host"].nunique() == 1:
@@ -56,12 +68,27 @@ def crowded(run: Measures) -> float:
     return max(shares)
 
 
-def foreign_load(run: Measures) -> float | None:
+def fight(run: Measures) -> float:
+    """How many times as long work may take only because processes fight for cores."""
+    return max(_FIGHT, _crowded(run))
+
+
+def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float | None:
     """The share of a host's cores that other processes took, where no core had time left.
 
-    0 where some had; None where no recording says it, or the ranks are of several hosts.
+    0 where some had; the most of the hosts of these ranks, by default of all. None where no
+    recording says it.
     """
-    numbers = _numbers(run, "own_s", "seconds", "usable_cores", "cores", "busy_s")
+    hosts = dict(zip(integers(run.ranks["rank"]).tolist(), run.ranks["host"], strict=True))
+    its = {hosts[rank] for rank in (hosts if ranks is None else ranks)}
+    loads = (
+        _foreign_load(run, [rank for rank, where in hosts.items() if where == host]) for host in its
+    )
+    return max((load for load in loads if load is not None), default=None)
+
+
+def _foreign_load(run: Measures, of_host: list[int]) -> float | None:
+    numbers = _numbers(run, of_host, "own_s", "seconds", "usable_cores", "cores", "busy_s")
     if numbers is None:
         return None
     there, busy = _cores_s(*numbers[1:4]), float(numbers[4].max())
@@ -70,12 +97,38 @@ def foreign_load(run: Measures) -> float | None:
     return min(max((busy - float(numbers[0].sum())) / there, 0.0), 1.0)
 
 
+def taken_cores(run: Measures, ranks: Collection[int] | None = None) -> str | None:
+    """In words, that other processes took much of the cores of these ranks' hosts, if they did."""
+    foreign = foreign_load(run, ranks)
+    if foreign is None or foreign < _FOREIGN:
+        return None
+    share = f"{100 * foreign:.0f} %"
+    return f"other processes took {share} of the CPU cores meanwhile, and left none idle"
+
+
+def full_cores(run: Measures) -> str | None:
+    """In words, why gloo's threads had to wait for the cores, as far as it is known.
+
+    Others took these, or the ranks' own operators and transfers fill them.
+    """
+    if not (run.collectives["device"] == "cpu").any():
+        return None
+    taken = taken_cores(run)
+    used = cores_used(run) if taken is None and replayable(run) else None
+    if used is None or used < FULL:
+        return taken
+    return f"operators and transfers fill {min(100 * used, 100):.0f} % of the CPU cores"
+
+
 def idle_cores_ns(run: Measures) -> int | None:
     """How much shorter a run on CPUs could be if its processes left its cores no idle time.
 
     None where no recording says what they took, on GPUs, or on several hosts.
     """
-    numbers = _numbers(run, "own_s", "seconds", "usable_cores", "cores")
+    if run.ranks["host"].nunique() != 1:
+        return None
+    ranks = integers(run.ranks["rank"]).tolist()
+    numbers = _numbers(run, ranks, "own_s", "seconds", "usable_cores", "cores")
     if numbers is None or not run_graph(run).calls.on_cpu.all():
         return None
     there = _cores_s(*numbers[1:])
@@ -88,16 +141,14 @@ def _cores_s(seconds: Float64, usable: Float64, cores: Float64) -> float:
     return float(seconds.max() * min(usable.sum(), cores.max()))
 
 
-def _numbers(run: Measures, *names: str) -> Float64 | None:
-    """What each rank's process measured of its machine: names × ranks.
+def _numbers(run: Measures, ranks: Collection[int], *names: str) -> Float64 | None:
+    """What each of these ranks' processes, all of one host, measured of it: names × ranks.
 
-    None where one is not known, or the ranks are of several hosts.
+    None where one is not known.
     """
-    machines = _machines(run).values()
-    if not machines or run.ranks["host"].nunique() != 1:
-        return None
+    machines = [machine for rank, machine in _machines(run).items() if rank in ranks]
     rows = [[machine.get(name) for name in names] for machine in machines]
-    if not all(isinstance(each, int | float) for row in rows for each in row):
+    if not rows or not all(isinstance(each, int | float) for row in rows for each in row):
         return None
     numbers: Float64 = np.asarray(rows, dtype=np.float64).T
     return numbers

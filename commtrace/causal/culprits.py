@@ -11,6 +11,7 @@ from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
+from commtrace.causal.cores import fight
 from commtrace.causal.edits import (
     as_measured,
     even,
@@ -23,7 +24,7 @@ from commtrace.causal.edits import (
 from commtrace.causal.graph import replayed
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_work
+from commtrace.causal.segments import work_with
 from commtrace.causal.suspects import Suspects, suspects
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
@@ -32,7 +33,7 @@ from commtrace.metrics.run.joined_rows import several_ranks
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "culprits", "evened"]
+__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "culprits", "evened", "least_noise_ns"]
 
 _CHANCE = 0.01
 _SPIKE = 6  # times the noise
@@ -148,7 +149,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     edit = typically_idle if who.only_idle else typical
     alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
     steps = who.steps_ns
-    more, least = _more_by_step(run, who), _least_noise_ns(run)
+    (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
     noise = max(_scatter(more), least)
     after = step_ns(run, [who.lag_ns])
     spikes = _spikes(steps, more, least, float(np.median(after)))
@@ -161,7 +162,9 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.
     tested = (whole, steps, more) if more.size >= _MANY_STEPS else (whole, steps)
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
-    persistent = _persistent(whole, noise, least, p_value)
+    # Few steps say little of how they scatter; what no fight for cores explains is no noise.
+    far = own.size < _MANY_STEPS and bool((own > fight(run) * (own - more)).all())
+    persistent = _persistent(whole, more, least if far else noise, least, p_value)
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
@@ -183,8 +186,16 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     )
 
 
-def _persistent(steps: Int64, noise_ns: float, least_noise_ns: int, p_value: float) -> bool:
-    """Few steps may agree by chance on what is no more than noise."""
+def _persistent(
+    steps: Int64, more: Float64, noise_ns: float, least_noise_ns: int, p_value: float
+) -> bool:
+    """Whether they delay every step; few may agree by chance on what is no more than noise.
+
+    In a step in which they do less than is typical they delay nobody: it begins late, since they
+    did more in the one before, and the next few may be another's.
+    """
+    if more.size < _MANY_STEPS and bool((more <= 0).any()):
+        return False
     if steps.size > 1 and bool((steps > 2 * noise_ns).all()):
         return True
     if not steps.size:
@@ -212,17 +223,24 @@ def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
 
 
-def _more_by_step(run: Measures, who: Suspects) -> Float64:
-    """What each of the ranks did in each step beyond the typical, of what was made typical."""
-    its, work = run_graph(run), own_work(run)
+def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Float64]:
+    """What the ranks did in each step, and how much of it beyond the typical, with these lags.
+
+    Of what was made typical, each one's mean.
+    """
+    its, work = run_graph(run), work_with(run, lag_ns)
     mine = np.isin(its.calls.rank, who.ranks)
     more = work.excess_ns
     if who.only_idle:
         more = np.nan_to_num(work.own_ns - wanted_idle(run, mine)).sum(axis=1)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
-    by_step = np.bincount(steps, weights=more[mine]) / len(who.ranks)
+    own, beyond = (
+        np.bincount(steps, weights=each[mine]) / len(who.ranks)
+        for each in (work.own_ns.sum(axis=1), more)
+    )
     # What was before the first call of a run that is cut is not whole.
-    return by_step[1:] if its.is_cut and by_step.size > 1 else by_step
+    first = int(its.is_cut and own.size > 1)
+    return own[first:], beyond[first:]
 
 
 def _spikes(
@@ -244,7 +262,8 @@ def _spikes(
     return ()
 
 
-def _least_noise_ns(run: Measures) -> int:
+def least_noise_ns(run: Measures) -> int:
+    """By how much a step is never sure to be longer."""
     return _NOISE_CPU_NS if run_graph(run).calls.on_cpu.any() else _NOISE_GPU_NS
 
 

@@ -6,7 +6,7 @@ Analysing leaves that out, so that the files are read once more.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,11 +17,10 @@ from commtrace.arrays import Int64, integers
 from commtrace.engine import each, for_files
 from commtrace.errors import TraceError
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_rank
 from commtrace.reader.json import Hosted, input_shapes
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["Shapes", "shapes"]
@@ -57,7 +56,7 @@ class _Wanted(NamedTuple):
 def shapes(run: Measures) -> Shapes:
     """The shapes that a run's files hold; of ranks with several files none."""
     found = {name: np.full(len(getattr(run, name)), None, object) for name in ("kernels", "ops")}
-    wanted = list(_wanted(run))
+    wanted = list(_wanted(run, {name: its.size for name, its in found.items()}))
     files, unreadable = [its.file for its in wanted], None
     for (file, table, rows, *_), outcome in each(_looked_up, wanted, for_files(files)):
         if isinstance(outcome, list):
@@ -68,16 +67,17 @@ def shapes(run: Measures) -> Shapes:
     return Shapes(**found, unreadable=unreadable)
 
 
-def _wanted(run: Measures) -> Iterator[_Wanted]:
+def _wanted(run: Measures, size: Mapping[str, int]) -> Iterator[_Wanted]:
+    """What is asked of each file; tables have so many rows."""
     with_kernels = set(run.kernels["rank"].unique().tolist())
     files = dict(zip(run.ranks["rank"].tolist(), run.ranks["file"].tolist(), strict=True))
     for rank, file in files.items():
         if run.pauses.get(rank):
             continue
         name, when = ("kernels", "launch_ns") if rank in with_kernels else ("ops", "start_ns")
-        table: pd.DataFrame = getattr(run, name)
-        rows = np.flatnonzero((table["rank"] == rank) & (table["kind"] == "compute"))
-        its = table.iloc[rows]
+        its, places = rows_of_rank(run, name, rank), places_of_rank(run, name, rank)
+        computes = (its["kind"] == "compute").to_numpy()
+        rows, its = np.arange(size[name])[places][computes], its[computes]
         yield _Wanted(Path(str(file)), name, rows, integers(its["thread"]), integers(its[when]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,13 +139,23 @@ def _numbered(parts: list[RankTrace], read_all: _ReadAll) -> list[RankTrace]:
 
 
 def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | None:
-    """The recording's own: above all its files, or the first beside them, as each node has one."""
+    """The recording's own: above all its files, or beside them, as each node has one.
+
+    Of nodes it is the first one's, with what all say of their ranks.
+    """
     beside = dict.fromkeys(file.parent for file in files)
     above = Path(os.path.commonpath([folder.resolve() for folder in beside]))
-    file = next(
-        (file for folder in (above, *beside) if (file := folder / "manifest.json").exists()), None
-    )
-    if file is None:
+    if (above / "manifest.json").exists():
+        return _manifest_in(above, notes)
+    each = [its for folder in beside if (its := _manifest_in(folder, notes)) is not None]
+    ranks = [its["ranks"] for its in each if isinstance(its.get("ranks"), list)]
+    every = {"ranks": list(chain.from_iterable(ranks))} if ranks else {}
+    return {**each[0], **every} if each else None
+
+
+def _manifest_in(folder: Path, notes: list[Note]) -> dict[str, Any] | None:
+    file = folder / "manifest.json"
+    if not file.exists():
         return None
     try:
         manifest = loads(file.read_bytes())

@@ -132,7 +132,7 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence("most that any other rank saves", culprit.others_ns, "ns")
     share = share_pct(culprit.on_top_ns, run)
     yield Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share)
-    if foreign := foreign_load(run):
+    if foreign := foreign_load(run, culprit.ranks):
         yield Evidence("share of the CPU cores that other processes took", 100 * foreign, "%")
     for cause, time in culprit.parts_ns.items():
         if time > 0.05 * max(culprit.on_top_ns, 1):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
+_FASTEST = 0.1  # of the operations of one size: the others waited for something else, too
+
 
 @dataclass(frozen=True)
 class EmulatedOperation(Rule):
@@ -37,11 +39,13 @@ class EmulatedOperation(Rule):
     What to do
         Use a backend that has the operation (NCCL on GPUs), or call what runs anyway if its result
         can be used. The potential saving is the share of the bytes that a native operation would
-        not move.
+        not move, of the time that they take: at most that of the fastest of their size, as the rest
+        is waiting for cores or the network.
 
     Blind spots
         Needs both names in the trace: of the call, and of what ran. A native operation's time is
-        computed from its bytes at the same bandwidth, not measured.
+        computed from its bytes at the same bandwidth, not measured. Where all operations of a size
+        had to wait, so did the fastest.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -62,14 +66,19 @@ class EmulatedOperation(Rule):
             if native and moved and moved > native:
                 ran = _operations(run, rows, emulated)
                 times = ran["transfer_ns"].astype("float64")
-                less = times * (1 - native / moved)
+                less = _moving_ns(ran) * (1 - native / moved)
                 estimate = wall_ns(ran["last_end_ns"], less)
                 gain = of_transfers(run, ran, less, estimate, self.min_step_share)
                 if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                    yield self._finding(emulated, times, moved / native, gain)
+                    yield self._finding(emulated, times, times - less, moved / native, gain)
 
     def _finding(
-        self, rows: pd.DataFrame, times: pd.Series[Any], excess: float, gain: Saving
+        self,
+        rows: pd.DataFrame,
+        times: pd.Series[Any],
+        natively: pd.Series[Any],
+        excess: float,
+        gain: Saving,
     ) -> Finding:
         op, executed = str(rows["op"].iloc[0]), str(rows["executed"].iloc[0])
         time = float(times.median())
@@ -85,7 +94,7 @@ class EmulatedOperation(Rule):
             evidence=(
                 Evidence("bytes moved by those of a native operation", excess, "x", 1.0),
                 Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
-                Evidence("a native one, by its bytes", time / excess / 1e6, "ms"),
+                Evidence("a native one, by its bytes", float(natively.median()) / 1e6, "ms"),
                 *gain.evidence,
             ),
             ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
@@ -121,3 +130,10 @@ def _operations(run: Measures, rows: pd.DataFrame, emulated: pd.DataFrame) -> pd
     found = matched(run)
     number = found.matches["operation"].to_numpy()[rows.index.get_indexer(emulated.index)]
     return found.operations[found.operations["operation"].isin(number)]
+
+
+def _moving_ns(ran: pd.DataFrame) -> pd.Series[Any]:
+    """Of each operation the time that its bytes take, at most what the fastest of its size took."""
+    times = ran["transfer_ns"].astype("float64")
+    fastest = times.groupby(ran["size_bytes"], dropna=False).transform("quantile", _FASTEST)
+    return times.clip(upper=fastest)

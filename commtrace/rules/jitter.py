@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.causal.chance import above_zero
-from commtrace.causal.culprits import evened
+from commtrace.causal.culprits import evened, least_noise_ns
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import LABELLED, own_parts
 from commtrace.causal.usual import Grouped
 from commtrace.diagnosis import Cause, Evidence, Finding
-from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
 from commtrace.rules._culprit import ADVICE
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -34,7 +34,7 @@ class Jitter(Rule):
         The run is replayed with every rank's own work between two operations as long as the
         ranks' mean at that place of the step, after the work of those that are late in every step
         (see straggler) was made typical. It fires where this saves at least ``min_step_share`` of
-        the steps' time, beyond chance.
+        the steps' time, beyond chance or noise in each step.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
@@ -58,10 +58,13 @@ class Jitter(Rule):
         """At most one finding."""
         steps = evened(run, self.min_step_share)
         cost, p_value = int(steps.sum()), above_zero(steps.astype(np.float64))
+        # Few steps that differ are no chance if each of them is worth it, beyond noise.
+        least = max(2 * least_noise_ns(run), self.min_step_share * whole(run).time_ns / steps.size)
         calls = run_graph(run).calls
         waiting = np.flatnonzero(calls.last_ns > calls.start_ns)
         matters = waiting.size and worth_reporting(cost, run, self.min_step_share)
-        if p_value > _CHANCE or not matters:
+        sure = p_value <= _CHANCE or (steps.size > 1 and bool((steps > least).all()))
+        if not sure or not matters:
             return
         yield self.finding(
             (calls.start_ns[waiting], calls.last_ns[waiting]),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from commtrace.arrays import Int64
+from commtrace.causal.cores import full_cores
 from commtrace.causal.edits import joined
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, saving
@@ -52,7 +53,8 @@ class LatencyBound(Rule):
     Blind spots
         An operation that needs the result of the one before cannot join it; with nothing
         computed in between that is rare, but not measured here. A row becomes one operation for
-        every ``bucket_bytes``.
+        every ``bucket_bytes``. Where gloo's threads wait for the CPU's cores that looks like
+        latency, too: the finding says that it is not sure.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -105,13 +107,15 @@ class LatencyBound(Rule):
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
         share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
+        full = full_cores(run)
+        unsure = f" (not sure: {full}, for which each waits, too)" if full else ""
         finding = self.finding(
             in_rows,
             summary=(
                 f"{counted(len(in_rows), in_rows['op'].iloc[0])} of "
                 f"{mb(in_rows['size_bytes'].median())} each follow one another, and "
                 f"{percent(share, 1)} of their time is latency ({ms(latency)} each): "
-                f"{len(in_rows) - fewer} would do"
+                f"{len(in_rows) - fewer} would do{unsure}"
             ),
             streams=streams(in_rows, run),
             cost_ns=gain.cost_ns,
@@ -128,6 +132,7 @@ class LatencyBound(Rule):
                 "send them together: flatten the tensors, use a coalescing manager, or raise "
                 "DDP's bucket_cap_mb"
             ),
+            confidence="low" if full else "medium",
         )
         yield len(in_rows), finding
 

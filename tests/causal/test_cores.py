@@ -33,6 +33,15 @@ def test_no_more_is_taken_than_there_is() -> None:
     assert foreign_load(ranks_on(cores=64, usable_cores=1, seconds=1, busy_s=60, own_s=1)) == 1
 
 
+def test_each_host_has_its_own_load() -> None:
+    """Others took half of the second host's cores; those of the first had time left."""
+    shared = {"cores": 2, "usable_cores": 2, "seconds": 1.0, "own_s": 1.0}
+    rows = [{"rank": rank, "machine": {**shared, "busy_s": rank + 1}} for rank in range(2)]
+    run = Tiny(2, backend="gloo", hosts=("a", "b"), manifest={"ranks": rows}).trace()
+    assert [foreign_load(run, [rank]) for rank in range(2)] == [0.0, 0.5]
+    assert foreign_load(run) == 0.5
+
+
 def test_what_others_took_is_evidence_beside_who_is_slow(training: Callable[..., Measures]) -> None:
     run = training(lambda rank, step: 4_000 + 8_000 * rank)
     rows = [{"rank": rank, "machine": MACHINE} for rank in range(2)]

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from commtrace.causal.culprits import Culprit, _spikes, culprits, evened
+from commtrace.causal.culprits import Culprit, _persistent, _spikes, culprits, evened
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
+from commtrace.rules import diagnose
 
 Make = Callable[..., Measures]
 MS = 1_000_000
@@ -56,6 +57,34 @@ def test_a_little_more_compute_may_be_a_fight_for_cores(training: Make) -> None:
     assert "1.30 times the typical" in (its.doubt or "")
 
 
+def test_of_few_steps_how_much_more_it_computes_is_known_less_well(training: Make) -> None:
+    longer = (1.45, 1.36, 1.33)
+    run = training(
+        lambda rank, step: 2 * uneven(rank, step) * (longer[step] if rank == 2 else 1),
+        ranks=4,
+        steps=3,
+    )
+    (its,) = found(run)
+    assert "1.38 times the typical" in (its.doubt or "")
+
+
+def test_few_steps_that_all_take_far_longer_are_no_chance_however_they_differ(
+    training: Make,
+) -> None:
+    asleep = (40_000, 15_000, 70_000)
+    run = training(uneven, steps=3, sleep_us=lambda rank, step: asleep[step] * rank)
+    (its,) = found(run)
+    assert (its.ranks, its.persistent) == ((1,), True)
+
+
+def test_who_does_less_in_a_step_does_not_delay_every_step() -> None:
+    """What a rank does behind its last call makes the next step begin late, and that shorter."""
+    steps = np.array([138, 70, 219]) * MS
+    less, more = np.array([208.0, -214, 222]) * MS, np.array([208.0, 214, 222]) * MS
+    assert not _persistent(steps, less, 20.0 * MS, 2 * MS, 0.08)
+    assert _persistent(steps, more, 20.0 * MS, 2 * MS, 0.08)
+
+
 def test_two_equally_late_ranks_hide_each_other_and_are_named_together(training: Make) -> None:
     run = training(uneven, ranks=4, sleep_us=lambda rank, step: 8_000 * (rank in (1, 2)))
     (its,) = found(run)
@@ -75,6 +104,13 @@ def test_ranks_that_take_turns_are_no_culprits_but_evening_saves(training: Make)
     run = training(uneven, ranks=4, steps=8, sleep_us=lambda rank, step: 8_000 * (rank == step % 4))
     assert found(run) == []
     assert evened(run, SHARE).sum() == pytest.approx(8 * 6 * MS, rel=0.05)
+
+
+def test_few_steps_show_who_takes_turns_however_long_these_are(training: Make) -> None:
+    asleep = (10_000, 24_000, 14_000)
+    run = training(uneven, steps=3, sleep_us=lambda rank, step: asleep[step] * (rank == step % 2))
+    (its,) = diagnose(run, select=["jitter"]).findings
+    assert its.cost_ns == pytest.approx(24 * MS, rel=0.05)
 
 
 def test_a_stall_once_is_a_spike(training: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace.arrays import Int64
+from commtrace.causal import graph as graph_module
 from commtrace.causal.graph import DROPPED, Graph, Latest, replay
 
 
@@ -97,10 +99,21 @@ def test_the_latest_of_some_nodes_is_that_of_all_their_times(
     assert latest.at(time[:, 0]).tolist() == expected[:, 0].tolist()
 
 
+@given(cases(), st.integers(1, 20))
+def test_edits_in_turn_are_as_all_at_once(case: Case, edits: int) -> None:
+    lags = (case.graph.lag_ns[:, None] + np.arange(edits) * case.more_ns).T
+    latest = Latest(case.graph, np.arange(2), np.arange(2))
+    with patch.object(graph_module, "_MOST_BYTES", 1):
+        in_turn = latest.replayed(iter(lags))
+    assert in_turn.tolist() == latest.replayed(iter(lags)).tolist()
+    assert in_turn.shape == (2, edits)
+
+
 def test_no_edits_have_no_answers() -> None:
     one = np.zeros(1, np.int64)
     graph = Graph(np.arange(2), one, one + 1, one + 1, one.astype(np.int8))
     assert replay(graph, np.empty((1, 0), np.int64)).shape == (2, 0)
+    assert Latest(graph, np.arange(2), np.arange(2)).replayed(()).shape == (2, 0)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,20 @@ def test_an_exchange_alone_is_no_layout() -> None:
     assert by_name(run.trace()) == {"0": None}
 
 
+@pytest.mark.parametrize(("apart_us", "dimension"), [(2.0, None), (400.0, "pp")])
+def test_a_chain_is_a_pipeline_only_if_messages_go_in_turn(
+    apart_us: float, dimension: str | None
+) -> None:
+    run = synthetic.Tiny(3)
+    for step in range(6):
+        for left, right in ((0, 1), (1, 2)):
+            for source, target, at in ((left, right, 100.0), (right, left, 100.0 + apart_us)):
+                start = 1000.0 * step + at
+                run.collective(source, "send", start, 50, size=1 << 20, peer=target)
+                run.collective(target, "recv", start, 50, size=1 << 20, peer=source)
+    assert by_name(run.trace()) == {"0": dimension}
+
+
 def test_losses_and_norms_are_no_dimension() -> None:
     run = synthetic.Tiny(ranks=2)
     for rank in range(2):

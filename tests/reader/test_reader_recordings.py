@@ -169,9 +169,11 @@ def test_two_runs_that_only_share_numbers_of_processes_are_two(tmp_path: Path) -
 def test_nodes_with_a_manifest_each_are_one_run(tmp_path: Path) -> None:
     for rank in (0, 1):
         write(tmp_path / f"node{rank}" / f"rank{rank}.json", rank, 2, host_name=f"node{rank}")
-        (tmp_path / f"node{rank}" / "manifest.json").write_text(json.dumps({"node": rank}))
+        manifest = {"node": rank, "ranks": [{"rank": rank}]}
+        (tmp_path / f"node{rank}" / "manifest.json").write_text(json.dumps(manifest))
     trace = read([tmp_path / "node1", tmp_path / "node0"])
-    assert (trace.notes, trace.manifest) == ((), {"node": 0})
+    assert trace.manifest == {"node": 0, "ranks": [{"rank": 0}, {"rank": 1}]}
+    assert trace.notes == ()
 
 
 def test_a_rank_without_an_event_is_named(tmp_path: Path) -> None:

@@ -147,6 +147,19 @@ class TestLatencyBound:
         assert "60 all_reduces of 8 kB each follow one another" in finding.summary
         assert finding.cost_ns == pytest.approx(59 * (20_000 + 2_000), rel=0.02)
 
+    @pytest.mark.parametrize(("busy_s", "confidence"), [(1.0, "medium"), (2.0, "low")])
+    def test_where_others_take_the_cores_it_is_not_sure(
+        self, busy_s: float, confidence: str
+    ) -> None:
+        sizes = [*self.LARGE, *[8_000] * 60]
+        times = [20 + size / 1e5 for size in self.LARGE] + [20.0] * 60
+        machine = {"cores": 2, "usable_cores": 2, "seconds": 1.0, "busy_s": busy_s, "own_s": 0.5}
+        run = all_reduces(times, sizes=sizes, pause_us=2, backend="gloo")
+        run.manifest = {"ranks": [{"rank": rank, "machine": machine} for rank in range(2)]}
+        (finding,) = found(run.trace(), "latency-bound")
+        assert finding.confidence == confidence
+        assert ("50 % of the CPU cores" in finding.summary) == (confidence == "low")
+
     @pytest.mark.parametrize(("small", "pause_us"), [(60, 25), (9, 2)])
     def test_with_a_pause_or_few_there_is_nothing_to_join(
         self, small: int, pause_us: float

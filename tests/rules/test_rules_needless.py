@@ -45,6 +45,16 @@ def test_half_of_an_emulated_reduce_scatter_is_gained() -> None:
     assert finding.cost_ns == 400_000
 
 
+def test_what_an_emulated_operation_waits_for_cores_is_not_its_bytes() -> None:
+    run = Tiny(2, backend="gloo")
+    for i, took in enumerate((800, 6000, 9000, 800, 7000)):
+        for rank in range(2):
+            at = i * 10_000
+            run.collective(rank, "reduce_scatter", at, took, size=1 << 20, executed="all_reduce")
+    (finding,) = found(run.trace(), "emulated-operation")
+    assert finding.cost_ns == 5 * 400_000
+
+
 def at_once(op: str, *pairs: tuple[int, int], first_us: float = 800, **more: Any) -> Measures:
     """Groups of two ranks that run the same operation at the same times."""
     run = Tiny(8)

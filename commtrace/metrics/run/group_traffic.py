@@ -41,9 +41,10 @@ _KINDS = {
     "all_gather": "reduce",
 }
 
-_Links = set[tuple[int, int]]
+_Link = tuple[int, int]
+_Links = set[_Link]
 _Messages = tuple[Bool, Int64]
-"""Of a rank's messages, which it sent, and when each was done."""
+"""Of a rank's messages with another, which it sent, and when each was done."""
 
 
 def by_traffic(run: Measures, family: Int64) -> dict[int, str]:
@@ -52,7 +53,7 @@ def by_traffic(run: Measures, family: Int64) -> dict[int, str]:
     ``family`` has its number for each row of ``collectives``; -1 for rows of none. What each
     dimension is known by:
 
-    - pp: messages along a chain of ranks; cp: messages around a ring;
+    - pp: messages along a chain of ranks, in turn; cp: messages around a ring;
     - ep: all_to_alls, of uneven sizes or one by one; cp: of queries, keys and values at once;
     - tp: reductions of activations, so in the forward pass and in the backward pass;
     - dp: reductions of gradients, so behind it, or of shards of what another dp reduced;
@@ -166,13 +167,14 @@ def _by_messages(mine: pd.DataFrame) -> str | None:
     sends, end = (mine["op"] == "send").to_numpy(), mine["end_ns"].to_numpy()
     source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
     links = set(zip(source.tolist(), target.tolist(), strict=True))
-    firsts = np.flatnonzero(np.diff(rank, prepend=-1))
-    by_rank = {
-        int(rank[at[0]]): (sends[at], end[at])
-        for at in np.split(np.arange(rank.size), firsts[1:])
+    order = np.lexsort((peer, rank))
+    begins = np.flatnonzero(np.diff(rank[order]) | np.diff(peer[order])) + 1
+    by_pair = {
+        (int(rank[at[0]]), int(peer[at[0]])): (sends[at], end[at])
+        for at in np.split(order, begins)
         if at.size
     }
-    answers = {_shape(part, by_rank) for part in _connected(links)} if links else {None}
+    answers = {_shape(part, by_pair) for part in _connected(links)} if links else {None}
     return answers.pop() if len(answers) == 1 else None
 
 
@@ -188,34 +190,42 @@ def _connected(links: _Links) -> list[_Links]:
     return list(parts.values())
 
 
-def _shape(links: _Links, messages: Mapping[int, _Messages]) -> str | None:
+def _shape(links: _Links, messages: Mapping[_Link, _Messages]) -> str | None:
     """What a connected set of links is."""
     ranks = {rank for link in links for rank in link}
     neighbours = {frozenset(link) for link in links}
     both_ways = len(links) == 2 * len(neighbours)
+    together = _together([messages[link] for link in links if link in messages])
     if len(ranks) == 2:
-        return _between_two([messages[r] for r in ranks if r in messages]) if both_ways else "pp"
+        return _between_two(together) if both_ways else "pp"
     degree = Counter(rank for pair in neighbours for rank in pair)
     if max(degree.values()) > 2:
         return None
+    if both_ways and together is not None and together > _IN_TURN:
+        return None  # each swaps with both neighbours at once: borders of a grid
     if len(neighbours) < len(ranks):
         # Of a ring, missing ranks can leave a chain that goes one way.
-        return "pp" if both_ways or ranks <= messages.keys() else None
+        return "pp" if both_ways or ranks <= {rank for rank, _ in messages} else None
     return "pp" if both_ways else "cp" if len(links) == len(ranks) else None
 
 
-def _between_two(messages: list[_Messages]) -> str | None:
+def _between_two(together: float | None) -> str | None:
     """A ring of two sends and receives at once, a pipeline in turn."""
+    if together is None or _IN_TURN < together < _TOGETHER:
+        return None
+    return "cp" if together >= _TOGETHER else "pp"
+
+
+def _together(messages: list[_Messages]) -> float | None:
+    """The share of messages with an answer at once, the least of any two ranks; None if unknown."""
     shares = []
     for sends, end in messages:
         out, back = np.sort(end[sends]), np.sort(end[~sends])
         count = min(out.size, back.size)
         usual = (end.max() - end.min()) / max(out.size - 1, 1)
         if count:
-            shares.append((np.abs(out[:count] - back[:count]) <= usual / 4).mean())
-    if not shares or _IN_TURN < min(shares) < _TOGETHER:
-        return None
-    return "cp" if min(shares) >= _TOGETHER else "pp"
+            shares.append(float((np.abs(out[:count] - back[:count]) <= usual / 4).mean()))
+    return min(shares, default=None)
 
 
 def _by_all_to_alls(mine: pd.DataFrame) -> str:

@@ -50,7 +50,7 @@ def what_ran(run: Summary) -> str:
     ranks = counted(present, "rank")
     if run.world_size is not None and run.world_size != present:
         ranks = f"{present} of {counted(run.world_size, 'rank')}"
-    hosts = [f"{len(run.hosts)} hosts"] if len(run.hosts) > 1 else list(run.hosts)
+    hosts = [counted(len(run.hosts), "host")] if len(run.hosts) > 1 else list(run.hosts)
     steps = [counted(run.steps, "step")] if run.steps else []
     facts = [
         *([", ".join(run.backends)] if run.backends else []),
