@@ -18,7 +18,7 @@ IDLE = ("host", None)
 LOADER = ("loader",)
 SAVED = ("checkpoint", *IDLE)  # what follows torch.save is in no range of its own
 
-THIRD = range(4, 15, 3)
+EVERY_THIRD = range(4, 15, 3)
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from benchmarks.programs.program import (
     COMPUTE,
+    EVERY_THIRD,
     IDLE,
     LATE,
     LOADER,
     MESSAGE,
     SAVED,
     STAGE,
-    THIRD,
     Fault,
     Program,
 )
+from benchmarks.programs.third_lot import THIRD
 
-__all__ = ["FIRST", "HOSTS", "PROGRAMS", "SECOND"]
+__all__ = ["FIRST", "HOSTS", "PROGRAMS", "SECOND", "THIRD"]
 
 FIRST = (
     Program(
@@ -71,7 +72,7 @@ FIRST = (
         "hf_trainer",
         (
             Fault("checkpoint", LATE, (0,), "barrier", SAVED, 150, at=range(7, 15, 6)),
-            Fault("evaluation", LATE, (0,), "all_reduce", COMPUTE, 150, at=THIRD),
+            Fault("evaluation", LATE, (0,), "all_reduce", COMPUTE, 150, at=EVERY_THIRD),
         ),
     ),
     Program(
@@ -120,7 +121,7 @@ FIRST = (
     Program("uneven_batches", (Fault("uneven-batches", LATE, (1,), "all_reduce", COMPUTE),)),
     Program(
         "zero_optimizer",
-        (Fault("periodic-stall", LATE, (0,), "all_reduce", IDLE, 120, at=THIRD),),
+        (Fault("periodic-stall", LATE, (0,), "all_reduce", IDLE, 120, at=EVERY_THIRD),),
     ),
 )
 
@@ -192,7 +193,7 @@ SECOND = (
     ),
     Program(
         "save_everything",
-        (Fault("save-often", LATE, (0,), "all_reduce", SAVED, at=THIRD),),
+        (Fault("save-often", LATE, (0,), "all_reduce", SAVED, at=EVERY_THIRD),),
     ),
     Program(
         "scatter_batches",
@@ -209,7 +210,7 @@ SECOND = (
     Program("topk_hook", (Fault("sorting-rank", LATE, (0,), "all_gather", COMPUTE),)),
     Program(
         "validate_ema",
-        (Fault("long-validation", LATE, (0,), "barrier", COMPUTE, at=THIRD),),
+        (Fault("long-validation", LATE, (0,), "barrier", COMPUTE, at=EVERY_THIRD),),
     ),
     Program("worker_loader", (Fault("slow-worker", LATE, (1,), "all_reduce", LOADER),)),
 )
@@ -223,5 +224,5 @@ HOSTS = (
     ),
 )
 
-PROGRAMS = (*FIRST, *SECOND, *HOSTS)
+PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD)
 """In the order in which they were written, each lot by name."""

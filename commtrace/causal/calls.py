@@ -12,8 +12,9 @@ from commtrace.arrays import NULL, Bool, Int64, codes, integers, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
+from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
-from commtrace.metrics.run.waits import FROM_ROOT, TO_ROOT, matched
+from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures

@@ -15,7 +15,8 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
 from commtrace.causal.usual import of_the_rest
 from commtrace.diagnosis import Cause
-from commtrace.metrics.run.waits import TRUST, matched
+from commtrace.metrics.run.arrivals import TRUST
+from commtrace.metrics.run.waits import matched
 from commtrace.units import ms
 
 if TYPE_CHECKING:

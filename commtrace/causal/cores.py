@@ -24,6 +24,7 @@ __all__ = [
     "foreign_load",
     "full_cores",
     "idle_cores_ns",
+    "more_processor_ns",
     "taken_cores",
 ]
 
@@ -95,6 +96,24 @@ def _foreign_load(run: Measures, of_host: list[int]) -> float | None:
     if there <= 0 or busy < FULL * there:
         return 0.0
     return min(max((busy - float(numbers[0].sum())) / there, 0.0), 1.0)
+
+
+def more_processor_ns(run: Measures, ranks: Collection[int]) -> float | None:
+    """How much more processor time each of these ranks' processes took than is usual of the others.
+
+    In all steps. None where no recording says it, or not all ranks communicate from CPUs.
+    """
+    its = run_graph(run)
+    shares = {
+        rank: machine["own_s"] / machine["seconds"]
+        for rank, machine in _machines(run).items()
+        if machine.get("own_s") is not None and machine.get("seconds")
+    }
+    mine = [share for rank, share in shares.items() if rank in ranks]
+    others = [share for rank, share in shares.items() if rank not in ranks]
+    if not mine or not others or not its.calls.on_cpu.all():
+        return None
+    return float((np.mean(mine) - np.median(others)) * its.step_ns.sum())
 
 
 def taken_cores(run: Measures, ranks: Collection[int] | None = None) -> str | None:

@@ -33,7 +33,16 @@ from commtrace.metrics.run.joined_rows import several_ranks
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["AWAITED", "Culprit", "Culprits", "Waits", "culprits", "evened", "least_noise_ns"]
+__all__ = [
+    "AWAITED",
+    "Culprit",
+    "Culprits",
+    "Waits",
+    "culprits",
+    "evened",
+    "least_noise_ns",
+    "stalls_in_turn",
+]
 
 _CHANCE = 0.01
 _SPIKE = 6  # times the noise
@@ -138,6 +147,18 @@ def evened(run: Measures, min_share: float) -> Int64:
     known = culprits(run, min_share)
     but = [rank for culprit in known.found for rank in culprit.ranks]
     return saved(run, known.lag_ns, [even(run, known.lag_ns, but)])[:, 0]
+
+
+@measure
+def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
+    """The steps, several but few, that hold most of what is saved if all do as the mean does.
+
+    No rank is to blame alone for what one stalls in one of them, and another in another.
+    """
+    steps = evened(run, min_share)
+    usual_ns = float(np.median(run_graph(run).step_ns - steps))
+    stalls = _spikes(steps, steps.astype(np.float64), least_noise_ns(run), usual_ns)
+    return stalls if len(stalls) > 1 else ()
 
 
 def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:

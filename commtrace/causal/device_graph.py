@@ -18,7 +18,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64
-from commtrace.causal.device_nodes import END, RESUME, START, Nodes
+from commtrace.causal.device_nodes import END, START, Nodes
 from commtrace.causal.device_steps import in_other_steps
 from commtrace.causal.device_waits import (
     NEAR_NS,
@@ -52,8 +52,6 @@ EDGES: tuple[Edge, ...] = get_args(Edge)
 """Of several edges between two nodes the first kind here is kept."""
 
 _LONGEST_NS = 20_000
-_SILENT = 3
-"""A thread was idle while the others did as many things as that, or more."""
 
 
 class DeviceGraph(Struct, frozen=True):
@@ -146,8 +144,8 @@ def device_graph(tables: Mapping[str, Columns]) -> DeviceGraph:
     for of, (work_row, number) in ((nodes.end, waits.ended), (nodes.start, waits.begun)):
         edges.add("resume", of[work_row], nodes.resume[number])
     edges.add("call", nodes.call, nodes.resume)
-    edges.add("host", *_in_order(nodes))
-    edges.add("handoff", *_handed_over(nodes))
+    edges.add("host", *nodes.in_order())
+    edges.add("handoff", *nodes.handed_over())
     return edges.graph()
 
 
@@ -258,26 +256,6 @@ def _just_before(nodes: Nodes, graph: DeviceGraph) -> Pairs:
     apart_ns = nodes.time_ns[nodes.start[started]] - nodes.time_ns[nodes.end[ended]]
     near = (last >= 0) & (apart_ns <= soon_ns)
     return ended[near], started[near]
-
-
-def _in_order(nodes: Nodes) -> tuple[Int64, Int64]:
-    """Each node of a host thread, and the next."""
-    order = np.lexsort((nodes.host, nodes.thread))
-    host, thread = nodes.host[order], nodes.thread[order]
-    same = thread[1:] == thread[:-1]
-    return host[:-1][same], host[1:][same]
-
-
-def _handed_over(nodes: Nodes) -> tuple[Int64, Int64]:
-    """What other threads did last before a thread that had been idle went on, unless it waited."""
-    order = np.argsort(nodes.host)
-    host, thread = nodes.host[order], nodes.thread[order]
-    place = np.arange(host.size)
-    own = np.lexsort((place, thread))
-    before = np.full(host.size, -1)
-    before[own[1:]] = np.where(thread[own[1:]] == thread[own[:-1]], own[:-1], -1)
-    idle = (place - before > _SILENT) & (nodes.kind[host] != RESUME)
-    return host[place[idle] - 1], host[idle]
 
 
 def explained(graph: DeviceGraph, within_ns: int = NEAR_NS) -> dict[str, dict[str, int]]:

@@ -13,6 +13,8 @@ from commtrace.causal.moments import Moments
 __all__ = ["CALL", "END", "LAUNCH", "RESUME", "START", "Nodes"]
 
 LAUNCH, START, END, CALL, RESUME = range(5)
+_SILENT = 3
+"""A thread was idle while the others did as many things as that, or more."""
 _BLOCKING_CALLS = 2  # after the numbers of tables in ``Work``
 
 # Of nodes at one time the order: what ends, then what follows, then what ends at once.
@@ -89,6 +91,24 @@ class Nodes(Struct, frozen=True):
             host=np.append(points, resume),
             thread=np.append(thread[first], waits.thread),
         )
+
+    def in_order(self) -> tuple[Int64, Int64]:
+        """Each node of a host thread, and the next."""
+        order = np.lexsort((self.host, self.thread))
+        host, thread = self.host[order], self.thread[order]
+        same = thread[1:] == thread[:-1]
+        return host[:-1][same], host[1:][same]
+
+    def handed_over(self) -> tuple[Int64, Int64]:
+        """What other threads did last before one that had been idle went on, unless it waited."""
+        order = np.argsort(self.host)
+        host, thread = self.host[order], self.thread[order]
+        place = np.arange(host.size)
+        own = np.lexsort((place, thread))
+        before = np.full(host.size, -1)
+        before[own[1:]] = np.where(thread[own[1:]] == thread[own[:-1]], own[:-1], -1)
+        idle = (place - before > _SILENT) & (self.kind[host] != RESUME)
+        return host[place[idle] - 1], host[idle]
 
 
 def _moments(thread: Int64, time_ns: Int64) -> tuple[Int64, Int64]:

@@ -14,6 +14,7 @@ from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
 from commtrace.causal.run_graph import run_graph
 from commtrace.measures import measure
+from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
 
@@ -67,6 +68,7 @@ def early_waits(run: Measures) -> EarlyWaits:
     in_backward = hosts.within(hosts.backward, call)
     of_ddp = np.isin(calls.rank[call], run.steps.loc[run.steps["label"] == _DDP, "rank"])
     own = ~(in_backward & of_ddp) & ~hosts.within(hosts.functional, call)
+    own &= ~of_buffers(run, run.collectives)[calls.row[call]]
     until_ns = np.minimum(
         hosts.next_call_ns(call, resumed_ns),
         np.where(in_backward, hosts.backward_end_ns(call, resumed_ns), hosts.step_end_ns(call)),

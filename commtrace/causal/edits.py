@@ -58,9 +58,10 @@ def typical(
     """
     its, work = run_graph(run), work or own_work(run)
     mine = np.isin(its.calls.rank, list(ranks))
-    wanted = work.typical_ns[mine]
     if len(ranks) > 1:
         wanted = np.stack([column.of_the_rest(mine) for column in work.parts], axis=1)
+    else:
+        wanted = work.typical_ns[mine]
     return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
 
 
@@ -221,12 +222,12 @@ def _scaled(
     factor = np.ones(own_ns.shape)
     factor[which] = factors(own_ns[which], wanted_ns)
     edges, column = its.own
-    mine = which[its.segment[edges]]
+    mine = np.flatnonzero(which[its.own_call])
     if part is not None:
-        mine &= column == part
-    edges, column = edges[mine], column[mine]
+        mine = mine[column[mine] == part]
     lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
-    lag[edges] = np.rint(lag[edges] * factor[its.segment[edges], column]).astype(np.int64)
+    rows, factor = edges[mine], factor[its.own_call[mine], column[mine]]
+    lag[rows] = np.rint(lag[rows] * factor).astype(np.int64)
     return lag
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, integers
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph, explained
 from commtrace.causal.device_work import numbers, rank_columns, strings
@@ -78,7 +78,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
             its.edge_lag_ns[which],
             segment[which] if each in (HOST, DEVICE, COPY) else None,
         )
-    _begin(run, made, rank, rows, nodes, its)
+    _begin(run, made, tables, rank, rows, nodes, its)
     _end_steps(made, tables, nodes, its)
 
 
@@ -92,18 +92,18 @@ def _kernels(its: DeviceGraph, tables: Mapping[str, Columns], kind: int) -> Int6
 
 def _of_calls(run: Measures, made: Builder, tables: Mapping[str, Columns], rows: Int64) -> Int64:
     """The kernel of each call, from 0 among its rank's: of its device and stream, at its start."""
-    kernels, calls = tables["kernels"], run.collectives.iloc[made.calls.row[rows]]
-    device = strings(kernels, "device")
+    kernels, calls, row = tables["kernels"], run.collectives, made.calls.row[rows]
+    device, of_call = strings(kernels, "device"), calls["device"].cat
     number = {name: code for code, name in enumerate(device.names)}
-    called = calls["device"].astype(object).map(number).fillna(-1).to_numpy(np.int64)
+    called = np.asarray([*(number.get(name, -1) for name in of_call.categories), -1])
     places = (
-        np.concatenate((device.codes, called)),
-        np.append(numbers(kernels, "stream"), integers(calls["stream"])),
+        np.concatenate((device.codes, called[of_call.codes.to_numpy()[row]])),
+        np.append(numbers(kernels, "stream"), calls["stream"].to_numpy()[row]),
     )
     count = device.codes.size
     place = codes(*places)
     start_ns = numbers(kernels, "start_ns")
-    begun_ns = integers(calls["start_ns"])
+    begun_ns = calls["start_ns"].to_numpy()[row]
     found = Moments(place[:count], start_ns).last(place[count:], begun_ns)
     if (np.append(start_ns, NULL)[found] != begun_ns).any():
         raise CannotLook("needs the kernel of each operation, which one of a copy engine lacks")
@@ -141,11 +141,18 @@ def _launched(
 
 
 def _begin(
-    run: Measures, made: Builder, rank: int, rows: Int64, nodes: Int64, its: DeviceGraph
+    run: Measures,
+    made: Builder,
+    tables: Mapping[str, Columns],
+    rank: int,
+    rows: Int64,
+    nodes: Int64,
+    its: DeviceGraph,
 ) -> None:
     """What the host did from the beginning of the first step to its first launch."""
-    steps = run.steps[(run.steps["rank"] == rank) & run.steps["label"].isna()]
-    begins = integers(steps.loc[steps["step"].notna(), "start_ns"])
+    steps = tables["steps"]
+    own = (strings(steps, "label").codes < 0) & (numbers(steps, "step") != NULL)
+    begins = numbers(steps, "start_ns")[own]
     if not begins.size:
         return
     launches = np.flatnonzero((its.node_kind == _LAUNCH) & (its.node_time_ns >= begins.min()))

@@ -88,6 +88,11 @@ class RunGraph:
         return edges.astype(np.int32), column.astype(np.int8)
 
     @cached_property
+    def own_call(self) -> Int32:
+        """The call whose segment each of these is part of."""
+        return self.segment[self.own[0]]
+
+    @cached_property
     def call_of(self) -> Int32:
         """The call that a node is the start or end of; -1 for other moments."""
         found = np.full(self.graph.time_ns.size, -1, dtype=np.int32)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, codes
+from commtrace.arrays import Bool, Float64, Int64, codes, sorted_by
 from commtrace.causal.calls import Calls
 
 __all__ = ["Grouped", "Usual", "of_the_rest"]
@@ -19,7 +19,8 @@ class Grouped:
 
     def __init__(self, group: Int64, value: npt.NDArray[np.int64 | np.float64]) -> None:
         self.group = group
-        self._order = np.lexsort((value, group))
+        order = np.argsort(value)
+        self._order = order[sorted_by(group[order])]
         self._value = value[self._order]
         self._sizes = np.bincount(group)
         self._begins = np.cumsum(self._sizes) - self._sizes
@@ -66,6 +67,11 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
     time_ns: Int64
 
     @cached_property
+    def is_any(self) -> bool:
+        """Whether any takes time; where none does, none is longer than is usual."""
+        return bool(self.time_ns.any())
+
+    @cached_property
     def at_place(self) -> Grouped:
         """All of them, by place."""
         return Grouped(self.calls.in_place, self.time_ns)
@@ -88,6 +94,8 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
     def of_the_rest(self, mine: Bool) -> Float64:
         """Of each call that is mine what is usual of those that are not."""
         rows = np.flatnonzero(mine)
+        if not self.is_any:
+            return np.zeros(rows.size)
         usual = self.at_place.rest(mine)[self.calls.in_place[rows]]
         by_step = self.at_step.rest(mine[self.calls.first])[self.at_step.group]
         return self._scaled(rows, usual, by_step)

@@ -4,10 +4,11 @@ They pair by source, destination and order. The counters of point-to-point opera
 (``Seq`` and ``Comms Id``, which is made from it) count all of a rank's own, so that they
 differ on the two ends: they are believed only where they agree with the order.
 
-Counting is right where both were there before either was done. Where that fails, one
-end's window opened late or events were lost, and it is the ends that agree in time that
-belong together; unless few do, as where small messages are on their way before anybody
-waits for them: then counting is right as long as nothing was received before it was sent.
+Counting is right where both were there before either was done; from the second on, or
+the third, where one end's window opened that much later. Where that fails, events were
+lost, and it is the ends that agree in time that belong together; unless few do, as where
+small messages are on their way before anybody waits for them: then counting is right as
+long as nothing was received before it was sent.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ __all__ = ["pair"]
 
 UNBROKEN = 0.9
 MOST = 0.5
+_SKIPPED = 2
 
 
 _Pairs = tuple[Int64, Int64]
@@ -53,6 +55,9 @@ def _matched(
     for how, pairs in counted.items():
         if line is not None and _possible(rows, pairs, line, both=True):
             return how, pairs
+    for pairs in _later(sends, recvs):
+        if line is not None and _possible(rows, pairs, line, both=True):
+            return ALIGNMENT, pairs
     aligned = _aligned(rows, signature, sends, recvs, line)
     for how, pairs in counted.items():
         if line is None or _agree(rows, aligned, pairs, line):
@@ -88,6 +93,14 @@ def _counted(rows: Rows, sends: Int64, recvs: Int64) -> dict[int, _Pairs]:
     if sends.size == recvs.size:
         pairs[ORDER] = (sends, recvs)
     return {how: each for how, each in pairs.items() if each[0].size}
+
+
+def _later(sends: Int64, recvs: Int64) -> Iterator[_Pairs]:
+    """In their order, but the first few of one end, and as many of the other's last."""
+    for skipped in range(1, min(_SKIPPED, min(sends.size, recvs.size) // 3) + 1):
+        for a, b in ((sends[skipped:], recvs), (sends, recvs[skipped:])):
+            count = min(a.size, b.size)
+            yield a[:count], b[:count]
 
 
 def _by_id(rows: Rows, sends: Int64, recvs: Int64) -> tuple[Int64, Int64]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from commtrace.causal.cores import foreign_load
+from commtrace.causal.cores import foreign_load, more_processor_ns
 from commtrace.causal.culprits import Culprit, culprits
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
@@ -47,6 +47,16 @@ ADVICE: dict[Cause, str] = {
 _NOW_AND_THEN = (
     "look at what it computes in these steps only, as an evaluation or statistics: share that "
     "among the ranks, or do it less often; if nothing, at clock rates and what else runs there"
+)
+_WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
+_WAITED = 0.2
+_IN_PYTHON = (
+    "its process computed meanwhile, outside of torch: look at Python there, as parsing, "
+    "tokenising, augmenting or logging; do that beforehand, in workers, or share it"
+)
+_WAITING = (
+    "its process waited meanwhile and took no processor time: look at files, network, "
+    "subprocesses and locks there, and do it in the background"
 )
 _DOES: dict[Cause, str] = {
     "loader": "in its data loader",
@@ -110,17 +120,31 @@ def _finding(
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit)}",
+        advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run)}",
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
     )
 
 
-def _advice(culprit: Culprit) -> str:
+def _advice(culprit: Culprit, run: Measures) -> str:
     if culprit.cause is None:
         return "no single cause: look at what it does there"
     if culprit.cause == "compute" and not culprit.persistent:
         return _NOW_AND_THEN
+    if culprit.cause == "host":
+        return _of_host(culprit, run)
     return ADVICE[culprit.cause]
+
+
+def _of_host(culprit: Culprit, run: Measures) -> str:
+    """What to do about a host without operators, as far as it is known whether it ran then."""
+    more = more_processor_ns(run, culprit.ranks)
+    if more is None:
+        return ADVICE["host"]
+    parts = culprit.parts_ns
+    worked = more * len(culprit.ranks) - parts["compute"]
+    if worked > _WORKED * parts["host"]:
+        return _IN_PYTHON
+    return _WAITING if worked < _WAITED * parts["host"] else ADVICE["host"]
 
 
 def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:

@@ -62,20 +62,21 @@ class ColdStart(Rule, frozen=True):
         """One finding per kind of operation."""
         if run.collectives.empty:
             return
-        times = _times(run)
-        if times.empty or not times["first"].any():
+        numbered = run.collectives["seq"].notna().any()
+        if not numbered or not (times := _times(run))["first"].any():
             raise CannotLook(
                 "needs sequence numbers, which show a group's first operation: NCCL's Seq, or "
                 "TORCH_FR_BUFFER_SIZE for gloo"
             )
         found = []
         for _, kind in times.groupby(_KIND, observed=True, dropna=False):
-            first, later = kind[kind["first"]], kind[~kind["first"]]
-            usual = max(float(later["time_ns"].median()), 1.0) if len(later) else 0.0
-            longest = float(later["time_ns"].max()) if len(later) else 0.0
-            cold = first[first["time_ns"] > max(self.slower * usual, longest)]
-            if cold.empty:
+            time, is_first = kind["time_ns"], kind["first"]
+            usual = max(float(time[~is_first].median()), 1.0) if not is_first.all() else 0.0
+            longest = float(time[~is_first].max()) if not is_first.all() else 0.0
+            is_cold = is_first & (time > max(self.slower * usual, longest))
+            if not is_cold.any():
                 continue
+            cold, later = kind[is_cold], kind[~is_first]
             gain = self._gain(run, cold, later, usual)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 found.append((len(later), (cold, later, usual, gain)))

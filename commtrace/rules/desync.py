@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import pandas as pd
 
 from commtrace.comms import POINT_TO_POINT
@@ -119,14 +120,16 @@ def _some(ranks: tuple[int, ...], most: int) -> str:
 
 def _numbered(run: Measures) -> pd.DataFrame:
     """Numbered collectives; ``nth`` distinguishes those that a rank coalesced under one number."""
-    rows = run.collectives.reset_index(drop=True)
+    table, communicator = run.collectives, matched(run).matches["communicator"]
+    known = communicator.notna().to_numpy() & (table["seq"].notna() & table["op"].notna())
+    known &= ~table["op"].isin(POINT_TO_POINT)
+    at = np.flatnonzero(known)
+    rows = table.iloc[at].set_axis(at)
     rows = rows.assign(
-        communicator=matched(run).matches["communicator"].astype(object).to_numpy(),
+        communicator=communicator.iloc[at].astype(object).to_numpy(),
         **{name: rows[name].astype(object) for name in ("op", "dtype")},
         size=rows["size_bytes"].where(~rows["op"].isin(_OWN_SIZES)),
     )
-    known = rows["communicator"].notna() & rows["seq"].notna() & rows["op"].notna()
-    rows = rows[known & ~rows["op"].isin(POINT_TO_POINT)]
     rows = rows.sort_values(["rank", "start_ns"], kind="stable")
     rows = rows.assign(nth=rows.groupby(["communicator", "seq", "rank"]).cumcount())
     alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from commtrace.causal.chance import at_least
 from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import total, union
+from commtrace.metrics.run.arrivals import TO_ROOT
 from commtrace.metrics.run.joined_rows import joined_rows
-from commtrace.metrics.run.waits import TO_ROOT
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny

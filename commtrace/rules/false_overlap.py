@@ -181,6 +181,8 @@ def _calls(run: Measures) -> pd.DataFrame:
     calls = calls[calls["asynchronous"] == 1]
     calls = calls.assign(label=_labels(calls, run), gradients=False)
     parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
+    if calls.empty:
+        return parts[0].assign(regained_ns=0)
     on_cpu = _on_cpu(calls, run)
     parts += [] if on_cpu is None else [on_cpu]
     for place, done in device_work(run).items():

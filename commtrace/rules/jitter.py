@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.causal.chance import above_zero
-from commtrace.causal.culprits import evened, least_noise_ns
+from commtrace.causal.culprits import evened, least_noise_ns, stalls_in_turn
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import LABELLED, own_parts
 from commtrace.causal.usual import Grouped
 from commtrace.diagnosis import Cause, Evidence, Finding
-from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
+from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._culprit import ADVICE
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -32,7 +32,8 @@ class Jitter(Rule, frozen=True):
         The run is replayed with every rank's own work between two operations as long as the
         ranks' mean at that place of the step, after the work of those that are late in every step
         (see straggler) was made typical. It fires where this saves at least ``min_step_share`` of
-        the steps' time, beyond chance or noise in each step.
+        the steps' time: beyond chance or noise in each step, or mostly in several steps that are
+        far above the others.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
@@ -61,13 +62,16 @@ class Jitter(Rule, frozen=True):
         calls = run_graph(run).calls
         waiting = np.flatnonzero(calls.last_ns > calls.start_ns)
         matters = waiting.size and worth_reporting(cost, run, self.min_step_share)
-        sure = p_value <= _CHANCE or (steps.size > 1 and bool((steps > least).all()))
-        if not sure or not matters:
+        every = p_value <= _CHANCE or (steps.size > 1 and bool((steps > least).all()))
+        stalls = () if every else stalls_in_turn(run, self.min_step_share)
+        if not (every or stalls) or not matters:
             return
         yield self.finding(
             (calls.start_ns[waiting], calls.last_ns[waiting]),
             summary=(
-                f"ranks take turns being late: each step would be {ms(cost / steps.size)} shorter "
+                f"ranks take turns being late{_when(run, stalls)}: "
+                f"{'these' if stalls else 'each step'} would be "
+                f"{ms(float(steps[list(stalls)].mean() if stalls else steps.mean()))} shorter "
                 "if all did each part of it in their mean time"
             ),
             ranks=tuple(np.unique(calls.rank).tolist()),
@@ -107,6 +111,12 @@ def _run(late_us: float) -> Measures:
                 rank, "all_reduce", step * 10_000 + arrival, 9900 - arrival, size=1 << 26
             )
     return run.trace()
+
+
+def _when(run: Measures, stalls: tuple[int, ...]) -> str:
+    part, rest = ("step", "") if has_steps(run) else ("tenth", " of the run")
+    count = run_graph(run).step_ns.size
+    return f", in {len(stalls)} of {counted(count, part)}{rest}" if stalls else ""
 
 
 def _advice(run: Measures) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import CannotLook, Finding
-from commtrace.metrics.run.waits import FROM_ROOT
+from commtrace.metrics.run.arrivals import FROM_ROOT
 from commtrace.rules._culprit import delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny

@@ -68,13 +68,15 @@ class LatencyBound(Rule, frozen=True):
         several_ranks(run)
         known = served(run)
         known = known[known["exact"]]
+        groups = known.groupby("communicator", observed=True, dropna=False)
+        known = known.assign(place=groups.cumcount(), typical_ns=typical_ns(known))
         looked = False
         found: list[tuple[int, Finding]] = []
         for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
             latency, origin = self._latency_ns(some, run)
             if latency is not None:
                 looked = True
-                found += self._among(some, latency, origin, known, run)
+                found += self._among(some, latency, origin, run)
         yield from enough(found, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
@@ -83,12 +85,13 @@ class LatencyBound(Rule, frozen=True):
             )
 
     def _among(
-        self, some: pd.DataFrame, latency: float, origin: str, known: pd.DataFrame, run: Measures
+        self, some: pd.DataFrame, latency: float, origin: str, run: Measures
     ) -> Iterator[tuple[int, Finding]]:
         """A finding of the group, with how many operations it is about."""
-        some = some.assign(typical_ns=typical_ns(some))
         small = some[latency > self.min_latency_share * some["typical_ns"]]
-        row = _rows(small, known, latency)
+        row = _rows(small, latency)
+        if np.unique(row).size == row.size:
+            return
         of_row = _measured(small, row, latency)
         left = (1 + of_row["bytes"] // self.bucket_bytes).clip(upper=of_row["count"])
         fewer = int((of_row["count"] - left).sum())
@@ -166,12 +169,10 @@ def _fitted(some: pd.DataFrame, max_residual: float) -> Model | None:
     return model if np.average(off, weights=of_size["size"]) <= max_residual else None
 
 
-def _rows(small: pd.DataFrame, known: pd.DataFrame, latency: float) -> npt.NDArray[np.intp]:
+def _rows(small: pd.DataFrame, latency: float) -> npt.NDArray[np.intp]:
     """Numbers the rows of operations without a pause or another one in between."""
-    of_group = known["communicator"].isin(small["communicator"])
-    place = np.cumsum(of_group.to_numpy())[known.index.get_indexer(small.index)]
     pause = small["last_arrival_ns"].to_numpy()[1:] - small["last_end_ns"].to_numpy()[:-1]
-    begins = (np.diff(place) > 1) | (pause > latency)
+    begins = (np.diff(small["place"].to_numpy()) > 1) | (pause > latency)
     return np.concatenate(([0], np.cumsum(begins)))[: len(small)]
 
 

@@ -14,6 +14,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.decompositions import sequences
+from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -30,25 +31,27 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Three kinds, each if it takes ``min_step_share`` of the steps. All_reduces of
+        Four kinds, each if it takes ``min_step_share`` of the steps. All_reduces of
         gradients after every micro-batch, though the last of the accumulation reduces the
         same sizes again. Barriers right before or after a collective of their group that
         holds the ranks together anyway. An all_reduce of the same bytes over a group whose
-        members all took part in one right before, with nothing in between.
+        members all took part in one right before, with nothing in between. Broadcasts with
+        which DDP makes its module's buffers alike before each forward pass.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
 
     What to do
         Accumulate under ``no_sync()`` (all but the last micro-batch); leave out the barrier;
-        reduce over the larger group once. The potential saving is that of the run replayed
-        without them.
+        reduce over the larger group once; construct DDP with ``broadcast_buffers=False``. The
+        potential saving is that of the run replayed without them.
 
     Blind spots
         Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
         barrier may order files or prints. That two all_reduces work on one tensor follows from
         size, type and order, not from addresses; within one group it could as well be two
-        buckets, so that only another group, of some or all of the ranks, counts. What DDP copies
+        buckets, so that only another group, of some or all of the ranks, counts. Whether buffers
+        differ between ranks, as BatchNorm's do, and whether that matters. What DDP copies
         into and out of its buckets, unless ``gradient_as_bucket_view``, is saved as well, but not
         counted.
     """
@@ -66,6 +69,7 @@ class Redundant(Rule, frozen=True):
             (_accumulated, repeated_in_accumulation(run, rows)),
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
+            (_buffers, rows[of_buffers(run, rows)]),
         ):
             cost = _cost_ns(run, found) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
@@ -163,6 +167,17 @@ def _twice(needless: pd.DataFrame) -> _Said:
         ("new values: nothing that could have changed them ran in between",),
         "reduce over the larger group once, if both reduce the same tensor",
         "low",
+    )
+
+
+def _buffers(needless: pd.DataFrame) -> _Said:
+    return _Said(
+        "DDP sends its module's buffers before every forward pass",
+        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        ("other data: nothing else is sent in a forward pass before them",),
+        "construct DDP with broadcast_buffers=False, if no buffer changes or ranks may differ in "
+        "it, as in BatchNorm's; keep constant tables, as masks, out of the buffers",
+        "medium",
     )
 
 

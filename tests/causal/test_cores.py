@@ -51,3 +51,21 @@ def test_what_others_took_is_evidence_beside_who_is_slow(training: Callable[...,
     assert its.confidence == "low"
     taken = {one.name: one.value for one in its.evidence}
     assert taken["share of the CPU cores that other processes took"] == pytest.approx(40)
+
+
+@pytest.mark.parametrize(
+    ("own_s", "advice"),
+    [(0.9, "outside of torch"), (0.4, "took no processor time"), (0.55, "look at data loading")],
+)
+def test_a_host_without_operators_computes_in_python_or_waits(
+    own_s: float, advice: str, training: Callable[..., Measures]
+) -> None:
+    """Its process took more processor time than the other's, as much, or somewhat more."""
+    run = training(lambda rank, step: 4_000, sleep_us=lambda rank, step: 5_000 * rank)
+    rows = [
+        {"rank": rank, "machine": {"own_s": own, "seconds": 1.0}}
+        for rank, own in enumerate((0.4, own_s))
+    ]
+    (its,) = diagnose(replace(run, manifest={"ranks": rows}), select=["straggler"]).findings
+    assert its.cause == "host"
+    assert advice in its.advice

@@ -7,7 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from commtrace.causal.culprits import Culprit, _persistent, _spikes, culprits, evened
+from commtrace.causal.culprits import (
+    Culprit,
+    _persistent,
+    _spikes,
+    culprits,
+    evened,
+    stalls_in_turn,
+)
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
@@ -190,3 +197,18 @@ def test_who_is_hidden_by_a_later_rank_is_awaited_without_it(training: Make) -> 
     assert [its.ranks for its in named] == [(1,), (2,)]
     assert [its.waits.mostly for its in named] == ["collective"] * 2
     assert named[1].waits.call.size
+
+
+def test_stalls_of_one_rank_and_another_are_by_turns(training: Make) -> None:
+    """As where each collects its garbage after so many steps of its own."""
+    run = training(uneven, steps=8, sleep_us=lambda rank, step: 40_000 * (step % 4 == 1 + 2 * rank))
+    assert found(run) == []
+    assert stalls_in_turn(run, SHARE) == (1, 3, 5, 7)
+    (its,) = diagnose(run, select=["jitter"]).findings
+    assert "late, in 4 of 8 steps: these would be 20 ms shorter" in its.summary
+
+
+def test_a_stall_alone_is_by_no_turns(training: Make) -> None:
+    run = training(uneven, steps=8, sleep_us=lambda rank, step: 30_000 * ((rank, step) == (0, 2)))
+    assert stalls_in_turn(run, SHARE) == ()
+    assert stalls_in_turn(training(uneven, steps=8), SHARE) == ()

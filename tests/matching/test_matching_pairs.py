@@ -119,3 +119,32 @@ def test_ids_are_believed_if_their_order_is_that_of_the_messages(
     a, b = pairs._by_id(rows, np.arange(len(sent)), len(sent) + np.arange(len(received)))
     assert a.size == b.size == count
     assert (rows.comms_id[a] == rows.comms_id[b]).all()
+
+
+def matched(sends: list[tuple[int, int]], recvs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Which send each recv took, by their numbers, on one clock."""
+    rows = messages(sends, recvs)
+    a, b = np.arange(len(sends)), len(sends) + np.arange(len(recvs))
+    _, (sent, received) = pairs._matched(rows, rows.signature, a, b, Line(0.0))
+    return list(zip(sent.tolist(), (received - len(sends)).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("late_us", [100, 2_000])
+def test_a_senders_window_may_open_a_message_early(late_us: int) -> None:
+    """A server sends, a worker's recv waits for the next: it ends when that one was sent."""
+    sends = [(40 * MS * k, 40 * MS * k + MS // 4) for k in range(8)]
+    recvs = [(at + 12 * MS, at + 40 * MS + late_us * 1000) for at, _ in sends]
+    assert matched(sends, recvs) == [(k + 1, k) for k in range(7)]
+    assert matched(sends[1:], recvs) == [(k, k) for k in range(7)]
+
+
+def test_a_receivers_window_may_open_a_message_early() -> None:
+    recvs = [(40 * MS * k, 40 * MS * k + 30 * MS) for k in range(8)]
+    sends = [(at + 69 * MS, at + 71 * MS) for at, _ in recvs]
+    assert matched(sends, recvs) == [(k, k + 1) for k in range(7)]
+
+
+def test_what_lies_ready_when_it_is_received_pairs_by_order() -> None:
+    sends = [(40 * MS * k, 40 * MS * k + MS // 4) for k in range(8)]
+    recvs = [(at + 12 * MS, at + 12 * MS + MS // 10) for at, _ in sends]
+    assert matched(sends, recvs) == [(k, k) for k in range(8)]

@@ -448,3 +448,37 @@ def test_no_mess_of_operations_is_too_much(calls: list[tuple[int, ...]]) -> None
     for finding in diagnose(run.trace(), select=rules).findings:
         assert finding.cost_ns >= 0
         assert "\n" not in finding.summary
+
+
+# redundant: a module's buffers
+
+
+def ddp(op: str = "broadcast", before: str | None = None, threads: int | None = None) -> Measures:
+    """In each forward pass 3 ms of something that is sent, then 4 ms of compute."""
+    run = Tiny(2, backend="gloo")
+    for step in range(6):
+        for rank in range(2):
+            at = step * 10_000
+            run.step(rank, step, at, 10_000)
+            run.step(rank, step, at + 10, 8000, label="DistributedDataParallel.forward")
+            if before:
+                run.collective(rank, before, at + 20, 10, size=64, thread=1, asynchronous=0)
+            where = {"thread": 1, "stream": 50, "asynchronous": 1, "root": 0}
+            run.collective(rank, op, at + 100, 3000, size=1 << 24, **where)
+            run.gap(rank, at + 100, 3000)
+            run.op(rank, at + 3100, 4000)
+    return run.trace()
+
+
+def test_what_ddp_sends_before_each_forward_pass_are_its_buffers() -> None:
+    run = ddp()
+    (finding,) = found(run, "redundant")
+    assert "module's buffers" in finding.summary
+    assert "broadcast_buffers=False" in finding.advice
+    assert finding.cost_ns == pytest.approx(6 * 3_000_000, rel=0.05)
+    assert not found(run, "false-overlap")  # whose wait no program could move
+
+
+@pytest.mark.parametrize("other", [{"op": "all_reduce"}, {"before": "all_reduce"}])
+def test_what_comes_later_in_a_forward_pass_is_the_modules_own(other: dict[str, str]) -> None:
+    assert not found(ddp(**other), "redundant")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -130,17 +129,15 @@ class _Events(NamedTuple):
 
 def _events(run: Measures, *, by_step: bool) -> _Events:
     """All but those of streams that only call, and, in steps, of none."""
-    names: list[str] = sorted(
-        {name for table in events_by_table(run) for name in table["device"].dropna().unique()},
-        key=device_order,
-    )
+    names: dict[str, int] = {}
+    kinds = {name: code for code, name in enumerate(_KINDS)}
     columns = [
         (
             integers(table["rank"]),
             _coded(table["device"], names),
             integers(table["step"]) if by_step else np.zeros(len(table), np.int64),
             integers(table["stream"]),
-            _coded(table["kind"], _KINDS),
+            _coded(table["kind"], kinds),
             integers(table["start_ns"]),
             integers(table["duration_ns"]),
         )
@@ -154,7 +151,9 @@ def _events(run: Measures, *, by_step: bool) -> _Events:
     rank, device, step, number, kind, start, duration = (column[rows] for column in every)
     place = codes(rank, device, step)
     at = np.unique(place, return_index=True)[1]
-    order = np.lexsort((step[at], device[at], rank[at]))
+    in_order = sorted(names, key=device_order)
+    device_at = np.argsort([names[name] for name in in_order])[device[at]]
+    order = np.lexsort((step[at], device_at, rank[at]))
     at = at[order]
     return _Events(
         start,
@@ -163,14 +162,14 @@ def _events(run: Measures, *, by_step: bool) -> _Events:
         codes(place, number),
         np.argsort(order)[place],
         rank[at],
-        [names[one] for one in device[at].tolist()],
+        [in_order[one] for one in device_at[order].tolist()],
         step[at],
     )
 
 
-def _coded(column: pd.Series[Any], names: Sequence[str]) -> Int64:
-    """The place of each among the names; -1 where it is null."""
+def _coded(column: pd.Series[Any], names: dict[str, int]) -> Int64:
+    """The number of each name, which new ones get; -1 where it is null."""
     found, values = column.factorize()
-    number = {name: at for at, name in enumerate(names)}
-    places: Int64 = np.asarray([*(number[value] for value in values), -1], dtype=np.int64)[found]
+    number = [names.setdefault(value, len(names)) for value in values]
+    places: Int64 = np.asarray([*number, -1], dtype=np.int64)[found]
     return places

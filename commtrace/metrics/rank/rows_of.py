@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import Int64, integers
+from commtrace.arrays import NULL, Int64, integers
 from commtrace.measures import measure
 from commtrace.packed import spans
 from commtrace.table import Coded, Columns, Table
@@ -52,13 +52,8 @@ def columns_of(run: Measures, table: Table, rows: slice | Int64 = slice(None)) -
     packed = run.packed(table.name)
     if packed is not None and isinstance(rows, slice):
         return packed.columns(rows)
-    its = getattr(run, table.name).iloc[rows]
-    return {
-        column.name: _coded(its[column.name])
-        if column.dtype == "category"
-        else integers(its[column.name])
-        for column in table.columns
-    }
+    frame = getattr(run, table.name)
+    return {column.name: _taken(frame[column.name].array[rows]) for column in table.columns}
 
 
 def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
@@ -75,5 +70,9 @@ def _by_rank(run: Measures, table: str) -> Mapping[int, slice | Int64]:
     return its or dict(getattr(run, table).groupby("rank", sort=False).indices)
 
 
-def _coded(column: pd.Series[Any]) -> Coded:
-    return Coded(column.cat.codes.to_numpy().astype(np.int32), tuple(column.cat.categories))
+def _taken(values: Any) -> Int64 | Coded:
+    """Without a Series, which takes longer to make than a rank's rows to convert."""
+    if values.dtype == "category":
+        return Coded(values.codes.astype(np.int32), tuple(values.categories))
+    taken: Int64 = values.to_numpy(np.int64, na_value=NULL)
+    return taken

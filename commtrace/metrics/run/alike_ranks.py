@@ -12,9 +12,10 @@ import pandas as pd
 from commtrace.arrays import Float64, Int64
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.rank_places import Places, common_place, rank_places
-from commtrace.metrics.run.waits import TRUST, matched
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps, step_count, whole
 from commtrace.table import Column, Table
 

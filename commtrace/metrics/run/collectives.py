@@ -13,9 +13,10 @@ from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
-from commtrace.metrics.run.waits import TRUST, RunOperations, matched
+from commtrace.metrics.run.waits import RunOperations, matched
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from commtrace.arrays import NULL, integers
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.run.waits import called_ns, matched
+from commtrace.metrics.run.arrivals import called_ns
+from commtrace.metrics.run.waits import matched
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from commtrace.arrays import integers
 from commtrace.comms import SYNCHRONISING
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
-from commtrace.metrics.run.waits import TRUST, RunOperations, matched
+from commtrace.metrics.run.arrivals import TRUST
+from commtrace.metrics.run.waits import RunOperations, matched
 from commtrace.table import Coded, Column, Table
 
 if TYPE_CHECKING:

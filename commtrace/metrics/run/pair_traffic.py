@@ -9,7 +9,8 @@ import pandas as pd
 
 from commtrace.arrays import NULL, Int64, integers
 from commtrace.measures import measure
-from commtrace.metrics.run.waits import TO_ROOT, matched
+from commtrace.metrics.run.arrivals import TO_ROOT
+from commtrace.metrics.run.waits import matched
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:

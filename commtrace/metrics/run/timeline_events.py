@@ -9,9 +9,10 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64, integers
 from commtrace.measures import measure
+from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.run_clock import on_run
-from commtrace.metrics.run.waits import called_ns, matched
+from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded, Column, Columns, Table
 
 if TYPE_CHECKING:

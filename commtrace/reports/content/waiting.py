@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.ranks import arrivals
-from commtrace.metrics.run.waits import TRUST, matched
+from commtrace.metrics.run.waits import matched
 from commtrace.reports.content.tables import Section, more
 from commtrace.table import rows
 from commtrace.units import clean, cut, duration

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commtrace import __version__
-from commtrace.metrics.run.waits import TRUST, matched
+from commtrace.metrics.run.arrivals import TRUST
+from commtrace.metrics.run.waits import matched
 from commtrace.reports import content
 from commtrace.reports.web.markup import Markup, tag
 from commtrace.units import clean, counted, duration
