@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import _signal  # what signal wraps, at no cost
+import gc
 import os
 import sys
 
 __all__ = ["main"]
 
 _INTERRUPTED = 130
+_MANY = 100_000  # objects between two looks for garbage: imports and small tables make none
 
 
 def main() -> int:
     """Run the command line; returns the exit status."""
     # So far nothing has begun that would have to be ended.
     _signal.signal(_signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    gc.set_threshold(_MANY)
     from commtrace import cli
 
     interrupted = False
@@ -32,6 +35,7 @@ def main() -> int:
             raise
         status = _INTERRUPTED  # whatever an import that was interrupted makes of it
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # all is done, but for Python's own end
+    gc.freeze()  # which would look through everything for garbage
     return status
 
 

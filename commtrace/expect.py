@@ -6,10 +6,9 @@ vary enough; else they come from the table of links, and NCCL's own tuning const
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.comms import bus_factor
 
@@ -30,8 +29,7 @@ __all__ = [
 Float = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Struct, frozen=True):
     """Time by size: ``latency_ns + size_bytes / gb_s``; GB/s are bytes per ns.
 
     ``residual`` is the median of |measured / modelled - 1| over the points behind it.
@@ -84,8 +82,7 @@ def _line(x: Float, y: Float, count: Float) -> tuple[float, float]:
     return float(intercept), float(slope)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Struct, frozen=True):
     """One direction of a link, per GPU: peak, and what is usually reached, in GB/s."""
 
     name: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL
 
@@ -18,8 +18,7 @@ __all__ = ["Coded", "Column", "Columns", "Table", "joined", "rows"]
 DType = Literal["int64", "Int64", "float64", "category", "bool"]
 
 
-@dataclass(frozen=True)
-class Coded:
+class Coded(Struct, frozen=True):
     """A column of strings as codes into a dictionary; code -1 is null."""
 
     codes: np.ndarray[Any, np.dtype[np.int32]]
@@ -41,8 +40,7 @@ Columns = Mapping[str, "np.ndarray[Any, Any] | Coded"]
 """A table's columns before pandas: numpy arrays, and Coded for strings."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column: ``Int64`` is an integer that can be null, ``category`` a string that can."""
 
     name: str
@@ -51,8 +49,7 @@ class Column:
     unit: str | None = None
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table's name, what one row is, and its columns in order."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from commtrace.diagnosis import Note
 from commtrace.table import Columns
@@ -11,8 +12,7 @@ from commtrace.table import Columns
 __all__ = ["RankTrace"]
 
 
-@dataclass(frozen=True)
-class RankTrace:
+class RankTrace(Struct, frozen=True):
     """What one file adds to a Trace: columns by table, notes with rank and file.
 
     ``provenance`` says where the rank is known from, as ``kineto.identify`` does.

@@ -16,8 +16,11 @@ import pytest
 
 from commtrace import __version__
 from commtrace.cli import app, main
+from commtrace.cli.rule_options import rule_gists
 from commtrace.record import Place
+from commtrace.reports.content.prose import first_line
 from commtrace.reports.formats import json as json_report
+from commtrace.rules import RULES
 
 Captured = pytest.CaptureFixture[str]
 
@@ -431,6 +434,10 @@ def test_a_wrong_rule_or_threshold_is_one_line(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert said in err
+
+
+def test_the_list_of_rules_is_read_from_their_files() -> None:
+    assert rule_gists() == {name: first_line(its.__doc__ or "") for name, its in RULES.items()}
 
 
 def test_explain_lists_and_explains(capsys: Captured) -> None:

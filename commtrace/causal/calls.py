@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes, integers, nth
 from commtrace.comms import POINT_TO_POINT
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Calls", "calls"]
 
 
-@dataclass(frozen=True, eq=False)
-class Calls:
+class Calls(Struct, frozen=True, eq=False, dict=True):
     """Rows of ``collectives`` that have a time on the run's clock, by rank, thread and launch.
 
     ``row`` is the row of ``collectives``; ``launch_ns``, ``start_ns`` and ``end_ns`` are on the
@@ -70,7 +69,7 @@ class Calls:
 
     def taken(self, rows: Any) -> Calls:
         """Some of them."""
-        return Calls(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+        return Calls(**{name: getattr(self, name)[rows] for name in self.__struct_fields__})
 
 
 @measure
@@ -116,7 +115,7 @@ def calls(run: Measures) -> Calls:
     ).taken(order)
     filled = {"last_ns": _last(every), "place": _alike(every)}
     return Calls(
-        **{name: filled.get(name, getattr(every, name)) for name in every.__dataclass_fields__}
+        **{name: filled.get(name, getattr(every, name)) for name in every.__struct_fields__}
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64, ranges
 from commtrace.causal.builder import (
@@ -183,8 +183,7 @@ def _split(start: Int64, end: Int64, when: Intervals) -> tuple[Int64, Int64, Int
     return of, left, right, at % 2 == 1
 
 
-@dataclass(frozen=True, eq=False)
-class Way:
+class Way(Struct, frozen=True, eq=False):
     """Pieces of the longest way through the run, each within one step, the last one first.
 
     ``kind`` is the edge's; ``call`` is the call of the graph that it is of, of a rank's own work

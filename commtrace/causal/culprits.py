@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
@@ -57,8 +57,7 @@ AWAITED = ("collective", "root", "send", "recv")
 """What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
 
 
-@dataclass(frozen=True, eq=False)
-class Waits:
+class Waits(Struct, frozen=True, eq=False):
     """The waits of others for some ranks: from ``start_ns`` to ``end_ns``, ``kind`` of AWAITED.
 
     ``call`` is the call that waited, a row of the graph's.
@@ -76,8 +75,7 @@ class Waits:
         return AWAITED[int(time.argmax())]
 
 
-@dataclass(frozen=True, eq=False)
-class Culprit:
+class Culprit(Struct, frozen=True, eq=False):
     """Ranks that together delay a run, by ``saved_ns`` alone and ``on_top_ns`` after those before.
 
     ``steps_ns`` is what each step is shorter without (on top), ``noise_ns`` the scatter of that.
@@ -106,8 +104,7 @@ class Culprit:
     doubt: str | None
 
 
-@dataclass(frozen=True, eq=False)
-class Culprits:
+class Culprits(Struct, frozen=True, eq=False):
     """Who delays a run, in order, each on top of those before; ``lag_ns`` are the lags without."""
 
     found: tuple[Culprit, ...]

@@ -11,11 +11,11 @@ there was if that is less.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.device_nodes import END, START, Nodes
@@ -54,8 +54,7 @@ EDGES: tuple[Edge, ...] = get_args(Edge)
 _LONGEST_NS = 20_000
 
 
-@dataclass(frozen=True)
-class DeviceGraph:
+class DeviceGraph(Struct, frozen=True):
     """The graph of one rank.
 
     Nodes are in topological order, which is that of their times but for rounding (2 us at most):

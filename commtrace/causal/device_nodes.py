@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64
 from commtrace.causal.device_waits import Resumptions
@@ -22,8 +21,7 @@ _BLOCKING_CALLS = 2  # after the numbers of tables in ``Work``
 _ENDS, _RESUMES, _CALLS, _STARTS, _ENDS_AT_ONCE, _RESUMES_AT_ONCE = range(6)
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(Struct, frozen=True):
     """Nodes in topological order, and which of them are what.
 
     ``start``, ``end`` and ``launch`` have an entry for each row of ``Work``, -1 for an unknown

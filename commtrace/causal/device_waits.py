@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.device_work import ROUNDING_NS, Numbered, Work, being, numbers, strings
@@ -71,8 +71,7 @@ def collective_waits(work: Work, steps: Columns) -> Pairs:
     return _existing(work.launched.last(current, called), rows)
 
 
-@dataclass(frozen=True)
-class Resumptions:
+class Resumptions(Struct, frozen=True):
     """Calls at whose end the host had waited for a GPU.
 
     ``row`` is that of ``blocking_calls``. ``ended`` and ``begun`` pair rows of ``Work`` with the

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.moments import Moments
@@ -49,8 +49,7 @@ def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
     return {table.name: columns_of_rank(run, table, rank) for table in _TABLES}
 
 
-@dataclass(frozen=True)
-class Numbered:
+class Numbered(Struct, frozen=True):
     """Distinct values, and the number from 0 of each."""
 
     values: Int64
@@ -67,8 +66,7 @@ class Numbered:
         return np.where(found & (at < self.values.size), at, -1)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True, dict=True):
     """A rank's kernels and copies in the order of their starts.
 
     ``table`` is 0 for a row of ``kernels``, 1 for one of ``copies``. ``stream`` counts the pairs

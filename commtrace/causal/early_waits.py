@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.causal.builder import JOIN, WAIT
@@ -32,8 +32,7 @@ _FUNCTIONAL = "_c10d_functional"
 _DDP = "DistributedDataParallel.forward"
 
 
-@dataclass(frozen=True, eq=False)
-class EarlyWaits:
+class EarlyWaits(Struct, frozen=True, eq=False):
     """The asynchronous calls that their thread waited for, ``call`` of the graph's.
 
     ``early`` are those behind whose call next to nothing ran before the wait; ``blocked_ns`` is how

@@ -7,9 +7,8 @@ behind it, and lies there for most calls of a kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Float64, Int64, codes
 from commtrace.causal.calls import Calls
@@ -23,8 +22,7 @@ _WAKES = 0.05  # of a wait, until its thread has woken up
 _LATE_NS = 100_000  # what waking up takes at least, by the resolution of a scheduler
 
 
-@dataclass(frozen=True)
-class Gaps:
+class Gaps(Struct, frozen=True):
     """Gaps of host threads on the run's clock, cut at calls, by place and start.
 
     ``place`` numbers rank and thread.
@@ -53,8 +51,7 @@ class Gaps:
         return cls(places, starts, np.where(is_cut, following, ends))
 
 
-@dataclass(frozen=True)
-class Joins:
+class Joins(Struct, frozen=True):
     """For each call the gap in which it was waited for, -1 where none was."""
 
     gap: Int64

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import Int64
 from commtrace.causal.culprits import culprits
@@ -29,8 +29,7 @@ Edit = Callable[[Int64], Int64]
 """Makes of a graph's lags those with something mended."""
 
 
-@dataclass(frozen=True)
-class Saving:
+class Saving(Struct, frozen=True):
     """What is saved: ``cost_ns`` alone, ``on_top_ns`` with those mended who delay the run.
 
     ``replayed_step_ns`` is the median step with it mended alone. Without a replay, ``why`` not,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Float64, Int64, integers, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
@@ -48,8 +48,7 @@ _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
 
-@dataclass(frozen=True, eq=False)
-class OwnWork:
+class OwnWork(Struct, frozen=True, eq=False, dict=True):
     """Own work of each call: its rank's since its call before, without waiting.
 
     Arrays are calls × (HOSTS, DEVICES), for what these do at one time. ``typical_ns`` is the median

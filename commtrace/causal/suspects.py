@@ -7,10 +7,10 @@ that: a rank that could save but little is not replayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.chance import above_zero
@@ -38,8 +38,7 @@ _FEW = 8  # ranks, each of which is replayed however little it could save
 _GROWS = 1.5
 
 
-@dataclass(frozen=True, eq=False)
-class Suspects:
+class Suspects(Struct, frozen=True, eq=False):
     """Ranks that save ``steps_ns`` if they work as is typical.
 
     Any other saves ``others_ns`` at most. ``lag_ns`` are the lags then; ``only_idle`` says that
@@ -53,8 +52,7 @@ class Suspects:
     only_idle: bool
 
 
-@dataclass(frozen=True, eq=False)
-class _Kind:
+class _Kind(Struct, frozen=True, eq=False):
     """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
 
     lags: Callable[[tuple[int, ...]], Int64]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64, codes, sorted_by
 from commtrace.causal.calls import Calls
@@ -57,8 +57,7 @@ class Grouped:
         return np.where(size > 0, (a + b) / 2, np.nan)
 
 
-@dataclass(frozen=True, eq=False)
-class Usual:
+class Usual(Struct, frozen=True, eq=False, dict=True):
     """Times of calls, and what is usual of others at the same place of the same step.
 
     Where nobody else has such a place, that is so much of its time as is usual of its step.

@@ -27,7 +27,15 @@ from commtrace.cli.opening import open_run
 from commtrace.cli.plotting import plot
 from commtrace.cli.recording import RecordCommand, record
 from commtrace.cli.report_options import Workers, format_of, format_option, output_option
-from commtrace.cli.rule_options import Ignore, Paths, Select, Thresholds, rule_names, rules_wanted
+from commtrace.cli.rule_options import (
+    Ignore,
+    Paths,
+    Select,
+    Thresholds,
+    rule_gists,
+    rule_names,
+    rules_wanted,
+)
 from commtrace.cli.streams import WIDTH, fail, indented, look, reading, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.reports import FORMATS, Look
@@ -241,16 +249,15 @@ def explain(
     ] = None,
 ) -> None:
     """What a rule detects, why it matters, and its blind spots."""
-    from commtrace.reports.content import prose
-    from commtrace.reports.fitting import wrapped
-    from commtrace.reports.formats import text
-    from commtrace.rules import RULES, explanation
-
     if rule is None:
-        for name, its in RULES.items():
-            gist = f"{name}: {prose.first_line(its.__doc__ or '')}"
-            say(f"{wrapped(gist, look().width, rest='    ')}\n")
+        from commtrace.reports.wrapping import wrapped
+
+        for name, gist in rule_gists().items():
+            say(f"{wrapped(f'{name}: {gist}', look().width, rest='    ')}\n")
     else:
+        from commtrace.reports.formats import text
+        from commtrace.rules import explanation
+
         say(text.explain(explanation(rule), look()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,13 +11,26 @@ import typer
 
 from commtrace.errors import UsageError
 
-__all__ = ["Ignore", "Paths", "Select", "Thresholds", "rule_names", "rules_wanted"]
+__all__ = ["Ignore", "Paths", "Select", "Thresholds", "rule_gists", "rule_names", "rules_wanted"]
+
+
+_GIST = re.compile(r'^class \w+\(Rule\b.*\n    """(.+)', re.M)
 
 
 def rule_names() -> list[str]:
     """The rules' names, without what importing them loads."""
+    return sorted(_files())
+
+
+def rule_gists() -> dict[str, str]:
+    """The rules' names, and what the documentation of each begins with."""
+    texts = {name: file.read_text(encoding="utf-8") for name, file in sorted(_files().items())}
+    return {name: gist[1] for name, text in texts.items() if (gist := _GIST.search(text))}
+
+
+def _files() -> dict[str, Path]:
     files = (Path(__file__).parent.parent / "rules").glob("[!_]*.py")
-    return sorted(file.stem.replace("_", "-") for file in files)
+    return {file.stem.replace("_", "-"): file for file in files}
 
 
 Paths = Annotated[

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
+
+from msgspec import Struct
 
 __all__ = ["Lost", "attempt", "place"]
 
@@ -15,8 +16,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """Why an item has no result: its process was ``killed`` or ended, or there was a ``fault``."""
 
     killed: bool = False

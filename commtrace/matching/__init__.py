@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Note
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["CLOCK", "MATCHES", "SAME_HOST_ERROR_NS", "Matched", "match", "on_run_clock"]
 
 
-@dataclass(frozen=True)
-class Matched:
+class Matched(Struct, frozen=True):
     """Which rows of ``collectives`` are one operation, and how far each rank's clock is off.
 
     ``matches`` is MATCHES, ``clock`` CLOCK; ``notes`` say what was left open or contradicts.

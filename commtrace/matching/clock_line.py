@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.arrays import Int64
 
@@ -19,8 +18,7 @@ LINE_SPAN_NS = 1_000_000_000  # a drift needs a second to show
 DRIFT = 50e-6  # what computers' clocks drift at most against each other, where it cannot be fitted
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """What one clock is ahead of another: ``level_ns`` at ``at_ns``, growing by ``slope``."""
 
     level_ns: float

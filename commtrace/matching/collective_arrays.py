@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes, integers
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "rows_of", "split"]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True, dict=True):
     """One entry per row of ``collectives``; codes are -1 where the trace does not show.
 
     ``called`` is when an operation was enqueued where it runs on a CPU, else its start.

@@ -9,10 +9,10 @@ is slower in one direction they end apart, every time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, structs
 
 from commtrace.arrays import Bool, Int64
 from commtrace.matching.clock_line import (
@@ -97,8 +97,7 @@ CLOCK = Table(
 )
 
 
-@dataclass(frozen=True)
-class RankClock:
+class RankClock(Struct, frozen=True):
     """How far a rank's clock is ahead of the lowest rank's; ``line`` is None if unknown."""
 
     clock: int
@@ -320,4 +319,4 @@ def _believed(ends: RankClock, bound: RankClock | None) -> RankClock:
 def _same_host(reading: RankClock, lowest: int, rank: int) -> RankClock:
     if reading.clock != lowest or rank == lowest:
         return reading
-    return replace(reading, error_ns=SAME_HOST_ERROR_NS)
+    return structs.replace(reading, error_ns=SAME_HOST_ERROR_NS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64
 from commtrace.comms import canonical_dtype
@@ -46,8 +46,7 @@ _COUNTED = {
 }
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """One file's tables by their names in ``schema``, and what had to be assumed."""
 
     columns: dict[str, Columns]

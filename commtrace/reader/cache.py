@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from commtrace import __version__, config
 from commtrace.diagnosis import Note
@@ -56,8 +56,7 @@ class _Head(msgspec.Struct):
 _head = msgspec.msgpack.Decoder(_Head)
 
 
-@dataclass(frozen=True)
-class Cached:
+class Cached(Struct, frozen=True):
     """An entry's file or folder, size, and when it was last asked for."""
 
     file: Path

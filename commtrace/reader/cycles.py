@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 
 from commtrace.arrays import NULL
 from commtrace.reader.recordings import window
@@ -87,4 +87,4 @@ def _renumbered(part: RankTrace, first: int) -> RankTrace:
         columns[table] = (
             its if step is None else {**its, "step": np.where(step == NULL, NULL, step + first)}
         )
-    return replace(part, columns=columns)
+    return structs.replace(part, columns=columns)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace import kernels as communication
 from commtrace.arrays import NULL, Bool, Int64
@@ -65,8 +65,7 @@ _FILL = _Route("Memset", _Side.UNKNOWN, _Side.DEVICE)
 _NO_ROUTE = _Route(None, _Side.UNKNOWN, _Side.UNKNOWN)
 
 
-@dataclass(frozen=True)
-class Launched:
+class Launched(Struct, frozen=True):
     """For each GPU event the host's launch (NULL where there is none), and its step.
 
     The step is the one that launched it: where the launch is lost, so is the step. A trace

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from commtrace.reader.json.events import Scan
 from commtrace.reader.json.metadata import quoted
@@ -14,8 +15,7 @@ from commtrace.reader.operations.groups import Groups
 __all__ = ["JobMetadata"]
 
 
-@dataclass(frozen=True)
-class JobMetadata:
+class JobMetadata(Struct, frozen=True):
     """The job as one file knows it; None if unknown.
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the

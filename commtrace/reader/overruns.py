@@ -10,10 +10,8 @@ really run at once: they stay as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 
 from commtrace.arrays import Int64
 from commtrace.reader.gpu import is_rocm, of_category
@@ -24,8 +22,7 @@ __all__ = ["Cut", "cut_overruns"]
 _FAR_NS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A scan without overruns: how many kernels were cut, and by how much in all."""
 
     scan: Scan
@@ -54,7 +51,7 @@ def cut_overruns(scan: Scan) -> Cut:
         else call
         for call in scan.calls
     )
-    shorter = replace(scan, gpu=replace(gpu, duration_ns=duration), calls=calls)
+    shorter = structs.replace(scan, gpu=structs.replace(gpu, duration_ns=duration), calls=calls)
     return Cut(shorter, int(far.sum()), int(over[far].sum()))
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
 
 from commtrace.diagnosis import Note
 from commtrace.engine import HERE, Lost, cores, each, for_files
@@ -28,8 +30,7 @@ _FEWER = "try again with --workers 1"
 _FAULT = "a fault of commtrace's: please report it"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why a file adds nothing; one of another kind ``is_no_trace``, and nothing is wrong."""
 
     why: str
@@ -110,7 +111,7 @@ def _noted(part: RankTrace, refusals: list[OSError]) -> RankTrace:
         return part
     why = f"could not be started ({refusals[0].strerror}): they are read in turn"
     note = Note("no-process", f"a process to read files {why}")
-    return replace(part, notes=(*part.notes, note))
+    return structs.replace(part, notes=(*part.notes, note))
 
 
 def _failure(file: Path, lost: Lost) -> Failure:

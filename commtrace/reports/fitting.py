@@ -1,51 +1,26 @@
-"""Text and tables, as wide as there is room."""
+"""Tables, as wide as there is room."""
 
 from __future__ import annotations
 
-import re
-import textwrap
-from dataclasses import dataclass
-
+from msgspec import Struct
 from rich.cells import cell_len
 
 from commtrace.reports.content.tables import Section, on_one_line
 from commtrace.units import NOTHING, cut
 
-__all__ = ["Fitted", "fitted", "wrapped"]
+__all__ = ["Fitted", "fitted"]
 
 _ROOMY = 100
 _READABLE = 16  # characters: columns go before a name is cut below these
 _NAME = 8  # and these a name keeps in any case
-# Never torn apart: a number and its unit, a rank and its number, an arrow and its first word.
-_TOGETHER = re.compile(r"(?<=\d) (?=[\w%])|(?<=rank) (?=\d)|(?<=→) |(?<=:\d) (?=→)| (?=·)")
-_GLUE = "\u00a0"  # textwrap breaks no line there
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """A section without the columns for which there is no room, each column's width, the gaps."""
 
     section: Section
     widths: tuple[int, ...]
     gap: int
-
-
-def wrapped(text: str, width: int, first: str = "", rest: str = "") -> str:
-    """A paragraph whose first line begins with one text, and all others with another.
-
-    >>> print(wrapped("waits for 12.5 ms in all", 16, "1. ", "   "))
-    1. waits for
-       12.5 ms in
-       all
-    """
-    lines = textwrap.wrap(
-        _TOGETHER.sub(_GLUE, text),
-        max(width, len(rest) + 1),
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines).replace(_GLUE, " ") or first
 
 
 def fitted(section: Section, width: int) -> Fitted:

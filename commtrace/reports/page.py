@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from commtrace.reports.content.tables import BAR
-from commtrace.reports.fitting import fitted, wrapped
+from commtrace.reports.fitting import fitted
+from commtrace.reports.wrapping import wrapped
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -79,5 +80,6 @@ def table(console: Console, section: Section) -> None:
 def _cell(text: str) -> Text:
     cell = Text(text)
     for glyph, colour in _COLOURS.items():
-        cell.highlight_regex(f"{glyph}+", colour)
+        if glyph in text:
+            cell.highlight_regex(f"{glyph}+", colour)
     return cell

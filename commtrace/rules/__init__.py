@@ -1,6 +1,6 @@
 """Rules: one file is one diagnosis, found by being there.
 
-A rule is a frozen dataclass whose fields are its thresholds, whose docstring is its
+A rule is a frozen struct whose fields are its thresholds, whose docstring is its
 documentation, and whose ``check`` yields findings from a trace. ``bad()`` is a tiny trace
 on which it must fire, ``good()`` the nearest one on which it must not.
 """

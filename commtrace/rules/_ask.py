@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from math import isnan
@@ -136,7 +136,7 @@ _RETIRED = {
 
 def _renamed(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A rule's thresholds by the names of today. Warns of the old ones."""
-    known = {field.name for field in fields(rule_named(name))}
+    known = rule_named(name).thresholds()
     today = dict(values)
     for old in _RETIRED.get(name, ()):
         if today.pop(old, None) is not None:
@@ -169,7 +169,7 @@ def configured(name: str, values: Mapping[str, Any]) -> Rule:
     """
     rule = rule_named(name)
     values = _renamed(name, values)
-    known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(rule)}
+    known: dict[str, type[Any]] = {n: type(its) for n, its in rule.thresholds().items()}
     for field in values:
         if field not in known:
             choices = ", ".join(known) or "none"
@@ -229,7 +229,7 @@ def explanation(name: str) -> Explanation:
     return Explanation(
         rule=rule.name(),
         documentation=rule.__doc__ or "",
-        thresholds={field.name: getattr(rule, field.name) for field in fields(rule)},
+        thresholds=rule.thresholds(),
         example=rule.bad.__doc__ or "",
         verdict=verdict(example, diagnose(example, select=[rule.name()])),
     )

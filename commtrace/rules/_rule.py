@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from commtrace.arrays import NULL, integers
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Rule"]
 
 
-@dataclass(frozen=True)
-class Rule(ABC):
+class Rule(Struct, frozen=True):
     """One diagnosis. Fields are thresholds, each with a default and its unit in its name.
 
     ``explains`` names the rules whose findings are, at the same time and place, symptoms
@@ -88,19 +86,24 @@ class Rule(ABC):
             when=_merged(starts, ends),
         )
 
-    @abstractmethod
+    @classmethod
+    def thresholds(cls) -> dict[str, int | float | str]:
+        """The fields, with their defaults."""
+        return dict(zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True))
+
     def check(self, run: Measures) -> Iterator[Finding]:
         """Yield what is wrong. Raises CannotLook where the trace lacks what it needs."""
+        raise NotImplementedError
 
     @staticmethod
-    @abstractmethod
     def bad() -> Measures:
         """A tiny trace that has the fault."""
+        raise NotImplementedError
 
     @staticmethod
-    @abstractmethod
     def good() -> Measures:
         """Its nearest neighbour that does not."""
+        raise NotImplementedError
 
 
 def _merged(starts: ArrayLike, ends: ArrayLike) -> Intervals:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class AtTheRoofline(Rule):
+class AtTheRoofline(Rule, frozen=True):
     """Large operations use all the bandwidth that their link usually gives.
 
     What it detects

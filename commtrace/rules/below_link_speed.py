@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.causal.delays import felt_ns
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class BelowLinkSpeed(Rule):
+class BelowLinkSpeed(Rule, frozen=True):
     """Large operations reach far less bandwidth than their link usually gives.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class ByteInflation(Rule):
+class ByteInflation(Rule, frozen=True):
     """Operations move several times the bytes that their result needs.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,8 +26,7 @@ _PAIRS = 1 << 20  # more than any rank
 _FIRST_SEQ = 1  # counters begin at 0 or at 1
 
 
-@dataclass(frozen=True)
-class ColdStart(Rule):
+class ColdStart(Rule, frozen=True):
     """The first operation of a group takes far longer than those that follow.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 _KIND = ["rank", "device", "name"]
 
 
-@dataclass(frozen=True)
-class Contention(Rule):
+class Contention(Rule, frozen=True):
     """Compute kernels slow down while communication runs on the same GPU.
 
     What it detects

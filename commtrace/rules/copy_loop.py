@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.rank_edits import copying_within, launching_within, not_blocking
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 _SURE = 100  # copies
 
 
-@dataclass(frozen=True)
-class CopyLoop(Rule):
+class CopyLoop(Rule, frozen=True):
     """Small copies between host and GPU, one by one, leave the GPU idle around each.
 
     What it detects
@@ -173,8 +173,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True)
-class _Stalls:
+class _Stalls(Struct, frozen=True):
     """Idle time next to small copies.
 
     ``copies`` are those with any, ``kept_ns`` is ``idle_ns`` without the usual gaps.

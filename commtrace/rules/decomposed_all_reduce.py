@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 _SIGNIFICANT = 0.05
 
 
-@dataclass(frozen=True)
-class DecomposedAllReduce(Rule):
+class DecomposedAllReduce(Rule, frozen=True):
     """Two operations do the work of an all_reduce, and take longer.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 Float = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class DegradedLink(Rule):
+class DegradedLink(Rule, frozen=True):
     """From one moment of the run on, the same operations take longer for everybody.
 
     What it detects

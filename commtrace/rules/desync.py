@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -25,8 +24,7 @@ _PLACE = ["communicator", "seq", "nth"]
 _OWN_SIZES = ("all_to_all", "gather", "scatter")
 
 
-@dataclass(frozen=True)
-class Desync(Rule):
+class Desync(Rule, frozen=True):
     """Ranks disagree on which operation comes next in a group.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.causal.savings import Saving, of_copies
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class DetourBeatsDirect(Rule):
+class DetourBeatsDirect(Rule, frozen=True):
     """Copies between two GPUs would be faster over a detour.
 
     What it detects

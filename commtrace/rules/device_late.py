@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.diagnosis import Finding
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class DeviceLate(Rule):
+class DeviceLate(Rule, frozen=True):
     """A late rank's device computes longer than the others' before the collective.
 
     What it detects

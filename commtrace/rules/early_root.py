@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.causal.chance import at_least
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 _SIGNIFICANT = 0.05
 
 
-@dataclass(frozen=True)
-class EarlyRoot(Rule):
+class EarlyRoot(Rule, frozen=True):
     """The root of reduces or gathers arrives before anybody has data for it.
 
     What it detects

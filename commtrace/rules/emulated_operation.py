@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from commtrace.causal.savings import Saving, of_transfers
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 _FASTEST = 0.1  # of the operations of one size: the others waited for something else, too
 
 
-@dataclass(frozen=True)
-class EmulatedOperation(Rule):
+class EmulatedOperation(Rule, frozen=True):
     """The operation that ran is not the one that was called, and moves more bytes.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class ExposedCommunication(Rule):
+class ExposedCommunication(Rule, frozen=True):
     """Communication that compute could hide runs with no compute beside it.
 
     What it detects

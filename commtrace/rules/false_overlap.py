@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -37,8 +36,7 @@ _NAME = 40  # characters
 _FAR = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
-class FalseOverlap(Rule):
+class FalseOverlap(Rule, frozen=True):
     """A call is asynchronous, yet its result is waited for before other work runs.
 
     What it detects

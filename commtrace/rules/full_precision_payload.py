@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -26,8 +25,7 @@ HALF = r"bf16|f16|fp16|float16|half|hgemm|[hs]884|[hs]16816|e4m3|e5m2|fp8"
 SINGLE = r"sgemm|s1688|f32|fp32|float"
 
 
-@dataclass(frozen=True)
-class FullPrecisionPayload(Rule):
+class FullPrecisionPayload(Rule, frozen=True):
     """Operations carry float32 although the model computes in half precision.
 
     What it detects

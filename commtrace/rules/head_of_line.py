@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 _AT_ONCE_NS = 50_000
 
 
-@dataclass(frozen=True)
-class HeadOfLine(Rule):
+class HeadOfLine(Rule, frozen=True):
     """Communication that could start is stuck behind unrelated communication.
 
     What it detects

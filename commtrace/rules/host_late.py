@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import Finding
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class HostLate(Rule):
+class HostLate(Rule, frozen=True):
     """A late rank's host enqueues the collective late while its device is idle.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -30,8 +29,7 @@ _LAUNCH = 2  # of the same: so long a launch takes at most
 _RECOVERED_NS = 20_000
 
 
-@dataclass(frozen=True)
-class HostSync(Rule):
+class HostSync(Rule, frozen=True):
     """The host blocks until a collective is done, and has launched nothing for after it.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 _MARGIN = 1.05  # sizes are exact, but times end on the clock's ticks
 
 
-@dataclass(frozen=True)
-class ImpossibleNumber(Rule):
+class ImpossibleNumber(Rule, frozen=True):
     """An operation or a copy is faster than its link: the numbers are wrong, not the link fast.
 
     What it detects

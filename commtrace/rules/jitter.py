@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 _CHANCE = 0.01
 
 
-@dataclass(frozen=True)
-class Jitter(Rule):
+class Jitter(Rule, frozen=True):
     """Ranks take turns being late, so that everybody always waits for somebody.
 
     What it detects

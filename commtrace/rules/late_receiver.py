@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import Finding
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class LateReceiver(Rule):
+class LateReceiver(Rule, frozen=True):
     """One rank's recvs come later than the sends that wait for them.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import CannotLook, Finding
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class LateRoot(Rule):
+class LateRoot(Rule, frozen=True):
     """The root of broadcasts or scatters arrives after everybody else.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class LateSender(Rule):
+class LateSender(Rule, frozen=True):
     """One rank's sends come later than the recvs that wait for them, or never.
 
     What it detects

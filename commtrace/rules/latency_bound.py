@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class LatencyBound(Rule):
+class LatencyBound(Rule, frozen=True):
     """Many small operations follow each other, and most of their time is latency.
 
     What it detects

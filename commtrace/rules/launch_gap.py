@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64
 from commtrace.causal.rank_edits import launching_within
@@ -28,8 +29,7 @@ _SEVERAL = 10
 _NAME = 40  # characters
 
 
-@dataclass(frozen=True)
-class LaunchGap(Rule):
+class LaunchGap(Rule, frozen=True):
     """A GPU is idle because its host launches too slowly, or for a while not at all.
 
     What it detects
@@ -225,8 +225,7 @@ def _run(every_us: float) -> Measures:
     return run.trace()
 
 
-@dataclass(frozen=True)
-class _Idle:
+class _Idle(Struct, frozen=True):
     """When a device was idle for want of a launch, each interval by itself."""
 
     line: Timeline

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -25,8 +26,7 @@ Confidence = Literal["high", "medium", "low"]
 _OTHER_WAY = {"HtoD": "DtoH", "DtoH": "HtoD"}
 
 
-@dataclass(frozen=True)
-class PageableCopy(Rule):
+class PageableCopy(Rule, frozen=True):
     """Large copies between host and GPU go through pageable memory.
 
     What it detects
@@ -128,8 +128,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class _Slow:
+class _Slow(Struct, frozen=True, eq=False):
     """A rank's pageable copies of one direction, and what pinned ones reach."""
 
     copies: pd.DataFrame

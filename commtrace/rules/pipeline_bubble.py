@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
@@ -24,8 +23,7 @@ _TIMES_MORE = 4
 _MOST = 0.5  # of the steps
 
 
-@dataclass(frozen=True)
-class PipelineBubble(Rule):
+class PipelineBubble(Rule, frozen=True):
     """Stages of a pipeline wait for their neighbours a large part of the step.
 
     What it detects

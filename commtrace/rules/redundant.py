@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.causal.edits import as_measured, needing_nobody, saved
 from commtrace.causal.replayable import need_replay
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class Redundant(Rule):
+class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
@@ -128,8 +127,7 @@ def _training(reducing: tuple[int, ...]) -> Measures:
     return run.trace()
 
 
-@dataclass(frozen=True)
-class _Said:
+class _Said(Struct, frozen=True):
     what: str
     evidence: Evidence
     ruled_out: tuple[str, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
+from msgspec import Struct
 
 from commtrace.arrays import integers
 from commtrace.causal.savings import Saving, of_transfers
@@ -31,8 +31,7 @@ _WAITED = 0.25  # the same where only waits are known, which hide one another
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class SlowLink(Rule):
+class SlowLink(Rule, frozen=True):
     """Transfers between two particular ranks or hosts take longer than the same between any others.
 
     What it detects
@@ -160,8 +159,7 @@ class SlowLink(Rule):
         return _ring({1: 200.0, 2: 200.0})
 
 
-@dataclass(frozen=True)
-class _Link:
+class _Link(Struct, frozen=True):
     """What is slow: pairs of ranks, the first of which is the slowest; whom to name, in words."""
 
     slow: tuple[Pair, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import Finding
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class Straggler(Rule):
+class Straggler(Rule, frozen=True):
     """Ranks that do more between two collectives than the others, which wait for them there.
 
     What it detects

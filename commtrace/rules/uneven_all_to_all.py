@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.causal.savings import Saving, of_transfers
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-@dataclass(frozen=True)
-class UnevenAllToAll(Rule):
+class UnevenAllToAll(Rule, frozen=True):
     """Some ranks exchange more bytes in an all_to_all than others, who wait for them.
 
     What it detects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 _QUEUED_NS = 20_000
 
 
-@dataclass(frozen=True)
-class UnevenP2PBandwidth(Rule):
+class UnevenP2PBandwidth(Rule, frozen=True):
     """Copies between some GPUs run at a fraction of the bandwidth between others.
 
     What it detects

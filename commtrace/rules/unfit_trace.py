@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,8 +43,7 @@ _CRAWL_GB_S = 5.0
 _HELD_UP_NS = 1_000_000
 
 
-@dataclass(frozen=True)
-class UnfitTrace(Rule):
+class UnfitTrace(Rule, frozen=True):
     """The trace lacks what some conclusions need.
 
     What it detects

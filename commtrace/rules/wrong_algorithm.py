@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,8 +28,7 @@ UNASKED = ("LL", "Simple")  # LL128 is on only where NCCL trusts the hardware
 Choice = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class WrongAlgorithm(Rule):
+class WrongAlgorithm(Rule, frozen=True):
     """NCCL_ALGO or NCCL_PROTO pins a choice that the model finds slower than NCCL's own.
 
     What it detects

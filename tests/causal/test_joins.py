@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from commtrace.arrays import Int64, nth
 from commtrace.causal.calls import Calls, calls

@@ -35,7 +35,7 @@ def ends(*spans: tuple[int, int], first: int = 0) -> Ends:
 def rows_from(start: int, end: int, **more: Any) -> Rows:
     """All that is asked of the rows here: one rank's span."""
     span = {"rank": np.zeros(1, dtype=np.int64), "start": np.array([start]), "end": np.array([end])}
-    blank = dict.fromkeys(Rows.__dataclass_fields__)
+    blank = dict.fromkeys(Rows.__struct_fields__)
     return Rows(**{**blank, **span, **more})  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ FIRST = (1_000_000, 2_000_000)
 
 def rows_with(**columns: Any) -> Rows:
     """All that is asked of the rows here."""
-    return Rows(**{**dict.fromkeys(Rows.__dataclass_fields__), **columns})  # type: ignore[arg-type]
+    return Rows(**{**dict.fromkeys(Rows.__struct_fields__), **columns})  # type: ignore[arg-type]
 
 
 def part(*spans: tuple[int, int]) -> Part:

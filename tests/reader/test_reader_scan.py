@@ -187,7 +187,7 @@ def test_the_content_tells_gzip_not_the_name(tmp_path: Path) -> None:
 def same(a: Scan, b: Scan) -> None:
     for part in ("gpu", "launches", "synchronisations", "operators", "annotations"):
         one, other = getattr(a, part), getattr(b, part)
-        for column in one.__dataclass_fields__:
+        for column in one.__struct_fields__:
             x, y = getattr(one, column), getattr(other, column)
             if isinstance(x, Coded):
                 assert x.decoded() == y.decoded(), (part, column)

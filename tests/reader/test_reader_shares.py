@@ -74,7 +74,7 @@ def kineto(events: list[Json], **head: Any) -> str:
 def equal(a: Scan, b: Scan) -> None:
     for part in ("gpu", "launches", "synchronisations", "operators", "annotations"):
         one, other = getattr(a, part), getattr(b, part)
-        for column in one.__dataclass_fields__:
+        for column in one.__struct_fields__:
             x, y = getattr(one, column), getattr(other, column)
             if isinstance(x, Coded):
                 assert x.names == y.names, (part, column)

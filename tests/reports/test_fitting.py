@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from commtrace.reports.content.tables import Section
-from commtrace.reports.fitting import fitted, wrapped
+from commtrace.reports.fitting import fitted
+from commtrace.reports.wrapping import wrapped
 
 TABLE = Section(
     "Table",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from commtrace.errors import UsageError
 from commtrace.rules import RULES
@@ -46,7 +47,7 @@ def test_names_without_a_meaning_are_taken_with_a_warning(rule: str, name: str) 
 
 @pytest.mark.parametrize("rule", ["at-the-roofline", "impossible-number"])
 def test_a_share_of_something_else_keeps_its_name(rule: str) -> None:
-    assert vars(configured(rule, {"min_share": 0.5}))["min_share"] == 0.5
+    assert asdict(configured(rule, {"min_share": 0.5}))["min_share"] == 0.5
 
 
 def test_an_old_name_that_the_rule_never_had_is_unknown() -> None:

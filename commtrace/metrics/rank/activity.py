@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.intervals import Intervals, subtract, union
 from commtrace.measures import measure
@@ -55,8 +55,7 @@ class Device(NamedTuple):
     device: str
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """What ran in one place: how many events of each kind, and when, as merged sets.
 
     ``compute`` is None where the trace does not show: on the CPU of a rank that also uses a
@@ -152,8 +151,7 @@ def _joined(sets: list[Intervals]) -> Intervals:
     return union(*(np.concatenate([_NONE[i], *(one[i] for one in filled)]) for i in (0, 1)))
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """The events of one kind on one stream."""
 
     events: int

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.measures import measure
@@ -38,8 +38,7 @@ def is_own(label: str) -> bool:
     return _FRAMEWORK.match(label) is None
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(Struct, frozen=True):
     """The labelled ranges of all ranks, as arrays; by rank, thread and start.
 
     ``label`` is the place of the range's label in ``names``; ``own`` says whether it is the

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from commtrace.measures import measure
+
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
@@ -27,6 +29,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+")
 _AUTOGRAD = "autograd::engine::evaluate_function"
 
 
+@measure
 def phases(run: Measures) -> list[str | None]:
     """The phase of each row of ``trace.collectives``; None if unknown it.
 
@@ -66,6 +69,7 @@ class _Range(NamedTuple):
     phase: str
 
 
+@measure
 def launching_threads(run: Measures) -> Any:
     """The thread that launched the kernel of each row of collectives; NA if unknown."""
     place = ["rank", "device", "stream", "start_ns"]
@@ -84,21 +88,22 @@ def _away(launched: pd.DataFrame, steps: pd.DataFrame) -> pd.Series[int]:
 
 
 def _autograd(ops: pd.DataFrame) -> Iterator[_Range]:
-    names = ops["name"].astype(object)
-    return _ranges(ops, names.str.startswith(_AUTOGRAD).map({True: "backward"}))
+    names = ops["name"].cat.categories
+    return _ranges(ops, "name", {its: "backward" for its in names if its.startswith(_AUTOGRAD)})
 
 
 def _labels(steps: pd.DataFrame) -> Iterator[_Range]:
-    phase_of = {name: _phase(name) for name in steps["label"].dropna().unique()}
-    return _ranges(steps, steps["label"].astype(object).map(phase_of))
+    phases = ((name, _phase(name)) for name in steps["label"].cat.categories)
+    return _ranges(steps, "label", {name: phase for name, phase in phases if phase})
 
 
-def _ranges(events: pd.DataFrame, phase: pd.Series[Any]) -> Iterator[_Range]:
-    """The events that tell a phase; who encloses another comes before it."""
-    known = events.assign(phase=phase, end_ns=events["start_ns"] + events["duration_ns"])
-    known = known.dropna(subset="phase").sort_values(
-        ["start_ns", "duration_ns"], ascending=[True, False]
-    )
+def _ranges(events: pd.DataFrame, name: str, phase_of: dict[str, str]) -> Iterator[_Range]:
+    """The events whose name tells a phase; who encloses another comes before it."""
+    known = events[events[name].isin(list(phase_of))]
+    known = known.assign(
+        phase=known[name].astype(object).map(phase_of),
+        end_ns=known["start_ns"] + known["duration_ns"],
+    ).sort_values(["start_ns", "duration_ns"], ascending=[True, False])
     return map(_Range._make, known[[*_Range._fields]].itertuples(index=False))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.intervals import Intervals, covered, union
@@ -24,8 +24,7 @@ __all__ = ["RangeTimes", "range_times"]
 _COPY, _COMPUTE, _COMMUNICATION = range(3)
 
 
-@dataclass(frozen=True)
-class RangeTimes:
+class RangeTimes(Struct, frozen=True):
     """Of each range of ``labels`` when it began and was done, and how long its work ran.
 
     It lasts while its host is in it, and where it launched work on GPUs at least from the

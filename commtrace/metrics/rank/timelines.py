@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.diagnosis import CannotLook
@@ -29,8 +29,7 @@ SMALL_BYTES = 1_000_000
 _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Kernels, copies and fills of a device by start, all streams together.
 
     The first starts at ``first_ns``. Of those whose launch is known: ``idle_ns`` is how long

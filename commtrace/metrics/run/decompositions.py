@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from commtrace.arrays import NULL, integers
 from commtrace.comms import POINT_TO_POINT
@@ -48,8 +48,7 @@ SEQUENCES = Table(
 )
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """All instances of one pair in one group at one size, as often as each other.
 
     ``tensor_bytes`` is what an all_reduce (or reduce + broadcast) beside it reduces: the
@@ -78,8 +77,7 @@ class Pair:
         return self.size_bytes / (self.tensor_bytes or self.size_bytes)
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """The time of one all_reduce of the tensor, and how it is known.
 
     ``how`` is ``measured`` in this trace, ``fitted`` to its all_reduces of other sizes, or

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.expect import LINKS, pcie
 from commtrace.intervals import Intervals, intersect, total, union
@@ -21,8 +21,7 @@ __all__ = ["Detour", "Hops", "detours"]
 HOST_BYTES = 1_000_000  # copies smaller than this do not tell what a link carries
 
 
-@dataclass(frozen=True)
-class Detour:
+class Detour(Struct, frozen=True):
     """One way around. Bandwidths are what is left beside the copies that use it already.
 
     ``gb_s`` is reached in chunks, the hops at work at the same time; ``whole_gb_s`` if each

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64, integers, nth
 from commtrace.comms import POINT_TO_POINT
@@ -247,8 +248,7 @@ def _bursts(one: pd.DataFrame) -> bool:
     return bool((np.bincount(burst)[burst] >= _BURST).mean() >= 0.5)
 
 
-@dataclass(frozen=True)
-class _Reducing:
+class _Reducing(Struct, frozen=True):
     """A family's reductions.
 
     ``position`` is that of the first reduction in a step, of the rank that is first;

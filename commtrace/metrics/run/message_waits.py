@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes, integers
 from commtrace.comms import POINT_TO_POINT
@@ -21,8 +21,7 @@ _AT_ONCE_NS = 100_000
 """A wait that is over sooner found its message done."""
 
 
-@dataclass(frozen=True, eq=False)
-class MessageWaits:
+class MessageWaits(Struct, frozen=True, eq=False):
     """By row of ``collectives``.
 
     gloo notes that a send or recv is done when its thread has waited for it, one after the other

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.diagnosis import too_few
 from commtrace.intervals import Intervals, covered, total, union
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DevicePair", "pairs", "too_few_copies"]
 
 
-@dataclass(frozen=True, eq=False)
-class DevicePair:
+class DevicePair(Struct, frozen=True, eq=False):
     """The large copies of one process from one GPU to another. ``host`` is empty if unknown.
 
     ``gb_s`` is the median bandwidth of the copies beside which no other peer copy ran, or,

@@ -8,10 +8,10 @@ send and its recv the earlier waits for the later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace import matching
 from commtrace.arrays import NULL, integers
@@ -105,8 +105,7 @@ OPERATIONS = Table(
 )
 
 
-@dataclass(frozen=True)
-class RunOperations:
+class RunOperations(Struct, frozen=True):
     """A run's operations across ranks: tables MATCHES, CLOCK, WAITS and OPERATIONS."""
 
     matches: pd.DataFrame

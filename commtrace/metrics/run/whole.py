@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
@@ -60,8 +60,7 @@ def of_time(run: Measures) -> str:
 _HELD = 0.9  # of the run's span: steps that last longer hold its work
 
 
-@dataclass(frozen=True)
-class Whole:
+class Whole(Struct, frozen=True):
     """``time_ns`` is the time of the steps if ``in_steps``, else of the whole run."""
 
     time_ns: int

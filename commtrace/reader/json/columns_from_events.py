@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from msgspec.structs import replace
 
 from commtrace import comms, kernels
@@ -103,8 +103,7 @@ class _Hosts:
         self.numbers.join(later.numbers)
 
 
-@dataclass
-class Faults:
+class Faults(Struct):
     """How many events have something wrong with them, and what it is with the first."""
 
     count: int = 0

@@ -6,10 +6,10 @@ All times are integer Unix nanoseconds, ``baseTimeNanoseconds`` already added.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from commtrace.arrays import Int64
 from commtrace.diagnosis import Note
@@ -83,8 +83,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     gpu_row: int = -1
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """GPU events: kernels, copies, fills. Integers are ``schema.NULL`` where absent.
 
     ``category`` holds ``kernel``, ``gpu_memcpy`` and ``gpu_memset`` whatever the file's
@@ -104,8 +103,7 @@ class Gpu:
     to_device: Int64
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """Runtime and driver calls that carry a correlation."""
 
     name: Coded
@@ -115,8 +113,7 @@ class Launches:
     duration_ns: Int64
 
 
-@dataclass(frozen=True)
-class Synchronisations:
+class Synchronisations(Struct, frozen=True):
     """What waited for the GPU: events of category ``cuda_sync``.
 
     ``name`` is ``Context Sync``, ``Stream Sync``, ``Event Sync`` or ``Stream Wait Event``;
@@ -136,8 +133,7 @@ class Synchronisations:
     duration_ns: Int64
 
 
-@dataclass(frozen=True)
-class Hosted:
+class Hosted(Struct, frozen=True):
     """Events on host threads that need no arguments: operators, or annotations."""
 
     name: Coded
@@ -146,8 +142,7 @@ class Hosted:
     duration_ns: Int64
 
 
-@dataclass(frozen=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """One file, read.
 
     ``operators`` holds every ``cpu_op`` where the file has no GPU event, and is empty
@@ -167,5 +162,5 @@ class Scan:
     annotations: Hosted
     calls: tuple[Call, ...]
     events: int
-    notes: tuple[Note, ...] = field(default=())
+    notes: tuple[Note, ...] = ()
     device_type: str = "cuda"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from commtrace import comms
 
@@ -27,8 +28,7 @@ _FLOWS_AND_INSTANTS = rb'[sfti]"'
 _scan = json.JSONDecoder(parse_int=float).raw_decode
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The texts that stand around events.
 
     ``indent`` is the line break before an event's closing brace, ``follow`` what comes

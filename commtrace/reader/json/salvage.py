@@ -11,11 +11,11 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 __all__ = ["BROKEN", "Salvaged", "Text", "salvage"]
 
@@ -74,8 +74,7 @@ class _Value(NamedTuple):
     deep: bool = False
 
 
-@dataclass
-class Salvaged(Generic[T]):
+class Salvaged(Struct, Generic[T]):
     """What could be read.
 
     ``rest`` is what follows the list of events where it ``ended``; else what may be the
@@ -85,7 +84,7 @@ class Salvaged(Generic[T]):
     ``hopeless``: reading was given up for their number.
     """
 
-    events: list[T] = field(default_factory=list)
+    events: list[T] = []
     rest: bytes = b""
     ended: bool = False
     unfit: int = 0

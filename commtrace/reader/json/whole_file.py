@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64
 from commtrace.reader.json.decoded_event import Event
@@ -18,8 +19,7 @@ __all__ = ["EveryEvent", "every_event"]
 _E = TypeVar("_E", bound=Event)
 
 
-@dataclass(frozen=True)
-class EveryEvent(Generic[_E]):
+class EveryEvent(Struct, Generic[_E], frozen=True):
     """Events in the order of the file, with their times.
 
     ``start_ns`` are Unix times, ``duration_ns`` lengths; NULL where an event has none.

@@ -8,8 +8,9 @@ start, goes to the earliest call that still lacks such work.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from commtrace import comms
 from commtrace.reader.json.events import Call, Scan
@@ -37,8 +38,7 @@ class _Ran(NamedTuple):
     facts: Described
 
 
-@dataclass
-class _Asked:
+class _Asked(Struct):
     """A call, the work it still lacks, and the work it got.
 
     ``endless`` is a call of which nobody says how often it asks for its work: it takes as
@@ -50,15 +50,14 @@ class _Asked:
     place: GroupPlace
     lacking: Counter[_Work]
     endless: bool = False
-    works: list[_Ran] = field(default_factory=list)
+    works: list[_Ran] = []
 
     @property
     def complete(self) -> bool:
         return bool(self.works) and (self.endless or not self.lacking.total())
 
 
-@dataclass(frozen=True)
-class Worked:
+class Worked(Struct, frozen=True):
     """Rows of the table of collectives, and how many calls lack their work."""
 
     rows: list[dict[str, Any]]

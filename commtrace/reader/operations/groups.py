@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import eq
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Struct
 
 from commtrace.reader.json.events import Arguments
 
@@ -21,8 +21,7 @@ _MOST = 256  # groups of one name, or to choose from: more would cost their squa
 _NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """One group; ``ranks`` are global, in the order of the group's own ranks."""
 
     name: str

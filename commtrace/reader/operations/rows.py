@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from commtrace import comms
 from commtrace.reader.json.events import Arguments, Call
@@ -17,8 +18,7 @@ __all__ = ["GroupPlace", "RankContext", "row", "with_dtype"]
 _LARGEST = 2**63
 
 
-@dataclass(frozen=True)
-class GroupPlace:
+class GroupPlace(Struct, frozen=True):
     """An operation's group and its number there, and how these are known."""
 
     group: Group | None = None
@@ -26,8 +26,7 @@ class GroupPlace:
     provenance: str | None = None
 
 
-@dataclass(frozen=True)
-class RankContext:
+class RankContext(Struct, frozen=True):
     """What a rank knows beside its events."""
 
     rank: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from commtrace.reports.content.prose import clause
 from commtrace.reports.content.saving import saving
@@ -21,8 +22,7 @@ _SHOWN = 10
 _NAMED = 3
 
 
-@dataclass(frozen=True)
-class FindingText:
+class FindingText(Struct, frozen=True):
     """A finding in words: what is wrong, then lines: saving, confidence, cure, what is related.
 
     The texts come from traces: whoever lays them out must escape them.

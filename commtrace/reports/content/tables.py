@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.table import rows
@@ -39,8 +40,7 @@ _ROUTES = 10
 _INFERRED = "*"
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A table of text. Cells come from traces: whoever lays them out must escape them.
 
     ``columns`` are names, each with ``<`` or ``>`` for its alignment; ``footer`` is what
