@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.intervals import Intervals, covered, intersect, subtract, total, union
+from commtrace.intervals import Intervals, Places, covered, intersect, subtract, total, union
 
 pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 20)), max_size=12)
 
@@ -53,3 +53,19 @@ def test_unix_nanoseconds_stay_exact() -> None:
     joined = union([now, now + 5], [now + 5, now + 9])
     assert (joined[0].tolist(), joined[1].tolist()) == ([now], [now + 9])
     assert joined[0].dtype == np.int64
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 20)), min_size=1))
+def test_sets_of_many_places_are_each_place_s_own(events: list[tuple[int, int, int]]) -> None:
+    number = {place: at for at, place in enumerate(dict.fromkeys(place for place, _, _ in events))}
+    place = np.asarray([number[place] for place, _, _ in events])
+    start = np.asarray([start for _, start, _ in events])
+    places = Places(place, start, start + np.asarray([length for _, _, length in events]))
+    one = places.union(place, start, start + np.asarray([length for _, _, length in events]))
+    found = list(zip(*(column.tolist() for column in places.apart(one)), strict=True))
+    for its, at in number.items():
+        alone = merged([(start, length) for of, start, length in events if of == its])
+        assert [(s, e) for p, s, e in found if p == at] == list(
+            zip(*(column.tolist() for column in alone), strict=True)
+        )
+        assert places.totals(one)[at] == total(alone)

@@ -369,6 +369,13 @@ def test_who_is_stuck_gains_no_more_than_the_compute_behind(
     assert finding.cost_ns == pytest.approx(12 * gain_us * 1000, rel=0.1)
 
 
+def test_since_when_an_operation_is_stuck_is_known_to_the_nanosecond() -> None:
+    """Times of today have no room for that in a float."""
+    (finding,) = found(RULES["head-of-line"].bad(), "head-of-line")
+    (queued,) = (e for e in finding.evidence if e.name == "median time ready but queued")
+    assert (finding.start_ns, queued.value) == (BASE_NS + 110_000, 402_000)
+
+
 @pytest.mark.parametrize(("launch_us", "fires"), [(130, True), (300, False)])
 def test_a_host_that_launches_slowly_resumes_slowly(launch_us: float, fires: bool) -> None:
     """It reads each result, and then takes so long for the next launch; 130 µs for the others."""
