@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-import pandas as pd
 
 from benchmarks.faults.case import Fault, Truth
 from benchmarks.faults.loop import Loop
 from commtrace.diagnosis import Note
 from commtrace.measures import Measures
+from commtrace.trace_tables import TABLES
 
 __all__ = ["FAULTS"]
 
@@ -27,12 +28,10 @@ def missing(loop: Loop, share: float, present: bool) -> Truth:
     lost = loop.dice.randrange(loop.ranks)
 
     def without(trace: Measures) -> Measures:
-        kept = {
-            name: table[table["rank"] != lost].reset_index(drop=True)
-            for name, table in vars(trace).items()
-            if isinstance(table, pd.DataFrame)
-        }
-        return replace(trace, **kept)
+        tables = {table.name: getattr(trace, table.name) for table in TABLES}
+        kept = {name: its[its["rank"] != lost] for name, its in tables.items()}
+        left: dict[str, Any] = {name: its.reset_index(drop=True) for name, its in kept.items()}
+        return replace(trace, **left)
 
     loop.edits.append(without)
     return Truth("unfit-trace", (), "no trace file")
