@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-
 from benchmarks.faults.case import Fault, Truth
 from benchmarks.faults.loop import Loop
 from commtrace.diagnosis import Note
