@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _STEADY = 0.75  # of the median: what a link limits is never much faster
 _NEARLY = 0.5  # of the slowest pair's excess: a pair that is slow, too
 _FEW = 0.25  # of all pairs
+_TWO = 2  # a rank and its one partner
 _WAITED = 0.25  # the same where only waits are known, which hide one another
 
 Pair = tuple[int, int]
@@ -39,10 +40,11 @@ class SlowLink(Rule, frozen=True):
         median of their own kind and size, within machines and across them separately. One pair with
         ``min_count`` transfers takes more than ``min_ratio`` times as long as the others, its first
         quartile above their third, and no other pair is half as slow, or only a few are, on GPUs,
-        whose ranks are as fast with others; and it is worth ``min_step_share`` of the step. Between
-        machines also all pairs of two hosts, or all that one host sends or receives. Of gloo's
-        messages only the wait for them is known: it has to be as long for nearly every exchange,
-        as cores that are shared would not make it, and four times another pair's.
+        none of whose ranks is slow with all that it exchanges with; and it is worth
+        ``min_step_share`` of the step. Between machines also all pairs of two hosts, or all that
+        one host sends or receives. Of gloo's messages only the wait for them is known: it has to be
+        as long for nearly every exchange, as cores that are shared would not make it, and four
+        times another pair's.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -190,10 +192,15 @@ def _standing_out(level: pd.Series[float], run: Measures, *, waits: bool) -> _Li
 
 
 def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> _Link | None:
-    """A few pairs, each end of which has another that is as fast as most."""
+    """A few pairs, none of whose ranks is slow with several others and fast with none.
+
+    One end of each at least is as fast with another.
+    """
     fast = {rank for pair in pairs if pair not in slow for rank in pair}
     ranks = tuple(sorted({rank for pair in slow for rank in pair}))
-    if len(slow) > _FEW * len(pairs) or not fast.issuperset(ranks):
+    partners = {one: {rank for pair in slow if one in pair for rank in pair} for one in ranks}
+    alone = any(one not in fast and len(partners[one]) > _TWO for one in ranks)
+    if len(slow) > _FEW * len(pairs) or alone or not all(fast & set(pair) for pair in slow):
         return None
     ends = ", ".join(f"rank {sender} → rank {receiver}" for sender, receiver in slow)
     between = ", ".join(f"{sender} and {receiver}" for sender, receiver in slow)

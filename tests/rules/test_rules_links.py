@@ -291,6 +291,25 @@ class TestSlowLink:
         assert finding.ranks == (0, 1, 2, 3)
         assert finding.cost_ns == pytest.approx(24 * 200e3, rel=0.02)
 
+    @pytest.mark.parametrize(
+        ("slow", "confidence"),
+        [
+            (((0, 1), (8, 9)), "low"),  # 0 only sends, and 9 only receives: they may be slow
+            (((2, 3), (3, 4)), None),  # 3 is slow with both
+            (((0, 1), (1, 2)), None),
+        ],
+    )
+    def test_of_a_chain(self, slow: tuple[tuple[int, int], ...], confidence: str | None) -> None:
+        run = Tiny(10)
+        for micro in range(12):
+            for source in range(9):
+                took = 300.0 if (source, source + 1) in slow else 100.0
+                at = micro * 4000.0 + source * 400
+                run.collective(source, "send", at, took, size=4 * MB, peer=source + 1)
+                run.collective(source + 1, "recv", at, took, size=4 * MB, peer=source)
+        findings = found(run.trace(), "slow-link")
+        assert [its.confidence for its in findings] == ([confidence] if confidence else [])
+
     def test_many_slow_ones_are_no_links(self) -> None:
         assert not found(
             self.pairs(dict.fromkeys(((0, 1), (1, 2), (2, 3), (3, 0)), 300.0)), "slow-link"
