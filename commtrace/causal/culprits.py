@@ -25,7 +25,7 @@ from commtrace.causal.graph import replayed
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import work_with
-from commtrace.causal.suspects import Suspects, suspects
+from commtrace.causal.suspects import Suspects, late_together, suspects
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import several_ranks
@@ -131,7 +131,8 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         left = [rank for rank in ranks if rank not in taken]
         each = suspects(run, left, lag, least)
         weighed = ((who, _weighed(run, who, len(ranks), lag)) for who in each)
-        sure = ((who, its) for who, its in weighed if its.persistent or its.spikes)
+        weighed = ((who, its) for who, its in weighed if its.persistent or its.spikes)
+        sure = ((who, its) for who, its in weighed if late_together(run, who, lag))
         who, culprit = next(sure, (None, None))
         if who is None or culprit is None:
             break

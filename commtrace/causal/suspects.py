@@ -29,13 +29,15 @@ from commtrace.causal.segments import own_work, work_with
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Suspects", "suspects"]
+__all__ = ["Suspects", "late_together", "suspects"]
 
 _OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
 _AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
 _CHANCE = 0.01
 _FEW = 8  # ranks, each of which is replayed however little it could save
 _GROWS = 1.5
+_BEHIND = 0.25  # of what the last is late: who is late, too
+_TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 
 
 class Suspects(Struct, frozen=True, eq=False):
@@ -59,6 +61,24 @@ class _Kind(Struct, frozen=True, eq=False):
     own_ns: Int64
     wanted_ns: Float64
     only_idle: bool
+
+
+def late_together(run: Measures, who: Suspects, lag_ns: Int64) -> bool:
+    """Whether most of them are late in the same steps, or one host or group: turns are no set."""
+    its, work = run_graph(run), work_with(run, lag_ns)
+    if who.ranks in _known(run, np.unique(its.calls.rank).tolist()):
+        return True
+    mine = np.isin(its.calls.rank, who.ranks)
+    more = work.excess_ns
+    if who.only_idle:
+        more = np.nan_to_num(work.own_ns - wanted_idle(run, mine)).sum(axis=1)
+    steps, step = np.unique(its.calls.step[mine], return_inverse=True)
+    at = np.searchsorted(who.ranks, its.calls.rank[mine]) * steps.size + step
+    count = len(who.ranks)
+    late = np.bincount(at, more[mine], minlength=count * steps.size).reshape(count, -1)
+    last = np.maximum(late.max(axis=0), 0.0)
+    others = (late > _BEHIND * last).sum(axis=0) - 1
+    return bool((others * last).sum() >= _TOGETHER * (count - 1) * last.sum())
 
 
 def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> list[Suspects]:

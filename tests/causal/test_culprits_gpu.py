@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.diagnosis import SMALLEST
 from benchmarks.faults import CLEAN, FAULTS, Case, case
 from commtrace.causal.culprits import culprits, evened
 from commtrace.causal.device_work import rank_columns
@@ -160,3 +161,10 @@ def test_clocks_count_only_between_those_that_differ() -> None:
             run.step(rank, step, begin, now - begin)
     (its,) = culprits(run.trace(), 0.05).found
     assert (its.ranks, its.doubt) == ((1,), None)
+
+
+@pytest.mark.parametrize("seed", [55, 65, 69])
+def test_ranks_that_take_turns_are_no_set(seed: int) -> None:
+    """Half of the ranks, those that chance had late most often, in steps of their own each."""
+    jitter = next(fault for fault in FAULTS if fault.rule == "jitter")
+    assert not culprits(case(seed, jitter, smallest=SMALLEST).trace, 0.05).found
