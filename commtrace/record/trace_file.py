@@ -57,7 +57,7 @@ class TraceFile:
         """Write what the profiler recorded. Raises RecordError, as :func:`profile.export` does."""
         facts = {
             "steps": steps,
-            "seconds": round(profiler.recorded_s, 3),
+            "seconds": round(profiler.recorded_s, 6),
             **profiler.extras.facts(),
         }
         since_ns = profiler.began_ns
@@ -67,7 +67,7 @@ class TraceFile:
         """Write what the program's own profiler wrote. Raises RecordError, as ``save`` does."""
         facts = {
             "steps": None,
-            "seconds": round((its.ended_ns - its.began_ns) / 1e9, 3),
+            "seconds": round((its.ended_ns - its.began_ns) / 1e9, 6),
             "carries": ["checkpoint"] if are_checkpoints_labelled() else [],
             "machine": None,
             "own_profiler": True,
