@@ -22,6 +22,7 @@ from benchmarks.generate import write_run
 from benchmarks.peers import PEERS
 from benchmarks.targets import Measured, of_cases, of_start
 from benchmarks.targets import table as of_targets
+from benchmarks.used import used
 from tests.perfetto.trace_processor import lacks
 
 ROOT = Path(__file__).parent.parent
@@ -72,19 +73,7 @@ class Case:
     def weigh(self, peer: str) -> None:
         """The peak memory of its largest process, as the operating system counts it."""
         command = [sys.executable, "-m", "benchmarks.peers", peer, *map(str, self.paths)]
-        code = (
-            "import resource, subprocess, sys;"
-            "subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL);"
-            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code, *command],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        self.peak_mb[peer] = int(done.stdout) * 1024 / 1e6
+        self.peak_mb[peer] = used(command).peak_mb
 
 
 def json_bytes(paths: list[Path]) -> int:

@@ -5,8 +5,6 @@ Those of many ranks are in ``benchmarks.scale``.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,22 +13,17 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.generate import write_run
+from benchmarks.used import used
 
 __all__ = ["Measured", "Target", "of_cases", "of_start", "table"]
 
 ROOT = Path(__file__).parent.parent
 SMALL = ROOT / "traces" / "slow_ddp" / "after"
-_SAME = "import sys; from commtrace.run import load; load(sys.argv[1:], workers=1)"
+_READS = "import sys; from commtrace.run import load; load(sys.argv[1:], workers=1)"
 _LOADS = """
 import gzip, json, sys
 for name in sys.argv[1:]:
     json.loads(gzip.open(name).read())
-"""
-_CPU = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(used.ru_utime + used.ru_stime)
 """
 
 
@@ -104,9 +97,9 @@ def of_start(scratch: Path, real: Path | None) -> Iterator[Target]:
     yield Target("analyze of 256 small ranks ÷ plain json.load of their files", many, 4)
     if real is not None:
         with tempfile.TemporaryDirectory() as home:
-            start = _cpu_s("-c", _SAME, str(SMALL), XDG_CACHE_HOME=home)
-            first = _cpu_s("-c", _SAME, str(real), rounds=1, XDG_CACHE_HOME=home)
-            again = _cpu_s("-c", _SAME, str(real), XDG_CACHE_HOME=home)
+            start = _cpu_s("-c", _READS, str(SMALL), XDG_CACHE_HOME=home)
+            first = _cpu_s("-c", _READS, str(real), rounds=1, XDG_CACHE_HOME=home)
+            again = _cpu_s("-c", _READS, str(real), XDG_CACHE_HOME=home)
         ratio = max(again - start, 0) / (first - start)
         yield Target("reading a real trace again ÷ first, without the start", ratio, 0.1)
 
@@ -124,10 +117,5 @@ def table(targets: Iterator[Target]) -> str:
 
 def _cpu_s(*arguments: str, rounds: int = 5, **environment: str) -> float:
     """What a run of Python takes of the processor, its children included: the median."""
-    command = [sys.executable, "-c", _CPU, sys.executable, *arguments]
-    own = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", **environment}
-    done = (
-        subprocess.run(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True, check=True)
-        for _ in range(rounds)
-    )
-    return median(float(each.stdout) for each in done)
+    own = {"PYTHONDONTWRITEBYTECODE": "", **environment}
+    return median(used([sys.executable, *arguments], own).cpu_s for _ in range(rounds))

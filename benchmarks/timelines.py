@@ -13,12 +13,12 @@ import contextlib
 import gzip
 import importlib.util
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from benchmarks.generate import write_run
+from benchmarks.used import used
 
 ROOT = Path(__file__).parent.parent
 MB_OF_50K_EVENTS = 12.2
@@ -93,19 +93,19 @@ def main() -> None:
 
 def _measured(name: str, target: Path) -> str:
     """One way in a process of its own, whose workers count."""
-    code = (
-        "import resource, subprocess, sys;"
-        "done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, text=True, check=True);"
-        "its = resource.getrusage(resource.RUSAGE_CHILDREN);"
-        "print(its.ru_utime + its.ru_stime, its.ru_maxrss / 1e3, *done.stdout.split())"
-    )
-    own = [*sys.argv[1:], "--way", name, str(target)]
-    command = [sys.executable, "-c", code, sys.executable, "-m", "benchmarks.timelines", *own]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    cpu, peak, *writing = done.stdout.split()
-    written = " ".join(writing) or "all"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.timelines",
+        *sys.argv[1:],
+        "--way",
+        name,
+        str(target),
+    ]
+    cpu, peak, writing = used(command)
+    written = " ".join(writing.split()) or "all"
     size = target.stat().st_size / 1e6
-    return f"{float(cpu):.1f} | {written} | {float(peak):.0f} | {size:.1f}"
+    return f"{cpu:.1f} | {written} | {peak:.0f} | {size:.1f}"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
 from commtrace.intervals import covered
 from commtrace.measures import measure
+from commtrace.metrics.rank.hosts import hosts
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -45,7 +46,7 @@ def cores_used(run: Measures) -> float | None:
         return None
     begin, end = its.begin_ns, int(its.end_ns.max())
     used: dict[object, float] = {}
-    hosts = dict(zip(integers(run.ranks["rank"]).tolist(), run.ranks["host"], strict=True))
+    on: dict[Any, str] = dict(hosts(run).items())
     cores = _cores(run)
     for rank in np.unique(its.calls.rank).tolist():
         if rank not in cores:
@@ -53,7 +54,7 @@ def cores_used(run: Measures) -> float | None:
         computes = int(covered([begin], [end], busy(run, rank))[0])
         transfers = int(its.transfer_ns[its.calls.rank == rank].sum())
         share = (computes + transfers) / max(cores[rank] * (end - begin), 1)
-        used[hosts[rank]] = used.get(hosts[rank], 0.0) + share
+        used[on[rank]] = used.get(on[rank], 0.0) + share
     return max(used.values(), default=None)
 
 
@@ -80,10 +81,10 @@ def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float |
     0 where some had; the most of the hosts of these ranks, by default of all. None where no
     recording says it.
     """
-    hosts = dict(zip(integers(run.ranks["rank"]).tolist(), run.ranks["host"], strict=True))
-    its = {hosts[rank] for rank in (hosts if ranks is None else ranks)}
+    on: dict[Any, str] = dict(hosts(run).items())
+    its = {on[rank] for rank in (on if ranks is None else ranks)}
     loads = (
-        _foreign_load(run, [rank for rank, where in hosts.items() if where == host]) for host in its
+        _foreign_load(run, [rank for rank, where in on.items() if where == host]) for host in its
     )
     return max((load for load in loads if load is not None), default=None)
 

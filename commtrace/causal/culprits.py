@@ -19,13 +19,11 @@ from commtrace.causal.edits import (
     step_ns,
     typical,
     typically_idle,
-    wanted_idle,
 )
 from commtrace.causal.graph import replayed
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import work_with
-from commtrace.causal.suspects import Suspects, late_together, suspects
+from commtrace.causal.suspects import Suspects, late_together, own_and_more, suspects
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import several_ranks
@@ -247,16 +245,9 @@ def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Floa
 
     Of what was made typical, each one's mean.
     """
-    its, work = run_graph(run), work_with(run, lag_ns)
-    mine = np.isin(its.calls.rank, who.ranks)
-    more = work.excess_ns
-    if who.only_idle:
-        more = np.nan_to_num(work.own_ns - wanted_idle(run, mine)).sum(axis=1)
+    its, (mine, *each) = run_graph(run), own_and_more(run, who, lag_ns)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
-    own, beyond = (
-        np.bincount(steps, weights=each[mine]) / len(who.ranks)
-        for each in (work.own_ns.sum(axis=1), more)
-    )
+    own, beyond = (np.bincount(steps, weights=some) / len(who.ranks) for some in each)
     # What was before the first call of a run that is cut is not whole.
     first = int(its.is_cut and own.size > 1)
     return own[first:], beyond[first:]

@@ -73,11 +73,15 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
 @measure
 def own_work(run: Measures) -> OwnWork:
     """The own work of a run's calls, as measured."""
-    return work_with(run, run_graph(run).graph.lag_ns)
+    return _work(run, run_graph(run).graph.lag_ns)
 
 
 def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
-    """The own work of a run's calls with these lags."""
+    """The own work of a run's calls with these lags; with those measured it is known already."""
+    return own_work(run) if lag_ns is run_graph(run).graph.lag_ns else _work(run, lag_ns)
+
+
+def _work(run: Measures, lag_ns: Int64) -> OwnWork:
     its = run_graph(run)
     calls = its.calls
     edges, column = its.own

@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import (
-    as_measured,
-    factors,
-    saved,
-    typical,
-    typically_idle,
-    wanted_idle,
-)
+from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
 from commtrace.causal.graph import longest_way, replayed
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work, work_with
@@ -29,7 +22,7 @@ from commtrace.causal.segments import own_work, work_with
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Suspects", "late_together", "suspects"]
+__all__ = ["Suspects", "late_together", "own_and_more", "suspects"]
 
 _OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
 _AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
@@ -63,19 +56,28 @@ class _Kind(Struct, frozen=True, eq=False):
     only_idle: bool
 
 
-def late_together(run: Measures, who: Suspects, lag_ns: Int64) -> bool:
-    """Whether most of them are late in the same steps, or one host or group: turns are no set."""
+def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Float64, Float64]:
+    """Which calls are theirs; their own work before each, and how much of it is beyond the typical.
+
+    With these lags, and of what was made typical.
+    """
     its, work = run_graph(run), work_with(run, lag_ns)
-    if who.ranks in _known(run, np.unique(its.calls.rank).tolist()):
-        return True
     mine = np.isin(its.calls.rank, who.ranks)
     more = work.excess_ns
     if who.only_idle:
         more = np.nan_to_num(work.own_ns - wanted_idle(run, mine)).sum(axis=1)
-    steps, step = np.unique(its.calls.step[mine], return_inverse=True)
-    at = np.searchsorted(who.ranks, its.calls.rank[mine]) * steps.size + step
-    count = len(who.ranks)
-    late = np.bincount(at, more[mine], minlength=count * steps.size).reshape(count, -1)
+    return mine, work.own_ns[mine].sum(axis=1).astype(np.float64), more[mine]
+
+
+def late_together(run: Measures, who: Suspects, lag_ns: Int64) -> bool:
+    """Whether most of them are late in the same steps, or one host or group: turns are no set."""
+    calls, count = run_graph(run).calls, len(who.ranks)
+    if who.ranks in _known(run, np.unique(calls.rank).tolist()):
+        return True
+    mine, _, more = own_and_more(run, who, lag_ns)
+    steps, step = np.unique(calls.step[mine], return_inverse=True)
+    at = np.searchsorted(who.ranks, calls.rank[mine]) * steps.size + step
+    late = np.bincount(at, more, minlength=count * steps.size).reshape(count, -1)
     last = np.maximum(late.max(axis=0), 0.0)
     others = (late > _BEHIND * last).sum(axis=0) - 1
     return bool((others * last).sum() >= _TOGETHER * (count - 1) * last.sum())
@@ -87,8 +89,7 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
     On CPUs also if they are only idle as long as is typical: where processes share cores what
     they compute takes long by turns.
     """
-    # Those mended before are typical of the others, too.
-    work = own_work(run) if lag_ns is as_measured(run) else work_with(run, lag_ns)
+    work = work_with(run, lag_ns)  # those mended before are typical of the others, too
     kinds = [
         _Kind(
             lambda ranks: typical(run, ranks, lag_ns, work=work),

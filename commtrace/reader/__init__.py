@@ -62,8 +62,7 @@ def read(
     again. A file that cannot be read, or that is of no trace or of another run, is left out with a
     note. Several files of a rank are put together if they are cycles of one recording. Raises
     TraceError, which names the file, where none can be read, or where they are of several
-    recordings; UsageError where the user's
-    configuration cannot be used.
+    recordings; UsageError where the user's configuration cannot be used.
     """
     config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
     files = find(_local(paths))

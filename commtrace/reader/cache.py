@@ -38,7 +38,7 @@ _ALIGNED = 8
 _IN_USE_S = 3600.0
 
 
-class _Column(msgspec.Struct, array_like=True):
+class _Column(Struct, array_like=True):
     """Where a column lies: its type and length; of strings the different ones, too."""
 
     dtype: str
@@ -46,7 +46,7 @@ class _Column(msgspec.Struct, array_like=True):
     names: list[str] | None = None
 
 
-class _Head(msgspec.Struct):
+class _Head(Struct):
     rank: int
     provenance: str
     notes: list[Note]

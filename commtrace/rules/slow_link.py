@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import integers
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding, too_few
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.bandwidth import streams
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.link_times import ENDS, between_two, link_times
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 _STEADY = 0.75  # of the median: what a link limits is never much faster
 _NEARLY = 0.5  # of the slowest pair's excess: a pair that is slow, too
 _FEW = 0.25  # of all pairs
-_TWO = 2  # a rank and its one partner
 _WAITED = 0.25  # the same where only waits are known, which hide one another
 
 Pair = tuple[int, int]
@@ -186,8 +186,8 @@ def _standing_out(level: pd.Series[float], run: Measures, *, waits: bool) -> _Li
     if set(half) <= {first, first[::-1]}:
         ranks = f"the ranks {sender} and {receiver}"
         return _Link((first,), tuple(sorted(first)), f"rank {sender} → rank {receiver}", ranks)
-    hosts = dict(zip(integers(run.ranks["rank"]).tolist(), run.ranks["host"], strict=True))
-    of_hosts = _of_hosts(pairs, tuple(half), hosts)
+    on: dict[Any, str] = dict(hosts(run).items())
+    of_hosts = _of_hosts(pairs, tuple(half), on)
     return of_hosts if of_hosts or waits else _of_several(pairs, tuple(half))
 
 
@@ -198,9 +198,10 @@ def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> _Link | None:
     """
     fast = {rank for pair in pairs if pair not in slow for rank in pair}
     ranks = tuple(sorted({rank for pair in slow for rank in pair}))
-    partners = {one: {rank for pair in slow if one in pair for rank in pair} for one in ranks}
-    alone = any(one not in fast and len(partners[one]) > _TWO for one in ranks)
-    if len(slow) > _FEW * len(pairs) or alone or not all(fast & set(pair) for pair in slow):
+    cables = {frozenset(pair) for pair in slow}
+    links = Counter(rank for cable in cables for rank in cable)
+    slow_rank = any(links[rank] > 1 for rank in links.keys() - fast)
+    if len(slow) > _FEW * len(pairs) or slow_rank or not all(fast & cable for cable in cables):
         return None
     ends = ", ".join(f"rank {sender} → rank {receiver}" for sender, receiver in slow)
     between = ", ".join(f"{sender} and {receiver}" for sender, receiver in slow)

@@ -10,6 +10,7 @@ import pandas as pd
 from commtrace.arrays import Int64
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.bandwidth import served
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import matched
@@ -49,8 +50,7 @@ def between_two(run: Measures) -> pd.DataFrame:
         receiver=ends["last"].to_numpy(),
         on_cpu=on_cpu & known["op"].isin(POINT_TO_POINT).to_numpy(),
     )
-    hosts = run.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
-    across = known["sender"].map(hosts).ne(known["receiver"].map(hosts))
+    across = known["sender"].map(hosts(run)).ne(known["receiver"].map(hosts(run)))
     known = known.assign(across=across).sort_values([*ENDS, "first_arrival_ns"], kind="stable")
     return known.assign(burst=_bursts(known))
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from commtrace.diagnosis import too_few
 from commtrace.intervals import Intervals, covered, total, union
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.units import mb
 
 if TYPE_CHECKING:
@@ -61,11 +62,10 @@ def pairs(run: Measures, min_bytes: int, min_copies: int) -> list[DevicePair]:
     peer = run.copies[(run.copies["kind"] == "PtoP") & run.copies["size_bytes"].notna()]
     if peer.empty:
         return []
-    named = run.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
-    hosts = peer["rank"].map(named.fillna(""))
+    on = peer["rank"].map(hosts(run).fillna(""))
     return [
         pair
-        for host, on_host in peer.groupby(hosts)
+        for host, on_host in peer.groupby(on)
         for pair in _on_host(str(host), on_host, min_bytes, min_copies)
     ]
 

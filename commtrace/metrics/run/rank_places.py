@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Int64
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.group_dimensions import group_dimensions
 from commtrace.units import numbered
 
@@ -64,8 +65,7 @@ def common_place(places: Sequence[Places], group: Int64) -> str | None:
 
 
 def _hosts(run: Measures, ranks: Int64) -> Places:
-    known = run.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object)
-    at, names = pd.factorize(known.reindex(ranks), sort=True)
+    at, names = pd.factorize(hosts(run).reindex(ranks), sort=True)
     return Places("host", at.astype(np.int64), tuple(map(str, names)))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from commtrace.arrays import Int64
@@ -19,7 +18,7 @@ __all__ = ["Arguments", "Call", "Gpu", "Hosted", "Launches", "Scan", "Synchronis
 
 
 class Arguments(
-    msgspec.Struct,
+    Struct,
     frozen=True,
     gc=False,
     rename={
@@ -67,7 +66,7 @@ class Arguments(
     inputs: Any = None
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class Call(Struct, frozen=True, gc=False):
     """One communication event on the host or on a GPU, with its arguments.
 
     ``category`` is ``kernel``, ``cpu_op`` or ``user_annotation``; ``thread`` the event's

@@ -141,7 +141,7 @@ class Groups:
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
-class _Config(msgspec.Struct):
+class _Config(Struct):
     pg_name: str | int
     pg_desc: str | None = None
     backend_config: str | None = None

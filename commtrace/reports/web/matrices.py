@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commtrace.metrics.rank.copies import copies
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.pair_traffic import ROUTED, pair_traffic
 from commtrace.reports.web.blocks import blocks
 from commtrace.reports.web.cells import Cell, cells
@@ -67,8 +68,7 @@ def _ranks(analysis: Analysis) -> Iterator[Markup]:
 
 def _devices(run: Measures) -> Iterator[Markup]:
     table = copies(run)
-    hosts = run.ranks.drop_duplicates("rank").set_index("rank")["host"].astype(object).fillna("")
-    table = table.assign(host=table["rank"].map(hosts).fillna(""))
+    table = table.assign(host=table["rank"].map(hosts(run)).fillna(""))
     for host, its in list(table.groupby("host"))[:_HOSTS]:
         sent: dict[_Pair, list[_Sent]] = {}
         for row in rows(its):
