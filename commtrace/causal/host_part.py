@@ -44,8 +44,11 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     rank_of = np.zeros(int(place.max()) + 1, dtype=np.int64)
     rank_of[place] = mine.rank
     gap_place = gaps.place[used]
+    begins = np.ones(used.size, dtype=np.bool_)  # not with the call that is waited for
+    begins[at_gap[gaps.start_ns[gap[waited]] == mine.launch_ns[waited]]] = False
+    wait_ns, wait_place = gaps.start_ns[used[begins]], gap_place[begins]
     called = made.nodes(mine.launch_ns, mine.rank)
-    waits = made.nodes(gaps.start_ns[used], rank_of[gap_place])
+    waits = made.nodes(wait_ns, rank_of[wait_place])
     resumes = made.nodes(resume_ns, rank_of[gap_place])
     bound_ns, bound_place, step, is_end = _step_bounds(run, mine, place)
     bounds = made.nodes(bound_ns, rank_of[bound_place])
@@ -54,8 +57,8 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
         made,
         rows,
         np.concatenate((called, waits, resumes, bounds)),
-        np.concatenate((place, gap_place, gap_place, bound_place)),
-        np.concatenate((mine.launch_ns, gaps.start_ns[used], resume_ns, bound_ns)),
+        np.concatenate((place, wait_place, gap_place, bound_place)),
+        np.concatenate((mine.launch_ns, wait_ns, resume_ns, bound_ns)),
         np.repeat(
             [_CALL, _WAITS, _RESUMES, _END_OF_STEP],
             [called.size, waits.size, resumes.size, bounds.size],
