@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int32, Int64, ranges, sorted_by
+from commtrace.arrays import Int32, Int64, sorted_by
 
 if TYPE_CHECKING:
     from commtrace.causal.graph import Graph
@@ -38,7 +38,8 @@ class Plan:
         self.circular = bool((into[roots] == 1).any())  # no chain begins so
         several = np.flatnonzero(into[graph.target] > 1)
         several = several[sorted_by(graph.target[several])]
-        level = _levels(roots[graph.source[several]], graph.target[several], into)
+        sources = roots[graph.source[several]]
+        level = _levels(sources, graph.target[several], into, graph.time_ns)
         self.circular |= bool((level < 0).any())
         level = np.maximum(level, 0)
         free, joint = np.flatnonzero(into == 0), np.flatnonzero(into > 1)
@@ -94,26 +95,35 @@ def _hops(parent: Int64) -> tuple[Int64, list[tuple[Int32, Int32]]]:
     return up, hops
 
 
-def _levels(source: Int64, target: Int32, into: Int64) -> Int64:
+def _levels(source: Int64, target: Int32, into: Int64, time_ns: Int64) -> Int64:
     """The level of each node with several edges, which lead to it from sources of lower levels.
 
-    Negative where it depends on itself.
+    Targets are in their order. Negative where a node depends on itself. Each node goes by the
+    source that it takes for the highest, at first the latest; with the levels that this gives,
+    those who were wrong choose again: a few rounds, however many levels there are.
     """
-    inner = into[source] > 1
-    source, target = source[inner], target[inner]
-    lacking, out = (np.bincount(ends, minlength=into.size) for ends in (target, source))
-    reaches, first = target[sorted_by(source)], np.cumsum(out) - out
-    level, once = np.where(into > 1, -1, 0), np.zeros_like(into)
-    front, number = np.flatnonzero((into > 1) & (lacking == 0)), 0
-    while front.size:
-        level[front] = number
-        reached = reaches[ranges(first[front], out[front])]
-        np.subtract.at(lacking, reached, 1)
-        front, number = reached[lacking[reached] == 0], number + 1
-        place = np.arange(front.size)
-        once[front] = place
-        front = front[once[front] == place]
-    return level
+    joint = np.flatnonzero(into > 1)
+    inner, number = into[source] > 1, np.cumsum(into > 1) - 1
+    source, target = number[source[inner]], number[target[inner]]
+    begins = np.flatnonzero(np.diff(target, prepend=-1))
+    heads, sizes = target[begins], np.diff(np.append(begins, target.size))
+    above, level = np.arange(joint.size), time_ns[joint]
+    wrong = np.ones(heads.size, dtype=np.bool_)
+    while wrong.any():
+        before = level[source]
+        highest = np.where(wrong, np.maximum.reduceat(before, begins), -1)
+        chosen = before == np.repeat(highest, sizes)
+        above[target[chosen]] = source[chosen]
+        up, level = above, (above != np.arange(joint.size)).astype(np.int64)
+        for _ in range(joint.size.bit_length()):
+            level += level[up]
+            up = up[up]
+        if (above[up] != up).any():
+            return np.full(into.size, -1)
+        wrong = np.maximum.reduceat(level[source], begins) >= level[heads]
+    levels = np.zeros(into.size, dtype=np.int64)
+    levels[joint] = level if heads.size else 0
+    return levels
 
 
 def _batches(joint: Int64, level: Int64, into: Int64, free: int) -> tuple[Int64, list[_Level]]:

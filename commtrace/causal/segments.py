@@ -14,7 +14,7 @@ from commtrace.arrays import NULL, Float64, Int64, integers, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.calls import Calls
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.usual import Usual
+from commtrace.causal.usual import Usual, mean_of
 from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
 from commtrace.measures import measure
@@ -90,8 +90,8 @@ def _work(run: Measures, lag_ns: Int64) -> OwnWork:
     typical, mean = np.empty(own.shape), np.empty(own.shape)
     parts = Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])
     for at, part in enumerate(parts):
-        usual, level = part.at_place.others(), part.at_place.mean()[calls.in_place]
-        median, average = part.at_step.others(), part.at_step.mean()[part.at_step.group]
+        usual, level = part.at_place.others(), mean_of(part.time_ns, calls.in_place)
+        median, average = part.at_step.others(), mean_of(part.in_step, part.at_step.group)
         alone = np.isnan(usual)
         with np.errstate(divide="ignore", invalid="ignore"):  # no own work is nothing times any
             to_median, to_mean = (

@@ -17,7 +17,7 @@ from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
 from commtrace.causal.graph import longest_way, replayed
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_work, work_with
+from commtrace.causal.segments import idle_ns, own_work, work_with
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -98,7 +98,9 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
             only_idle=False,
         )
     ]
-    if run_graph(run).calls.on_cpu.any():
+    on_cpus = bool(run_graph(run).calls.on_cpu.any())
+    # Without operators the time without them is all, and the edit is the same.
+    if on_cpus and (idle_ns(run) != work.own_ns.sum(axis=1)).any():
         kinds.append(
             _Kind(
                 lambda ranks: typically_idle(run, ranks, lag_ns),

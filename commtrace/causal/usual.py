@@ -11,7 +11,7 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, Int64, codes, sorted_by
 from commtrace.causal.calls import Calls
 
-__all__ = ["Grouped", "Usual", "of_the_rest"]
+__all__ = ["Grouped", "Usual", "mean_of", "of_the_rest"]
 
 
 class Grouped:
@@ -38,12 +38,6 @@ class Grouped:
         median = np.empty(self._value.size)
         median[self._order] = np.where(safe, (a + b) / 2, np.nan)
         return median
-
-    def mean(self) -> Float64:
-        """Of each group the mean."""
-        if not self._value.size:
-            return np.empty(0)
-        return np.asarray(np.add.reduceat(self._value, self._begins) / self._sizes)
 
     def rest(self, but: Bool) -> Float64:
         """Of each group the median of all values but some (a flag each); NaN if none is left."""
@@ -104,6 +98,11 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = (by_step / self.in_step)[self.calls.in_step[rows]]
             return np.where(np.isnan(usual), self.time_ns[rows] * ratio, usual)
+
+
+def mean_of(value: npt.NDArray[np.int64 | np.float64], group: Int64) -> Float64:
+    """The mean of each value's group, whose numbers are from 0 without gaps."""
+    return (np.bincount(group, value) / np.bincount(group))[group]
 
 
 def of_the_rest(value: Int64, group: Int64, mine: Bool) -> Float64:

@@ -14,6 +14,7 @@ from commtrace.causal.rank_edits import copying_within, launching_within, not_bl
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
+from commtrace.metrics.rank.rows_of import rows_of_device
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -206,8 +207,7 @@ def _usual_ns(line: Timeline) -> float:
 
 def _on_host(line: Timeline, run: Measures, *, since: str) -> Intervals:
     """When the rank's collectives on the CPU ran, from their launch or their start on."""
-    calls = run.collectives
-    calls = calls[(calls["rank"] == line.rank) & (calls["device"] == "cpu")]
+    calls = rows_of_device(run, "collectives", line.rank, "cpu")
     begin = calls[since].fillna(calls["start_ns"]).to_numpy(dtype=np.int64)
     return union(begin, (calls["start_ns"] + calls["duration_ns"]).to_numpy())
 

@@ -11,7 +11,7 @@ from commtrace.causal.chance import above_zero
 from commtrace.causal.culprits import evened, least_noise_ns, stalls_in_turn
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import LABELLED, own_parts
-from commtrace.causal.usual import Grouped
+from commtrace.causal.usual import mean_of
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._culprit import ADVICE
@@ -136,6 +136,6 @@ def _cause(run: Measures) -> Cause | None:
     """What most of the work beyond the ranks' mean at each place is, if it is labelled."""
     place, more = run_graph(run).calls.in_place, {}
     for cause, time in own_parts(run).items():
-        more[cause] = float(np.maximum(time - Grouped(place, time).mean()[place], 0).sum())
+        more[cause] = float(np.maximum(time - mean_of(time, place), 0).sum())
     most = max(more, key=lambda cause: more[cause])
     return most if most in LABELLED and more[most] > sum(more.values()) / 2 else None

@@ -57,11 +57,13 @@ class PipelineBubble(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per pipeline."""
         rows = _messages(run, self.min_operations)
-        chains = [chain for chain in _chains(rows) if _hand_on(rows, chain)]
-        if not chains:
+        chains = _chains(rows)
+        chain_of = {rank: number for number, chain in enumerate(chains) for rank in chain}
+        each = dict(list(rows.groupby(rows["rank"].map(chain_of))))
+        handing_on = [(chain, each[at]) for at, chain in enumerate(chains) if _hand_on(each[at])]
+        if not handing_on:
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
-        for chain in chains:
-            mine = rows[rows["rank"].isin(chain)]
+        for chain, mine in handing_on:
             micro_batches = _messages_per_step(mine)
             waiting = float(mine.groupby("rank")["wait_ns"].sum().reindex(chain).mean())
             waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
@@ -191,9 +193,8 @@ def _chains(rows: pd.DataFrame) -> list[list[int]]:
     ]
 
 
-def _hand_on(rows: pd.DataFrame, chain: list[int]) -> bool:
+def _hand_on(mine: pd.DataFrame) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before."""
-    mine = rows[rows["rank"].isin(chain)]
     is_send = mine["op"] == "send"
     # A run without steps begins anywhere in its schedule: nothing tells there.
     if mine["step"].isna().all():

@@ -196,8 +196,9 @@ def events_by_table(run: Measures) -> Iterator[pd.DataFrame]:
 
 def without_kernel(called: pd.DataFrame) -> pd.Series[bool]:
     """Which rows of ``collectives`` are in no other table: a copy engine's, and the CPU's."""
-    copied = called["name"].astype(object).str.startswith("Memcpy", na=False)
-    return (called["device"] == "cpu") | copied.astype(bool)
+    name = called["name"].cat
+    copied = np.asarray([*(one.startswith("Memcpy") for one in name.categories), False])
+    return (called["device"] == "cpu") | copied[name.codes]
 
 
 def _groups(events: pd.DataFrame) -> Iterator[tuple[Stream, str, Rows]]:
