@@ -405,6 +405,21 @@ class TestFullPrecisionPayload:
         assert bool(found(trace, "full-precision-payload")) == fires
 
     @pytest.mark.parametrize(
+        ("kernels", "confidence"),
+        [
+            (("ampere_sgemm_128x64_tn",), "medium"),
+            (("vectorized_elementwise_kernel",), "low"),
+            (("ampere_dgemm_128x64_tn",), None),
+        ],
+    )
+    def test_float64_is_for_models_that_compute_in_it(
+        self, kernels: tuple[str, ...], confidence: str | None
+    ) -> None:
+        trace = self.training(*kernels, gap=1500, dtype="float64")
+        findings = found(trace, "full-precision-payload")
+        assert [one.confidence for one in findings] == ([confidence] if confidence else [])
+
+    @pytest.mark.parametrize(
         "kernels", [("vectorized_elementwise_kernel",), ("void fbgemm_gpu::to<c10::Half>",)]
     )
     def test_what_multiplies_no_matrices_tells_nothing(self, kernels: tuple[str, ...]) -> None:
