@@ -16,6 +16,7 @@ from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.decompositions import sequences
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
+from commtrace.metrics.run.sent_again import sent_again
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
@@ -31,20 +32,24 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Four kinds, each if it takes ``min_step_share`` of the steps. All_reduces of
+        Five kinds, each if it takes ``min_step_share`` of the steps. All_reduces of
         gradients after every micro-batch, though the last of the accumulation reduces the
         same sizes again. Barriers right before or after a collective of their group that
         holds the ranks together anyway. An all_reduce of the same bytes over a group whose
         members all took part in one right before, with nothing in between. Broadcasts with
-        which DDP makes its module's buffers alike before each forward pass.
+        which DDP makes its module's buffers alike before each forward pass. Broadcasts of one root
+        that send in a step as many bytes as its all_reduces summed, though every rank can compute
+        the same parameters of the same gradients; not where the root works longer than the others
+        between the two.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
 
     What to do
         Accumulate under ``no_sync()`` (all but the last micro-batch); leave out the barrier;
-        reduce over the larger group once; construct DDP with ``broadcast_buffers=False``. The
-        potential saving is that of the run replayed without them.
+        reduce over the larger group once; construct DDP with ``broadcast_buffers=False``; send
+        parameters once, before the first step. The potential saving is that of the run replayed
+        without them.
 
     Blind spots
         Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
@@ -70,6 +75,7 @@ class Redundant(Rule, frozen=True):
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
             (_buffers, rows[of_buffers(run, rows)]),
+            (_sent_again, rows[sent_again(rows)]),
         ):
             cost = _cost_ns(run, found) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
@@ -177,6 +183,17 @@ def _buffers(needless: pd.DataFrame) -> _Said:
         ("other data: nothing else is sent in a forward pass before them",),
         "construct DDP with broadcast_buffers=False, if no buffer changes or ranks may differ in "
         "it, as in BatchNorm's; keep constant tables, as masks, out of the buffers",
+        "medium",
+    )
+
+
+def _sent_again(needless: pd.DataFrame) -> _Said:
+    return _Said(
+        "one rank sends in every step as many bytes as were all_reduced, the parameters it seems",
+        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        ("an update that only the root does: between the two it works no longer than the others",),
+        "leave them out: of the same gradients every rank computes the same parameters; send them "
+        "once, before the first step",
         "medium",
     )
 

@@ -482,3 +482,46 @@ def test_what_ddp_sends_before_each_forward_pass_are_its_buffers() -> None:
 @pytest.mark.parametrize("other", [{"op": "all_reduce"}, {"before": "all_reduce"}])
 def test_what_comes_later_in_a_forward_pass_is_the_modules_own(other: dict[str, str]) -> None:
     assert not found(ddp(**other), "redundant")
+
+
+# redundant: parameters that every rank has
+
+
+def sending(parts: int = 2, root: int | None = None, update_us: float = 500) -> Measures:
+    """In each step 2 MB of gradients are averaged, and some of 1 MB each sent by rank 0."""
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for step in range(6):
+        for rank in range(2):
+            at = step * 20_000
+            run.step(rank, step, at, 20_000)
+            run.op(rank, at, 4000)
+            run.collective(rank, "all_reduce", at + 4000, 2000, size=2_000_000, step=step, **call)
+            run.gap(rank, at + 4000, 2000)
+            mine = update_us if rank == 0 else 500
+            run.op(rank, at + 6000, mine)
+            for part in range(parts):
+                sent = {"root": part if root is None else root, "step": step, **call}
+                start = at + 6010 + mine + 1510 * part
+                took = 1500 + (update_us - mine if part == 0 else 0)
+                run.collective(rank, "broadcast", start, took, size=1_000_000, **sent)
+                run.gap(rank, start, took)
+    return run.trace()
+
+
+def test_parameters_that_follow_from_the_gradients_need_not_be_sent() -> None:
+    (finding,) = found(sending(root=0), "redundant")
+    assert "12 operations too many" in finding.summary
+    assert finding.cost_ns == pytest.approx(6 * 3_000_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        sending(root=None),  # each of what it alone updates
+        sending(root=0, update_us=5000),  # what rank 0 alone updates
+        sending(root=0, parts=1),  # something else
+    ],
+)
+def test_what_only_the_root_has_is_to_be_sent(run: Measures) -> None:
+    assert not found(run, "redundant")
