@@ -32,29 +32,29 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Five kinds, each if it takes ``min_step_share`` of the steps. All_reduces of
-        gradients after every micro-batch, though the last of the accumulation reduces the
-        same sizes again. Barriers right before or after a collective of their group that
-        holds the ranks together anyway. An all_reduce of the same bytes over a group whose
-        members all took part in one right before, with nothing in between. Broadcasts with
-        which DDP makes its module's buffers alike before each forward pass. Broadcasts of one root
-        that send in a step as many bytes as its all_reduces summed, though every rank can compute
-        the same parameters of the same gradients; not where the root works longer than the others
-        between the two.
+        Five kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        after every micro-batch, though the last of the accumulation reduces the same sizes again.
+        Barriers right before or after a collective of their group that holds the ranks together
+        anyway. An all_reduce of the same bytes over a group whose members all took part in one
+        right before, with nothing in between. Broadcasts with which DDP makes its module's
+        buffers alike before each forward pass. Broadcasts of one root that send in a step as many
+        bytes as its all_reduces summed, though every rank can compute the same parameters of the
+        same gradients; not where the root works longer than the others between the two.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
 
     What to do
-        Accumulate under ``no_sync()`` (all but the last micro-batch); leave out the barrier;
-        reduce over the larger group once; construct DDP with ``broadcast_buffers=False``; send
-        parameters once, before the first step. The potential saving is that of the run replayed
-        without them.
+        Accumulate under ``no_sync()`` (all but the last micro-batch), with FSDP2 after
+        ``set_requires_gradient_sync(False)``, which keeps whole gradients in memory; leave out the
+        barrier; reduce over the larger group once; construct DDP with
+        ``broadcast_buffers=False``; send parameters once, before the first step. The potential
+        saving is that of the run replayed without them.
 
     Blind spots
-        Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
-        barrier may order files or prints. That two all_reduces work on one tensor follows from
-        size, type and order, not from addresses; within one group it could as well be two
+        Meaning is not in a trace. Micro-batches are known from DDP's and FSDP2's own annotations
+        only. A barrier may order files or prints. That two all_reduces work on one tensor follows
+        from size, type and order, not from addresses; within one group it could as well be two
         buckets, so that only another group, of some or all of the ranks, counts. Whether buffers
         differ between ranks, as BatchNorm's do, and whether that matters. What DDP copies
         into and out of its buckets, unless ``gradient_as_bucket_view``, is saved as well, but not
@@ -151,7 +151,10 @@ def _accumulated(needless: pd.DataFrame) -> _Said:
             1,
         ),
         ("other gradients: the last micro-batch reduces the same bytes, before any update",),
-        "wrap all micro-batches but the last in no_sync()",
+        "wrap all micro-batches but the last in no_sync()"
+        if (needless["op"] == "all_reduce").all()
+        else "call set_requires_gradient_sync(False) for all micro-batches but the last, if whole "
+        "gradients fit in memory",
         "high",
     )
 

@@ -525,3 +525,41 @@ def test_parameters_that_follow_from_the_gradients_need_not_be_sent() -> None:
 )
 def test_what_only_the_root_has_is_to_be_sent(run: Measures) -> None:
     assert not found(run, "redundant")
+
+
+# redundant: FSDP2's micro-batches
+
+
+def fsdp2(reducing: tuple[int, ...], annotated: bool = True) -> Measures:
+    """Four micro-batches a step; after some of them gradients are scattered, then one update."""
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for step in range(4):
+        for rank in range(2):
+            start = 40_000 * step
+            run.step(rank, step, start, 40_000)
+            for micro in range(4):
+                at = start + 10_000 * micro
+                run.step(rank, step, at, 100, label="FSDP::root_pre_forward")
+                run.op(rank, at, 5000)
+                if micro in reducing:
+                    if annotated:
+                        run.step(rank, step, at + 5000, 100, label="FSDP::post_backward_reduce (a)")
+                    begin = at + 5010
+                    run.collective(
+                        rank, "reduce_scatter", begin, 4000, size=1 << 22, step=step, **call
+                    )
+                    run.gap(rank, begin, 4000)
+    return run.trace()
+
+
+def test_fsdp2_reduces_once_for_all_micro_batches() -> None:
+    (finding,) = found(fsdp2((0, 1, 2, 3)), "redundant")
+    assert "12 operations too many" in finding.summary
+    assert "set_requires_gradient_sync(False)" in finding.advice
+    assert finding.cost_ns == pytest.approx(12 * 4_000_000, rel=0.05)
+
+
+def test_what_fsdp2_does_not_call_its_reductions_is_none() -> None:
+    assert not found(fsdp2((3,)), "redundant")
+    assert not found(fsdp2((0, 1, 2, 3), annotated=False), "redundant")  # sequence parallelism
