@@ -14,9 +14,9 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.decompositions import sequences
+from commtrace.metrics.run.known_already import averaged_again, sent_again
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
-from commtrace.metrics.run.sent_again import sent_again
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
@@ -32,14 +32,15 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Five kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Six kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Barriers right before or after a collective of their group that holds the ranks together
         anyway. An all_reduce of the same bytes over a group whose members all took part in one
         right before, with nothing in between. Broadcasts with which DDP makes its module's
-        buffers alike before each forward pass. Broadcasts of one root that send in a step as many
-        bytes as its all_reduces summed, though every rank can compute the same parameters of the
-        same gradients; not where the root works longer than the others between the two.
+        buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes:
+        gradients that DDP has averaged. Broadcasts of one root that send in a step as many bytes
+        as its all_reduces summed, though every rank can compute the same parameters of the same
+        gradients; not where the root works longer than the others between the two.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -75,6 +76,7 @@ class Redundant(Rule, frozen=True):
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
             (_buffers, rows[of_buffers(run, rows)]),
+            (_averaged_again, rows[averaged_again(run, rows)]),
             (_sent_again, rows[sent_again(rows)]),
         ):
             cost = _cost_ns(run, found) if len(found) else 0
@@ -186,6 +188,16 @@ def _buffers(needless: pd.DataFrame) -> _Said:
         ("other data: nothing else is sent in a forward pass before them",),
         "construct DDP with broadcast_buffers=False, if no buffer changes or ranks may differ in "
         "it, as in BatchNorm's; keep constant tables, as masks, out of the buffers",
+        "medium",
+    )
+
+
+def _averaged_again(needless: pd.DataFrame) -> _Said:
+    return _Said(
+        "behind DDP's own all_reduces as many bytes are all_reduced again, the gradients it seems",
+        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        ("micro-batches: each of these steps has one forward pass",),
+        "leave out the second: when backward() returns DDP has averaged the gradients",
         "medium",
     )
 

@@ -1,15 +1,21 @@
-"""Broadcasts of parameters that every rank has computed from the same gradients."""
+"""What every rank has already: parameters of the same gradients, gradients that DDP averaged."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Bool
 
-__all__ = ["sent_again"]
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["averaged_again", "sent_again"]
 
 _STEP = ["rank", "communicator", "dtype", "step"]
+_FORWARD = "DistributedDataParallel.forward"
 _ALWAYS = 0.9  # of the steps: the window may cut one
 _BESIDE = 0.01  # of the gradients' bytes: a loss that is averaged beside them
 _ALONE = 2.0  # times as long as the others: the root has something to send that they have not
@@ -19,10 +25,12 @@ def sent_again(rows: pd.DataFrame) -> Bool:
     """Which rows of ``sequences`` are broadcasts of one root, of all bytes that were all_reduced.
 
     In the same step, and behind it, in a group in which the root does between the two what the
-    others do.
+    others do, and that reduces nothing to it.
     """
     is_sent, is_summed = (rows["op"] == "broadcast").to_numpy(), (rows["op"] == "all_reduce")
+    to_root = set(rows.loc[rows["op"] == "reduce", "communicator"])
     known = rows["step"].notna().to_numpy() & (is_sent | is_summed.to_numpy())
+    known &= ~rows["communicator"].isin(to_root).to_numpy()
     if not (is_sent & known).any() or not is_summed.any():
         return np.zeros(len(rows), dtype=np.bool_)
     size = rows["size_bytes"].astype("float64")
@@ -63,3 +71,26 @@ def _for_nothing(steps: pd.DataFrame, communicator: str) -> bool:
     roots = steps.index.get_level_values("rank").to_numpy() == members[root]
     own, others = steps["own"][roots].median(), steps["own"][~roots].median()
     return bool(own <= _ALONE * max(others, 0))
+
+
+def averaged_again(run: Measures, rows: pd.DataFrame) -> Bool:
+    """Which rows of ``sequences`` are all_reduces behind DDP's own, of as many bytes as these.
+
+    In (nearly) each step of a group, of one forward pass each.
+    """
+    forward = run.steps[run.steps["label"] == _FORWARD].groupby(["rank", "step"]).size()
+    once = pd.MultiIndex.from_frame(rows[["rank", "step"]]).isin(forward.index[forward == 1])
+    summed = rows[once & (rows["op"] == "all_reduce").to_numpy()]
+    found = np.zeros(len(rows), dtype=np.bool_)
+    if summed.empty:
+        return found
+    summed = summed.sort_values([*_STEP, "order"], kind="stable")
+    size = summed["size_bytes"].astype("float64")
+    each = [summed[name] for name in _STEP]
+    so_far, whole = (size.groupby(each, observed=True).transform(how) for how in ("cumsum", "sum"))
+    ends_half = (2 * so_far == whole).groupby(each, observed=True).transform("any")
+    group = [summed[name] for name in ("communicator", "dtype")]
+    always = ends_half.groupby(group, observed=True).transform("mean") >= _ALWAYS
+    again = summed.index[ends_half & always & (2 * so_far > whole)]
+    found[again] = True
+    return found
