@@ -27,7 +27,7 @@ def assign(points, centers):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=62400)
-    parser.add_argument("--chunk", type=int, default=9000)
+    parser.add_argument("--chunk", type=int, default=12000)
     parser.add_argument("--fault", choices=["none", "remainder"], default="none")
     args = parser.parse_args()
     dist.init_process_group("gloo")

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-FEATURES, VALIDATION = 48, 1900
+FEATURES, VALIDATION = 48, 4000
 
 
 class Additive(nn.Module):

@@ -15,7 +15,7 @@ VOCAB, DRAFT = 300, 4
 class Drafter(nn.Module):
     """A GRU; it keeps its state, or reads everything again."""
 
-    def __init__(self, width=256):
+    def __init__(self, width=384):
         super().__init__()
         self.embed, self.rnn = nn.Embedding(VOCAB, width), nn.GRU(width, width, batch_first=True)
         self.out = nn.Linear(width, VOCAB)
@@ -83,7 +83,7 @@ def main():
     parser.add_argument("--fault", choices=["none", "reread"], default="none")
     args = parser.parse_args()
     os.makedirs(args.traces, exist_ok=True)
-    window = 40 if args.fault == "reread" else 4
+    window = 100 if args.fault == "reread" else 4
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(rank)
