@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,13 +74,12 @@ def doubt_of(
     ranks: tuple[int, ...],
     saved_ns: int,
     cause: Cause | None,
-    *,
-    in_spikes: bool,
+    spikes: Sequence[int],
 ) -> str | None:
     """Why it may not be the ranks that are slow.
 
-    Processes that fight for cores look like it, though not ``in_spikes``, what else runs on
-    these, as the recording says, clocks that differ, and waits of GPUs that the trace lacks.
+    Processes that fight for cores look like it, though not in several ``spikes``, what else runs
+    on these, as the recording says, clocks that differ, and waits of GPUs that the trace lacks.
     """
     if taken := taken_cores(run, ranks):
         return taken
@@ -92,9 +91,11 @@ def doubt_of(
     if its.explained < _EXPLAINED:
         share = f"{100 * its.explained:.0f} %"
         return f"the trace shows for {share} of the GPUs' work what it waited for"
-    if in_spikes or cause not in ("compute", None) or not its.calls.on_cpu.any():
+    if len(spikes) > 1 or cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None
     mine = mine & ~np.isnan(work.typical_ns[:, HOSTS])
+    if spikes:
+        mine &= its.calls.step == np.unique(its.calls.step)[spikes[0]]
     step = codes(its.calls.step[mine])
     own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
     usual = np.bincount(step, weights=work.typical_ns[mine, HOSTS])

@@ -197,9 +197,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks, lag_ns),
-        doubt=doubt_of(
-            run, who.ranks, int(steps.sum()), cause, in_spikes=bool(spikes) and not persistent
-        ),
+        doubt=doubt_of(run, who.ranks, int(steps.sum()), cause, () if persistent else spikes),
     )
 
 

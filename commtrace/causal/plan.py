@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan"]
 
 _Level = tuple[slice, int, slice]
+_FEW = 8  # edges of a level, all edits together
 
 
 class Plan:
@@ -74,11 +75,25 @@ class Plan:
         edits = after_ns.shape[0]
         time = np.empty((edits, self.count), dtype=np.int64)
         time[:, : self._free_ns.size] = self._free_ns
-        for edges, size, heads in self._levels if edits else ():
+        if edits * self.size < _FEW * len(self._levels):
+            for row, after in zip(time, after_ns, strict=True):
+                self._one_by_one(row, after)
+            return time
+        for edges, size, heads in self._levels:
             come = time.take(self._since[edges], axis=1)
             come += after_ns[:, edges]
             come.reshape(edits, size, -1).max(axis=1, out=time[:, heads])
         return time
+
+    def _one_by_one(self, time_ns: Int64, after_ns: Int64) -> None:
+        """The same for one edit, without numpy, which takes long over each of many levels."""
+        time, after, since = time_ns.tolist(), after_ns.tolist(), self._since.tolist()
+        for edges, _, heads in self._levels:
+            nodes = heads.stop - heads.start
+            for node in range(nodes):
+                its = range(edges.start + node, edges.stop, nodes)
+                time[heads.start + node] = max([time[since[edge]] + after[edge] for edge in its])
+        time_ns[:] = time
 
 
 def _hops(parent: Int64) -> tuple[Int64, list[tuple[Int32, Int32]]]:
