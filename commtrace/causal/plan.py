@@ -123,6 +123,8 @@ def _levels(source: Int64, target: Int32, into: Int64, time_ns: Int64) -> Int64:
     begins = np.flatnonzero(np.diff(target, prepend=-1))
     heads, sizes = target[begins], np.diff(np.append(begins, target.size))
     above, level = np.arange(joint.size), time_ns[joint]
+    if (source == target).any():
+        return np.full(into.size, -1)
     wrong = np.ones(heads.size, dtype=np.bool_)
     while wrong.any():
         before = level[source]
