@@ -11,7 +11,7 @@ from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
-from commtrace.causal.cores import fight
+from commtrace.causal.cores import fight, works_more
 from commtrace.causal.edits import (
     as_measured,
     even,
@@ -182,6 +182,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     far = own.size < _MANY_STEPS and bool((own > fight(run) * (own - more)).all())
     persistent = _persistent(whole, more, least if far else noise, least, p_value)
+    persistent = persistent or (not spikes and not who.only_idle and works_more(run, who.ranks))
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
