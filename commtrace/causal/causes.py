@@ -95,7 +95,9 @@ def doubt_of(
         if took.times >= MORE_WORK and took.more_ns >= _MOST_OF * saved_ns:
             return None
         if took.more_ns < _LITTLE_OF * saved_ns:
-            return f"its process took {took.times:.2f} times the processor time of the others"
+            return (
+                f"its process took {took.times:.2f} times the others' processor time, hardly more"
+            )
     if taken := taken_cores(run, ranks):
         return taken
     work = own_work(run)
