@@ -96,7 +96,7 @@ def doubt_of(
             return None
         if took.more_ns < _LITTLE_OF * saved_ns:
             return (
-                f"its process took {took.times:.2f} times the others' processor time, hardly more"
+                f"its process took {took.times:.2f} times the others' processor time, no more"
             )
     if taken := taken_cores(run, ranks):
         return taken
