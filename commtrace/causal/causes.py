@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
-from commtrace.causal.cores import MORE_WORK, fight, processor, taken_cores
+from commtrace.causal.cores import fight, processor, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
+_SURELY_MORE = 1.3  # times the others' processor time
 _MOST_OF, _LITTLE_OF = 0.5, 0.25  # of what is saved
 
 
@@ -91,15 +92,13 @@ def doubt_of(
     if its.explained < _EXPLAINED:
         share = f"{100 * its.explained:.0f} %"
         return f"the trace shows for {share} of the GPUs' work what it waited for"
-    if cause in ("compute", None) and not spikes and (took := processor(run, ranks)):
-        if took.times >= MORE_WORK and took.more_ns >= _MOST_OF * saved_ns:
-            return None
-        if took.more_ns < _LITTLE_OF * saved_ns:
-            return (
-                f"its process took {took.times:.2f} times the others' processor time, no more"
-            )
     if taken := taken_cores(run, ranks):
         return taken
+    if cause in ("compute", None) and not spikes and (took := processor(run, ranks)):
+        if took.times >= _SURELY_MORE and took.more_ns >= _MOST_OF * saved_ns:
+            return None
+        if took.more_ns < _LITTLE_OF * saved_ns:
+            return f"its process took {took.times:.2f} times the others' processor time, no more"
     work = own_work(run)
     if len(spikes) > 1 or cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None

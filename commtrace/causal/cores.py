@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FULL",
-    "MORE_WORK",
     "Processor",
     "cores_used",
     "fight",
@@ -102,8 +101,7 @@ def _foreign_load(run: Measures, of_host: list[int]) -> float | None:
     return min(max((busy - float(numbers[0].sum())) / there, 0.0), 1.0)
 
 
-MORE_WORK = 1.2
-"""So many times the others' processor time is no chance: where cores share caches 1.1 is."""
+_MORE_WORK = 1.2  # times the others' processor time: 1.1 is chance where cores share caches
 
 
 class Processor(NamedTuple):
@@ -136,7 +134,7 @@ def processor(run: Measures, ranks: Collection[int]) -> Processor | None:
 def works_more(run: Measures, ranks: Collection[int]) -> bool:
     """Whether these ranks' processes surely took more processor time than the others'."""
     took = processor(run, ranks)
-    return took is not None and took.times >= MORE_WORK
+    return took is not None and took.times >= _MORE_WORK
 
 
 def taken_cores(run: Measures, ranks: Collection[int] | None = None) -> str | None:

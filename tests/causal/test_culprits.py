@@ -77,7 +77,8 @@ def test_processor_time_tells_who_works_more_in_a_fight_for_cores(training: Make
     assert not found(run)
     assert not found(with_processors(run, 0.4, 0.41, 0.39, 0.4))
     (its,) = found(with_processors(run, 0.4, 0.54, 0.39, 0.4))
-    assert (its.ranks, its.cause, its.doubt) == ((1,), "compute", None)
+    assert (its.ranks, its.cause) == ((1,), "compute")
+    assert "not every step" in (its.doubt or "")
 
 
 def test_who_took_no_more_processor_time_is_doubted(training: Make) -> None:
