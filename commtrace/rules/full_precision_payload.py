@@ -60,13 +60,13 @@ class FullPrecisionPayload(Rule, frozen=True):
         if share is None:
             raise CannotLook("needs kernels whose names show the precision of the model's compute")
         known = served(run)
+        if share < self.min_half_share:
+            return
         exposed = 1 - known["operation"].map(hidden(run))
         less = _gain_ns(known)
         full = (known["dtype"] == "float32") & (known["size_bytes"] >= self.min_bytes)
         some = known[full]
         estimate = wall_ns(some["last_end_ns"], (less * exposed)[full])
-        if share < self.min_half_share:
-            return
         gain = of_transfers(run, some, less[full], estimate, self.min_step_share)
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
