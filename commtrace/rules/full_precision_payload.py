@@ -72,8 +72,6 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     def _of(self, run: Measures, payload: _Payload) -> Iterator[Finding]:
         known = served(run)
-        if share < self.min_half_share:
-            return
         exposed = 1 - known["operation"].map(hidden(run))
         less = _gain_ns(known)
         full = (known["dtype"] == payload.dtype) & (known["size_bytes"] >= self.min_bytes)
