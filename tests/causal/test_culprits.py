@@ -85,8 +85,6 @@ def test_who_took_no_more_processor_time_is_doubted(training: Make) -> None:
     run = training(lambda rank, step: uneven(rank, step) * (1.8 if rank == 2 else 1), ranks=4)
     (its,) = found(with_processors(run, 0.4, 0.41, 0.4, 0.39))
     assert its.doubt == "its process took 1.00 times the others' processor time, no more"
-    (its,) = found(with_processors(run, 0.4, 0.41, 0.7, 0.39))
-    assert its.doubt is None
 
 
 def test_a_little_more_compute_may_be_a_fight_for_cores(training: Make) -> None:
