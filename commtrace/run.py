@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -68,8 +69,13 @@ def load(
         executor=executor,
         cached=cache,
         read_bytes=read_bytes,
+        meanwhile=_import_rules,
     )
     return Run(found, name=", ".join(names), paths=tuple(names))
+
+
+def _import_rules() -> None:
+    import_module("commtrace.rules")  # and pandas, which the processes that read do without
 
 
 def check_rules(select: Collection[str], ignore: Collection[str], thresholds: Thresholds) -> None:

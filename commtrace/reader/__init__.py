@@ -51,6 +51,7 @@ def read(
     executor: Executor | None = None,
     cached: bool = False,
     read_bytes: Callable[[int, int], object] | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Measures:
     """Read the trace files that ``paths`` mean (see ``files.find``) as one recording.
 
@@ -58,11 +59,12 @@ def read(
 
     Files are read in parallel processes, by default one per core, or on the ``executor``;
     ``progress`` is called with the files done and the files there are, ``read_bytes`` with
-    their bytes on disk, both before any is read and after each. What is ``cached`` is not read
-    again. A file that cannot be read, or that is of no trace or of another run, is left out with a
-    note. Several files of a rank are put together if they are cycles of one recording. Raises
-    TraceError, which names the file, where none can be read, or where they are of several
-    recordings; UsageError where the user's configuration cannot be used.
+    their bytes on disk, both before any is read and after each; ``meanwhile`` once while processes
+    read. What is ``cached`` is not read again. A file that cannot be read, or that is of no trace
+    or of another run, is left out with a note. Several files of a rank are put together if they
+    are cycles of one recording. Raises TraceError, which names the file, where none can be read,
+    or where they are of several recordings; UsageError where the user's configuration cannot be
+    used.
     """
     config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
     files = find(_local(paths))
@@ -81,7 +83,9 @@ def read(
             read_bytes(done_bytes, all_bytes)
 
     tell()
-    read_all = partial(read_each, workers=workers, executor=executor, cached=cached)
+    read_all = partial(
+        read_each, workers=workers, executor=executor, cached=cached, meanwhile=meanwhile
+    )
     for file, outcome in read_all(taken_for):
         outcomes[file] = outcome
         done_bytes += sizes.get(file, 0)

@@ -192,7 +192,7 @@ class TestLatencyBound:
             "latency-bound",
         )
         latency_us = 300 - 8  # at 1 GB/s 8 kB take 8 µs
-        assert finding.evidence[1].name == "latency, what moving it at 1 GB/s leaves"
+        assert finding.evidence[1].name == "latency, what is left of it at 1 GB/s"
         assert finding.evidence[1].value == pytest.approx(latency_us)
 
     def test_times_that_do_not_follow_sizes_tell_nothing(self) -> None:

@@ -186,12 +186,14 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
 def events_by_table(run: Measures) -> Iterator[pd.DataFrame]:
     """What ran, table by table in one form: a ``call`` enqueues or awaits communication."""
     yield run.kernels
-    yield run.copies.assign(kind="copy")
+    if len(run.copies):
+        yield run.copies.assign(kind="copy")
     called = run.collectives
     yield called[without_kernel(called)].assign(kind="communication")
     ops = run.ops[~run.ops["rank"].isin(on_gpu(run))].rename(columns={"thread": "stream"})
-    kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
-    yield ops.assign(device="cpu", kind=kind)
+    if len(ops):
+        kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
+        yield ops.assign(device="cpu", kind=kind)
 
 
 def without_kernel(called: pd.DataFrame) -> pd.Series[bool]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
+from commtrace.arrays import integers
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
@@ -122,21 +123,18 @@ def _span_ns(run: Measures) -> int:
 
 def _longest_ns(run: Measures, tables: list[pd.DataFrame]) -> int:
     """From first start to last end, while recorded, of the rank where that is longest."""
-    times = [
-        table[["rank"]].assign(
-            start_ns=table["start_ns"], end_ns=table["start_ns"] + table["duration_ns"]
-        )
-        for table in tables
-        if len(table)
-    ]
-    if not times:
+    columns = ("rank", "start_ns", "duration_ns")
+    every = [[integers(table[name]) for table in tables] for name in columns]
+    rank, start, duration = map(np.concatenate, every)
+    if not rank.size:
         return 0
-    by_rank = pd.concat(times).groupby("rank")
-    start, end = by_rank["start_ns"].min(), by_rank["end_ns"].max()
+    ranks, place = np.unique(rank, return_inverse=True)
+    first = np.full(ranks.size, start.max())
+    last = np.full(ranks.size, start.min())
+    np.minimum.at(first, place, start)
+    np.maximum.at(last, place, start + duration)
     recorded = [
-        last - first - run.paused_ns(rank, first, last)
-        for rank, first, last in zip(
-            start.index.tolist(), start.tolist(), end.tolist(), strict=True
-        )
+        end - begin - run.paused_ns(its, begin, end)
+        for its, begin, end in zip(ranks.tolist(), first.tolist(), last.tolist(), strict=True)
     ]
     return int(max(recorded))
