@@ -260,13 +260,18 @@ def _spikes(
 ) -> tuple[int, ...]:
     """The steps that hold most of what is saved, at most half of them, far above the others' noise.
 
-    Where all ranks' work scatters somebody is last in some steps by chance.
+    Where all ranks' work scatters somebody is last in some steps by chance. Of few steps all but
+    one, if they are longer by more than a step.
     """
     order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
-    for count in range(max(min(steps.size, more.size) // 2, 1), 0, -1):
+    size = min(steps.size, more.size)
+    few = more.size < _MANY_STEPS
+    for count in range(max(size - 1 if few else size // 2, 1), 0, -1):
         big = steps[order[:count]]
         # Few values say little of how they scatter; what is longer than a step is none of that.
-        apart = more.size >= _MANY_STEPS or big.min() > usual_step_ns
+        apart = not few or big.min() > usual_step_ns
+        if not apart and count > max(size // 2, 1):
+            continue
         rest = ordered[: more.size - count] if apart else ordered
         noise = max(_scatter(rest), least_noise_ns)
         if big.min() > _SPIKE * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():

@@ -242,3 +242,11 @@ def test_a_stall_alone_is_by_no_turns(training: Make) -> None:
     run = training(uneven, steps=8, sleep_us=lambda rank, step: 30_000 * ((rank, step) == (0, 2)))
     assert stalls_in_turn(run, SHARE) == ()
     assert stalls_in_turn(training(uneven, steps=8), SHARE) == ()
+
+
+@pytest.mark.parametrize(("usual_ms", "spikes"), [(17, (0, 2)), (40, ())])
+def test_of_three_steps_two_stall_that_are_longer_by_more_than_a_step(
+    usual_ms: int, spikes: tuple[int, ...]
+) -> None:
+    steps = np.array([33, 0, 33]) * MS
+    assert _spikes(steps, steps.astype(np.float64), 2 * MS, usual_ms * MS) == spikes
