@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from msgspec import Struct
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import blocks
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -58,6 +61,8 @@ def of_time(run: Measures) -> str:
 
 
 _HELD = 0.9  # of the run's span: steps that last longer hold its work
+_LAUNCHED = ("kernels", "copies", "collectives")
+_TIMES = ["rank", "start_ns", "duration_ns"]
 
 
 class Whole(Struct, frozen=True):
@@ -111,27 +116,23 @@ def has_steps(run: Measures) -> bool:
 
 def _steps_ns(run: Measures) -> int:
     steps = run.steps[run.steps["label"].isna()]
-    tables = (run.kernels, run.copies, run.collectives)
-    return _longest_ns(run, [steps, *(table[table["step"].notna()] for table in tables)])
+    tables = chain.from_iterable(blocks(run, name) for name in _LAUNCHED)
+    launched = (table.loc[table["step"].notna(), _TIMES] for table in tables)
+    return _longest_ns(run, chain((steps,), launched))
 
 
 def _span_ns(run: Measures) -> int:
     steps = run.steps[run.steps["label"].isna()]
-    return _longest_ns(run, [steps, run.kernels, run.copies, run.collectives, run.ops])
+    tables = chain.from_iterable(blocks(run, name) for name in (*_LAUNCHED, "ops"))
+    return _longest_ns(run, chain((steps,), tables))
 
 
-def _longest_ns(run: Measures, tables: list[pd.DataFrame]) -> int:
+def _longest_ns(run: Measures, tables: Iterable[pd.DataFrame]) -> int:
     """From first start to last end, while recorded, of the rank where that is longest."""
-    times = [
-        table[["rank"]].assign(
-            start_ns=table["start_ns"], end_ns=table["start_ns"] + table["duration_ns"]
-        )
-        for table in tables
-        if len(table)
-    ]
-    if not times:
+    spans = [_spans(table) for table in tables if len(table)]
+    if not spans:
         return 0
-    by_rank = pd.concat(times).groupby("rank")
+    by_rank = pd.concat(spans).groupby(level="rank")
     start, end = by_rank["start_ns"].min(), by_rank["end_ns"].max()
     recorded = [
         last - first - run.paused_ns(rank, first, last)
@@ -140,3 +141,10 @@ def _longest_ns(run: Measures, tables: list[pd.DataFrame]) -> int:
         )
     ]
     return int(max(recorded))
+
+
+def _spans(table: pd.DataFrame) -> pd.DataFrame:
+    """The first start and the last end of each rank."""
+    rank, start = table["rank"], table["start_ns"]
+    end = start + table["duration_ns"]
+    return pd.DataFrame({"start_ns": start.groupby(rank).min(), "end_ns": end.groupby(rank).max()})
