@@ -10,6 +10,7 @@ import sys
 __all__ = ["main"]
 
 _INTERRUPTED = 130
+_THREADS = "OPENBLAS_NUM_THREADS"
 _MANY = 100_000  # objects between two looks for garbage: imports and small tables make none
 
 
@@ -18,6 +19,8 @@ def main() -> int:
     # So far nothing has begun that would have to be ended.
     _signal.signal(_signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     gc.set_threshold(_MANY)
+    if sys.argv[1:2] != ["record"]:  # whose program is not ours to limit
+        os.environ.setdefault(_THREADS, "1")  # numpy would start one for each core, for nothing
     from commtrace import cli
 
     interrupted = False

@@ -21,16 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["Packed", "spans"]
 
 _ALL = slice(None)
+_FEW = 50_000  # rows: their frame takes little memory, and most measures ask for it
 
 
 class Packed:
-    """Rows of a table of integers and strings; a ``frame`` of all is kept while it is held."""
+    """Rows of a table of integers and strings.
+
+    A ``frame`` of all is kept while it is held; one of few rows, always.
+    """
 
     def __init__(self, table: Table, parts: Sequence[Columns]) -> None:
         """The parts, one behind the other. Raises KeyError when one lacks a column."""
         self.table = table
         self._columns = {c.name: _packed([part[c.name] for part in parts]) for c in table.columns}
         self._frame: ref[pd.DataFrame] | None = None
+        self._held: pd.DataFrame | None = None
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -52,11 +57,12 @@ class Packed:
         if frame is None:
             frame = self.table.frame(self.columns())
             self._frame = ref(frame)
+            self._held = frame if len(frame) <= _FEW else None
         return frame
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what others hold."""
-        return {**self.__dict__, "_frame": None}
+        """Without frames, which are made again."""
+        return {**self.__dict__, "_frame": None, "_held": None}
 
 
 def spans(rank: Int64) -> Mapping[int, slice] | None:

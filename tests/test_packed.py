@@ -105,7 +105,18 @@ def test_ranks_in_turns_are_found_all_the_same(run: Measures) -> None:
     assert len(rows_of_rank(packed, "kernels", 0)) == 2 * len(mine)
 
 
-def test_a_frame_lives_as_long_as_it_is_held(run: Measures) -> None:
+def test_a_frame_of_few_rows_is_made_once(run: Measures) -> None:
+    packed = as_packed(run, *(its for _, its in run.kernels.groupby("rank")))
+    made = id(packed.kernels)
+    gc.collect()
+    assert id(packed.kernels) == made
+    assert pickle.loads(pickle.dumps(packed)).packed("kernels")._held is None
+
+
+def test_a_frame_of_many_rows_lives_as_long_as_it_is_held(
+    run: Measures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.packed._FEW", len(run.kernels) - 1)
     packed = as_packed(run, *(its for _, its in run.kernels.groupby("rank")))
     held = packed.kernels
     assert packed.kernels is held

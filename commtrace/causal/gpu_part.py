@@ -156,7 +156,9 @@ def _begin(
     if not begins.size:
         return
     launches = np.flatnonzero((its.node_kind == _LAUNCH) & (its.node_time_ns >= begins.min()))
-    first = np.setdiff1d(launches, its.edge_to)[:1]
+    waits = np.zeros(its.node_kind.size, dtype=np.bool_)
+    waits[its.edge_to] = True
+    first = launches[~waits[launches]][:1]
     each = np.full(first.size, rank)
     lag = its.node_time_ns[first] - begins.min()
     begin = on_run(run, rank, its.node_time_ns[first] - lag)

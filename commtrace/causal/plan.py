@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int32, Int64, ranges, sorted_by
+from commtrace.arrays import Int32, Int64, sorted_by
 
 if TYPE_CHECKING:
     from commtrace.causal.graph import Graph
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan"]
 
 _Level = tuple[slice, int, slice]
+_FEW = 8  # edges of a level, all edits together
 
 
 class Plan:
@@ -73,11 +74,25 @@ class Plan:
         edits = after_ns.shape[0]
         time = np.empty((edits, self.count), dtype=np.int64)
         time[:, : self._free_ns.size] = self._free_ns
-        for edges, size, heads in self._levels if edits else ():
+        if edits * self.size < _FEW * len(self._levels):
+            for row, after in zip(time, after_ns, strict=True):
+                self._one_by_one(row, after)
+            return time
+        for edges, size, heads in self._levels:
             come = time.take(self._since[edges], axis=1)
             come += after_ns[:, edges]
             come.reshape(edits, size, -1).max(axis=1, out=time[:, heads])
         return time
+
+    def _one_by_one(self, time_ns: Int64, after_ns: Int64) -> None:
+        """The same for one edit, without numpy, which takes long over each of many levels."""
+        time, after, since = time_ns.tolist(), after_ns.tolist(), self._since.tolist()
+        for edges, _, heads in self._levels:
+            nodes = heads.stop - heads.start
+            for node in range(nodes):
+                its = range(edges.start + node, edges.stop, nodes)
+                time[heads.start + node] = max([time[since[edge]] + after[edge] for edge in its])
+        time_ns[:] = time
 
 
 def _hops(parent: Int64) -> tuple[Int64, list[tuple[Int32, Int32]]]:
@@ -103,16 +118,20 @@ def _levels(source: Int64, target: Int32, into: Int64) -> Int64:
     source, target = source[inner], target[inner]
     lacking, out = (np.bincount(ends, minlength=into.size) for ends in (target, source))
     reaches, first = target[sorted_by(source)], np.cumsum(out) - out
-    level, once = np.where(into > 1, -1, 0), np.zeros_like(into)
-    front, number = np.flatnonzero((into > 1) & (lacking == 0)), 0
-    while front.size:
-        level[front] = number
-        reached = reaches[ranges(first[front], out[front])]
-        np.subtract.at(lacking, reached, 1)
-        front, number = reached[lacking[reached] == 0], number + 1
-        place = np.arange(front.size)
-        once[front] = place
-        front = front[once[front] == place]
+    level = np.where(into > 1, -1, 0)
+    front, number = np.flatnonzero((into > 1) & (lacking == 0)).tolist(), 0
+    # A graph has few nodes a level: numpy would take longer over each than one by one.
+    arrays = (level, lacking, reaches, first, first + out)
+    at, left, to, begin, end = (its.data for its in arrays)
+    while front:
+        following = []
+        for node in front:
+            at[node] = number
+            for reached in to[begin[node] : end[node]]:
+                left[reached] -= 1
+                if not left[reached]:
+                    following.append(reached)
+        front, number = following, number + 1
     return level
 
 

@@ -53,6 +53,7 @@ def read(
     executor: Executor | None = None,
     cached: bool = False,
     read_bytes: Callable[[int, int], object] | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Measures:
     """Read the trace files that ``paths`` mean (see ``files.find``) as one recording.
 
@@ -60,11 +61,12 @@ def read(
 
     Files are read in parallel processes, by default one per core, or on the ``executor``;
     ``progress`` is called with the files done and the files there are, ``read_bytes`` with
-    their bytes on disk, both before any is read and after each. What is ``cached`` is not read
-    again. A file that cannot be read, or that is of no trace or of another run, is left out with a
-    note. Several files of a rank are put together if they are cycles of one recording. Raises
-    TraceError, which names the file, where none can be read, or where they are of several
-    recordings; UsageError where the user's configuration cannot be used.
+    their bytes on disk, both before any is read and after each; ``meanwhile`` once while processes
+    read. What is ``cached`` is not read again. A file that cannot be read, or that is of no trace
+    or of another run, is left out with a note. Several files of a rank are put together if they
+    are cycles of one recording. Raises TraceError, which names the file, where none can be read,
+    or where they are of several recordings; UsageError where the user's configuration cannot be
+    used.
     """
     config.kernel_patterns()  # what is wrong with them is said once, before any worker starts
     files = find(_local(paths))
@@ -83,7 +85,9 @@ def read(
             read_bytes(done_bytes, all_bytes)
 
     tell()
-    read_all = partial(read_each, workers=workers, executor=executor, cached=cached)
+    read_all = partial(
+        read_each, workers=workers, executor=executor, cached=cached, meanwhile=meanwhile
+    )
     for file, outcome in read_all(taken_for):
         outcomes[file] = outcome
         done_bytes += sizes.get(file, 0)
@@ -151,7 +155,8 @@ def _numbered(parts: list[RankTrace], read_all: _ReadAll) -> list[RankTrace]:
 def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | None:
     """The recording's own: above all its files, or beside them, as each node has one.
 
-    Of nodes it is the first one's, with what all say of their ranks.
+    Of nodes it is the first one's, or that of the first that failed, with what all say of their
+    ranks.
     """
     beside = dict.fromkeys(file.parent for file in files)
     above = Path(os.path.commonpath([folder.resolve() for folder in beside]))
@@ -160,7 +165,8 @@ def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | N
     each = [its for folder in beside if (its := _manifest_in(folder, notes)) is not None]
     ranks = [its["ranks"] for its in each if isinstance(its.get("ranks"), list)]
     every = {"ranks": list(chain.from_iterable(ranks))} if ranks else {}
-    return {**each[0], **every} if each else None
+    first = next((its for its in each if its.get("status") == "failed"), each[0] if each else None)
+    return first and {**first, **every}
 
 
 def _manifest_in(folder: Path, notes: list[Note]) -> dict[str, Any] | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,12 +42,14 @@ def read_each(
     executor: Executor | None = None,
     *,
     cached: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Path, RankTrace | Failure]]:
     """Each file with its part, or with what is wrong with it, in the order they get done.
 
     The files come with the rank that they are taken to be of where they name none. They are
     read on the ``executor``, if there is one, else in so many processes; by default in as many as
-    there are ``cores``, small files in this one. What is ``cached`` is not read again.
+    there are ``cores``, small files in this one; ``meanwhile`` is called once while others read.
+    What is ``cached`` is not read again.
     """
     known = {}
     if cached and executor is None:  # whose machines have caches of their own
@@ -64,7 +65,7 @@ def read_each(
         processes = 1
     items = [(file, otherwise, cached, processes) for file, otherwise in unknown.items()]
     refusals: list[OSError] = []
-    for (file, *_), outcome in each(_read, items, where, _load_pandas, refusals.append):
+    for (file, *_), outcome in each(_read, items, where, meanwhile, refusals.append):
         if isinstance(outcome, RankTrace):
             yield file, _noted(outcome, refusals)
         else:
@@ -76,10 +77,6 @@ def read_each(
 def _default(files: Mapping[Path, Identity]) -> int:
     lone = len(files) == 1 and "pandas" in sys.modules  # else there is time to load it
     return HERE if lone else for_files(files.keys())
-
-
-def _load_pandas() -> None:
-    importlib.import_module("pandas")  # this process will need it, the others do not
 
 
 def _read(item: tuple[Path, Identity, bool, int]) -> RankTrace | Failure:

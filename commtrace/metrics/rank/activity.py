@@ -189,13 +189,16 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
 def events_by_table(run: Measures, ranks: Sequence[int]) -> Iterator[pd.DataFrame]:
     """What ran on some ranks, table by table in one form: a ``call`` enqueues or awaits others."""
     yield rows_of_ranks(run, "kernels", ranks)
-    yield rows_of_ranks(run, "copies", ranks).assign(kind="copy")
+    copies = rows_of_ranks(run, "copies", ranks)
+    if len(copies):
+        yield copies.assign(kind="copy")
     called = rows_of_ranks(run, "collectives", ranks)
     yield called[without_kernel(called)].assign(kind="communication")
     ops = rows_of_ranks(run, "ops", ranks)
     ops = ops[~ops["rank"].isin(on_gpu(run))].rename(columns={"thread": "stream"})
-    kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
-    yield ops.assign(device="cpu", kind=kind)
+    if len(ops):
+        kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
+        yield ops.assign(device="cpu", kind=kind)
 
 
 def without_kernel(called: pd.DataFrame) -> pd.Series[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -118,13 +118,18 @@ def _rows(run: Measures, family: Int64) -> pd.DataFrame:
 def _behind(run: Measures, rows: pd.DataFrame) -> Bool:
     """Whether each reduction is known to be launched behind the forward pass."""
     ranks = rows.loc[rows["kind"] == "reduce", "rank"].unique()
-    tables = {name: getattr(run, name) for name in ("collectives", "kernels", "ops", "steps")}
-    part = replace(run, **{name: t[t["rank"].isin(ranks)] for name, t in tables.items()})
-    place = np.full(len(run.collectives), -1)
-    place[run.collectives["rank"].isin(ranks)] = np.arange(len(part.collectives))
-    late = np.asarray([phase in ("backward", "optimizer") for phase in phases(part)])
+    mine = run.collectives["rank"].isin(ranks).to_numpy()
+    place = np.where(mine, np.cumsum(mine) - 1, -1)
+    phase = phases(run if mine.all() else _of_ranks(run, ranks))
+    late = np.asarray([its in ("backward", "optimizer") for its in phase])
     behind: Bool = np.append(late, False)[place[rows["row"].to_numpy()]]
     return behind
+
+
+def _of_ranks(run: Measures, ranks: Any) -> Measures:
+    """What tells the phases of some ranks."""
+    tables = {name: getattr(run, name) for name in ("collectives", "kernels", "ops", "steps")}
+    return replace(run, **{name: t[t["rank"].isin(ranks)] for name, t in tables.items()})
 
 
 def _positions(run: Measures, rows: pd.DataFrame) -> Float64:

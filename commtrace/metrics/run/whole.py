@@ -7,15 +7,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from commtrace.arrays import Int64, integers
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import blocks
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commtrace.measures import Measures
 
 __all__ = [
@@ -129,22 +131,23 @@ def _span_ns(run: Measures) -> int:
 
 def _longest_ns(run: Measures, tables: Iterable[pd.DataFrame]) -> int:
     """From first start to last end, while recorded, of the rank where that is longest."""
-    spans = [_spans(table) for table in tables if len(table)]
-    if not spans:
+    spans = [_spans(*(integers(table[name]) for name in _TIMES)) for table in tables]
+    rank, begins, ends = map(np.concatenate, zip(*spans, strict=True))
+    if not rank.size:
         return 0
-    by_rank = pd.concat(spans).groupby(level="rank")
-    start, end = by_rank["start_ns"].min(), by_rank["end_ns"].max()
+    ranks, first, last = _spans(rank, begins, ends - begins)
     recorded = [
-        last - first - run.paused_ns(rank, first, last)
-        for rank, first, last in zip(
-            start.index.tolist(), start.tolist(), end.tolist(), strict=True
-        )
+        end - begin - run.paused_ns(its, begin, end)
+        for its, begin, end in zip(ranks.tolist(), first.tolist(), last.tolist(), strict=True)
     ]
     return int(max(recorded))
 
 
-def _spans(table: pd.DataFrame) -> pd.DataFrame:
-    """The first start and the last end of each rank."""
-    rank, start = table["rank"], table["start_ns"]
-    end = start + table["duration_ns"]
-    return pd.DataFrame({"start_ns": start.groupby(rank).min(), "end_ns": end.groupby(rank).max()})
+def _spans(rank: Int64, start: Int64, duration: Int64) -> tuple[Int64, Int64, Int64]:
+    """The ranks, and the first start and the last end of each."""
+    ranks, place = np.unique(rank, return_inverse=True)
+    first = np.full(ranks.size, start.max(initial=0))
+    last = np.full(ranks.size, start.min(initial=np.iinfo(np.int64).max))
+    np.minimum.at(first, place, start)
+    np.maximum.at(last, place, start + duration)
+    return ranks, first, last

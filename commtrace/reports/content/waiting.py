@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from commtrace.measures import Measures, measure
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.ranks import arrivals
@@ -41,14 +42,13 @@ def straggler(analysis: Analysis) -> str | None:
     reported = {finding.rule for finding in analysis.verdict.diagnosis.findings}
     if reported & _EXPLAINED or not matters(analysis):
         return None
-    arrived = arrivals(analysis.measures)
     run = analysis.run
     partly = f" Only {len(run.ranks)} of {run.world_size} ranks were compared."
     partly = partly if run.missing_ranks else ""
-    if worst := _outstanding(_by_rank(arrived)):
+    if worst := _outstanding(_by_rank(analysis.measures)):
         return f"Rank {_blamed(worst)}{partly}"
-    groups = arrived.groupby("communicator", observed=True)  # without unknown ones
-    found = [worst for _, group in groups if (worst := _outstanding(group))]
+    by_group = arrivals(analysis.measures).groupby("communicator", observed=True)  # no unknown
+    found = [worst for _, group in by_group if (worst := _outstanding(group))]
     if not found:
         return None
     worst = max(found, key=lambda row: int(row["caused_wait_ns"]))
@@ -58,13 +58,13 @@ def straggler(analysis: Analysis) -> str | None:
 
 def matters(analysis: Analysis) -> bool:
     """Whether a rank waited, or caused a wait, for more than a sliver of the run."""
-    waits = _by_rank(arrivals(analysis.measures))[["wait_ns_total", "caused_wait_ns"]]
+    waits = _by_rank(analysis.measures)[["wait_ns_total", "caused_wait_ns"]]
     return bool((waits > _SLIVER * analysis.run.span_ns).any(axis=None))
 
 
 def section(analysis: Analysis) -> Section:
     """How often each rank was last, how long it waited, and the wait that it caused."""
-    table = rows(_by_rank(arrivals(analysis.measures)))
+    table = rows(_by_rank(analysis.measures))
     if len(table) > _SHOWN:
         table.sort(key=lambda row: -row["caused_wait_ns"])
     return Section(
@@ -101,8 +101,10 @@ def clocks(analysis: Analysis) -> list[str]:
     return [f"Clocks are known to within {known}: no wait below {hidden} is known."]
 
 
-def _by_rank(arrivals: pd.DataFrame) -> pd.DataFrame:
-    return arrivals.drop(columns=["group", "communicator"]).groupby("rank", as_index=False).sum()
+@measure
+def _by_rank(run: Measures) -> pd.DataFrame:
+    each = arrivals(run).drop(columns=["group", "communicator"])
+    return each.groupby("rank", as_index=False).sum()
 
 
 def _outstanding(ranks: pd.DataFrame) -> dict[str, Any] | None:
