@@ -37,6 +37,10 @@ class Packed:
         self._frame: ref[pd.DataFrame] | None = None
         self._held: pd.DataFrame | None = None
 
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self._columns["rank"])
+
     @cached_property
     def of_ranks(self) -> Mapping[int, slice] | None:
         """The rows of each rank; None where they are not behind one another."""
@@ -94,6 +98,9 @@ class _Integers:
     base: int
     above: npt.NDArray[Any]
 
+    def __len__(self) -> int:
+        return self.above.size
+
     def values(self, rows: slice) -> Int64:
         above = self.above[rows].astype(np.int64)
         return np.where(above == 0, NULL, above + self.base)
@@ -103,6 +110,9 @@ class _Integers:
 class _Strings:
     codes: npt.NDArray[Any]
     names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return self.codes.size
 
     def values(self, rows: slice) -> Coded:
         return Coded(self.codes[rows].astype(np.int32), self.names)

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 from commtrace.arrays import NULL
 from commtrace.measures import Measures
+from commtrace.metrics.rank import rows_of
+from commtrace.metrics.rank.activity import work
+from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.rows_of import columns_of_rank, rows_of_device, rows_of_rank
+from commtrace.metrics.run.whole import whole
 from commtrace.packed import Packed
 from commtrace.synthetic import Tiny
 from commtrace.table import Coded, Columns
@@ -77,6 +81,20 @@ def test_a_run_gives_the_same_rows_packed(run: Measures) -> None:
         pd.testing.assert_frame_equal(rows_of_rank(packed, "kernels", rank), whole)
         some = rows_of_device(packed, "kernels", rank, "cuda:1")
         pd.testing.assert_frame_equal(some, whole[whole["device"] == "cuda:1"])
+
+
+def test_large_tables_are_unpacked_in_blocks_of_ranks(
+    run: Measures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = as_packed(run, *(its for _, its in run.kernels.groupby("rank")))
+    monkeypatch.setattr(rows_of, "_AT_ONCE", 50)
+    parts = list(rows_of.blocks(packed, "kernels"))
+    assert [part["rank"].unique().tolist() for part in parts] == [[0], [1]]
+    pd.testing.assert_frame_equal(pd.concat(parts), run.kernels)
+    pd.testing.assert_frame_equal(devices(packed), devices(run))
+    assert work(packed).keys() == work(run).keys()
+    assert whole(packed) == whole(run)
+    assert packed.packed("kernels")._frame is None  # type: ignore[union-attr]
 
 
 def test_ranks_in_turns_are_found_all_the_same(run: Measures) -> None:

@@ -57,7 +57,9 @@ class Builder:
         self._sources: list[Int32] = []
         self._targets: list[Int32] = []
         self._lags: list[Int64] = []
-        self._segments: list[Int32] = []
+        self._own: list[Int32] = []
+        self._own_calls: list[Int32] = []
+        self._edges = 0
         self._step_ends: list[tuple[Int64, Int64]] = []
 
     def ranks(self) -> Int32:
@@ -79,14 +81,20 @@ class Builder:
         lag_ns: Int64 | None = None,
         segment: Int64 | None = None,
     ) -> None:
-        """More of one kind: with the lag that is known, else what was measured."""
+        """More of one kind: with the lag that is known, else what was measured.
+
+        ``segment`` has, of own work, the call whose segment each is part of; -1 behind the last.
+        """
         far = np.full(source.size, np.iinfo(np.int64).max) if lag_ns is None else lag_ns
-        of = np.full(source.size, -1) if segment is None else segment
         self._kinds.append(np.full(source.size, kind, dtype=np.int8))
         self._sources.append(source.astype(np.int32))
         self._targets.append(target.astype(np.int32))
         self._lags.append(far)
-        self._segments.append(of.astype(np.int32))
+        if segment is not None:
+            own = np.flatnonzero(segment >= 0)
+            self._own.append((self._edges + own).astype(np.int32))
+            self._own_calls.append(segment[own].astype(np.int32))
+        self._edges += source.size
 
     def end_steps(self, nodes: Int64, step: Int64) -> None:
         """Nodes before which a step is not over."""
@@ -98,14 +106,15 @@ class Builder:
         none = np.empty(0, np.int64)
         return np.concatenate((none, *nodes)), np.concatenate((none, *step))
 
-    def graph(self) -> tuple[Graph, Int32]:
-        """The graph, and the call whose segment each edge is part of; once."""
+    def graph(self) -> tuple[Graph, Int32, Int32]:
+        """The graph; its edges that are part of a segment, and the call of each; once."""
         time, lag = (_whole(parts, np.int64) for parts in (self._times, self._lags))
-        source, target, segment = (
-            _whole(parts, np.int32) for parts in (self._sources, self._targets, self._segments)
+        source, target, own, call = (
+            _whole(parts, np.int32)
+            for parts in (self._sources, self._targets, self._own, self._own_calls)
         )
         kind = _whole(self._kinds, np.int8)
-        return Graph(time, source, target, _binding(time, source, target, lag), kind), segment
+        return Graph(time, source, target, _binding(time, source, target, lag), kind), own, call
 
 
 def _whole(parts: list[npt.NDArray[_T]], dtype: type[_T]) -> npt.NDArray[_T]:

@@ -240,7 +240,8 @@ def path_pieces(run: Measures, lag_ns: Int64) -> Way:
 def _call(its: RunGraph, edges: Int64) -> Int64:
     source, target = its.call_of[its.graph.source[edges]], its.call_of[its.graph.target[edges]]
     shared = np.where(target >= 0, target, source)
-    return np.where(np.isin(its.graph.kind[edges], OWN), its.segment[edges], shared)
+    segment = np.append(its.own_call, -1)[its.own_of(edges)]
+    return np.where(np.isin(its.graph.kind[edges], OWN), segment, shared)
 
 
 def _computes(run: Measures, way: Way) -> Int64:

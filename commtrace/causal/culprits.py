@@ -104,10 +104,24 @@ class Culprit(Struct, frozen=True, eq=False):
 
 
 class Culprits(Struct, frozen=True, eq=False):
-    """Who delays a run, in order, each on top of those before; ``lag_ns`` are the lags without."""
+    """Who delays a run, in order, each on top of those before.
+
+    Without them some of the lags ``measured_ns`` are others: those of ``edges``.
+    """
 
     found: tuple[Culprit, ...]
-    lag_ns: Int64
+    measured_ns: Int64
+    edges: Int64
+    edited_ns: Int64
+
+    @property
+    def lag_ns(self) -> Int64:
+        """The lags without them, a new array each time; as measured where there are none."""
+        if not self.edges.size:
+            return self.measured_ns
+        lag: Int64 = self.measured_ns.copy()
+        lag[self.edges] = self.edited_ns
+        return lag
 
 
 @measure
@@ -138,15 +152,16 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         found.append(culprit)
         taken += who.ranks
         lag = who.lag_ns
-    return Culprits(tuple(found), lag)
+    edges = np.flatnonzero(lag != as_measured(run))
+    return Culprits(tuple(found), as_measured(run), edges, lag[edges])
 
 
 @measure
 def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
     known = culprits(run, min_share)
-    but = [rank for culprit in known.found for rank in culprit.ranks]
-    return saved(run, known.lag_ns, [even(run, known.lag_ns, but)])[:, 0]
+    lag, but = known.lag_ns, [rank for culprit in known.found for rank in culprit.ranks]
+    return saved(run, lag, [even(run, lag, but)])[:, 0]
 
 
 @measure

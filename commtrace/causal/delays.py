@@ -10,7 +10,8 @@ from commtrace.arrays import Int64
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.timelines import ready_ns
-from commtrace.metrics.run.joined_rows import joined_rows
+from commtrace.metrics.run.joined_rows import joined_rows, operation_of
+from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,9 +29,10 @@ def felt_ns(known: pd.DataFrame, saved_ns: pd.Series[Any], run: Measures) -> int
     if len(run.ranks) < 2:
         return round(float(saved_ns.sum()))
     saved = saved_ns.astype("float64").set_axis(known["operation"])
-    rows = joined_rows(run)
-    of = rows["communicator"].isin(rows.loc[rows["operation"].isin(saved.index), "communicator"])
-    return delay_ns(rows[of], saved, run)
+    operations = matched(run).operations
+    these = operations["operation"].isin(saved.index)
+    beside = operations["communicator"].isin(operations.loc[these, "communicator"]).to_numpy()
+    return delay_ns(joined_rows(run, beside[operation_of(run)]), saved, run)
 
 
 _QUEUED_NS = 20_000

@@ -155,9 +155,7 @@ def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Int
     """
     its = run_graph(run)
     lag = needing_nobody(run, gone, lag_ns)
-    edges, column = its.own
-    mine = edges[(column == HOSTS) & later[its.segment[edges]]]
-    lag[mine] = 0
+    lag[its.own[(its.own_column == HOSTS) & later[its.own_call]]] = 0
     return transferring(run, ~gone & (time_ns > 0), time_ns, lag)
 
 
@@ -221,12 +219,11 @@ def _scaled(
     its = run_graph(run)
     factor = np.ones(own_ns.shape)
     factor[which] = factors(own_ns[which], wanted_ns)
-    edges, column = its.own
     mine = np.flatnonzero(which[its.own_call])
     if part is not None:
-        mine = mine[column[mine] == part]
+        mine = mine[its.own_column[mine] == part]
     lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
-    rows, factor = edges[mine], factor[its.own_call[mine], column[mine]]
+    rows, factor = its.own[mine], factor[its.own_call[mine], its.own_column[mine]]
     lag[rows] = np.rint(lag[rows] * factor).astype(np.int64)
     return lag
 

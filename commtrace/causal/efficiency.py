@@ -179,13 +179,12 @@ def _own_ns(run: Measures) -> list[int]:
     waits all the same.
     """
     its = run_graph(run)
-    edges, column = its.own
     start, end = (
-        np.clip(its.graph.time_ns[nodes[edges]], its.begin_ns, its.end_ns.max())
+        np.clip(its.graph.time_ns[nodes[its.own]], its.begin_ns, its.end_ns.max())
         for nodes in (its.graph.source, its.graph.target)
     )
-    rank = its.rank[its.graph.target[edges]]
-    on_host = column == HOSTS
+    rank = its.rank[its.graph.target[its.own]]
+    on_host = its.own_column == HOSTS
     found = []
     for one in np.unique(its.calls.rank).tolist():
         calls = (its.calls.rank == one) & ~its.calls.on_cpu

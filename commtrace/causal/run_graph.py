@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.arrays import NULL, Int32, Int64, integers, ranges
-from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, OWN, TRANSFER, Builder
+from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
 from commtrace.causal.graph import Graph, Latest
@@ -38,23 +38,24 @@ class RunGraph:
     ``rank`` is each node's, -1 of a meeting. ``steps`` are numbers, ``ends`` has for each the
     nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
     last rank, ``over_ns`` when the last was over: its end is that of its last joint operation.
-    ``segment`` is, of edges of the kinds in OWN, the call whose segment it is part of,
-    the next of its rank; -1 behind the last. ``operation`` is the code of the column ``op``
-    that an edge is of, -1 for a rank's own. ``explained`` is the share of starts on GPUs that
-    follow what an edge says they waited for; 1 without GPUs.
+    ``own`` are the edges that are part of a segment, ``own_call`` the call whose segment each is
+    part of, the next of its rank. ``operation`` is the code of the column ``op`` that an edge is
+    of, -1 for a rank's own. ``explained`` is the share of starts on GPUs that follow what an edge
+    says they waited for; 1 without GPUs.
     """
 
     graph: Graph
     calls: Calls
-    started: Int64
-    met: Int64
-    ended: Int64
+    started: Int32
+    met: Int32
+    ended: Int32
     rank: Int32
     steps: tuple[int, ...]
-    ends: tuple[Int64, ...]
+    ends: tuple[Int32, ...]
     begin_ns: int
     over_ns: int
-    segment: Int32
+    own: Int32
+    own_call: Int32
     operation: npt.NDArray[np.int8]
     explained: float
 
@@ -81,18 +82,17 @@ class RunGraph:
         )
 
     @cached_property
-    def own(self) -> tuple[Int32, npt.NDArray[np.int8]]:
-        """The edges that are part of a segment, and which column of own work each is of."""
-        edges = np.flatnonzero(np.isin(self.graph.kind, OWN) & (self.segment >= 0))
-        column = np.where(self.graph.kind[edges] == HOST, HOSTS, DEVICES)
-        return edges.astype(np.int32), column.astype(np.int8)
+    def own_column(self) -> npt.NDArray[np.int8]:
+        """Which column of own work each of these edges is of."""
+        on_host = self.graph.kind[self.own] == HOST
+        return np.where(on_host, HOSTS, DEVICES).astype(np.int8)
 
-    @cached_property
-    def own_call(self) -> Int32:
-        """The call whose segment each of these is part of."""
-        return self.segment[self.own[0]]
+    def own_of(self, edges: Int64) -> Int64:
+        """Which of the edges that are part of a segment some edges are; -1 for others."""
+        at = np.searchsorted(self.own, edges)
+        return np.where(np.append(self.own, -1)[at] == edges, at, -1)
 
-    @cached_property
+    @property
     def call_of(self) -> Int32:
         """The call that a node is the start or end of; -1 for other moments."""
         found = np.full(self.graph.time_ns.size, -1, dtype=np.int32)
@@ -100,7 +100,7 @@ class RunGraph:
             found[nodes] = np.arange(nodes.size)
         return found
 
-    @cached_property
+    @property
     def transfer_ns(self) -> Int64:
         """How long each call took once all were there."""
         return self.graph.time_ns[self.ended] - self.graph.time_ns[self.met]
@@ -142,22 +142,23 @@ def run_graph(run: Measures) -> RunGraph:
         add_gpus(run, made, np.flatnonzero(~mine.on_cpu))
     met = _meet(made, mine)
     made.edges(TRANSFER, met, made.ended)
-    graph, segment = made.graph()
+    graph, own, own_call = made.graph()
     if graph.plan.circular:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")
     numbers, ends, over_ns = _ends(made, graph)
     return RunGraph(
         graph,
         mine,
-        made.started,
-        met,
-        made.ended,
+        made.started.astype(np.int32),
+        met.astype(np.int32),
+        made.ended.astype(np.int32),
         made.ranks(),
         numbers,
-        ends,
+        tuple(nodes.astype(np.int32) for nodes in ends),
         _begin(run, mine),
         over_ns,
-        segment,
+        own,
+        own_call,
         _operation(run, mine, graph, made),
         made.explained / made.starts if made.starts else 1.0,
     )

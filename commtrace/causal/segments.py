@@ -84,8 +84,7 @@ def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
 def _work(run: Measures, lag_ns: Int64) -> OwnWork:
     its = run_graph(run)
     calls = its.calls
-    edges, column = its.own
-    sums = np.bincount(2 * its.segment[edges] + column, lag_ns[edges], 2 * calls.rank.size)
+    sums = np.bincount(2 * its.own_call + its.own_column, lag_ns[its.own], 2 * calls.rank.size)
     own = sums.astype(np.int64).reshape(-1, 2)
     typical, mean = np.empty(own.shape), np.empty(own.shape)
     parts = Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])
@@ -122,15 +121,14 @@ def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
 def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
-    edges, column = its.own
-    end = its.graph.time_ns[its.graph.target[edges]]
-    start = end - its.graph.lag_ns[edges]
-    rank = its.rank[its.graph.target[edges]]
+    target, segment = its.graph.target[its.own], its.own_call
+    end = its.graph.time_ns[target]
+    start = end - its.graph.lag_ns[its.own]
+    rank = its.rank[target]
     calls = its.calls.rank.size
     parts: dict[Cause, Int64] = {cause: np.zeros(calls, dtype=np.int64) for cause in CAUSES}
-    segment = its.segment[edges]
-    on_device = column == DEVICES
-    copies = its.graph.kind[edges] == COPY
+    on_device = its.own_column == DEVICES
+    copies = its.graph.kind[its.own] == COPY
     with_gpu = np.zeros(int(its.calls.rank.max()) + 1, dtype=np.bool_)
     with_gpu[its.calls.rank[~its.calls.on_cpu]] = True
     np.add.at(parts["copy"], segment[copies], (end - start)[copies])

@@ -276,9 +276,7 @@ def _critical_edges(run: Measures, lag_ns: Int64) -> Int64:
     ended = its.ended[its.graph.time_ns[its.ended] <= its.end_ns[-1]]
     done = np.concatenate((its.ends[-1], ended))
     way = longest_way(its.graph, lag_ns, time, int(done[time[done].argmax()]))
-    own = np.zeros(its.segment.size, dtype=np.bool_)
-    own[its.own[0]] = True
-    return np.sort(way[own[way]])
+    return np.sort(way[its.own_of(way) >= 0])
 
 
 def _at_most(
@@ -286,9 +284,9 @@ def _at_most(
 ) -> Float64:
     """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
     its = run_graph(run)
-    edges, column = its.own
-    call = its.segment[way]
-    factor = factors(own_ns, wanted_ns)[call, column[np.searchsorted(edges, way)]]
+    own = its.own_of(way)
+    call = its.own_call[own]
+    factor = factors(own_ns, wanted_ns)[call, its.own_column[own]]
     size = int(its.calls.rank.max()) + 1
     shorter = lag_ns[way] * (1 - factor)
     return np.bincount(its.calls.rank[call], shorter, minlength=size).astype(np.float64)

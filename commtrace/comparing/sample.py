@@ -141,17 +141,17 @@ def _of_graph(run: Measures) -> Sample:
 def _all_own(run: Measures) -> _Pieces:
     """All that ranks did by themselves, on the critical path or not."""
     its = run_graph(run)
-    edges, _ = its.own
-    end = its.graph.time_ns[its.graph.target[edges]]
+    end = its.graph.time_ns[its.graph.target[its.own]]
     bounds = np.concatenate(([its.begin_ns], its.end_ns))
-    start = np.maximum(end - its.graph.lag_ns[edges], bounds[0])
+    start = np.maximum(end - its.graph.lag_ns[its.own], bounds[0])
     end = np.minimum(end, bounds[-1])
     inside = np.flatnonzero(end > start)
     of, step, start, end = cut(start[inside], end[inside], bounds)
-    own = edges[inside[of]]
+    at = inside[of]
+    own = its.own[at]
     rank, kind, call = (
         each.astype(np.int64)
-        for each in (its.rank[its.graph.target[own]], its.graph.kind[own], its.segment[own])
+        for each in (its.rank[its.graph.target[own]], its.graph.kind[own], its.own_call[at])
     )
     return _Pieces(rank, kind, call, step, start, end)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -111,6 +113,8 @@ def read(
     paused = pauses(parts)
     tables = {table.name: _table(table, parts) for table in schema.TABLES}
     tables = one_row_each(tables) if paused else tables
+    if len(parts) > 1:
+        _give_back()
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)
     # What is true of the run may have been noted for several files.
@@ -121,6 +125,13 @@ def _table(table: Table, parts: Sequence[RankTrace]) -> Any:
     """A table of all parts, which need not hold theirs any longer."""
     its = [part.columns.pop(table.name) for part in parts]
     return Packed(table, its) if table in _LARGE else table.frame(*its)
+
+
+def _give_back() -> None:
+    """Give the system what the ranks' columns took: the heap keeps it, in pieces for nobody."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _local(paths: Sequence[str | Path]) -> Sequence[str | Path]:

@@ -116,8 +116,8 @@ def _cost_ns(early: pd.DataFrame) -> int:
 
 def _at_root(run: Measures, min_operations: int) -> pd.DataFrame:
     """The roots' rows of operations whose root is known; CannotLook if there are too few."""
-    rows = joined_rows(run)
-    rows = rows[rows["op"].isin(TO_ROOT) & (rows["present"] > 1) & rows["skew_ns"].notna()]
+    rows = joined_rows(run, run.collectives["op"].isin(TO_ROOT).to_numpy())
+    rows = rows[(rows["present"] > 1) & rows["skew_ns"].notna()]
     rows = rows[rows["root"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:
         which = f"({' or '.join(TO_ROOT)}) matched and with a known root"

@@ -123,9 +123,9 @@ class ExposedCommunication(Rule, frozen=True):
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["asynchronous"].all())
-        # Of kernels of libraries that name no operations there are no rows.
-        kernels = run.kernels[run.kernels["kind"] == "communication"]
-        communication = run.collectives if len(run.collectives) else kernels
+        communication = run.collectives
+        if communication.empty:  # of kernels of libraries that name no operations
+            communication = run.kernels[run.kernels["kind"] == "communication"]
         return self.finding(
             communication,
             summary=(

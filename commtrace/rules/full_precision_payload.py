@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import pandas as pd
 from msgspec import Struct
 
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
@@ -17,8 +19,6 @@ from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
@@ -152,8 +152,11 @@ def _double(double: float | None, most: float) -> _Payload:
 
 def _share(run: Measures, precision: str) -> float | None:
     """The share of a precision in the matrix kernels' time, None if no name shows one."""
-    kernels = run.kernels[run.kernels["kind"] == "compute"]
-    time = kernels.groupby("name", observed=True)["duration_ns"].sum()
+    times = (
+        some[some["kind"] == "compute"].groupby("name", observed=True)["duration_ns"].sum()
+        for some in blocks(run, "kernels")
+    )
+    time = pd.concat(times).groupby(level=0, observed=True).sum()
     names = time.index.astype(str)
     matrix = names.str.contains(MATRIX, case=False)
     named = matrix & names.str.contains("|".join((HALF, SINGLE, DOUBLE)), case=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import total, union
-from commtrace.metrics.run.joined_rows import joined_rows, paired
+from commtrace.metrics.run.joined_rows import joined_messages, paired
 from commtrace.metrics.run.whole import whole
 from commtrace.rules._culprit import delays
 from commtrace.rules._rule import Rule
@@ -113,8 +113,8 @@ def _run(send_at: float, recv_at: float) -> Measures:
 
 def _in_vain(run: Measures, min_step_share: float) -> pd.DataFrame:
     """Long recvs without a send from a rank that sent too few; its recording is around them."""
-    rows = joined_rows(run)
-    rows = rows[rows["op"].isin(("send", "recv")) & rows["peer"].notna()]
+    rows = joined_messages(run)
+    rows = rows[rows["peer"].notna()]
     rows = rows.assign(peer=rows["peer"].astype("int64"), start_ns=rows["arrival_ns"])
     recvs, sends = rows[rows["op"] == "recv"], rows[rows["op"] == "send"]
     expected = recvs.groupby(["rank", "peer"])["op"].transform("size")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import pandas as pd
 
 from commtrace.causal.culprits import culprits
-from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
-from commtrace.metrics.run.joined_rows import joined_rows
+from commtrace.metrics.run.joined_rows import joined_messages
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -157,8 +156,8 @@ def _messages(run: Measures, min_operations: int) -> pd.DataFrame:
 
     ``sender`` and ``receiver`` are the ranks of both sides.
     """
-    rows = joined_rows(run)
-    rows = rows[rows["op"].isin(POINT_TO_POINT) & (rows["present"] == 2)]
+    rows = joined_messages(run)
+    rows = rows[rows["present"] == 2]
     rows = rows[rows["peer"].notna() & rows["skew_ns"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:
         raise too_few(count, "send", min_operations, "matched with their recv")

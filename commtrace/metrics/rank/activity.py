@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from commtrace.intervals import Intervals, subtract, union
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import blocks_of_ranks, ranks_of, rows_of_ranks
 from commtrace.trace_tables import CUT_BEFORE_GPU
 
 if TYPE_CHECKING:
@@ -86,7 +88,8 @@ def work(run: Measures) -> dict[Stream, Work]:
     time they spend enqueueing or awaiting communication.
     """
     found: dict[Stream, dict[str, _Part]] = {}
-    for events in events_by_table(run):
+    tables = (events_by_table(run, ranks) for ranks in blocks_of_ranks(run))
+    for events in chain.from_iterable(tables):
         start = events["start_ns"].to_numpy()
         end = start + events["duration_ns"].to_numpy()
         for stream, kind, rows in _groups(events):
@@ -140,8 +143,8 @@ def device_order(device: str) -> tuple[str, int, str]:
 @measure
 def on_gpu(run: Measures) -> frozenset[int]:
     """The ranks that use a GPU, also where their files broke off before its events."""
-    cut = {note.rank for note in run.notes if note.code == CUT_BEFORE_GPU}
-    return frozenset({*run.kernels["rank"].unique(), *run.copies["rank"].unique(), *cut} - {None})
+    cut = {note.rank for note in run.notes if note.code == CUT_BEFORE_GPU and note.rank is not None}
+    return frozenset({*ranks_of(run, "kernels"), *ranks_of(run, "copies"), *cut})
 
 
 def _joined(sets: list[Intervals]) -> Intervals:
@@ -183,14 +186,16 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
     )
 
 
-def events_by_table(run: Measures) -> Iterator[pd.DataFrame]:
-    """What ran, table by table in one form: a ``call`` enqueues or awaits communication."""
-    yield run.kernels
-    if len(run.copies):
-        yield run.copies.assign(kind="copy")
-    called = run.collectives
+def events_by_table(run: Measures, ranks: Sequence[int]) -> Iterator[pd.DataFrame]:
+    """What ran on some ranks, table by table in one form: a ``call`` enqueues or awaits others."""
+    yield rows_of_ranks(run, "kernels", ranks)
+    copies = rows_of_ranks(run, "copies", ranks)
+    if len(copies):
+        yield copies.assign(kind="copy")
+    called = rows_of_ranks(run, "collectives", ranks)
     yield called[without_kernel(called)].assign(kind="communication")
-    ops = run.ops[~run.ops["rank"].isin(on_gpu(run))].rename(columns={"thread": "stream"})
+    ops = rows_of_ranks(run, "ops", ranks)
+    ops = ops[~ops["rank"].isin(on_gpu(run))].rename(columns={"thread": "stream"})
     if len(ops):
         kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
         yield ops.assign(device="cpu", kind=kind)

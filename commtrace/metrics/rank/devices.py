@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ from commtrace.arrays import NULL, Int64, codes, integers
 from commtrace.intervals import Intervals, Places, intersect, subtract, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_order, events_by_table, on_gpu
-from commtrace.table import Coded, Column, Table
+from commtrace.metrics.rank.rows_of import blocks_of_ranks
+from commtrace.table import Coded, Column, Columns, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +65,12 @@ def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
     row. Work that no step launched
     is in no step.
     """
-    its = _events(run, by_step=by_step)
+    table = DEVICE_STEPS if by_step else DEVICES
+    return table.frame(*(_devices(_events(run, its, by_step), run) for its in blocks_of_ranks(run)))
+
+
+def _devices(its: _Events, run: Measures) -> Columns:
+    """The columns of all tables of them, of some ranks."""
     streams, work = Places(its.stream, its.start_ns, its.end_ns), its.kind != _CALL
     places = Places(its.place[work], its.start_ns[work], its.end_ns[work])
     place_of = np.zeros(int(its.stream.max(initial=-1)) + 1, dtype=np.int64)
@@ -99,16 +106,14 @@ def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
     np.divide(
         100 * overlapped_ns, communication_ns, out=share, where=~unknown & (communication_ns > 0)
     )
-    return (DEVICE_STEPS if by_step else DEVICES).frame(
-        {
-            "rank": its.rank,
-            "device": Coded.of(its.device),
-            "step": its.step,
-            "communication_ns": communication_ns,
-            "overlap_pct": share,
-            **{name: np.where(unknown, NULL, time) for name, time in times.items()},
-        }
-    )
+    return {
+        "rank": its.rank,
+        "device": Coded.of(its.device),
+        "step": its.step,
+        "communication_ns": communication_ns,
+        "overlap_pct": share,
+        **{name: np.where(unknown, NULL, time) for name, time in times.items()},
+    }
 
 
 class _Events(NamedTuple):
@@ -127,7 +132,7 @@ class _Events(NamedTuple):
     step: Int64
 
 
-def _events(run: Measures, *, by_step: bool) -> _Events:
+def _events(run: Measures, ranks: Sequence[int], by_step: bool) -> _Events:
     """All but those of streams that only call, and, in steps, of none."""
     names: dict[str, int] = {}
     kinds = {name: code for code, name in enumerate(_KINDS)}
@@ -141,7 +146,7 @@ def _events(run: Measures, *, by_step: bool) -> _Events:
             integers(table["start_ns"]),
             integers(table["duration_ns"]),
         )
-        for table in events_by_table(run)
+        for table in events_by_table(run, ranks)
     ]
     every = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     known = (every[1] >= 0) & (every[2] != NULL) & (every[3] != NULL) & (every[4] >= 0)

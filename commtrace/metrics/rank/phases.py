@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import blocks
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -73,7 +74,10 @@ class _Range(NamedTuple):
 def launching_threads(run: Measures) -> Any:
     """The thread that launched the kernel of each row of collectives; NA if unknown."""
     place = ["rank", "device", "stream", "start_ns"]
-    kernels = run.kernels.loc[run.kernels["kind"] == "communication", [*place, "thread"]]
+    kernels = pd.concat(
+        some.loc[some["kind"] == "communication", [*place, "thread"]]
+        for some in blocks(run, "kernels")
+    )
     of_rows = run.collectives[place].merge(kernels.drop_duplicates(place), how="left", on=place)
     return of_rows["thread"].array
 

@@ -13,6 +13,7 @@ from commtrace.intervals import Intervals, covered, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Device, device_work, without_kernel
 from commtrace.metrics.rank.labels import Labels, labels
+from commtrace.metrics.rank.rows_of import blocks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,9 +87,10 @@ def _launched(run: Measures, its: Labels, devices: dict[Device, int]) -> _Work:
 
 def _events(run: Measures) -> Iterator[tuple[int, pd.DataFrame]]:
     """The tables of events in one form."""
-    communicates = run.kernels["kind"] == "communication"
-    yield _COMPUTE, run.kernels[~communicates]
-    yield _COMMUNICATION, run.kernels[communicates]
+    for kernels in blocks(run, "kernels"):
+        communicates = kernels["kind"] == "communication"
+        yield _COMPUTE, kernels[~communicates]
+        yield _COMMUNICATION, kernels[communicates]
     yield _COMMUNICATION, run.collectives[without_kernel(run.collectives)]
     yield _COPY, run.copies
     known = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,23 +19,56 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
+    "blocks",
+    "blocks_of_ranks",
     "columns_of",
     "columns_of_rank",
     "places_of_rank",
+    "ranks_of",
     "rows_of_device",
     "rows_of_rank",
+    "rows_of_ranks",
 ]
+
+_AT_ONCE = 1 << 20  # rows of packed tables: about 100 MB
+_WORK = ("kernels", "copies", "collectives", "ops")
 
 
 def rows_of_rank(run: Measures, table: str, rank: int) -> pd.DataFrame:
     """The rows of a rank, in the table's order."""
-    rows, packed = places_of_rank(run, table, rank), run.packed(table)
-    if packed is None or not isinstance(rows, slice):
-        frame: pd.DataFrame = getattr(run, table)
-        return frame.iloc[rows]
-    its = packed.table.frame(packed.columns(rows))
-    its.index += rows.start
-    return its
+    return _rows(run, table, places_of_rank(run, table, rank))
+
+
+def rows_of_ranks(run: Measures, table: str, ranks: Sequence[int]) -> pd.DataFrame:
+    """The rows of some ranks, one behind the other."""
+    known = _by_rank(run, table)
+    places = [known[rank] for rank in ranks if rank in known] or [slice(0, 0)]
+    slices = [its for its in places if isinstance(its, slice)]
+    if len(slices) == len(places) and all(a.stop == b.start for a, b in pairwise(slices)):
+        return _rows(run, table, slice(slices[0].start, slices[-1].stop))
+    each = [np.arange(its.start, its.stop) if isinstance(its, slice) else its for its in places]
+    return _rows(run, table, np.concatenate(each))
+
+
+def blocks_of_ranks(run: Measures) -> list[list[int]]:
+    """The ranks, so few together that their packed tables can be unpacked at once."""
+    ranks = sorted({rank for table in _WORK for rank in ranks_of(run, table)})
+    packed = [its for name in ("kernels", "copies") if (its := run.packed(name))]
+    count = -(-sum(map(len, packed)) // _AT_ONCE)
+    return [its.tolist() for its in np.array_split(np.asarray(ranks, np.int64), max(count, 1))]
+
+
+def blocks(run: Measures, table: str) -> Iterator[pd.DataFrame]:
+    """All rows, those of a packed table in parts of whole ranks that are unpacked in turn."""
+    if len(ranks := blocks_of_ranks(run)) == 1:
+        yield getattr(run, table)
+    else:
+        yield from (rows_of_ranks(run, table, some) for some in ranks)
+
+
+def ranks_of(run: Measures, table: str) -> Collection[int]:
+    """The ranks that have rows."""
+    return _by_rank(run, table).keys()
 
 
 def places_of_rank(run: Measures, table: str, rank: int) -> slice | Int64:
@@ -60,6 +94,16 @@ def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.Data
     """The rows of a rank's device, in the table's order."""
     its = rows_of_rank(run, table, rank)
     return its[its["device"] == device]
+
+
+def _rows(run: Measures, table: str, rows: slice | Int64) -> pd.DataFrame:
+    packed = run.packed(table)
+    if packed is None or not isinstance(rows, slice):
+        frame: pd.DataFrame = getattr(run, table)
+        return frame.iloc[rows]
+    its = packed.table.frame(packed.columns(rows))
+    its.index += rows.start
+    return its
 
 
 @measure

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from commtrace.arrays import Bool
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
@@ -46,7 +47,9 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataF
     Each communicator's first, which sets it up, only if ``cold``; messages that gloo noted late,
     whose transfer is an upper bound, only if ``late``. CannotLook if there is none.
     """
-    known = _served(run, cold)
+    known, first = _served(run)
+    if not cold:
+        known = known[~first].reset_index(drop=True)
     if not late:
         known = known[~known["operation"].isin(message_waits(run).late_operations)]
     if known.empty:
@@ -55,23 +58,24 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataF
 
 
 @measure
-def _served(run: Measures, cold: bool) -> pd.DataFrame:
+def _served(run: Measures) -> tuple[pd.DataFrame, Bool]:
+    """All whose size is known, and which is its communicator's first."""
     found = matched(run).operations
     size = group_sizes(run).set_index("operation")["group_size"]
     known = found.assign(ranks=found["operation"].map(size).astype("Int64"))
     known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
-    if not cold:
-        place = known.groupby("communicator", observed=True, dropna=False).cumcount()
-        known = known[place > 0]
+    place = known.groupby("communicator", observed=True, dropna=False).cumcount()
     needed = ["op", "size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns"]
     known = known[known[needed].notna().all(axis=1) & (known["op"] != "barrier")]
     known = known[(known["size_bytes"] > 0) & (known["transfer_ns"] > 0)]
     known = known[known["ranks"].fillna(2) > 1]
+    first = place[known.index].to_numpy() == 0
     known = known.astype(dict.fromkeys(needed[1:], "int64")).reset_index(drop=True)
     kinds = list(zip(known["op"], known["ranks"].fillna(0), strict=True))
     factors = {kind: bus_factor(*kind) if kind[1] else None for kind in set(kinds)}
     known = known.assign(factor=np.array([factors[kind] for kind in kinds], dtype=np.float64))
-    return known.assign(busbw_gb_s=known["size_bytes"] * known["factor"] / known["transfer_ns"])
+    busbw = known["size_bytes"] * known["factor"] / known["transfer_ns"]
+    return known.assign(busbw_gb_s=busbw), first
 
 
 def typical_ns(known: pd.DataFrame) -> pd.Series[Any]:

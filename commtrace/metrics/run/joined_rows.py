@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
-from commtrace.measures import measure
 from commtrace.metrics.run.waits import OPERATIONS, WAITS, matched
 from commtrace.table import Column, Table
 from commtrace.trace_tables import COLLECTIVES
@@ -19,7 +18,14 @@ from commtrace.trace_tables import COLLECTIVES
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["JOINED_ROWS", "joined_rows", "paired", "several_ranks"]
+__all__ = [
+    "JOINED_ROWS",
+    "joined_messages",
+    "joined_rows",
+    "operation_of",
+    "paired",
+    "several_ranks",
+]
 
 _OWN = ("op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root")
 _OF_OPERATION = (
@@ -45,10 +51,10 @@ def several_ranks(run: Measures) -> None:
         raise CannotLook("needs several ranks: in one, waiting is not separable from transfer")
 
 
-@measure
-def joined_rows(run: Measures) -> pd.DataFrame:
+def joined_rows(run: Measures, which: Bool | None = None) -> pd.DataFrame:
     """The rows of ``collectives`` with their waits and operations: JOINED_ROWS.
 
+    ``which`` is a flag for each row, for only these: made anew each time, all take much memory.
     Times are on the run's clock, but for ``start_ns``. CannotLook for one rank.
     """
     several_ranks(run)
@@ -56,9 +62,10 @@ def joined_rows(run: Measures) -> pd.DataFrame:
     number, arrival, rank = (
         integers(found.waits[name]) for name in ("operation", "arrival_ns", "rank")
     )
-    mine = np.flatnonzero(arrival != NULL)
+    timed = arrival != NULL
+    mine = np.flatnonzero(timed if which is None else timed & which)
     mine = mine[np.lexsort((number[mine], arrival[mine], rank[mine]))]
-    of = np.searchsorted(found.operations["operation"].to_numpy(), number[mine])
+    of = operation_of(run)[mine]
     rows = pd.DataFrame(
         {
             **{name: found.waits[name].array[mine] for name in found.waits.columns},
@@ -76,11 +83,22 @@ def joined_rows(run: Measures) -> pd.DataFrame:
     return rows.assign(pair=_pair(rows))
 
 
+def operation_of(run: Measures) -> Int64:
+    """The row of ``operations`` that each row of ``collectives`` is of."""
+    found = matched(run)
+    numbers = found.operations["operation"].to_numpy()
+    return np.searchsorted(numbers, found.waits["operation"].to_numpy())
+
+
+def joined_messages(run: Measures) -> pd.DataFrame:
+    """Those of sends and recvs."""
+    return joined_rows(run, run.collectives["op"].isin(POINT_TO_POINT).to_numpy())
+
+
 def paired(run: Measures) -> None:
     """Raises CannotLook where there are messages, but none with both of its sides."""
-    rows = joined_rows(run)
-    messages = rows[rows["op"].isin(POINT_TO_POINT)]
-    if len(messages) and not (messages["present"] > 1).any():
+    rows = joined_messages(run)
+    if len(rows) and not (rows["present"] > 1).any():
         raise CannotLook("needs messages of which both sides are known: none is")
 
 

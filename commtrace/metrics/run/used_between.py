@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from commtrace.arrays import Bool
+from commtrace.metrics.rank.rows_of import blocks
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -39,7 +40,9 @@ def used_between(run: Measures, operations: pd.DataFrame, both: pd.DataFrame) ->
     for work in _work(run, operations):
         by_device: Any = work.groupby(["rank", "device"], observed=True).indices
         for (rank, device, communicator), at in places.items():
-            mine = work.iloc[by_device.get((rank, device), [])]
+            if (rank, device) not in by_device:
+                continue
+            mine = work.iloc[by_device[rank, device]]
             if "communicator" in mine:
                 mine = mine[mine["communicator"] != communicator]
             used[at] |= _any_inside(both.iloc[at], mine)
@@ -72,7 +75,8 @@ def _launch(launch: pd.Series[Any], unknown: int) -> npt.NDArray[np.int64]:
 
 def _work(run: Measures, operations: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """What may use data, one kind at a time, as ``_WHEN``."""
-    yield _when(run.kernels[run.kernels["kind"] == "compute"])
+    for kernels in blocks(run, "kernels"):
+        yield _when(kernels[kernels["kind"] == "compute"])
     yield _when(run.copies[run.copies["kind"] != "Memset"])
     ops = run.ops[run.ops["kind"] == "compute"]
     ops = ops[~ops["name"].isin([f"aten::{name}" for name in _MOVES])]

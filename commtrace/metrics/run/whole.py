@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import integers
+from commtrace.arrays import Int64, integers
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import blocks
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commtrace.measures import Measures
 
 __all__ = [
@@ -59,6 +63,8 @@ def of_time(run: Measures) -> str:
 
 
 _HELD = 0.9  # of the run's span: steps that last longer hold its work
+_LAUNCHED = ("kernels", "copies", "collectives")
+_TIMES = ["rank", "start_ns", "duration_ns"]
 
 
 class Whole(Struct, frozen=True):
@@ -112,29 +118,36 @@ def has_steps(run: Measures) -> bool:
 
 def _steps_ns(run: Measures) -> int:
     steps = run.steps[run.steps["label"].isna()]
-    tables = (run.kernels, run.copies, run.collectives)
-    return _longest_ns(run, [steps, *(table[table["step"].notna()] for table in tables)])
+    tables = chain.from_iterable(blocks(run, name) for name in _LAUNCHED)
+    launched = (table.loc[table["step"].notna(), _TIMES] for table in tables)
+    return _longest_ns(run, chain((steps,), launched))
 
 
 def _span_ns(run: Measures) -> int:
     steps = run.steps[run.steps["label"].isna()]
-    return _longest_ns(run, [steps, run.kernels, run.copies, run.collectives, run.ops])
+    tables = chain.from_iterable(blocks(run, name) for name in (*_LAUNCHED, "ops"))
+    return _longest_ns(run, chain((steps,), tables))
 
 
-def _longest_ns(run: Measures, tables: list[pd.DataFrame]) -> int:
+def _longest_ns(run: Measures, tables: Iterable[pd.DataFrame]) -> int:
     """From first start to last end, while recorded, of the rank where that is longest."""
-    columns = ("rank", "start_ns", "duration_ns")
-    every = [[integers(table[name]) for table in tables] for name in columns]
-    rank, start, duration = map(np.concatenate, every)
+    spans = [_spans(*(integers(table[name]) for name in _TIMES)) for table in tables]
+    rank, begins, ends = map(np.concatenate, zip(*spans, strict=True))
     if not rank.size:
         return 0
-    ranks, place = np.unique(rank, return_inverse=True)
-    first = np.full(ranks.size, start.max())
-    last = np.full(ranks.size, start.min())
-    np.minimum.at(first, place, start)
-    np.maximum.at(last, place, start + duration)
+    ranks, first, last = _spans(rank, begins, ends - begins)
     recorded = [
         end - begin - run.paused_ns(its, begin, end)
         for its, begin, end in zip(ranks.tolist(), first.tolist(), last.tolist(), strict=True)
     ]
     return int(max(recorded))
+
+
+def _spans(rank: Int64, start: Int64, duration: Int64) -> tuple[Int64, Int64, Int64]:
+    """The ranks, and the first start and the last end of each."""
+    ranks, place = np.unique(rank, return_inverse=True)
+    first = np.full(ranks.size, start.max(initial=0))
+    last = np.full(ranks.size, start.min(initial=np.iinfo(np.int64).max))
+    np.minimum.at(first, place, start)
+    np.maximum.at(last, place, start + duration)
+    return ranks, first, last
