@@ -314,16 +314,21 @@ class Run:
         select: Collection[str] = (),
         ignore: Collection[str] = (),
         thresholds: Thresholds | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Diagnosis:
         """What is wrong: findings, costliest first, symptoms after their cause.
 
         By all rules or the selected ones. ``thresholds`` are {rule: {field: value}}, over
-        those of the configuration (see ``config``). Raises UsageError for what is unknown.
+        those of the configuration (see ``config``). ``progress`` is called with the rules asked
+        and the rules there are, before the first and after each. Raises UsageError for what is
+        unknown.
         """
         from commtrace import rules
 
         merged = rules.thresholds(thresholds or {})
-        return rules.diagnose(self.measures, select=select, ignore=ignore, thresholds=merged)
+        return rules.diagnose(
+            self.measures, select=select, ignore=ignore, thresholds=merged, progress=progress
+        )
 
     def analysis(
         self,
@@ -331,8 +336,9 @@ class Run:
         select: Collection[str] = (),
         ignore: Collection[str] = (),
         thresholds: Thresholds | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Analysis:
-        """The run's measures and its diagnosis: what a report shows."""
+        """The run's measures and its diagnosis, as of ``diagnose``: what a report shows."""
         from commtrace.metrics.run.question import question
         from commtrace.metrics.run.sizes import unsized
         from commtrace.metrics.run.summary import summary
@@ -340,7 +346,9 @@ class Run:
         from commtrace.metrics.run.whole import steps_without_work
         from commtrace.rules import verdict
 
-        diagnosis = self.diagnose(select=select, ignore=ignore, thresholds=thresholds)
+        diagnosis = self.diagnose(
+            select=select, ignore=ignore, thresholds=thresholds, progress=progress
+        )
         run = self.measures
         notes = (*self.notes, *unsized(run), *unmatched(run), *steps_without_work(run))
         return Analysis(

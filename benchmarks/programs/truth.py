@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.programs.fourth_lot import FOURTH
 from benchmarks.programs.program import (
     COMPUTE,
     EVERY_THIRD,
@@ -16,7 +17,7 @@ from benchmarks.programs.program import (
 )
 from benchmarks.programs.third_lot import THIRD
 
-__all__ = ["FIRST", "HOSTS", "PROGRAMS", "SECOND", "THIRD"]
+__all__ = ["FIRST", "FOURTH", "HOSTS", "PROGRAMS", "SECOND", "THIRD"]
 
 FIRST = (
     Program(
@@ -224,5 +225,5 @@ HOSTS = (
     ),
 )
 
-PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD)
+PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH)
 """In the order in which they were written, each lot by name."""

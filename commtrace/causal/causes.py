@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
-from commtrace.causal.cores import fight, taken_cores
+from commtrace.causal.cores import fight, processor, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
+_LITTLE_OF = 0.25  # of what is saved
 
 
 def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
@@ -74,17 +75,15 @@ def doubt_of(
     ranks: tuple[int, ...],
     saved_ns: int,
     cause: Cause | None,
-    *,
-    in_spikes: bool,
+    spikes: Sequence[int],
 ) -> str | None:
     """Why it may not be the ranks that are slow.
 
-    Processes that fight for cores look like it, though not ``in_spikes``, what else runs on
-    these, as the recording says, clocks that differ, and waits of GPUs that the trace lacks.
+    Processes that fight for cores look like it, though not in several ``spikes``, and take no more
+    processor time; what else runs on these, as the recording says, clocks that differ, and waits
+    of GPUs that the trace lacks.
     """
-    if taken := taken_cores(run, ranks):
-        return taken
-    its, work = run_graph(run), own_work(run)
+    its = run_graph(run)
     mine = np.isin(its.calls.rank, ranks)
     error = _clock_error_ns(run, np.unique(its.calls.operation[mine]))
     if saved_ns < error:
@@ -92,9 +91,17 @@ def doubt_of(
     if its.explained < _EXPLAINED:
         share = f"{100 * its.explained:.0f} %"
         return f"the trace shows for {share} of the GPUs' work what it waited for"
-    if in_spikes or cause not in ("compute", None) or not its.calls.on_cpu.any():
+    if taken := taken_cores(run, ranks):
+        return taken
+    took = processor(run, ranks) if cause in ("compute", None) and not spikes else None
+    if took is not None and took.more_ns < _LITTLE_OF * saved_ns:
+        return f"its process took {took.times:.2f} times the others' processor time, no more"
+    work = own_work(run)
+    if len(spikes) > 1 or cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None
     mine = mine & ~np.isnan(work.typical_ns[:, HOSTS])
+    if spikes:
+        mine &= its.calls.step == np.unique(its.calls.step)[spikes[0]]
     step = codes(its.calls.step[mine])
     own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
     usual = np.bincount(step, weights=work.typical_ns[mine, HOSTS])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FULL",
+    "Processor",
     "cores_used",
     "fight",
     "foreign_load",
     "full_cores",
     "idle_cores_ns",
-    "more_processor_ns",
+    "processor",
     "taken_cores",
+    "works_more",
 ]
 
 FULL = 0.85
@@ -99,10 +101,21 @@ def _foreign_load(run: Measures, of_host: list[int]) -> float | None:
     return min(max((busy - float(numbers[0].sum())) / there, 0.0), 1.0)
 
 
-def more_processor_ns(run: Measures, ranks: Collection[int]) -> float | None:
-    """How much more processor time each of these ranks' processes took than is usual of the others.
+_MORE_WORK = 1.2  # times the others' processor time: 1.1 is chance where cores share caches
 
-    In all steps. None where no recording says it, or not all ranks communicate from CPUs.
+
+class Processor(NamedTuple):
+    """The processor time of some ranks' processes: beyond what is usual, and in multiples of it."""
+
+    more_ns: float
+    times: float
+
+
+def processor(run: Measures, ranks: Collection[int]) -> Processor | None:
+    """What each of these ranks' processes took more than is usual of the others, in all steps.
+
+    However long they waited for a core. None where no recording says it, or not all ranks
+    communicate from CPUs.
     """
     its = run_graph(run)
     shares = {
@@ -114,7 +127,14 @@ def more_processor_ns(run: Measures, ranks: Collection[int]) -> float | None:
     others = [share for rank, share in shares.items() if rank not in ranks]
     if not mine or not others or not its.calls.on_cpu.all():
         return None
-    return float((np.mean(mine) - np.median(others)) * its.step_ns.sum())
+    mean, usual = float(np.mean(mine)), float(np.median(others))
+    return Processor((mean - usual) * float(its.step_ns.sum()), mean / max(usual, 1e-9))
+
+
+def works_more(run: Measures, ranks: Collection[int]) -> bool:
+    """Whether these ranks' processes surely took more processor time than the others'."""
+    took = processor(run, ranks)
+    return took is not None and took.times >= _MORE_WORK
 
 
 def taken_cores(run: Measures, ranks: Collection[int] | None = None) -> str | None:

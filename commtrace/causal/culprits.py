@@ -11,7 +11,7 @@ from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
-from commtrace.causal.cores import fight
+from commtrace.causal.cores import fight, works_more
 from commtrace.causal.edits import (
     as_measured,
     even,
@@ -49,6 +49,7 @@ _SPIKES_SHARE = 0.6  # of all that is saved
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
 _MOST = 4  # culprits, one on top of the other
+_NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 
 
 AWAITED = ("collective", "root", "send", "recv")
@@ -182,6 +183,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     far = own.size < _MANY_STEPS and bool((own > fight(run) * (own - more)).all())
     persistent = _persistent(whole, more, least if far else noise, least, p_value)
+    works = not persistent and not spikes and not who.only_idle and works_more(run, who.ranks)
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
@@ -190,16 +192,16 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         steps_ns=steps,
         noise_ns=noise,
         p_value=p_value,
-        persistent=persistent,
+        persistent=persistent or works,
         spikes=spikes,
         others_ns=who.others_ns,
         cause=cause,
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks, lag_ns),
-        doubt=doubt_of(
-            run, who.ranks, int(steps.sum()), cause, in_spikes=bool(spikes) and not persistent
-        ),
+        doubt=_NOT_ALWAYS
+        if works
+        else doubt_of(run, who.ranks, int(steps.sum()), cause, () if persistent else spikes),
     )
 
 

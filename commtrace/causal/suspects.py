@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.chance import above_zero
+from commtrace.causal.cores import works_more
 from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
 from commtrace.causal.graph import longest_way, replayed
 from commtrace.causal.run_graph import run_graph
@@ -115,6 +116,10 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
 def _of_kind(
     run: Measures, left: list[int], lag: Int64, least: float, kind: _Kind, way: Int64
 ) -> Suspects | None:
+    # Where processes share cores the one that works more keeps others from theirs.
+    working = [] if kind.only_idle else [rank for rank in left if works_more(run, (rank,))]
+    if working and (found := _Search(run, working, lag, least, kind, way).single()):
+        return found
     search = _Search(run, left, lag, least, kind, way)
     return search.single() or search.several()
 

@@ -36,7 +36,7 @@ from commtrace.cli.rule_options import (
     rule_names,
     rules_wanted,
 )
-from commtrace.cli.streams import WIDTH, fail, indented, look, reading, say, tell, write
+from commtrace.cli.streams import WIDTH, asking, fail, indented, look, reading, say, tell, write
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.reports import FORMATS, Look
 from commtrace.viewer import SUFFIXES
@@ -187,7 +187,8 @@ def analyze(
             cache=not no_cache,
             read_bytes=read_bytes,
         )
-    analysis = run.analysis(**rules)
+    with asking() as shown:
+        analysis = run.analysis(**rules, progress=shown)
     if timeline and output is not None:
         from commtrace.viewer.timeline import write_timeline
 

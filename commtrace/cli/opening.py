@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from commtrace.cli.rule_options import Ignore, Paths, Select, Thresholds, rules_wanted
-from commtrace.cli.streams import reading, tell
+from commtrace.cli.streams import asking, reading, tell
 from commtrace.errors import UsageError
 from commtrace.viewer import SUFFIXES
 
@@ -75,7 +75,8 @@ def open_run(
     check_rules(**rules)
     with reading() as shown:
         run = load(paths, read_bytes=shown)
-    analysis = run.analysis(**rules)
+    with asking() as shown:
+        analysis = run.analysis(**rules, progress=shown)
     for note in content.notes(analysis.notes):
         tell(note)
     far = "SSH_CONNECTION" in os.environ and "DISPLAY" not in os.environ

@@ -20,6 +20,7 @@ from commtrace.units import clean
 __all__ = [
     "WIDTH",
     "append",
+    "asking",
     "fail",
     "indented",
     "look",
@@ -95,6 +96,24 @@ def reading(ranks: bool = False) -> Iterator[Callable[[int, int], object] | None
 
     With the time that is left; on stderr, and only on a terminal.
     """
+    with _shown("reading ranks" if ranks else "reading", in_bytes=not ranks, left=True) as shown:
+        yield shown
+
+
+@contextmanager
+def asking() -> Iterator[Callable[[int, int], object] | None]:
+    """What ``analysis`` calls with the rules asked of all, to show them; where ``reading`` does.
+
+    With the time since: what the first rule needs others need, too, so nobody knows what is left.
+    """
+    with _shown("asking rules", in_bytes=False, left=False) as shown:
+        yield shown
+
+
+@contextmanager
+def _shown(
+    what: str, *, in_bytes: bool, left: bool
+) -> Iterator[Callable[[int, int], object] | None]:
     if not sys.stderr.isatty():
         yield None
         return
@@ -105,15 +124,16 @@ def reading(ranks: bool = False) -> Iterator[Callable[[int, int], object] | None
         MofNCompleteColumn,
         Progress,
         TextColumn,
+        TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
     columns = (
-        TextColumn("reading" + " ranks" * ranks),
+        TextColumn(what),
         BarColumn(),
-        MofNCompleteColumn() if ranks else DownloadColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
+        DownloadColumn() if in_bytes else MofNCompleteColumn(),
+        TimeRemainingColumn() if left else TimeElapsedColumn(),
+        TextColumn("left" if left else ""),
     )
     # Large files take minutes each: what is left is known from all that were read.
     console, always = Console(stderr=True), float("inf")

@@ -144,7 +144,8 @@ def _numbered(parts: list[RankTrace], read_all: _ReadAll) -> list[RankTrace]:
 def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | None:
     """The recording's own: above all its files, or beside them, as each node has one.
 
-    Of nodes it is the first one's, with what all say of their ranks.
+    Of nodes it is the first one's, or that of the first that failed, with what all say of their
+    ranks.
     """
     beside = dict.fromkeys(file.parent for file in files)
     above = Path(os.path.commonpath([folder.resolve() for folder in beside]))
@@ -153,7 +154,8 @@ def _manifest(files: Sequence[Path], notes: list[Note]) -> Mapping[str, Any] | N
     each = [its for folder in beside if (its := _manifest_in(folder, notes)) is not None]
     ranks = [its["ranks"] for its in each if isinstance(its.get("ranks"), list)]
     every = {"ranks": list(chain.from_iterable(ranks))} if ranks else {}
-    return {**each[0], **every} if each else None
+    first = next((its for its in each if its.get("status") == "failed"), each[0] if each else None)
+    return first and {**first, **every}
 
 
 def _manifest_in(folder: Path, notes: list[Note]) -> dict[str, Any] | None:

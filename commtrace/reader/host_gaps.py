@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace import comms
 from commtrace.arrays import Bool, Int64
-from commtrace.intervals import union
+from commtrace.intervals import Intervals, subtract, union
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.nesting import innermost
 from commtrace.table import Columns
@@ -18,12 +18,16 @@ __all__ = ["host_gaps"]
 _SHORTEST_NS = 5_000
 _OWN_WORK = ("commtrace::", "enumerate(DataLoader)#")
 
+_Threads = tuple[Int64, Int64, Int64]
+"""Thread, start and end of something."""
+
 
 def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
     """The gaps between operators of the threads that called ``rows``, while any was under way.
 
     Calls of communication count as gaps: a wait may be within. Labels that tell of work
-    without operators, a data loader's and the recorder's own, do not. None where the scan
+    without operators, a data loader's and the recorder's own, do not, but while what was called
+    within is under way, as where ranks that save a checkpoint agree on it. None where the scan
     holds no operators, as in traces of a GPU.
     """
     called = [row for row in rows if row["thread"] is not None and row["launch_ns"] is not None]
@@ -32,9 +36,9 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
     end = np.asarray([row["start_ns"] + row["duration_ns"] for row in called], dtype=np.int64)
     found = []
     if thread.size and scan.operators.thread.size:
-        busy = _busy(scan)
+        busy, labelled = _operators(scan), _labelled(scan)
         found = [
-            _on_thread(its, launch[thread == its], end[thread == its], busy)
+            _on_thread(its, launch[thread == its], end[thread == its], busy, labelled)
             for its in np.unique(thread).tolist()
         ]
     threads, starts, ends = (
@@ -49,10 +53,15 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
 
 
 def _on_thread(
-    thread: int, launch: Int64, end: Int64, busy: tuple[Int64, Int64, Int64]
-) -> tuple[Int64, Int64, Int64]:
-    mine = busy[0] == thread
-    starts, ends = union(busy[1][mine], busy[2][mine])
+    thread: int, launch: Int64, end: Int64, busy: _Threads, labelled: _Threads
+) -> _Threads:
+    mine, labels = busy[0] == thread, labelled[0] == thread
+    own = union(labelled[1][labels], labelled[2][labels])
+    within = _inside(launch, own)
+    left = subtract(own, union(launch[within], np.maximum(end, launch + 1)[within]))
+    starts, ends = union(
+        np.concatenate((busy[1][mine], left[0])), np.concatenate((busy[2][mine], left[1]))
+    )
     under_way = union(launch, np.maximum(end, launch + 1))
     if not under_way[0].size:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
@@ -66,17 +75,28 @@ def _on_thread(
     return np.full(int(kept.sum()), thread), begin[kept], until[kept]
 
 
-def _busy(scan: Scan) -> tuple[Int64, Int64, Int64]:
-    """Thread, start and end of all operators without others within, and of labelled work."""
+def _inside(moments: Int64, spans: Intervals) -> Bool:
+    at = np.searchsorted(spans[0], moments, side="right") - 1
+    inside: Bool = (at >= 0) & (moments < np.append(spans[1], 0)[at])
+    return inside
+
+
+def _operators(scan: Scan) -> _Threads:
+    """Thread, start and end of all operators without others within."""
     work = scan.operators
     leaf = innermost(work.thread, work.start_ns, work.duration_ns)
-    leaf &= ~_named(work, comms.is_communication_call)
-    own = _named(scan.annotations, lambda name: name.startswith(_OWN_WORK))
-    parts = (work, leaf), (scan.annotations, own)
-    thread = np.concatenate([hosted.thread[rows] for hosted, rows in parts])
-    start = np.concatenate([hosted.start_ns[rows] for hosted, rows in parts])
-    duration = np.concatenate([hosted.duration_ns[rows] for hosted, rows in parts])
-    return thread, start, start + duration
+    return _spans(work, leaf & ~_named(work, comms.is_communication_call))
+
+
+def _labelled(scan: Scan) -> _Threads:
+    """Thread, start and end of labelled work."""
+    labels = scan.annotations
+    return _spans(labels, _named(labels, lambda name: name.startswith(_OWN_WORK)))
+
+
+def _spans(hosted: Hosted, rows: Bool) -> _Threads:
+    start = hosted.start_ns[rows]
+    return hosted.thread[rows], start, start + hosted.duration_ns[rows]
 
 
 def _named(hosted: Hosted, is_meant: Any) -> Bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -73,8 +73,12 @@ def diagnose(
     select: Collection[str] = (),
     ignore: Collection[str] = (),
     thresholds: Mapping[str, Mapping[str, Any]] | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Diagnosis:
     """Ask every rule, or the selected ones. ``thresholds`` is {rule: {field: value}}.
+
+    ``progress`` is called with the rules asked and the rules there are, before the first and
+    after each.
 
     Findings come costliest first, symptoms after their cause; one that has no cost of its
     own where its symptoms' would stand. None costs more than the time it is a share of. A rule
@@ -86,7 +90,9 @@ def diagnose(
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
     notes: list[Note] = []
-    for name in sorted(chosen):
+    shown = progress or (lambda *_: None)
+    for asked, name in enumerate(sorted(chosen)):
+        shown(asked, len(chosen))
         try:
             findings += list(rules.get(name, RULES[name]()).check(run))
         except CannotLook as reason:
@@ -94,6 +100,7 @@ def diagnose(
         except Exception as error:  # noqa: BLE001 - one that breaks costs no other its answer
             skipped[name] = broken(name, error)
             notes.append(Note("broken-rule", f"{name} was not checked: {skipped[name]}"))
+    shown(len(chosen), len(chosen))
     at_most = whole(run).time_ns
     held = [
         replace(one, cost_ns=min(one.cost_ns, at_most))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from commtrace.causal.cores import foreign_load, more_processor_ns
+from commtrace.causal.cores import foreign_load, processor
 from commtrace.causal.culprits import Culprit, culprits
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
@@ -137,11 +137,11 @@ def _advice(culprit: Culprit, run: Measures) -> str:
 
 def _of_host(culprit: Culprit, run: Measures) -> str:
     """What to do about a host without operators, as far as it is known whether it ran then."""
-    more = more_processor_ns(run, culprit.ranks)
-    if more is None:
+    took = processor(run, culprit.ranks)
+    if took is None:
         return ADVICE["host"]
     parts = culprit.parts_ns
-    worked = more * len(culprit.ranks) - parts["compute"]
+    worked = took.more_ns * len(culprit.ranks) - parts["compute"]
     if worked > _WORKED * parts["host"]:
         return _IN_PYTHON
     return _WAITING if worked < _WAITED * parts["host"] else ADVICE["host"]
@@ -156,6 +156,8 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence("most that any other rank saves", culprit.others_ns, "ns")
     share = share_pct(culprit.on_top_ns, run)
     yield Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share)
+    if took := processor(run, culprit.ranks):
+        yield Evidence("processor time, by what is usual of the others", took.times, "x")
     if foreign := foreign_load(run, culprit.ranks):
         yield Evidence("share of the CPU cores that other processes took", 100 * foreign, "%")
     for cause, time in culprit.parts_ns.items():

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from commtrace.arrays import Int64
 from commtrace.causal.chance import at_least
+from commtrace.causal.edits import joined
 from commtrace.causal.excess import counts, factors, in_words, ruled_out, source, spread
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
 from commtrace.metrics.run.whole import worth_reporting
@@ -49,7 +53,8 @@ class DecomposedAllReduce(Rule, frozen=True):
 
     What to do
         Call all_reduce. Where every rank needs only its shard, keep the reduce_scatter and
-        leave out the all_gather. The potential saving is the difference to the all_reduce.
+        leave out the all_gather. The potential saving is that of the run replayed without the
+        first, and with the second taking the all_reduce's time.
 
     Blind spots
         A trace shows no addresses: that both work on one tensor follows from size, order and from
@@ -82,10 +87,13 @@ class DecomposedAllReduce(Rule, frozen=True):
                 continue
             slower = time >= self.slower * once.time_ns
             clear = worth_reporting(cost, run, self.large_step_share) and _clear(pair, once)
-            if clear or (slower and worth_reporting(cost, run, self.min_step_share)):
-                yield self._finding(run, pair, once)
+            if not clear and not (slower and worth_reporting(cost, run, self.min_step_share)):
+                continue
+            gain = saving(run, _as_one(run, pair, once), cost, self.min_step_share)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                yield self._finding(run, pair, once, gain)
 
-    def _finding(self, run: Measures, pair: Pair, once: Reference) -> Finding:
+    def _finding(self, run: Measures, pair: Pair, once: Reference, gain: Saving) -> Finding:
         time = float(pair.times["time"].median())
         split = factors(pair, once)
         shown = [in_words(name, value) for name, value in split.items() if counts(value)]
@@ -97,8 +105,9 @@ class DecomposedAllReduce(Rule, frozen=True):
                 + (f" ({', '.join(shown)})" if shown else "")
             ),
             streams=pair.streams,
-            # Not by replay: the all_reduce was measured beside the pair, its waiting included.
-            cost_ns=round((time - once.time_ns) * len(pair.times)),
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence(f"time of the pair, median of {len(pair.times)}", time / 1e6, "ms"),
                 Evidence(f"all_reduce, {source(once)}", once.time_ns / 1e6, "ms"),
@@ -108,6 +117,7 @@ class DecomposedAllReduce(Rule, frozen=True):
                 Evidence(f"{pair.first} alone", float(pair.times["first"].median()) / 1e6, "ms"),
                 Evidence(f"{pair.second} alone", float(pair.times["second"].median()) / 1e6, "ms"),
                 *spread(pair, once),
+                *gain.evidence,
             ),
             ruled_out=tuple(ruled_out(pair, once, len(run.ranks))),
             advice=self._advice(pair, once),
@@ -153,6 +163,19 @@ class DecomposedAllReduce(Rule, frozen=True):
     def good() -> Measures:
         """Each rank updates its shard of 4 MB before the all_gather: sharding."""
         return _steps(output=1_000_000, between=True)
+
+
+def _as_one(run: Measures, pair: Pair, once: Reference) -> Edit:
+    """Each pair's first is no more, and its second an all_reduce."""
+
+    def edit(lag_ns: Int64) -> Int64:
+        operation = run_graph(run).calls.operation
+        gone, later = (
+            np.isin(operation, pair.times[its]) for its in ("operation", "operation_second")
+        )
+        return joined(run, later, gone, np.where(later, once.time_ns, 0.0), lag_ns)
+
+    return edit
 
 
 def _clear(pair: Pair, once: Reference) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Int64
 from commtrace.causal.cores import FULL, cores_used
+from commtrace.causal.critical_path import critical_path
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, without_waits
 from commtrace.causal.replayable import replayable
@@ -19,12 +20,14 @@ from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unl
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import ms
+from commtrace.units import ms, percent
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
+
+_MUCH = 0.25  # of what is transferred
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -36,7 +39,9 @@ class ExposedCommunication(Rule, frozen=True):
         other. It fires where this is at least ``min_step_share`` of the steps' time on the median
         device, and less than ``hidden_pct`` of communication is hidden already: some end of it is
         always exposed. Where compute could hide less than ``min_hideable_pct`` of what is exposed,
-        the run is nearly all communication, and overlap cannot help.
+        the run is nearly all communication, and overlap cannot help. Nor does it where operators
+        and transfers fill the CPU's cores: exposed communication of at least ``large_step_share``
+        of the steps is named there without a saving.
 
     Why it costs time
         The device waits for a result, and then the links wait for the device. Overlapped they take
@@ -48,7 +53,7 @@ class ExposedCommunication(Rule, frozen=True):
         saving is that of the run replayed without these waits, at most the smaller of the two
         times. Where calls run asynchronously already, what is left comes after the last compute
         (buckets of other sizes, fewer bytes), or the host launches that compute too late
-        (launch-gap).
+        (launch-gap). Where no core is idle only less communication helps, or more cores.
 
     Blind spots
         Whether the compute is independent: a trace does not show which result it needs, and
@@ -59,6 +64,7 @@ class ExposedCommunication(Rule, frozen=True):
     """
 
     min_step_share: float = 0.05
+    large_step_share: float = 0.25
     hidden_pct: float = 80.0
     min_hideable_pct: float = 10.0
 
@@ -70,12 +76,43 @@ class ExposedCommunication(Rule, frozen=True):
         gain = float(found["gain_ns"].median())
         on_top = None
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
+            if (used := cores_used(run)) is not None and used >= FULL:
+                yield self._beside_full_cores(found, run, min(100 * used, 100.0))
+                return
             gain, on_top = _replayed(run, gain, self.min_step_share)
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, round(gain), hidden, run, on_top)
+
+    def _beside_full_cores(self, found: pd.DataFrame, run: Measures, used: float) -> Finding:
+        """What is exposed; CannotLook where that is little."""
+        why = f"operators and transfers fill {used:.0f} % of the CPU cores"
+        exposed = _exposed_ns(run)
+        if not worth_reporting(exposed, run, self.large_step_share):
+            raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
+        share = share_pct(exposed, run)
+        return self.finding(
+            run.collectives,
+            summary=(
+                f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
+                f"{percent(share, 100)} {of_time(run)}, most of it {_longest(run)}; {why}, so "
+                "that overlapping would save nothing"
+            ),
+            ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
+            cost_ns=0,
+            evidence=(
+                Evidence("exposed communication", exposed, "ns"),
+                Evidence(f"exposed, {of_time(run)}", share, "%", 100 * self.large_step_share),
+                Evidence("used of the CPU cores", used, "%", 100 * FULL),
+            ),
+            advice=(
+                "communicate less: only what is needed, in fewer bytes (half precision), or less "
+                "often; or give each rank more cores"
+            ),
+            confidence="low",
+        )
 
     def _finding(
         self, found: pd.DataFrame, gain: int, hidden: float, run: Measures, on_top: int | None
@@ -86,15 +123,14 @@ class ExposedCommunication(Rule, frozen=True):
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["asynchronous"].all())
-        each = f" (median of {len(found)} devices)" if len(found) > 1 else ""
         # Of kernels of libraries that name no operations there are no rows.
         kernels = run.kernels[run.kernels["kind"] == "communication"]
         communication = run.collectives if len(run.collectives) else kernels
         return self.finding(
             communication,
             summary=(
-                f"{ms(exposed)} of communication{each} runs with no compute beside it, mostly "
-                f"{op}; compute could hide {ms(gain)}"
+                f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
+                f"mostly {op}; compute could hide {ms(gain)}"
             ),
             ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
             cost_ns=gain,
@@ -140,14 +176,8 @@ def _run(compute_at: float) -> Measures:
 def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:
     """What is saved if nobody waits for anything before its step ends, at most the gain.
 
-    In all, and with late ranks already mended. CannotLook where the cores are full.
+    In all, and with late ranks already mended.
     """
-    used = cores_used(run)
-    if used is not None and used >= FULL:
-        raise CannotLook(
-            "needs idle CPU cores: operators and transfers fill "
-            f"{min(100 * used, 100):.0f} % of them, so that overlapping would save nothing"
-        )
     every = np.ones(run_graph(run).calls.rank.size, np.bool_)
 
     def hidden(lag_ns: Int64) -> float:
@@ -157,6 +187,18 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     measured, mended = as_measured(run), _mended(run, min_step_share)
     alone = hidden(measured)
     return alone, round(alone if mended is measured else hidden(mended))
+
+
+def _each(found: pd.DataFrame) -> str:
+    return f" (median of {len(found)} devices)" if len(found) > 1 else ""
+
+
+def _longest(run: Measures) -> str:
+    """The operations that have most of the critical path's transfers."""
+    path = critical_path(run)
+    times = path[path["kind"] == "transfer"].groupby("op", observed=True)["time_ns"].sum()
+    some = times[times >= _MUCH * times.sum()].sort_values(ascending=False)
+    return " and ".join(map(str, some.index)) or "waiting"
 
 
 def _mended(run: Measures, min_step_share: float) -> Int64:

@@ -1,4 +1,4 @@
-"""Large float32 payloads where the model computes in half precision."""
+"""Large payloads of more precision than the model computes in."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -23,29 +24,33 @@ if TYPE_CHECKING:
 MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
 HALF = r"bf16|f16|fp16|float16|half|hgemm|[hs]884|[hs]16816|e4m3|e5m2|fp8"
 SINGLE = r"sgemm|s1688|f32|fp32|float"
+DOUBLE = r"dgemm|d884|f64|fp64|double"
 
 
 class FullPrecisionPayload(Rule, frozen=True):
-    """Operations carry float32 although the model computes in half precision.
+    """Operations carry more precision than the model computes in.
 
     What it detects
         float32 operations of at least ``min_bytes`` in a run whose matrix kernels, as far as
         their names show a precision, spend at least ``min_half_share`` of their time in half or
-        lower precision; where sending two bytes for each element would save ``min_step_share`` of
-        the step. The saving is by a model fitted from the trace, else half the transfer; only
-        what no compute hides counts.
+        lower precision; and float64 ones in a run whose matrix kernels are not known to spend as
+        much of it in double precision. Half the bytes for each element have to save
+        ``min_step_share`` of the step. The saving is by a model fitted from the trace, else half
+        the transfer; only what no compute hides counts.
 
     Why it costs time
         Twice the bytes, for digits that the forward and backward pass never had.
 
     What to do
         Send gradients compressed (DDP's ``bf16_compress_hook`` or ``fp16_compress_hook``), or
-        let FSDP reduce in the parameters' type (``MixedPrecision(reduce_dtype=...)``).
+        let FSDP reduce in the parameters' type (``MixedPrecision(reduce_dtype=...)``). Make
+        float64 tensors float32 before they are sent: what comes from NumPy is float64.
 
     Blind spots
         Some gradients need float32: sums over many ranks or micro-batches, small losses
         without scaling. Compare the loss curves. Without kernels, on the CPU, the precision
-        of the compute is not known.
+        of the compute is not known: float64 is named with low confidence, since few models
+        compute in it.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -55,16 +60,21 @@ class FullPrecisionPayload(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding, for all float32 operations."""
-        share = _half_share(run)
-        if share is None:
+        """At most one finding for all float32 operations, and one for all float64 ones."""
+        half, double = (_share(run, pattern) for pattern in (HALF, DOUBLE))
+        is_double = "float64" in set(run.collectives["dtype"])
+        if half is None and not is_double:
             raise CannotLook("needs kernels whose names show the precision of the model's compute")
+        if half is not None and half >= self.min_half_share:
+            yield from self._of(run, _single(half, self.min_half_share))
+        if is_double and (double or 0.0) < self.min_half_share:
+            yield from self._of(run, _double(double, self.min_half_share))
+
+    def _of(self, run: Measures, payload: _Payload) -> Iterator[Finding]:
         known = served(run)
-        if share < self.min_half_share:
-            return
         exposed = 1 - known["operation"].map(hidden(run))
         less = _gain_ns(known)
-        full = (known["dtype"] == "float32") & (known["size_bytes"] >= self.min_bytes)
+        full = (known["dtype"] == payload.dtype) & (known["size_bytes"] >= self.min_bytes)
         some = known[full]
         estimate = wall_ns(some["last_end_ns"], (less * exposed)[full])
         gain = of_transfers(run, some, less[full], estimate, self.min_step_share)
@@ -76,26 +86,23 @@ class FullPrecisionPayload(Rule, frozen=True):
             summary=(
                 f"{counted(len(some), 'operation')} "
                 f"{'carries' if len(some) == 1 else 'carry'} "
-                f"{mb(float(some['size_bytes'].sum()))} of float32, "
-                f"while {percent(share, 1)} of the matrix kernels' time is in half precision: two "
-                f"bytes for each element would save up to {ms(gain.cost_ns)}"
+                f"{mb(float(some['size_bytes'].sum()))} of {payload.dtype}, "
+                f"{payload.compute}: {payload.enough} bytes for each element would save up to "
+                f"{ms(gain.cost_ns)}"
             ),
             streams=streams(some, run),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
             evidence=(
-                Evidence("matrix kernels in half", 100 * share, "%", 100 * self.min_half_share),
-                Evidence("transfer of float32", taken / 1e6, "ms"),
+                *payload.evidence,
+                Evidence(f"transfer of {payload.dtype}", taken / 1e6, "ms"),
                 Evidence("of it not under compute", 100 * float(exposed[full].mean()), "%"),
                 *gain.evidence,
             ),
             ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
-            advice=(
-                "try a compression hook (DDP) or reduce_dtype (FSDP), and compare the loss: "
-                "gradients can need float32"
-            ),
-            confidence="medium" if some["exact"].all() else "low",
+            advice=payload.advice,
+            confidence="medium" if payload.evidence and some["exact"].all() else "low",
         )
 
     @staticmethod
@@ -109,16 +116,53 @@ class FullPrecisionPayload(Rule, frozen=True):
         return _training("ampere_sgemm_128x64_nn")
 
 
-def _half_share(run: Measures) -> float | None:
-    """The share of half precision in the matrix kernels' time, None if no name shows it."""
+class _Payload(Struct, frozen=True):
+    """What is sent, what the model computes in, and how many bytes would be enough."""
+
+    dtype: str
+    compute: str
+    enough: str
+    evidence: tuple[Evidence, ...]
+    advice: str
+
+
+def _single(half: float, least: float) -> _Payload:
+    return _Payload(
+        "float32",
+        f"while {percent(half, 1)} of the matrix kernels' time is in half precision",
+        "two",
+        (Evidence("matrix kernels in half", 100 * half, "%", 100 * least),),
+        "try a compression hook (DDP) or reduce_dtype (FSDP), and compare the loss: gradients "
+        "can need float32",
+    )
+
+
+def _double(double: float | None, most: float) -> _Payload:
+    advice = "make the tensors float32 before they are sent, unless the model computes in float64"
+    if double is None:
+        return _Payload("float64", "in which few models compute", "four", (), advice)
+    return _Payload(
+        "float64",
+        f"while {percent(double, 1)} of the matrix kernels' time is in double precision",
+        "four",
+        (Evidence("matrix kernels in double", 100 * double, "%", 100 * most),),
+        advice,
+    )
+
+
+def _share(run: Measures, precision: str) -> float | None:
+    """The share of a precision in the matrix kernels' time, None if no name shows one."""
     kernels = run.kernels[run.kernels["kind"] == "compute"]
     time = kernels.groupby("name", observed=True)["duration_ns"].sum()
     names = time.index.astype(str)
-    half = names.str.contains(HALF, case=False)
     matrix = names.str.contains(MATRIX, case=False)
-    named = matrix & (half | names.str.contains(SINGLE, case=False))
+    named = matrix & names.str.contains("|".join((HALF, SINGLE, DOUBLE)), case=False)
     known = int(time[named].sum())
-    return int(time[matrix & half].sum()) / known if known else None
+    return (
+        int(time[named & names.str.contains(precision, case=False)].sum()) / known
+        if known
+        else None
+    )
 
 
 def _gain_ns(known: pd.DataFrame) -> pd.Series[float]:

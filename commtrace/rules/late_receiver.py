@@ -35,7 +35,7 @@ class LateReceiver(Rule, frozen=True):
         pipeline some waiting is the schedule's, see pipeline-bubble.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "pipeline-bubble")
 
     min_step_share: float = 0.05
 

@@ -45,7 +45,7 @@ class LateSender(Rule, frozen=True):
         one it waited for. In a pipeline some waiting is the schedule's, see pipeline-bubble.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "pipeline-bubble")
 
     min_step_share: float = 0.05
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from commtrace.arrays import Int64
 from commtrace.causal.cores import full_cores
 from commtrace.causal.edits import joined
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, saving
+from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.expect import Model, fit, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
@@ -26,17 +28,31 @@ from commtrace.units import counted, mb, ms, percent
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
+_SMALL_BYTES = 131_072  # moved in no time by any link
+_PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
+_WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
+
+
+class _Latency(Struct, frozen=True):
+    """One operation's latency, how it is known, and of how large ones."""
+
+    ns: float
+    origin: str
+    most_bytes: int
+
 
 class LatencyBound(Rule, frozen=True):
     """Many small operations follow each other, and most of their time is latency.
 
     What it detects
-        ``min_count`` operations or more of one kind whose latency is more than
-        ``min_latency_share`` of what their size takes in the median, in rows without a pause: on
-        every rank the next begins within one latency of the last one's end, so that nothing was
-        computed in between, and they could have been one. Latency is fitted from this trace to
-        the medians of its sizes, where these differ enough and the fit is off by at most
-        ``max_residual`` in the messages' mean, else it is that of NCCL's own tuning constants.
+        ``min_count`` operations or more of one kind, of at most ``max_bytes`` each, whose latency
+        is more than ``min_latency_share`` of what their size takes in the median, in rows without
+        a pause: on every rank the next begins within one latency, at most a millisecond, of the
+        last one's end, so that little was computed in between, and they could have been one.
+        Latency is fitted from this trace to the medians of its sizes, where these differ enough and
+        the fit is off by at most ``max_residual`` in the messages' mean, else it is that of NCCL's
+        own tuning constants; without NCCL, of collectives up to 131 kB, what moving them at 1 GB/s
+        within a host, at 0.1 GB/s between hosts, leaves of their median.
         The potential saving, a row's time from first to last less that of the operations it could
         have been, has to be worth ``min_step_share`` of the step.
 
@@ -59,6 +75,7 @@ class LatencyBound(Rule, frozen=True):
 
     min_count: int = 10
     min_latency_share: float = 0.5
+    max_bytes: int = 1_000_000
     max_residual: float = 0.3
     min_step_share: float = 0.05
     bucket_bytes: int = 25_000_000
@@ -73,10 +90,10 @@ class LatencyBound(Rule, frozen=True):
         looked = False
         found: list[tuple[int, Finding]] = []
         for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
-            latency, origin = self._latency_ns(some, run)
+            latency = self._latency(some, run)
             if latency is not None:
                 looked = True
-                found += self._among(some, latency, origin, run)
+                found += self._among(some, latency, run)
         yield from enough(found, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
@@ -85,10 +102,14 @@ class LatencyBound(Rule, frozen=True):
             )
 
     def _among(
-        self, some: pd.DataFrame, latency: float, origin: str, run: Measures
+        self, some: pd.DataFrame, known: _Latency, run: Measures
     ) -> Iterator[tuple[int, Finding]]:
         """A finding of the group, with how many operations it is about."""
-        small = some[latency > self.min_latency_share * some["typical_ns"]]
+        latency = known.ns
+        small = some[
+            (latency > self.min_latency_share * some["typical_ns"])
+            & (some["size_bytes"] <= known.most_bytes)
+        ]
         row = _rows(small, latency)
         if np.unique(row).size == row.size:
             return
@@ -121,7 +142,7 @@ class LatencyBound(Rule, frozen=True):
             replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("share of latency", 100 * share, "%", 100 * self.min_latency_share),
-                Evidence(f"latency, {origin}", latency / 1e3, "µs"),
+                Evidence(f"latency, {known.origin}", latency / 1e3, "µs"),
                 Evidence("operations that could join another", fewer, "operations"),
                 *gain.evidence,
             ),
@@ -134,15 +155,19 @@ class LatencyBound(Rule, frozen=True):
         )
         yield len(in_rows), finding
 
-    def _latency_ns(self, some: pd.DataFrame, run: Measures) -> tuple[float | None, str]:
-        """One operation's latency, and where it is from; None if unknown."""
+    def _latency(self, some: pd.DataFrame, run: Measures) -> _Latency | None:
+        """One operation's latency; None if unknown."""
         if model := _fitted(some, self.max_residual):
-            return model.latency_ns, "fitted from this trace"
-        if some["ranks"].isna().any() or not (run.groups["backend"] == "nccl").any():
-            return None, ""
+            return _Latency(model.latency_ns, "fitted from this trace", self.max_bytes)
+        if some["ranks"].isna().any():
+            return None
         op, ranks = str(some["op"].iloc[0]), int(some["ranks"].iloc[0])
         nodes = min(max(run.ranks["host"].nunique(), 1), ranks)
-        return nccl_latency_ns(op, ranks, nodes=nodes), "by NCCL's tuning constants"
+        if (run.groups["backend"] == "nccl").any():
+            ns, origin = nccl_latency_ns(op, ranks, nodes=nodes), "by NCCL's tuning constants"
+            return None if ns is None else _Latency(ns, origin, self.max_bytes)
+        # A message that was posted early takes as long as the other end lets it.
+        return None if op in POINT_TO_POINT else _beyond_moving(some, nodes)
 
     @staticmethod
     def bad() -> Measures:
@@ -169,10 +194,19 @@ def _fitted(some: pd.DataFrame, max_residual: float) -> Model | None:
     return model if np.average(off, weights=of_size["size"]) <= max_residual else None
 
 
+def _beyond_moving(some: pd.DataFrame, nodes: int) -> _Latency | None:
+    """What small messages of some size take least, beyond moving at a slow link's bandwidth."""
+    gb_s = _WITHIN_GB_S if nodes == 1 else _BETWEEN_GB_S
+    small = some[some["size_bytes"] <= _SMALL_BYTES]
+    beyond = (small["typical_ns"] - small["size_bytes"] * small["factor"] / gb_s).min()
+    origin = f"what is left of it at {gb_s:g} GB/s"
+    return _Latency(float(beyond), origin, _SMALL_BYTES) if beyond > 0 else None
+
+
 def _rows(small: pd.DataFrame, latency: float) -> npt.NDArray[np.intp]:
     """Numbers the rows of operations without a pause or another one in between."""
     pause = small["last_arrival_ns"].to_numpy()[1:] - small["last_end_ns"].to_numpy()[:-1]
-    begins = (np.diff(small["place"].to_numpy()) > 1) | (pause > latency)
+    begins = (np.diff(small["place"].to_numpy()) > 1) | (pause > min(latency, _PAUSE_NS))
     return np.concatenate(([0], np.cumsum(begins)))[: len(small)]
 
 

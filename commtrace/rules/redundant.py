@@ -14,6 +14,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.decompositions import sequences
+from commtrace.metrics.run.known_already import averaged_again, sent_again
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
@@ -31,25 +32,30 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Four kinds, each if it takes ``min_step_share`` of the steps. All_reduces of
-        gradients after every micro-batch, though the last of the accumulation reduces the
-        same sizes again. Barriers right before or after a collective of their group that
-        holds the ranks together anyway. An all_reduce of the same bytes over a group whose
-        members all took part in one right before, with nothing in between. Broadcasts with
-        which DDP makes its module's buffers alike before each forward pass.
+        Six kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        after every micro-batch, though the last of the accumulation reduces the same sizes again.
+        Barriers right before or after a collective of their group that holds the ranks together
+        anyway. An all_reduce of the same bytes over a group whose members all took part in one
+        right before, with nothing in between. Broadcasts with which DDP makes its module's
+        buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes:
+        gradients that DDP has averaged. Broadcasts of one root that send in a step as many bytes
+        as its all_reduces summed, though every rank can compute the same parameters of the same
+        gradients; not where the root works longer than the others between the two.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
 
     What to do
-        Accumulate under ``no_sync()`` (all but the last micro-batch); leave out the barrier;
-        reduce over the larger group once; construct DDP with ``broadcast_buffers=False``. The
-        potential saving is that of the run replayed without them.
+        Accumulate under ``no_sync()`` (all but the last micro-batch), with FSDP2 after
+        ``set_requires_gradient_sync(False)``, which keeps whole gradients in memory; leave out the
+        barrier; reduce over the larger group once; construct DDP with
+        ``broadcast_buffers=False``; send parameters once, before the first step. The potential
+        saving is that of the run replayed without them.
 
     Blind spots
-        Meaning is not in a trace. Micro-batches are known from DDP's own annotations only. A
-        barrier may order files or prints. That two all_reduces work on one tensor follows from
-        size, type and order, not from addresses; within one group it could as well be two
+        Meaning is not in a trace. Micro-batches are known from DDP's and FSDP2's own annotations
+        only. A barrier may order files or prints. That two all_reduces work on one tensor follows
+        from size, type and order, not from addresses; within one group it could as well be two
         buckets, so that only another group, of some or all of the ranks, counts. Whether buffers
         differ between ranks, as BatchNorm's do, and whether that matters. What DDP copies
         into and out of its buckets, unless ``gradient_as_bucket_view``, is saved as well, but not
@@ -70,6 +76,8 @@ class Redundant(Rule, frozen=True):
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
             (_buffers, rows[of_buffers(run, rows)]),
+            (_averaged_again, rows[averaged_again(run, rows)]),
+            (_sent_again, rows[sent_again(rows)]),
         ):
             cost = _cost_ns(run, found) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
@@ -145,7 +153,10 @@ def _accumulated(needless: pd.DataFrame) -> _Said:
             1,
         ),
         ("other gradients: the last micro-batch reduces the same bytes, before any update",),
-        "wrap all micro-batches but the last in no_sync()",
+        "wrap all micro-batches but the last in no_sync()"
+        if (needless["op"] == "all_reduce").all()
+        else "call set_requires_gradient_sync(False) for all micro-batches but the last, if whole "
+        "gradients fit in memory",
         "high",
     )
 
@@ -177,6 +188,27 @@ def _buffers(needless: pd.DataFrame) -> _Said:
         ("other data: nothing else is sent in a forward pass before them",),
         "construct DDP with broadcast_buffers=False, if no buffer changes or ranks may differ in "
         "it, as in BatchNorm's; keep constant tables, as masks, out of the buffers",
+        "medium",
+    )
+
+
+def _averaged_again(needless: pd.DataFrame) -> _Said:
+    return _Said(
+        "behind DDP's own all_reduces as many bytes are all_reduced again, the gradients it seems",
+        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        ("micro-batches: each of these steps has one forward pass",),
+        "leave out the second: when backward() returns DDP has averaged the gradients",
+        "medium",
+    )
+
+
+def _sent_again(needless: pd.DataFrame) -> _Said:
+    return _Said(
+        "one rank sends in every step as many bytes as were all_reduced, the parameters it seems",
+        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        ("an update that only the root does: between the two it works no longer than the others",),
+        "leave them out: of the same gradients every rank computes the same parameters; send them "
+        "once, before the first step",
         "medium",
     )
 

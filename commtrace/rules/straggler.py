@@ -40,7 +40,12 @@ class Straggler(Rule, frozen=True):
         says that it is not sure, or the rule is skipped.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("host-late", "device-late", "exposed-communication")
+    explains: ClassVar[tuple[str, ...]] = (
+        "host-late",
+        "device-late",
+        "exposed-communication",
+        "pipeline-bubble",
+    )
 
     min_step_share: float = 0.05
 

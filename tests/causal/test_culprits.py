@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +56,35 @@ def test_a_rank_that_computes_longer(training: Make) -> None:
     run = training(lambda rank, step: uneven(rank, step) * (1.8 if rank == 2 else 1), ranks=4)
     (its,) = found(run)
     assert (its.ranks, its.cause, its.doubt) == ((2,), "compute", None)
+
+
+def with_processors(run: Measures, *own_s: float) -> Measures:
+    """As a recording has it: what each rank's process took of two cores in a second."""
+    rows = [
+        {"rank": rank, "machine": {"seconds": 1.0, "own_s": its, "usable_cores": 2, "cores": 2}}
+        for rank, its in enumerate(own_s)
+    ]
+    return replace(run, manifest={"ranks": rows})
+
+
+def by_turns(rank: int, step: int) -> float:
+    """Ranks that wait for cores by turns, and rank 1 that computes a third more beside that."""
+    return 10_000 + 9_000 * ((rank + step) % 3 == 0) + 3_500 * (rank == 1)
+
+
+def test_processor_time_tells_who_works_more_in_a_fight_for_cores(training: Make) -> None:
+    run = training(by_turns, ranks=4)
+    assert not found(run)
+    assert not found(with_processors(run, 0.4, 0.41, 0.39, 0.4))
+    (its,) = found(with_processors(run, 0.4, 0.54, 0.39, 0.4))
+    assert (its.ranks, its.cause) == ((1,), "compute")
+    assert "not every step" in (its.doubt or "")
+
+
+def test_who_took_no_more_processor_time_is_doubted(training: Make) -> None:
+    run = training(lambda rank, step: uneven(rank, step) * (1.8 if rank == 2 else 1), ranks=4)
+    (its,) = found(with_processors(run, 0.4, 0.41, 0.4, 0.39))
+    assert its.doubt == "its process took 1.00 times the others' processor time, no more"
 
 
 def test_a_little_more_compute_may_be_a_fight_for_cores(training: Make) -> None:

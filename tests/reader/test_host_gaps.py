@@ -53,6 +53,15 @@ def test_a_data_loader_is_at_work_other_labels_are_not(gaps: Any, events: Any) -
     assert gaps(*ops, label) == [(1, 0, 210)]
 
 
+def test_what_is_called_within_a_label_is_waited_for_there(gaps: Any, events: Any) -> None:
+    """Ranks that save a checkpoint agree on it: the call is at 100, its work ends at 300."""
+    ops = [events.op("aten::mm", 0, 40), events.op("aten::mm", 350, 5)]
+    saves = events.note("commtrace::checkpoint", 45, 300)
+    assert gaps(*ops, saves) == [(1, 0, 200)]
+    before = events.note("commtrace::checkpoint", 45, 50)
+    assert gaps(*ops, before) == [(1, 0, 255)]
+
+
 def test_what_lies_before_the_call_and_behind_its_end_is_none(gaps: Any, events: Any) -> None:
     ops = [events.op("aten::mm", ts, 10) for ts in (0, 50, 90, 350, 400)]
     assert gaps(*ops) == [(1, 0, 250)]

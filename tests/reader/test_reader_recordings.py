@@ -176,6 +176,15 @@ def test_nodes_with_a_manifest_each_are_one_run(tmp_path: Path) -> None:
     assert trace.notes == ()
 
 
+def test_what_failed_on_a_later_node_failed(tmp_path: Path) -> None:
+    for rank, status in ((0, "complete"), (1, "failed")):
+        write(tmp_path / f"node{rank}" / f"rank{rank}.json", rank, 2, host_name=f"node{rank}")
+        manifest = {"status": status, "error": "rank 1 died" if rank else None}
+        (tmp_path / f"node{rank}" / "manifest.json").write_text(json.dumps(manifest))
+    (note,) = read([tmp_path]).notes
+    assert note.message == "the recording failed, and holds what there was: rank 1 died"
+
+
 def test_a_rank_without_an_event_is_named(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", 0, 2)
     told_of = {"distributedInfo": {"rank": 1, "world_size": 2}, "traceEvents": []}

@@ -183,17 +183,26 @@ class TestLatencyBound:
         assert any("NCCL's tuning constants" in one.name for one in finding.evidence)
 
     def test_of_one_size_on_gloo_nothing_tells(self) -> None:
-        trace = all_reduces([300.0] * 60, sizes=8_000, backend="gloo").trace()
+        trace = all_reduces([300.0] * 60, sizes=200_000, backend="gloo").trace()
         assert "sizes vary too little" in (skipped(trace, "latency-bound") or "")
 
+    def test_what_any_link_moves_at_once_is_latency(self) -> None:
+        (finding,) = found(
+            all_reduces([300.0] * 60, sizes=8_000, pause_us=2, backend="gloo").trace(),
+            "latency-bound",
+        )
+        latency_us = 300 - 8  # at 1 GB/s 8 kB take 8 µs
+        assert finding.evidence[1].name == "latency, what is left of it at 1 GB/s"
+        assert finding.evidence[1].value == pytest.approx(latency_us)
+
     def test_times_that_do_not_follow_sizes_tell_nothing(self) -> None:
-        took_us = {8_000: 900.0, 80_000: 500.0, 800_000: 100.0}
+        took_us = {200_000: 900.0, 800_000: 500.0, 3_200_000: 100.0}
         sizes = [*took_us] * 20
         trace = all_reduces([took_us[size] for size in sizes], sizes=sizes, backend="gloo").trace()
         assert "times too little with them" in (skipped(trace, "latency-bound") or "")
 
     def test_a_line_through_two_of_three_sizes_is_no_fit(self) -> None:
-        took_us = {8_000: 100.0, 80_000: 500.0, 800_000: 120.0}
+        took_us = {200_000: 100.0, 800_000: 500.0, 3_200_000: 120.0}
         sizes = [*took_us] * 20
         trace = all_reduces([took_us[size] for size in sizes], sizes=sizes, backend="gloo").trace()
         assert "times too little with them" in (skipped(trace, "latency-bound") or "")
@@ -394,6 +403,21 @@ class TestFullPrecisionPayload:
     ) -> None:
         trace = self.training(*kernels, gap=1500)
         assert bool(found(trace, "full-precision-payload")) == fires
+
+    @pytest.mark.parametrize(
+        ("kernels", "confidence"),
+        [
+            (("ampere_sgemm_128x64_tn",), "medium"),
+            (("vectorized_elementwise_kernel",), "low"),
+            (("ampere_dgemm_128x64_tn",), None),
+        ],
+    )
+    def test_float64_is_for_models_that_compute_in_it(
+        self, kernels: tuple[str, ...], confidence: str | None
+    ) -> None:
+        trace = self.training(*kernels, gap=1500, dtype="float64")
+        findings = found(trace, "full-precision-payload")
+        assert [one.confidence for one in findings] == ([confidence] if confidence else [])
 
     @pytest.mark.parametrize(
         "kernels", [("vectorized_elementwise_kernel",), ("void fbgemm_gpu::to<c10::Half>",)]

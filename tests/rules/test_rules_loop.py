@@ -304,3 +304,10 @@ def test_operations_on_a_device_without_kernels() -> None:
     told = "needs the kernel of each operation, which one of a copy engine lacks"
     for rule in ("redundant", "straggler"):
         assert reason(replace(trace, collectives=elsewhere), rule) == told
+
+
+def test_who_waits_is_told_how_many_rules_were_asked() -> None:
+    told: list[tuple[int, int]] = []
+    wanted = ["straggler", "jitter"]
+    Run(idle_gpu(6_200), "a.json").analysis(select=wanted, progress=lambda *done: told.append(done))
+    assert told == [(0, 2), (1, 2), (2, 2)]

@@ -482,3 +482,124 @@ def test_what_ddp_sends_before_each_forward_pass_are_its_buffers() -> None:
 @pytest.mark.parametrize("other", [{"op": "all_reduce"}, {"before": "all_reduce"}])
 def test_what_comes_later_in_a_forward_pass_is_the_modules_own(other: dict[str, str]) -> None:
     assert not found(ddp(**other), "redundant")
+
+
+# redundant: parameters that every rank has
+
+
+def sending(
+    parts: int = 2, root: int | None = None, update_us: float = 500, reduces: bool = False
+) -> Measures:
+    """In each step 2 MB of gradients are averaged, and some of 1 MB each sent by rank 0."""
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for step in range(6):
+        for rank in range(2):
+            at = step * 20_000
+            run.step(rank, step, at, 20_000)
+            run.op(rank, at, 4000)
+            run.collective(rank, "all_reduce", at + 4000, 2000, size=2_000_000, step=step, **call)
+            run.gap(rank, at + 4000, 2000)
+            if reduces:
+                run.collective(rank, "reduce", at - 1000, 500, size=8, step=step, root=0, **call)
+            mine = update_us if rank == 0 else 500
+            run.op(rank, at + 6000, mine)
+            for part in range(parts):
+                sent = {"root": part if root is None else root, "step": step, **call}
+                start = at + 6010 + mine + 1510 * part
+                took = 1500 + (update_us - mine if part == 0 else 0)
+                run.collective(rank, "broadcast", start, took, size=1_000_000, **sent)
+                run.gap(rank, start, took)
+    return run.trace()
+
+
+def test_parameters_that_follow_from_the_gradients_need_not_be_sent() -> None:
+    (finding,) = found(sending(root=0), "redundant")
+    assert "12 operations too many" in finding.summary
+    assert finding.cost_ns == pytest.approx(6 * 3_000_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        sending(root=None),  # each of what it alone updates
+        sending(root=0, update_us=5000),  # what rank 0 alone updates
+        sending(root=0, parts=1),  # something else
+        sending(root=0, reduces=True),  # what it got from all
+    ],
+)
+def test_what_only_the_root_has_is_to_be_sent(run: Measures) -> None:
+    assert not found(run, "redundant")
+
+
+# redundant: FSDP2's micro-batches
+
+
+def fsdp2(reducing: tuple[int, ...], annotated: bool = True) -> Measures:
+    """Four micro-batches a step; after some of them gradients are scattered, then one update."""
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for step in range(4):
+        for rank in range(2):
+            start = 40_000 * step
+            run.step(rank, step, start, 40_000)
+            for micro in range(4):
+                at = start + 10_000 * micro
+                run.step(rank, step, at, 100, label="FSDP::root_pre_forward")
+                run.op(rank, at, 5000)
+                if micro in reducing:
+                    if annotated:
+                        run.step(rank, step, at + 5000, 100, label="FSDP::post_backward_reduce (a)")
+                    begin = at + 5010
+                    run.collective(
+                        rank, "reduce_scatter", begin, 4000, size=1 << 22, step=step, **call
+                    )
+                    run.gap(rank, begin, 4000)
+    return run.trace()
+
+
+def test_fsdp2_reduces_once_for_all_micro_batches() -> None:
+    (finding,) = found(fsdp2((0, 1, 2, 3)), "redundant")
+    assert "12 operations too many" in finding.summary
+    assert "set_requires_gradient_sync(False)" in finding.advice
+    assert finding.cost_ns == pytest.approx(12 * 4_000_000, rel=0.05)
+
+
+def test_what_fsdp2_does_not_call_its_reductions_is_none() -> None:
+    assert not found(fsdp2((3,)), "redundant")
+    assert not found(fsdp2((0, 1, 2, 3), annotated=False), "redundant")  # sequence parallelism
+
+
+# redundant: gradients that DDP has averaged
+
+
+def averaging(behind: tuple[int, ...], forwards: int = 1) -> Measures:
+    """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB."""
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for step in range(4):
+        for rank in range(2):
+            at = 30_000 * step
+            run.step(rank, step, at, 30_000)
+            for number in range(forwards):
+                label = "DistributedDataParallel.forward"
+                run.step(rank, step, at + 10 + 500 * number, 400, label=label)
+            run.op(rank, at, 4000)
+            for number, kilobytes in enumerate((2000, 1000, *behind)):
+                start = at + 5000 + 2010 * number
+                run.collective(
+                    rank, "all_reduce", start, 2000, size=1000 * kilobytes, step=step, **call
+                )
+                run.gap(rank, start, 2000)
+    return run.trace()
+
+
+def test_what_ddp_averaged_need_not_be_averaged_again() -> None:
+    (finding,) = found(averaging((500, 1200, 1300)), "redundant")
+    assert "12 operations too many" in finding.summary
+    assert finding.cost_ns == pytest.approx(12 * 2_000_000, rel=0.05)
+
+
+@pytest.mark.parametrize("run", [averaging((500, 1200)), averaging((2000, 1000), forwards=2)])
+def test_what_else_is_averaged_is_something_else(run: Measures) -> None:
+    assert not found(run, "redundant")

@@ -1,4 +1,4 @@
-"""All_reduces of gradients that later micro-batches add to."""
+"""Reductions of gradients that later micro-batches add to."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Bool, Int64
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["repeated_in_accumulation"]
 
-_FORWARD = "DistributedDataParallel.forward"
+_DDP, _FSDP = "DistributedDataParallel.forward", "FSDP::root_pre_forward"
+_FSDP_REDUCES = "FSDP::post_backward_reduce"
 _OPTIMIZER = "Optimizer.step#"
+_NO_RANGES = (_DDP, "FSDP::", _OPTIMIZER)
 
 
 def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
-    """Of the all_reduces in ``rows`` those that the last of their accumulation makes needless.
+    """Of the reductions in ``rows`` those that the last of their accumulation makes needless.
 
     One accumulation is the micro-batches of one step, and of one labelled range in it, with
-    no optimizer's step between them; DDP marks each by its forward pass. Needless is what a
-    micro-batch reduces that is not the last, if the last reduces the same sizes. Groups
-    that also reduce during a forward pass do not reduce gradients (tensor parallelism).
+    no optimizer's step between them; DDP and FSDP2 mark each by its forward pass. Needless is what
+    a micro-batch reduces that is not the last, if the last reduces the same sizes. Groups
+    that also reduce during a forward pass do not reduce gradients (tensor parallelism); what
+    FSDP2 reduces it marks.
     """
     steps = run.steps.assign(end_ns=run.steps["start_ns"] + run.steps["duration_ns"])
-    forward = steps[steps["label"] == _FORWARD]
+    forward = steps[steps["label"].isin([_DDP, _FSDP])]
     if forward.empty:
         return rows.iloc[:0].assign(micro_batches=0)
-    reduces = rows[(rows["op"] == "all_reduce") & rows["step"].notna()]
+    reduces = rows[rows["op"].isin(["all_reduce", "reduce_scatter"]) & rows["step"].notna()]
     placed = pd.concat(
         _placed(reduces[reduces["rank"] == rank], passes, steps[steps["rank"] == rank])
         for rank, passes in forward.groupby("rank")
@@ -47,13 +50,17 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """One rank's rows, each with the forward pass before it, its range and updates so far."""
+    label = steps["label"].astype("string").fillna("")
+    if (forward["label"] == _FSDP).any():
+        rows = rows[_within(rows["order"], steps[label.str.startswith(_FSDP_REDUCES)])]
+    else:
+        rows = rows[rows["op"] == "all_reduce"]
     forward = forward.sort_values("start_ns")
     start, end = forward["start_ns"].to_numpy(), forward["end_ns"].to_numpy()
     moment = rows["order"].to_numpy(np.int64)
     near = np.searchsorted(start, moment, side="right") - 1
-    label = steps["label"].astype("string").fillna("")
     updates = np.sort(steps.loc[label.str.startswith(_OPTIMIZER), "start_ns"].to_numpy())
-    ranges = steps[(label != "") & (label != _FORWARD) & ~label.str.startswith(_OPTIMIZER)]
+    ranges = steps[(label != "") & ~label.str.startswith(_NO_RANGES)]
     around = _innermost(start, ranges)
     return rows.assign(
         forward=near,
@@ -61,6 +68,15 @@ def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> p
         updates=np.searchsorted(updates, moment),
         in_forward=(near >= 0) & (moment < end[near.clip(min=0)]),
     )
+
+
+def _within(moments: pd.Series[int], ranges: pd.DataFrame) -> Bool:
+    """Which moments lie in one of these ranges, none of which overlap."""
+    ranges = ranges.sort_values("start_ns")
+    at = np.searchsorted(ranges["start_ns"], moments.to_numpy(np.int64), side="right")
+    ends = np.concatenate(([np.iinfo(np.int64).min], ranges["end_ns"].to_numpy(np.int64)))
+    within: Bool = moments.to_numpy(np.int64) <= ends[at]
+    return within
 
 
 def _innermost(moments: Int64, ranges: pd.DataFrame) -> Int64:

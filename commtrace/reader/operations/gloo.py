@@ -173,6 +173,7 @@ def _call_row(asked: _Asked, context: RankContext) -> dict[str, Any]:
         call.start_ns, call.start_ns + call.duration_ns, (notes[0].op, facts.op)
     )
     facts = with_dtype(facts, *(n.dtype for n in notes), *(entry.dtype for entry in noted))
+    facts = _sized(facts, notes)
     if call.name == _LIST_OF_SHARDS and len(works) in context.groups.sizes(default=len(works)):
         facts = facts._replace(group_size=len(works))
     return row(
@@ -189,6 +190,17 @@ def _call_row(asked: _Asked, context: RankContext) -> dict[str, Any]:
         start_ns=start_ns,
         duration_ns=end_ns - start_ns,
     )
+
+
+def _sized(facts: Described, notes: list[Described]) -> Described:
+    """With the sizes of its work, where the call is one of a list, whose shapes nobody records."""
+    if facts.in_elements is not None or facts.out_elements is not None:
+        return facts
+    sizes = [note.in_elements for note in notes if note.op == facts.op]
+    known = [size for size in sizes if size is not None]
+    if not known or len(known) < len(notes):
+        return facts
+    return facts._replace(in_elements=sum(known))
 
 
 def _work_row(ran: _Ran, context: RankContext) -> dict[str, Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["section", "sentence", "shares"]
 
 _SHOWN = 8
+_SMALL, _LONG = 0.005, 0.05  # of the path
 
 
 def sentence(run: Measures) -> str | None:
@@ -32,15 +33,27 @@ def sentence(run: Measures) -> str | None:
 
 
 def shares(path: pd.DataFrame) -> str:
-    """The kinds of a path, the longest first, those below half a percent left out."""
-    times = path.groupby("kind", observed=True)["time_ns"].sum().sort_values(ascending=False)
-    whole = int(times.sum())
-    parts = [
+    """The kinds of a path, the longest first, those below half a percent left out.
+
+    Of transfers also the operations, if several have a twentieth of the path.
+    """
+    whole = int(path["time_ns"].sum())
+    ops = _of(path[path["kind"] == "transfer"], "op", _LONG * whole)
+    named = ", ".join(f"{op} {percent(time, whole)}" for op, time in ops)
+    return ", ".join(
         f"{percent(time, whole)} {kind}"
-        for kind, time in zip(times.index.tolist(), times.tolist(), strict=True)
-        if 200 * time >= whole
+        + (f" ({named})" if kind == "transfer" and len(ops) > 1 else "")
+        for kind, time in _of(path, "kind", _SMALL * whole)
+    )
+
+
+def _of(path: pd.DataFrame, column: str, least_ns: float) -> list[tuple[str, int]]:
+    times = path.groupby(column, observed=True)["time_ns"].sum().sort_values(ascending=False)
+    return [
+        (str(name), time)
+        for name, time in zip(times.index.tolist(), times.tolist(), strict=True)
+        if time >= least_ns
     ]
-    return ", ".join(parts)
 
 
 def section(path: pd.DataFrame, title: str, steps: int) -> Section:
