@@ -67,6 +67,7 @@ class Desync(Rule, frozen=True):
             here = rows[
                 (rows["communicator"] == communicator) & (rows["seq"] == seq) & (rows["nth"] == nth)
             ]
+            here = here.assign(said=_said(here))
             yield self._finding(here, int(seq), len(of_group), spoken(run, str(communicator)))
 
     def _finding(self, here: pd.DataFrame, seq: int, count: int, group: str) -> Finding:
@@ -133,9 +134,12 @@ def _numbered(run: Measures) -> pd.DataFrame:
     rows = rows.sort_values(["rank", "start_ns"], kind="stable")
     rows = rows.assign(nth=rows.groupby(["communicator", "seq", "rank"]).cumcount())
     alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2
-    rows = rows[~alone]
+    return rows[~alone]
+
+
+def _said(rows: pd.DataFrame) -> pd.Series[str]:
+    """What each calls, with its size."""
     size = rows["size_bytes"].astype("float64").map(mb, na_action="ignore")
     sizes = size.astype(object).where(size.notna(), "")
     dtype = rows["dtype"].astype(object).where(rows["dtype"].notna(), "")
-    said = (rows["op"].astype(str) + " " + dtype.astype(str) + " " + sizes).str.strip()
-    return rows.assign(said=said)
+    return (rows["op"].astype(str) + " " + dtype.astype(str) + " " + sizes).str.strip()

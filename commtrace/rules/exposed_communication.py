@@ -179,11 +179,14 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     In all, and with late ranks already mended.
     """
     every = np.ones(run_graph(run).calls.rank.size, np.bool_)
-    alone, on_top = (
-        max(min(float(saved(run, its, [without_waits(run, every, its)]).sum()), gain), 0.0)
-        for its in (as_measured(run), _mended(run, min_step_share))
-    )
-    return alone, round(on_top)
+
+    def hidden(lag_ns: Int64) -> float:
+        waits = [without_waits(run, every, lag_ns)]
+        return max(min(float(saved(run, lag_ns, waits).sum()), gain), 0.0)
+
+    measured, mended = as_measured(run), _mended(run, min_step_share)
+    alone = hidden(measured)
+    return alone, round(alone if mended is measured else hidden(mended))
 
 
 def _each(found: pd.DataFrame) -> str:

@@ -117,6 +117,8 @@ def _in_vain(run: Measures, min_step_share: float) -> pd.DataFrame:
     rows = rows[rows["peer"].notna()]
     rows = rows.assign(peer=rows["peer"].astype("int64"), start_ns=rows["arrival_ns"])
     recvs, sends = rows[rows["op"] == "recv"], rows[rows["op"] == "send"]
+    if recvs.empty:
+        return recvs
     expected = recvs.groupby(["rank", "peer"])["op"].transform("size")
     count = sends.groupby(["peer", "rank"]).size().to_dict()
     came = [count.get(pair, 0) for pair in zip(recvs["rank"], recvs["peer"], strict=True)]

@@ -74,9 +74,10 @@ def too_few_copies(run: Measures, min_bytes: int, min_copies: int) -> CannotLook
     """What a claim about pairs lacks where ``pairs`` finds none."""
     peer = run.copies[run.copies["kind"] == "PtoP"]
     large = peer[peer["size_bytes"].fillna(0) >= min_bytes]
-    counts = large.groupby(["rank", "source", "destination"], observed=True).size()
+    by_pair = large.groupby(["rank", "source", "destination"], observed=True)
+    most = int(by_pair.size().max()) if len(large) else 0
     which = f"of {mb(min_bytes)} or more between two GPUs"
-    return too_few(int(counts.max()) if len(counts) else 0, "copy", min_copies, which)
+    return too_few(most, "copy", min_copies, which)
 
 
 def _on_host(host: str, peer: pd.DataFrame, min_bytes: int, min_copies: int) -> list[DevicePair]:

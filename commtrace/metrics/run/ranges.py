@@ -126,7 +126,7 @@ def ranges(run: Measures) -> pd.DataFrame:
             "duration_ns_p50": by_row["duration_ns"].quantile(0.5).round().astype("int64"),
             "duration_ns_p95": by_row["duration_ns"].quantile(0.95).round().astype("int64"),
             "host_ns_p50": by_row["host_ns"].quantile(0.5).round().astype("int64"),
-            **{name: _mean(each, column) for name, column in _MEAN.items()},
+            **{name: _mean(by_row, column) for name, column in _MEAN.items()},
         }
     )
     names = np.array([*its.names, None], dtype=object)
@@ -162,11 +162,10 @@ def _took_part(each: pd.DataFrame) -> pd.Series[bool]:
     return on_rank | ~each["worked"].groupby(each["row"]).transform("any")
 
 
-def _mean(each: pd.DataFrame, column: str) -> pd.Series[Any]:
+def _mean(by_row: Any, column: str) -> pd.Series[Any]:
     """Of each row over its ranges; null where unknown of one, and where no size is."""
-    known = each[column].groupby(each["row"], sort=False)
-    mean = known.sum() / known.size()
-    mean[each[column].isna().groupby(each["row"], sort=False).any()] = np.nan
+    known, size = by_row[column], by_row.size()
+    mean: pd.Series[Any] = (known.sum() / size).where(known.count() == size)
     if column == "size_bytes":
         mean = mean.where(mean > 0)
     return mean.round().astype("Int64")
