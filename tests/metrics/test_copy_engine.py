@@ -16,6 +16,7 @@ def test_it_counts_beside_kernels_of_the_same_stream() -> None:
     trace = run.trace()
     engine = trace.collectives.assign(name="Memcpy PtoP (Device -> Device)").iloc[[0]]
     engine = engine.assign(start_ns=engine["start_ns"] + 20_000, duration_ns=30_000)
+    engine = engine.astype({"name": "category"})
     both = replace(trace, collectives=engine)
     (row,) = devices(both).to_dict("records")
     assert row["communication_ns"] == 40_000  # the kernel's 10 µs, the engine's 30
