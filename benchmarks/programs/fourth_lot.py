@@ -1,6 +1,7 @@
 """A fourth lot of programs, and what is wrong with each when it is started with its fault.
 
-Written by somebody who had not read the rules, after those of the third lot were judged.
+Written after those of the third lot were judged, by somebody who knew the rules' names and the
+first paragraphs of some of their pages, and had seen none of their code.
 """
 
 from __future__ import annotations
