@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from commtrace.causal.early_waits import early_waits
@@ -87,3 +89,24 @@ def test_no_more_is_saved_than_the_cores_are_idle() -> None:
     assert its.cost_ns == pytest.approx(0.07 * (STEPS * STEP_US - 4_000) * 1_000, rel=0.02)
     assert its.replayed_step_ns == pytest.approx(0.93 * STEP_US * 1_000, rel=0.02)
     assert not found(trained(**{**machine, "own_s": 0.97}))
+
+
+@pytest.mark.parametrize(
+    ("transfer_us", "cores", "costs"), [(5_000, 2, [0]), (1_000, 2, []), (5_000, 8, [25_250_000])]
+)
+def test_where_no_core_is_idle_much_exposed_communication_has_no_saving(
+    training: Callable[..., Measures], transfer_us: int, cores: int, costs: list[int]
+) -> None:
+    """Overlapping saves nothing on two cores that two ranks fill, and all of it on eight."""
+    run = training(
+        lambda rank, step: 10_000, transfer_us=lambda rank, step: transfer_us, cores=cores
+    )
+    diagnosis = diagnose(run, select=["exposed-communication"])
+    assert [one.cost_ns for one in diagnosis.findings] == pytest.approx(costs, rel=0.05)
+    if not costs:
+        assert "needs idle cores" in diagnosis.skipped["exposed-communication"]
+    elif not costs[0]:
+        (finding,) = diagnosis.findings
+        assert finding.confidence == "low"
+        assert "most of it all_reduce" in finding.summary
+        assert "so that overlapping would save nothing" in finding.summary
