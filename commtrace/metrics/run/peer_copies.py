@@ -74,8 +74,8 @@ def too_few_copies(run: Measures, min_bytes: int, min_copies: int) -> CannotLook
     """What a claim about pairs lacks where ``pairs`` finds none."""
     peer = run.copies[run.copies["kind"] == "PtoP"]
     large = peer[peer["size_bytes"].fillna(0) >= min_bytes]
-    by_pair = large.groupby(["rank", "source", "destination"], observed=True)
-    most = int(by_pair.size().max()) if len(large) else 0
+    counts = large.groupby(["rank", "source", "destination"], observed=True).size()
+    most = int(counts.max()) if len(counts) else 0  # devices may be unknown
     which = f"of {mb(min_bytes)} or more between two GPUs"
     return too_few(most, "copy", min_copies, which)
 
