@@ -64,7 +64,7 @@ class ExposedCommunication(Rule, frozen=True):
     """
 
     min_step_share: float = 0.05
-    large_step_share: float = 0.25
+    large_step_share: float = 0.15
     hidden_pct: float = 80.0
     min_hideable_pct: float = 10.0
 
