@@ -46,6 +46,7 @@ _CHANCE = 0.01
 _SPIKE = 6  # times the noise
 _MANY_STEPS = 5
 _SPIKES_SHARE = 0.6  # of all that is saved
+_TURN = 0.5  # of a stall: so much less than the others do, and another stalls
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
 _MOST = 4  # culprits, one on top of the other
@@ -276,7 +277,7 @@ def _spikes(
     """The steps that hold most of what is saved, at most half of them, far above the others' noise.
 
     Where all ranks' work scatters somebody is last in some steps by chance. Of few steps all but
-    one, if they are longer by more than a step.
+    one, if they are longer by more than a step, and no other rank stalls in the one that is left.
     """
     order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
     size = min(steps.size, more.size)
@@ -285,7 +286,8 @@ def _spikes(
         big = steps[order[:count]]
         # Few values say little of how they scatter; what is longer than a step is none of that.
         apart = not few or big.min() > usual_step_ns
-        if not apart and count > max(size // 2, 1):
+        in_turn = ordered[0] < -_TURN * big.min()
+        if count > max(size // 2, 1) and (in_turn or not apart):
             continue
         rest = ordered[: more.size - count] if apart else ordered
         noise = max(_scatter(rest), least_noise_ns)

@@ -244,9 +244,12 @@ def test_a_stall_alone_is_by_no_turns(training: Make) -> None:
     assert stalls_in_turn(training(uneven, steps=8), SHARE) == ()
 
 
-@pytest.mark.parametrize(("usual_ms", "spikes"), [(17, (0, 2)), (40, ())])
+@pytest.mark.parametrize(
+    ("usual_ms", "left_ms", "spikes"), [(17, 0, (0, 2)), (40, 0, ()), (17, -33, ())]
+)
 def test_of_three_steps_two_stall_that_are_longer_by_more_than_a_step(
-    usual_ms: int, spikes: tuple[int, ...]
+    usual_ms: int, left_ms: int, spikes: tuple[int, ...]
 ) -> None:
-    steps = np.array([33, 0, 33]) * MS
-    assert _spikes(steps, steps.astype(np.float64), 2 * MS, usual_ms * MS) == spikes
+    """But not where another stalls in the one that is left: they take turns."""
+    steps, more = np.array([33, 0, 33]) * MS, np.array([33.0, left_ms, 33.0]) * MS
+    assert _spikes(steps, more, 2 * MS, usual_ms * MS) == spikes
