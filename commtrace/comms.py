@@ -12,6 +12,7 @@ from functools import lru_cache
 
 __all__ = [
     "CALL_PREFIX",
+    "DDP_FORWARD",
     "OPERATIONS",
     "POINT_TO_POINT",
     "STEP_PREFIX",
@@ -24,6 +25,9 @@ __all__ = [
     "is_communication_annotation",
     "is_communication_call",
 ]
+
+DDP_FORWARD = "DistributedDataParallel.forward"
+"""What DDP calls its module's forward pass in a trace."""
 
 OPERATIONS = (
     "all_reduce",

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Bool, Int64
 
-__all__ = ["Intervals", "Places", "covered", "intersect", "subtract", "total", "union"]
+__all__ = ["Intervals", "Places", "covered", "inside", "intersect", "subtract", "total", "union"]
 
 Intervals = tuple[Int64, Int64]
 
@@ -48,6 +48,15 @@ def covered(starts: npt.ArrayLike, ends: npt.ArrayLike, merged: Intervals) -> In
     last = np.asarray(ends, dtype=np.int64)
     inside: Int64 = _covered_before(last, merged) - _covered_before(first, merged)
     return inside.clip(min=0)
+
+
+def inside(moments: npt.ArrayLike, merged: Intervals) -> Bool:
+    """Which moments lie in a merged set, whose intervals end before their end."""
+    times = np.asarray(moments, dtype=np.int64)
+    at = np.searchsorted(merged[0], times, side="right")
+    ends = np.concatenate(([np.iinfo(np.int64).min], merged[1]))
+    within: Bool = times < ends[at]
+    return within
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Float64, integers
+from commtrace.arrays import Float64, Int64, integers
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import busy
@@ -35,6 +35,7 @@ FULL = 0.85
 """The share of the cores above which they have no time left: what then runs takes another's."""
 _FOREIGN = 0.15  # of the cores
 _FIGHT = 1.36  # so much longer operators take that fight for a core
+_MORE_WORK = 1.2  # times the others' processor time: 1.1 is chance where cores share caches
 
 
 @measure
@@ -101,9 +102,6 @@ def _foreign_load(run: Measures, of_host: list[int]) -> float | None:
     return min(max((busy - float(numbers[0].sum())) / there, 0.0), 1.0)
 
 
-_MORE_WORK = 1.2  # times the others' processor time: 1.1 is chance where cores share caches
-
-
 class Processor(NamedTuple):
     """The processor time of some ranks' processes: beyond what is usual, and in multiples of it."""
 
@@ -117,18 +115,24 @@ def processor(run: Measures, ranks: Collection[int]) -> Processor | None:
     However long they waited for a core. None where no recording says it, or not all ranks
     communicate from CPUs.
     """
-    its = run_graph(run)
+    known, shares = _shares(run)
+    mine = np.isin(known, list(ranks))
+    if not mine.any() or mine.all() or not run_graph(run).calls.on_cpu.all():
+        return None
+    mean, usual = float(shares[mine].mean()), float(np.median(shares[~mine]))
+    all_ns = float(run_graph(run).step_ns.sum())
+    return Processor((mean - usual) * all_ns, mean / max(usual, 1e-9))
+
+
+@measure
+def _shares(run: Measures) -> tuple[Int64, Float64]:
+    """The ranks whose processor time is known, and how much of a core each took."""
     shares = {
         rank: machine["own_s"] / machine["seconds"]
         for rank, machine in _machines(run).items()
         if machine.get("own_s") is not None and machine.get("seconds")
     }
-    mine = [share for rank, share in shares.items() if rank in ranks]
-    others = [share for rank, share in shares.items() if rank not in ranks]
-    if not mine or not others or not its.calls.on_cpu.all():
-        return None
-    mean, usual = float(np.mean(mine)), float(np.median(others))
-    return Processor((mean - usual) * float(its.step_ns.sum()), mean / max(usual, 1e-9))
+    return np.asarray([*shares], dtype=np.int64), np.asarray([*shares.values()], dtype=np.float64)
 
 
 def works_more(run: Measures, ranks: Collection[int]) -> bool:

@@ -13,6 +13,7 @@ from commtrace.causal.builder import JOIN, WAIT
 from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
 from commtrace.causal.run_graph import run_graph
+from commtrace.comms import DDP_FORWARD
 from commtrace.measures import measure
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.run_clock import on_run
@@ -29,7 +30,6 @@ _FAR = np.iinfo(np.int64).max
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _OF_PARAMETER = "AccumulateGrad"
 _FUNCTIONAL = "_c10d_functional"
-_DDP = "DistributedDataParallel.forward"
 
 
 class EarlyWaits(Struct, frozen=True, eq=False):
@@ -66,7 +66,7 @@ def early_waits(run: Measures) -> EarlyWaits:
     launch_ns, resumed_ns = calls.launch_ns[call], graph.time_ns[resume]
     hosts = _Hosts(run, calls)
     in_backward = hosts.within(hosts.backward, call)
-    of_ddp = np.isin(calls.rank[call], run.steps.loc[run.steps["label"] == _DDP, "rank"])
+    of_ddp = np.isin(calls.rank[call], run.steps.loc[run.steps["label"] == DDP_FORWARD, "rank"])
     own = ~(in_backward & of_ddp) & ~hosts.within(hosts.functional, call)
     own &= ~of_buffers(run, run.collectives)[calls.row[call]]
     until_ns = np.minimum(

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace import comms
 from commtrace.arrays import Bool, Int64
-from commtrace.intervals import Intervals, subtract, union
+from commtrace.intervals import inside, subtract, union
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.nesting import innermost
 from commtrace.table import Columns
@@ -57,7 +57,7 @@ def _on_thread(
 ) -> _Threads:
     mine, labels = busy[0] == thread, labelled[0] == thread
     own = union(labelled[1][labels], labelled[2][labels])
-    within = _inside(launch, own)
+    within = inside(launch, own)
     left = subtract(own, union(launch[within], np.maximum(end, launch + 1)[within]))
     starts, ends = union(
         np.concatenate((busy[1][mine], left[0])), np.concatenate((busy[2][mine], left[1]))
@@ -73,12 +73,6 @@ def _on_thread(
     next_start = np.concatenate((under_way[0], [np.iinfo(np.int64).max]))[at]
     kept = (until - begin >= _SHORTEST_NS) & (next_start < until)
     return np.full(int(kept.sum()), thread), begin[kept], until[kept]
-
-
-def _inside(moments: Int64, spans: Intervals) -> Bool:
-    at = np.searchsorted(spans[0], moments, side="right") - 1
-    inside: Bool = (at >= 0) & (moments < np.append(spans[1], 0)[at])
-    return inside
 
 
 def _operators(scan: Scan) -> _Threads:

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Int64
+from commtrace.comms import DDP_FORWARD
+from commtrace.intervals import inside, union
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["repeated_in_accumulation"]
 
-_DDP, _FSDP = "DistributedDataParallel.forward", "FSDP::root_pre_forward"
+_FSDP = "FSDP::root_pre_forward"
 _FSDP_REDUCES = "FSDP::post_backward_reduce"
 _OPTIMIZER = "Optimizer.step#"
-_NO_RANGES = (_DDP, "FSDP::", _OPTIMIZER)
+_NO_RANGES = (DDP_FORWARD, "FSDP::", _OPTIMIZER)
 
 
 def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
@@ -30,7 +32,7 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     FSDP2 reduces it marks.
     """
     steps = run.steps.assign(end_ns=run.steps["start_ns"] + run.steps["duration_ns"])
-    forward = steps[steps["label"].isin([_DDP, _FSDP])]
+    forward = steps[steps["label"].isin([DDP_FORWARD, _FSDP])]
     if forward.empty:
         return rows.iloc[:0].assign(micro_batches=0)
     reduces = rows[rows["op"].isin(["all_reduce", "reduce_scatter"]) & rows["step"].notna()]
@@ -52,7 +54,8 @@ def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> p
     """One rank's rows, each with the forward pass before it, its range and updates so far."""
     label = steps["label"].astype("string").fillna("")
     if (forward["label"] == _FSDP).any():
-        rows = rows[_within(rows["order"], steps[label.str.startswith(_FSDP_REDUCES)])]
+        marked = steps[label.str.startswith(_FSDP_REDUCES)]
+        rows = rows[inside(rows["order"], union(marked["start_ns"], marked["end_ns"] + 1))]
     else:
         rows = rows[rows["op"] == "all_reduce"]
     forward = forward.sort_values("start_ns")
@@ -68,15 +71,6 @@ def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> p
         updates=np.searchsorted(updates, moment),
         in_forward=(near >= 0) & (moment < end[near.clip(min=0)]),
     )
-
-
-def _within(moments: pd.Series[int], ranges: pd.DataFrame) -> Bool:
-    """Which moments lie in one of these ranges, none of which overlap."""
-    ranges = ranges.sort_values("start_ns")
-    at = np.searchsorted(ranges["start_ns"], moments.to_numpy(np.int64), side="right")
-    ends = np.concatenate(([np.iinfo(np.int64).min], ranges["end_ns"].to_numpy(np.int64)))
-    within: Bool = moments.to_numpy(np.int64) <= ends[at]
-    return within
 
 
 def _innermost(moments: Int64, ranges: pd.DataFrame) -> Int64:

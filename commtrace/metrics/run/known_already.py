@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Bool
+from commtrace.comms import DDP_FORWARD
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["averaged_again", "sent_again"]
 
 _STEP = ["rank", "communicator", "dtype", "step"]
-_FORWARD = "DistributedDataParallel.forward"
 _ALWAYS = 0.9  # of the steps: the window may cut one
 _BESIDE = 0.01  # of the gradients' bytes: a loss that is averaged beside them
 _ALONE = 2.0  # times as long as the others: the root has something to send that they have not
@@ -78,7 +78,7 @@ def averaged_again(run: Measures, rows: pd.DataFrame) -> Bool:
 
     In (nearly) each step of a group, of one forward pass each.
     """
-    forward = run.steps[run.steps["label"] == _FORWARD].groupby(["rank", "step"]).size()
+    forward = run.steps[run.steps["label"] == DDP_FORWARD].groupby(["rank", "step"]).size()
     once = pd.MultiIndex.from_frame(rows[["rank", "step"]]).isin(forward.index[forward == 1])
     summed = rows[once & (rows["op"] == "all_reduce").to_numpy()]
     found = np.zeros(len(rows), dtype=np.bool_)

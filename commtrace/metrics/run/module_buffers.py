@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Bool, integers
+from commtrace.comms import DDP_FORWARD
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["of_buffers"]
-
-_FORWARD = "DistributedDataParallel.forward"
 
 
 def of_buffers(run: Measures, rows: pd.DataFrame) -> Bool:
@@ -22,7 +21,7 @@ def of_buffers(run: Measures, rows: pd.DataFrame) -> Bool:
 
     DDP sends there what its module has registered as buffers, unless ``broadcast_buffers=False``.
     """
-    forward = run.steps[run.steps["label"] == _FORWARD]
+    forward = run.steps[run.steps["label"] == DDP_FORWARD]
     moment = rows["launch_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
     rank, broadcast = integers(rows["rank"]), (rows["op"] == "broadcast").to_numpy()
     found = np.zeros(len(rows), dtype=np.bool_)
