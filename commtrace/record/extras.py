@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from commtrace.record import labels
+from commtrace.record.step_times import StepTimes
 from commtrace.record.without import NAMES, wanted
 
 __all__ = ["Extras", "new_profiler"]
@@ -42,6 +43,7 @@ class Extras:
     def __init__(self) -> None:
         self._collections = labels.Collections()
         self._began: tuple[float, float | None, float, float] | None = None
+        self._steps = StepTimes()
         self.machine: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
@@ -58,14 +60,20 @@ class Extras:
         """The profiler records from here on."""
         if wanted("machine"):
             self._began = _clocks()
+            self._steps.start()
         if wanted("garbage-collection"):
             self._collections.label()
+
+    def step(self, number: int) -> None:
+        """The step of that number has ended, in the thread that called ``start``."""
+        if self._began:
+            self._steps.end(number)
 
     def stop(self) -> None:
         """The profiler records no more."""
         self._collections.ignore()
         if self._began:
-            self.machine = _machine(self._began, _clocks())
+            self.machine = {**_machine(self._began, _clocks()), "steps": self._steps.stop()}
             self._began = None
 
 
