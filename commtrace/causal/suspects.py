@@ -166,7 +166,8 @@ class _Search:
             return False
         pair = self.kind.lags((min(rank, other), max(rank, other)))
         both = saved(self.run, self.lag, [pair])[:, 0]
-        if both.sum() < _FAR_MORE * alone_ns:
+        more = both - self.alone[:, self.asked.index(rank)]
+        if both.sum() < _FAR_MORE * alone_ns or above_zero(more.astype(np.float64)) >= _CHANCE:
             return False
         calls, excess = run_graph(self.run).calls, self.kind.own_ns - self.kind.wanted_ns
         late = np.nan_to_num(excess).sum(axis=1)

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 import commtrace  # noqa: E402
 from commtrace.record import extras, labels  # noqa: E402
+from commtrace.record.step_times import StepTimes  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +120,26 @@ def test_what_the_machine_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert 0 < machine["own_s"] <= machine["threads"] * machine["seconds"] * 1.1
     assert machine["busy_s"] >= 0
     assert len(machine["load"]) == 2
+    assert machine["steps"] == []  # of which it has none
+
+
+def test_what_each_step_ran_and_waited_for_a_core() -> None:
+    times = StepTimes()
+    times.start()
+    if times.stop() is None:
+        pytest.skip("the kernel does not count it")
+    times.start()
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        pass
+    times.end(5)
+    time.sleep(0.02)
+    times.end(6)
+    (first, ran, _, process), (second, slept, waited, _) = times.stop() or []
+    assert (first, second) == (5, 6)
+    assert 19_000 < ran <= process + 1_000
+    assert slept < 15_000
+    assert waited >= 0
 
 
 def test_each_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
