@@ -20,7 +20,6 @@ STEPS = 6
 
 def on_cores(run: Measures, waited_us: Callable[[int, int], int], ran_us: int) -> Measures:
     """As if ranks had waited so long for a core in each step, and run so long."""
-    numbers = range(STEPS)
     rows = [
         {
             "rank": rank,
