@@ -75,13 +75,16 @@ def _crowded(run: Measures) -> float:
     return max(shares)
 
 
-def fight(run: Measures) -> float:
+def fight(run: Measures, *, once: bool = False) -> float:
     """How many times as long work may take only because processes fight for cores.
 
     Where it is known how long they waited for one, and is no part of their work, they still share
-    what these share: caches, memory, and the parts of a core that it lends to another.
+    what these share: caches, memory, and the parts of a core that it lends to another; ``once``
+    that may be as much as the waiting is.
     """
-    return _SHARED if on_core(run) is not None else max(_FIGHT, _crowded(run))
+    if on_core(run) is None:
+        return max(_FIGHT, _crowded(run))
+    return _FIGHT if once else _SHARED
 
 
 def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float | None:
