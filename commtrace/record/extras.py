@@ -38,10 +38,13 @@ def _records_synchronisations() -> bool:
 
 
 class Extras:
-    """Labels garbage collections from ``start`` to ``stop``, and has looked at the machine then."""
+    """Labels garbage collections and waits from ``start`` to ``stop``.
+
+    And has looked at the machine then.
+    """
 
     def __init__(self) -> None:
-        self._collections = labels.Collections()
+        self._collections, self._waits = labels.Collections(), labels.Waits()
         self._began: tuple[float, float | None, float, float] | None = None
         self._steps = StepTimes()
         self.machine: dict[str, Any] | None = None
@@ -53,6 +56,8 @@ class Extras:
             absent.add("checkpoint")
         if not _records_synchronisations():
             absent.add("cuda-sync")
+        if torch.cuda.is_available():
+            absent.add("wait")
         carried = [name for name in NAMES if wanted(name) and name not in absent]
         return {"carries": carried, "machine": self.machine}
 
@@ -63,6 +68,8 @@ class Extras:
             self._steps.start()
         if wanted("garbage-collection"):
             self._collections.label()
+        if wanted("wait"):
+            self._waits.label()
 
     def step(self, number: int) -> None:
         """The step of that number has ended, in the thread that called ``start``."""
@@ -72,6 +79,7 @@ class Extras:
     def stop(self) -> None:
         """The profiler records no more."""
         self._collections.ignore()
+        self._waits.ignore()
         if self._began:
             self.machine = {**_machine(self._began, _clocks()), "steps": self._steps.stop()}
             self._began = None
