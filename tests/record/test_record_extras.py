@@ -49,8 +49,23 @@ def test_collections_are_labelled_but_for_the_youngest(tmp_path: Path) -> None:
     gc.collect()
     ours, names = read(tmp_path)
     assert names == ["commtrace::garbage-collection"] * 2
-    assert ours["carries"] == ["garbage-collection", "machine"]
+    assert ours["carries"] == ["garbage-collection", "machine", "wait"]
     assert gc.callbacks == before
+
+
+def test_waits_are_labelled_where_the_program_calls_them(tmp_path: Path) -> None:
+    dist = torch.distributed
+    before = dist.Work.wait
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with commtrace.recording(tmp_path):
+            dist.all_reduce(torch.ones(4))
+            dist.all_reduce(torch.ones(4), async_op=True).wait()
+            dist.all_reduce(torch.ones(4), async_op=True)
+    finally:
+        dist.destroy_process_group()
+    assert read(tmp_path)[1].count("commtrace::wait") == 2
+    assert dist.Work.wait is before
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
@@ -143,7 +158,7 @@ def test_what_each_step_ran_and_waited_for_a_core() -> None:
 
 
 def test_each_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMMTRACE_WITHOUT", "garbage-collection, machine")
+    monkeypatch.setenv("COMMTRACE_WITHOUT", "garbage-collection, machine, wait")
     with commtrace.recording(tmp_path):
         gc.collect()
     ours, names = read(tmp_path)
