@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, integers, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.calls import Calls
-from commtrace.causal.on_core import busy, on_core
+from commtrace.causal.on_core import OnCore, busy, lags_on_cores, on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.usual import Usual, mean_of
 from commtrace.diagnosis import Cause
@@ -34,6 +34,7 @@ __all__ = [
     "own_intervals",
     "own_parts",
     "own_work",
+    "work_on_cores",
     "work_with",
 ]
 
@@ -80,17 +81,28 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
 @measure
 def own_work(run: Measures) -> OwnWork:
     """The own work of a run's calls, as measured."""
-    return _work(run, run_graph(run).graph.lag_ns)
+    return _work(run, run_graph(run).graph.lag_ns, on_core(run))
 
 
 def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
     """The own work of a run's calls with these lags; with those measured it is known already."""
-    return own_work(run) if lag_ns is run_graph(run).graph.lag_ns else _work(run, lag_ns)
+    if lag_ns is run_graph(run).graph.lag_ns:
+        return own_work(run)
+    return _work(run, lag_ns, on_core(run))
 
 
-def _work(run: Measures, lag_ns: Int64) -> OwnWork:
+def work_on_cores(run: Measures, lag_ns: Int64) -> OwnWork:
+    """The same with ``lags_on_cores``, or with edits of these: no lag holds a wait for a core."""
+    if on_core(run) is None:
+        return work_with(run, lag_ns)
+    if lag_ns is lags_on_cores(run):
+        return structs.replace(own_work(run), waited_ns=None)
+    return _work(run, lag_ns, None)
+
+
+def _work(run: Measures, lag_ns: Int64, on: OnCore | None) -> OwnWork:
     its = run_graph(run)
-    calls, on = its.calls, on_core(run)
+    calls = its.calls
     cell, time_ns = 2 * its.own_call + its.own_column, lag_ns[its.own]
     own, waited = _summed(cell, time_ns, calls.rank.size), None
     if on is not None:
