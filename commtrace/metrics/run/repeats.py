@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["needless_barriers", "reduced_twice"]
 
 _ALWAYS = 0.9
+_IN_TURN = ["rank", "order", "start_ns"]
+_NEEDED = [  # of a second copy of a whole run's rows
+    *(*_IN_TURN, "duration_ns", "end_ns", "launch_ns", "device", "stream", "operation"),
+    *("communicator", "op", "dtype", "size_bytes", "root"),
+]
 
 
 def needless_barriers(rows: pd.DataFrame) -> pd.DataFrame:
@@ -49,7 +54,7 @@ def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     """
     if rows["communicator"].nunique() < 2:
         return rows.iloc[:0]
-    rows = rows.sort_values(["rank", "order", "start_ns"], kind="stable", ignore_index=True)
+    rows = rows[_NEEDED].sort_values(_IN_TURN, kind="stable", ignore_index=True)
     group = pd.factorize(rows["communicator"])[0]
     at = np.flatnonzero((rows["op"] == "all_reduce").to_numpy()[:-1] & (np.diff(group) != 0))
     first, second = (rows.iloc[its].reset_index(drop=True) for its in (at, at + 1))
@@ -61,7 +66,7 @@ def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     free = at[~used_between(run, rows, both.reset_index(drop=True))]
     if not free.size:
         return rows.iloc[:0]
-    firsts = rows[rows["op"] == "all_reduce"]
+    firsts = rows.loc[rows["op"] == "all_reduce", ["communicator", "size_bytes"]]
     repeated = pd.Series(firsts.index.isin(free), firsts.index)
     kind = [firsts["communicator"], firsts["size_bytes"]]
     sure = repeated & (repeated.groupby(kind).transform("mean") >= _ALWAYS)
