@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 _INTERRUPTED = 130
 _THREADS = "OPENBLAS_NUM_THREADS"
-_MANY = 100_000  # objects between two looks for garbage: imports and small tables make none
+_MANY = 200_000  # objects between two looks for garbage: imports and small runs make fewer
 
 
 def main() -> int:
