@@ -23,7 +23,7 @@ from commtrace import __version__
 from commtrace.causal.edit_names import EDITS, beginnings
 from commtrace.cli.cache import cache
 from commtrace.cli.compare import CompareCommand, compare
-from commtrace.cli.light_command import LightCommand
+from commtrace.cli.light_command import LightCommand, LightGroup
 from commtrace.cli.opening import open_run
 from commtrace.cli.plotting import plot
 from commtrace.cli.recording import RecordCommand, record
@@ -53,6 +53,7 @@ _COMPLETE = "_COMMTRACE_COMPLETE"  # set where a shell asks what could come next
 _TyperError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
+    cls=LightGroup,
     rich_markup_mode=None,  # rich's help takes twice as long as everything else in --help
     pretty_exceptions_enable=False,
 )

@@ -1,6 +1,6 @@
-"""A command whose values do without pydantic, with which typer would convert texts to texts.
+"""Commands whose values do without pydantic, with which typer would convert texts to texts.
 
-To import it takes longer than to import typer and numpy.
+To import it takes longer than to import typer.
 """
 
 from __future__ import annotations
@@ -9,18 +9,26 @@ from typing import Any
 
 import typer.core
 
-__all__ = ["LightCommand"]
+__all__ = ["LightCommand", "LightGroup"]
 
 
-class LightCommand(typer.core.TyperCommand):
+class _Light:
     """Leaves texts, defaults, and what is not given, as they are."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Convert what has to be converted."""
-        for parameter in self.params:
-            # Where typer finds its converter once it has one; older ones have no such thing.
-            parameter._runtime_param = _Converter()  # type: ignore[attr-defined]
-        return super().parse_args(ctx, args)
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            # Where typer keeps a converter once it has made one; older ones have no such thing.
+            parameter._runtime_param = _Converter()
+        return parameters
+
+
+class LightCommand(_Light, typer.core.TyperCommand):
+    """One command."""
+
+
+class LightGroup(_Light, typer.core.TyperGroup):
+    """All of them, with the options before their names."""
 
 
 class _Converter:
