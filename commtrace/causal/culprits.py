@@ -21,8 +21,11 @@ from commtrace.causal.edits import (
     typically_idle,
 )
 from commtrace.causal.graph import replayed
+from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import OwnWork, work_on_cores, work_with
+from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter, since
 from commtrace.causal.suspects import Suspects, late_together, own_and_more, suspects
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
@@ -42,11 +45,6 @@ __all__ = [
     "stalls_in_turn",
 ]
 
-_CHANCE = 0.01
-_SPIKE = 6  # times the noise
-_MANY_STEPS = 5
-_SPIKES_SHARE = 0.6  # of all that is saved
-_TURN = 0.5  # of a stall: so much less than the others do, and another stalls
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
 _MOST = 4  # culprits, one on top of the other
@@ -104,25 +102,43 @@ class Culprit(Struct, frozen=True, eq=False):
     doubt: str | None
 
 
-class Culprits(Struct, frozen=True, eq=False):
-    """Who delays a run, in order, each on top of those before.
+class _Edited(Struct, frozen=True, eq=False):
+    """Lags of which some are others: those of ``edges``."""
 
-    Without them some of the lags ``measured_ns`` are others: those of ``edges``.
-    """
-
-    found: tuple[Culprit, ...]
-    measured_ns: Int64
+    before_ns: Int64
     edges: Int64
     edited_ns: Int64
 
+    @classmethod
+    def of(cls, before_ns: Int64, lag_ns: Int64) -> _Edited:
+        edges = np.flatnonzero(lag_ns != before_ns)
+        return cls(before_ns, edges, lag_ns[edges])
+
     @property
     def lag_ns(self) -> Int64:
-        """The lags without them, a new array each time; as measured where there are none."""
+        """A new array each time; those before where none is another."""
         if not self.edges.size:
-            return self.measured_ns
-        lag: Int64 = self.measured_ns.copy()
+            return self.before_ns
+        lag: Int64 = self.before_ns.copy()
         lag[self.edges] = self.edited_ns
         return lag
+
+
+class Culprits(Struct, frozen=True, eq=False):
+    """Who delays a run, in order, each on top of those before.
+
+    ``without`` are the lags as measured, and ``on_cores`` those without waits for cores, both
+    without what the culprits do more than is typical.
+    """
+
+    found: tuple[Culprit, ...]
+    without: _Edited
+    on_cores: _Edited
+
+    @property
+    def lag_ns(self) -> Int64:
+        """The lags without them; as measured where there are none."""
+        return self.without.lag_ns
 
 
 @measure
@@ -138,7 +154,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     if len(ranks) < 2:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
-    lag = as_measured(run)
+    lag, mended = lags_on_cores(run), as_measured(run)
     least = min_share * float(its.step_ns.sum())
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
@@ -152,17 +168,26 @@ def culprits(run: Measures, min_share: float) -> Culprits:
             break
         found.append(culprit)
         taken += who.ranks
+        mended = who.lag_ns if mended is lag else _edit(run, who, mended, work_with(run, mended))
         lag = who.lag_ns
-    edges = np.flatnonzero(lag != as_measured(run))
-    return Culprits(tuple(found), as_measured(run), edges, lag[edges])
+    on_cores = _Edited.of(lags_on_cores(run), lag)
+    without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
+    return Culprits(tuple(found), without, on_cores)
+
+
+def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
+    """These lags without what they do more than is typical."""
+    edit = typically_idle if who.only_idle else typical
+    return edit(run, who.ranks, lag_ns, work=work)
 
 
 @measure
 def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
     known = culprits(run, min_share)
-    lag, but = known.lag_ns, [rank for culprit in known.found for rank in culprit.ranks]
-    return saved(run, lag, [even(run, lag, but)])[:, 0]
+    but = [rank for culprit in known.found for rank in culprit.ranks]
+    lag, work = known.on_cores.lag_ns, work_on_cores(run, lags_on_cores(run))
+    return saved(run, lag, [even(run, lag, but, work)])[:, 0]
 
 
 @measure
@@ -173,20 +198,20 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
     """
     steps = evened(run, min_share)
     usual_ns = float(np.median(run_graph(run).step_ns - steps))
-    stalls = _spikes(steps, steps.astype(np.float64), least_noise_ns(run), usual_ns)
+    stalls = in_few(steps, steps.astype(np.float64), least_noise_ns(run), usual_ns)
     return stalls if len(stalls) > 1 else ()
 
 
 def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:
     """The culprit that they are on top of the edits that made these lags."""
-    measured = as_measured(run)
-    edit = typically_idle if who.only_idle else typical
-    alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
+    before = lags_on_cores(run)
+    edited = _edit(run, who, before, work_on_cores(run, before))
+    alone = saved(run, before, [edited])[:, 0]
     steps = who.steps_ns
     (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
-    noise = max(_scatter(more), least)
-    after = step_ns(run, [who.lag_ns])
-    spikes = _spikes(steps, more, least, float(np.median(after)))
+    noise = max(scatter(more), least)
+    after = step_ns(run, [who.lag_ns])[:, 0]
+    spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
     if who.only_idle:
         parts = {**parts, "compute": 0.0}
@@ -194,17 +219,17 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     whole = steps[:-1] if run_graph(run).is_cut else steps
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.
-    tested = (whole, steps, more) if more.size >= _MANY_STEPS else (whole, steps)
+    tested = (whole, steps, more) if more.size >= MANY_STEPS else (whole, steps)
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
-    far = own.size < _MANY_STEPS and bool((own > fight(run) * (own - more)).all())
-    persistent = _persistent(whole, more, least if far else noise, least, p_value)
+    far = own.size < MANY_STEPS and bool((own > fight(run) * (own - more)).all())
+    persistent = in_every(whole, more, least if far else noise, least, p_value)
     works = not persistent and not spikes and not who.only_idle and works_more(run, who.ranks)
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
         on_top_ns=int(steps.sum()),
-        replayed_step_ns=int(np.median(after)),
+        replayed_step_ns=int(np.median(after + _waiting_ns(run))),
         steps_ns=steps,
         noise_ns=noise,
         p_value=p_value,
@@ -221,22 +246,13 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     )
 
 
-def _persistent(
-    steps: Int64, more: Float64, noise_ns: float, least_noise_ns: int, p_value: float
-) -> bool:
-    """Whether they delay every step; few may agree by chance on what is no more than noise.
-
-    In a step in which they do less than is typical they delay nobody: it begins late, since they
-    did more in the one before, and the next few may be another's.
-    """
-    if more.size < _MANY_STEPS and bool((more <= 0).any()):
-        return False
-    if steps.size > 1 and bool((steps > 2 * noise_ns).all()):
-        return True
-    if not steps.size:
-        return False
-    enough = steps.size >= _MANY_STEPS or float(np.median(steps)) > least_noise_ns
-    return p_value < _CHANCE and enough
+@measure
+def _waiting_ns(run: Measures) -> Int64:
+    """What each step is longer since threads waited for cores, as far as it is known."""
+    measured, without = as_measured(run), lags_on_cores(run)
+    if without is measured:
+        return np.zeros(len(run_graph(run).ends), dtype=np.int64)
+    return saved(run, measured, [without])[:, 0]
 
 
 def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
@@ -271,38 +287,6 @@ def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Floa
     return own[first:], beyond[first:]
 
 
-def _spikes(
-    steps: Int64, more: Float64, least_noise_ns: int, usual_step_ns: float
-) -> tuple[int, ...]:
-    """The steps that hold most of what is saved, at most half of them, far above the others' noise.
-
-    Where all ranks' work scatters somebody is last in some steps by chance. Of few steps all but
-    one, if they are longer by more than a step, and no other rank stalls in the one that is left.
-    """
-    order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
-    size = min(steps.size, more.size)
-    few = more.size < _MANY_STEPS
-    for count in range(max(size - 1 if few else size // 2, 1), 0, -1):
-        big = steps[order[:count]]
-        # Few values say little of how they scatter; what is longer than a step is none of that.
-        apart = not few or big.min() > usual_step_ns
-        in_turn = ordered[0] < -_TURN * big.min()
-        if count > max(size // 2, 1) and (in_turn or not apart):
-            continue
-        rest = ordered[: more.size - count] if apart else ordered
-        noise = max(_scatter(rest), least_noise_ns)
-        if big.min() > _SPIKE * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
-            return tuple(sorted(order[:count].tolist()))
-    return ()
-
-
 def least_noise_ns(run: Measures) -> int:
     """By how much a step is never sure to be longer."""
     return _NOISE_CPU_NS if run_graph(run).calls.on_cpu.any() else _NOISE_GPU_NS
-
-
-def _scatter(values: Float64) -> float:
-    """The standard deviation, as the median distance from the median has it; 0 of nothing."""
-    if not values.size:
-        return 0.0
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
