@@ -25,6 +25,7 @@ __all__ = [
     "full_size_bytes",
     "is_communication_annotation",
     "is_communication_call",
+    "members",
 ]
 
 WAIT = "commtrace::wait"
@@ -207,3 +208,13 @@ def bus_factor(op: str, group_size: int) -> float | None:
     if op in ("broadcast", "reduce", "send", "recv"):
         return 1.0
     return (group_size - 1) / group_size
+
+
+def members(communicator: str) -> tuple[int, ...]:
+    """The ranks that a communicator's identity (``matching.communicators``) lists, in its order.
+
+    >>> members("0,4,8#dp"), members("#dp")
+    ((0, 4, 8), ())
+    """
+    listed = communicator.partition("#")[0]
+    return tuple(map(int, listed.split(","))) if listed else ()

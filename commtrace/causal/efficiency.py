@@ -14,6 +14,7 @@ from commtrace.causal.builder import HOSTS
 from commtrace.causal.edits import as_measured, even, step_ends, transferring
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
+from commtrace.comms import members
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.run.group_dimensions import group_dimensions
@@ -148,7 +149,7 @@ def _stages(run: Measures) -> list[list[int]]:
     """The ranks of each stage, of all pipelines together; none without pipelines."""
     table = group_dimensions(run)
     pipelines = table.loc[table["dimension"] == "pp", "communicator"].astype(str)
-    ranks = [tuple(map(int, name.partition("#")[0].split(","))) for name in pipelines]
+    ranks = [members(name) for name in pipelines]
     return [[rank for rank in its if rank is not None] for its in zip_longest(*ranks)]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes, integers
-from commtrace.comms import POINT_TO_POINT, SYNCHRONISING
+from commtrace.comms import POINT_TO_POINT, SYNCHRONISING, members
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
 
@@ -135,8 +135,7 @@ def _communicators(table: pd.DataFrame, groups: pd.DataFrame) -> tuple[Int64, tu
 
 
 def _group_ranks(table: pd.DataFrame, communicator: Int64, names: tuple[str, ...]) -> Int64:
-    listed = [name.partition("#")[0] for name in names]
-    sizes = np.asarray([len(text.split(",")) if text else NULL for text in listed] + [NULL])
+    sizes = np.asarray([*(len(members(name)) or NULL for name in names), NULL])
     given = integers(table["group_size"])
     return np.where(given == NULL, sizes[communicator], given)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes
+from commtrace.comms import members
 from commtrace.diagnosis import Note
 from commtrace.matching.collective_arrays import Rows
 from commtrace.units import counted
@@ -42,11 +43,7 @@ def _could_meet(matches: pd.DataFrame, rows: Rows) -> Int64:
     """How many ranks that took part in each row's operation were recorded."""
     recorded = set(rows.clock_of)
     names = matches["communicator"].cat.categories
-    members = [name.partition("#")[0] for name in names]
-    counts = [
-        len(recorded & set(map(int, listed.split(",")))) if listed else len(recorded)
-        for listed in members
-    ]
+    counts = [len(recorded.intersection(members(name)) or recorded) for name in names]
     of_group = np.asarray([*counts, len(recorded)])[rows.communicator]
     peer = np.isin(rows.peer, list(recorded))
     could = np.where(rows.p2p, 1 + peer, of_group)

@@ -98,7 +98,7 @@ class LatencyBound(Rule, frozen=True):
         if not looked:
             raise CannotLook(
                 "needs a latency: sizes vary too little, or times too little with them, to fit "
-                "one; only NCCL's is known without a fit"
+                "one; without a fit only NCCL's, and that of small operations, is known"
             )
 
     def _among(

@@ -10,7 +10,7 @@ import pandas as pd
 from msgspec import Struct
 
 from commtrace.arrays import NULL, integers
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import POINT_TO_POINT, members
 from commtrace.expect import fit
 from commtrace.measures import measure
 from commtrace.metrics.run.calls import called
@@ -171,8 +171,8 @@ def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pa
         if always.loc[halves].all():
             sure.append((halves[0], instances))
     for (communicator, op, dtype, size), instances in sure:
-        members = _group_size(instances)
-        if members is None or members < 2 or not size:
+        count = _group_size(instances)
+        if count is None or count < 2 or not size:
             continue
         yield Pair(
             first=op,
@@ -180,7 +180,7 @@ def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pa
             executed=str(instances["executed"].iloc[0]),
             communicator=communicator,
             dtype=dtype,
-            group_size=members,
+            group_size=count,
             size_bytes=int(size),
             tensor_bytes=_tensor_bytes(rows, instances, sure),
             streams=tuple(sorted({*instances["stream"], *instances["stream_second"]})),
@@ -191,11 +191,10 @@ def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pa
 def _group_size(instances: pd.DataFrame) -> int | None:
     """As recorded, else as the communicator lists its ranks, else as the sizes have it."""
     row = instances.iloc[0]
-    listed = row["communicator"].partition("#")[0]
     if pd.notna(row["group_size"]):
         return int(row["group_size"])
-    if listed:
-        return len(listed.split(","))
+    if listed := members(row["communicator"]):
+        return len(listed)
     if row["op"] == "reduce_scatter" and pd.notna(row["in_bytes"]) and row["out_bytes"] > 0:
         return int(row["in_bytes"] // row["out_bytes"])
     return None

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Bool
-from commtrace.comms import DDP_FORWARD
+from commtrace.comms import DDP_FORWARD, members
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -64,11 +64,11 @@ def _for_nothing(steps: pd.DataFrame, communicator: str) -> bool:
     """Whether (nearly) each step sends what was summed, and its root did nothing else for it."""
     if steps["alike"].mean() < _ALWAYS:
         return False
-    members = [int(rank) for rank in communicator.partition("#")[0].split(",") if rank]
+    ranks = members(communicator)
     root = int(steps["root"].median())
-    if not 0 <= root < len(members):
+    if not 0 <= root < len(ranks):
         return False
-    roots = steps.index.get_level_values("rank").to_numpy() == members[root]
+    roots = steps.index.get_level_values("rank").to_numpy() == ranks[root]
     own, others = steps["own"][roots].median(), steps["own"][~roots].median()
     return bool(own <= _ALONE * max(others, 0))
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Int64
+from commtrace.comms import members
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.group_dimensions import group_dimensions
 from commtrace.units import numbered
@@ -74,12 +75,12 @@ def _coordinates(run: Measures, ranks: Int64) -> list[Places]:
     table = group_dimensions(run).dropna(subset="dimension")
     found: dict[str, dict[int, tuple[int, int]]] = {}
     for communicator, dimension in table[["communicator", "dimension"]].itertuples(index=False):
-        members = communicator.partition("#")[0].split(",")
+        listed = members(communicator)
         along = found.setdefault(str(dimension), {})
-        for place, member in enumerate(members):
-            size, _ = along.get(int(member), (0, 0))
-            if len(members) > size:
-                along[int(member)] = len(members), place
+        for place, rank in enumerate(listed):
+            size, _ = along.get(rank, (0, 0))
+            if len(listed) > size:
+                along[rank] = len(listed), place
     nowhere = 0, -1
     return [
         Places(name, np.asarray([along.get(rank, nowhere)[1] for rank in ranks.tolist()]))

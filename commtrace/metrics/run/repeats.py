@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import codes
-from commtrace.comms import SYNCHRONISING
+from commtrace.comms import SYNCHRONISING, members
 from commtrace.metrics.run.used_between import used_between
 
 if TYPE_CHECKING:
@@ -87,6 +87,5 @@ def _within(rows: pd.DataFrame, second: pd.DataFrame) -> pd.Series[bool]:
     return pd.Series(np.asarray(inside, dtype=bool)[pair], rows.index)
 
 
-def _members(communicator: str) -> frozenset[str]:
-    listed = communicator.partition("#")[0]
-    return frozenset(listed.split(",")) if listed else frozenset((communicator,))
+def _members(communicator: str) -> frozenset[object]:
+    return frozenset(members(communicator) or (communicator,))
