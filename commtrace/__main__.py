@@ -12,7 +12,7 @@ __all__ = ["main"]
 _INTERRUPTED = 130
 _THREADS = "OPENBLAS_NUM_THREADS"
 _COPIES = "PANDAS_COPY_ON_WRITE"
-_MANY = 100_000  # objects between two looks for garbage: imports and small tables make none
+_MANY = 200_000  # objects between two looks for garbage: imports and small runs make fewer
 
 
 def main() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from html import escape
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -112,6 +111,8 @@ class Finding:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
+        from html import escape  # for notebooks only
+
         lines = [f"<b>{escape(self.summary)}</b>", *map(escape, self._lines())]
         rows = "".join(
             f"<tr><td>{escape(one.name)}</td><td>{one.value:,.6g} {escape(one.unit)}</td></tr>"

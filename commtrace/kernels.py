@@ -68,51 +68,48 @@ _LOCAL = re.compile(
 
 # What names tell, in the order of trust: a pattern's group "call" is the library's name for a
 # part of a protocol, of which no operator says more; other names are of whole operations.
-_KNOWN = tuple(
-    (re.compile(expression), op)
-    for expression, op in (
-        # DeepEP and UCCL: tokens go to their experts' ranks and back, as many as routing says;
-        # their epilogues and layouts are local
-        (rf"{_EXPERTS}(?!\w*epilogue)(?P<call>(?:dispatch|combine)\w*)", "all_to_all"),
-        (rf"{_EXPERTS}(?P<call>(?:cached_)?notify\w*)", None),
-        (rf"{_EXPERTS}(?P<call>barrier)", "barrier"),
-        (rf"{_ANY}hybrid_ep::(?P<call>(?:dispatch|combine)\w*)", "all_to_all"),
-        # mori, TensorRT-LLM and FlashInfer, pplx
-        (rf"{_ANY}(?P<call>Ep(?:Dispatch|Combine)\w*Kernel)\w*", "all_to_all"),
-        (rf"{_ANY}(?P<call>moeA2A(?:Dispatch|Combine)|moeAllToAll)Kernel", "all_to_all"),
-        (rf"{_ANY}(?P<call>a2a_(?:dispatch|combine)_(?:send|recv))_kernel", "all_to_all"),
-        # Signals and splits around the copies and kernels of an operation
-        (rf"{_ANY}symmetric_memory::(?P<call>barrier)_kernel", "barrier"),
-        (rf"{_ANY}symmetric_memory::(?P<call>(?:put|wait)_signal)_kernel", None),
-        (rf"{_ANY}nvshmem_extension::(?P<call>exchangeSplitAndOffset\w*)", None),
-        # vLLM, SGLang, AITER: two of these are an all_reduce without saying so
-        (rf"{_ANY}(?:cross_device_reduce|reduce_scatter_cross_device)_\w+", "all_reduce"),
-        (rf"{_ANY}\w*reduce_rms_kernel_lamport\w*", "all_reduce"),
-        (rf"{_ANY}_?multimem_one_shot_reduce_\w*", "reduce"),
-        # Whoever else says so: PyTorch's symmetric memory, TensorRT-LLM, FlashInfer, FBGEMM, …
-        (_word("all", "[rR]educe"), "all_reduce"),
-        (_word("reduce", "[sS]catter"), "reduce_scatter"),
-        (_word("all", "[gG]ather"), "all_gather"),
-        (_word("all", "[tT]o_?[aA]ll"), "all_to_all"),
-        # The tail of a two-shot all_reduce: it awaits the others' parts, and normalises
-        (rf"{_ANY}(?P<call>(?!\w*init)\w*[lL]amport\w*)", None),
-        # Huawei's HCCL, and Habana's of the same name
-        (rf"{_HCCL}broadcast\w*", "broadcast"),
-        (rf"{_HCCL}reduce(?:_\w*)?", "reduce"),
-        (rf"{_HCCL}send\w*", "send"),
-        (rf"{_HCCL}receive\w*", "recv"),
-        # NVSHMEM, rocSHMEM: collectives that the host enqueues
-        (r"(?:\w+_)?(?:barrier|sync)(?:_all)?_on_stream_kernel\w*", "barrier"),
-        (r"(?:\w+_)?broadcast\w*_on_stream_kernel\w*", "broadcast"),
-        (r"(?:\w+_)?(?:rdxn|reduce)\w*_on_stream_kernel\w*", "all_reduce"),
-        (r"(?:\w+_)?f?collect\w*_on_stream_kernel\w*", "all_gather"),
-        # These communicate, and do not say what
-        (rf"{_ANY}\w*(?:nvshmem|rocshmem)\w*", None),
-        (rf"{_ANY}(?:nvshmem|nccl)_extension::\w+", None),
-        (rf"{_ANY}mscclpp::{_ANY}executionKernel", None),
-        (r"k?userbuffers_\w+", None),  # Transformer Engine
-        (rf"oneccl_\w+|{_ANY}(?:one)?ccl::{_ANY}\w+|nccl_ep_\w+|{_HCCL}\w*", None),
-    )
+_KNOWN = (
+    # DeepEP and UCCL: tokens go to their experts' ranks and back, as many as routing says;
+    # their epilogues and layouts are local
+    (rf"{_EXPERTS}(?!\w*epilogue)(?P<call>(?:dispatch|combine)\w*)", "all_to_all"),
+    (rf"{_EXPERTS}(?P<call>(?:cached_)?notify\w*)", None),
+    (rf"{_EXPERTS}(?P<call>barrier)", "barrier"),
+    (rf"{_ANY}hybrid_ep::(?P<call>(?:dispatch|combine)\w*)", "all_to_all"),
+    # mori, TensorRT-LLM and FlashInfer, pplx
+    (rf"{_ANY}(?P<call>Ep(?:Dispatch|Combine)\w*Kernel)\w*", "all_to_all"),
+    (rf"{_ANY}(?P<call>moeA2A(?:Dispatch|Combine)|moeAllToAll)Kernel", "all_to_all"),
+    (rf"{_ANY}(?P<call>a2a_(?:dispatch|combine)_(?:send|recv))_kernel", "all_to_all"),
+    # Signals and splits around the copies and kernels of an operation
+    (rf"{_ANY}symmetric_memory::(?P<call>barrier)_kernel", "barrier"),
+    (rf"{_ANY}symmetric_memory::(?P<call>(?:put|wait)_signal)_kernel", None),
+    (rf"{_ANY}nvshmem_extension::(?P<call>exchangeSplitAndOffset\w*)", None),
+    # vLLM, SGLang, AITER: two of these are an all_reduce without saying so
+    (rf"{_ANY}(?:cross_device_reduce|reduce_scatter_cross_device)_\w+", "all_reduce"),
+    (rf"{_ANY}\w*reduce_rms_kernel_lamport\w*", "all_reduce"),
+    (rf"{_ANY}_?multimem_one_shot_reduce_\w*", "reduce"),
+    # Whoever else says so: PyTorch's symmetric memory, TensorRT-LLM, FlashInfer, FBGEMM, …
+    (_word("all", "[rR]educe"), "all_reduce"),
+    (_word("reduce", "[sS]catter"), "reduce_scatter"),
+    (_word("all", "[gG]ather"), "all_gather"),
+    (_word("all", "[tT]o_?[aA]ll"), "all_to_all"),
+    # The tail of a two-shot all_reduce: it awaits the others' parts, and normalises
+    (rf"{_ANY}(?P<call>(?!\w*init)\w*[lL]amport\w*)", None),
+    # Huawei's HCCL, and Habana's of the same name
+    (rf"{_HCCL}broadcast\w*", "broadcast"),
+    (rf"{_HCCL}reduce(?:_\w*)?", "reduce"),
+    (rf"{_HCCL}send\w*", "send"),
+    (rf"{_HCCL}receive\w*", "recv"),
+    # NVSHMEM, rocSHMEM: collectives that the host enqueues
+    (r"(?:\w+_)?(?:barrier|sync)(?:_all)?_on_stream_kernel\w*", "barrier"),
+    (r"(?:\w+_)?broadcast\w*_on_stream_kernel\w*", "broadcast"),
+    (r"(?:\w+_)?(?:rdxn|reduce)\w*_on_stream_kernel\w*", "all_reduce"),
+    (r"(?:\w+_)?f?collect\w*_on_stream_kernel\w*", "all_gather"),
+    # These communicate, and do not say what
+    (rf"{_ANY}\w*(?:nvshmem|rocshmem)\w*", None),
+    (rf"{_ANY}(?:nvshmem|nccl)_extension::\w+", None),
+    (rf"{_ANY}mscclpp::{_ANY}executionKernel", None),
+    (r"k?userbuffers_\w+", None),  # Transformer Engine
+    (rf"oneccl_\w+|{_ANY}(?:one)?ccl::{_ANY}\w+|nccl_ep_\w+|{_HCCL}\w*", None),
 )
 
 _NUMBER = r"(?:\(\w[\w ]*\))?"  # nvcc writes (int)8 for 8
@@ -151,12 +148,18 @@ def known(name: str) -> Kernel | None:
             return Kernel(executed=op, op=op)
     if _LOCAL.fullmatch(bare):
         return None
-    for pattern, op in _KNOWN:
+    for pattern, op in _compiled():
         if match := pattern.fullmatch(bare):
             if "call" in pattern.groupindex:
                 return Kernel(op=op, call=match["call"])
             return _templated(Kernel(executed=op, op=op), name)
     return None
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> tuple[tuple[re.Pattern[str], str | None], ...]:
+    # Traces of CPUs name no kernels, and so need none of them.
+    return tuple((re.compile(expression), op) for expression, op in _KNOWN)
 
 
 def _nccl(name: str) -> Kernel:

@@ -84,7 +84,7 @@ def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     columns = {
         str(name): [
             None if null else value
-            for value, null in zip(column.tolist(), column.isna(), strict=True)
+            for value, null in zip(column.tolist(), column.array.isna().tolist(), strict=True)
         ]
         for name, column in frame.items()
     }

@@ -602,7 +602,7 @@ def test_the_commands_are_told_in_whole_sentences(capsys: Captured) -> None:
     [
         (["--help"], ("numpy", "pandas", "torch", "matplotlib", "msgspec")),
         (["workloads"], ("torch", "pandas", "matplotlib")),
-        (["analyze", "TRACE"], ("torch", "matplotlib")),
+        (["analyze", "TRACE"], ("torch", "matplotlib", "pydantic", "rich.console")),
     ],
 )
 def test_a_command_imports_only_what_it_needs(

@@ -23,6 +23,7 @@ from commtrace import __version__
 from commtrace.causal.edit_names import EDITS, beginnings
 from commtrace.cli.cache import cache
 from commtrace.cli.compare import CompareCommand, compare
+from commtrace.cli.light_command import LightCommand, LightGroup
 from commtrace.cli.opening import open_run
 from commtrace.cli.plotting import plot
 from commtrace.cli.recording import RecordCommand, record
@@ -52,6 +53,7 @@ _COMPLETE = "_COMMTRACE_COMPLETE"  # set where a shell asks what could come next
 _TyperError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
+    cls=LightGroup,
     rich_markup_mode=None,  # rich's help takes twice as long as everything else in --help
     pretty_exceptions_enable=False,
 )
@@ -133,7 +135,7 @@ def options(
     """Why communication between GPUs is slow, from PyTorch profiler traces."""
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def analyze(
     paths: Paths,
     output: Annotated[Path | None, output_option(_TIMELINES)] = None,
@@ -209,7 +211,7 @@ def analyze(
 app.command(cls=CompareCommand)(compare)
 
 
-@app.command(epilog=_edits_in_words())
+@app.command(cls=LightCommand, epilog=_edits_in_words())
 def whatif(
     path: Annotated[
         str,
@@ -238,7 +240,7 @@ def whatif(
     say(as_json(replayed) if format is ReplayFormat.json else as_text(replayed, look()))
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def explain(
     rule: Annotated[
         str | None,
@@ -262,14 +264,14 @@ def explain(
         say(text.explain(explanation(rule), look()))
 
 
-app.command()(plot)
+app.command(cls=LightCommand)(plot)
 
 
 app.command(cls=RecordCommand)(record)
-app.command()(cache)
+app.command(cls=LightCommand)(cache)
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def workloads() -> None:
     """The workloads to record: what each asks, and its settings."""
     from commtrace.record.workloads import available
@@ -279,4 +281,4 @@ def workloads() -> None:
         say(f"{workload.name}\n{indented(workload.question)}\n{indented(settings)}\n\n")
 
 
-app.command("open")(open_run)
+app.command("open", cls=LightCommand)(open_run)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
+from commtrace.cli.light_command import LightCommand
 from commtrace.cli.report_options import Workers, format_of, format_option, output_option
 from commtrace.cli.streams import WIDTH, append, look, reading, say, write
 from commtrace.errors import UsageError
@@ -23,7 +23,7 @@ _REGRESSION = 1
 _SUMMARY = "GITHUB_STEP_SUMMARY"  # where GitHub has the file for a job's summary
 
 
-class CompareCommand(typer.core.TyperCommand):
+class CompareCommand(LightCommand):
     """``--`` stands between the recordings of both sides."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as click calls it

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
+from commtrace.cli.light_command import LightCommand
 from commtrace.cli.streams import fail, say, tell
 from commtrace.errors import UsageError
 
@@ -30,7 +30,7 @@ def _workloads() -> list[str]:
     return [workload.name for workload in available()]
 
 
-class RecordCommand(typer.core.TyperCommand):
+class RecordCommand(LightCommand):
     """What stands behind ``--`` is a program and its arguments, and none of ours."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as click calls it

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import blocks
+from commtrace.metrics.rank.rows_of import blocks, ranks_of
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -50,7 +50,8 @@ def phases(run: Measures) -> list[str | None]:
     launched = run.collectives[["rank", "launch_ns"]].assign(
         row=np.arange(found.size), thread=launching_threads(run)
     )
-    found[_away(launched, run.steps)] = "backward"
+    if launched["thread"].notna().any():
+        found[_away(launched, run.steps)] = "backward"
     ranges: dict[Any, list[_Range]] = defaultdict(list)
     for one in (*_autograd(run.ops), *_labels(run.steps)):
         ranges[one.rank].append(one)
@@ -73,6 +74,8 @@ class _Range(NamedTuple):
 @measure
 def launching_threads(run: Measures) -> Any:
     """The thread that launched the kernel of each row of collectives; NA if unknown."""
+    if not ranks_of(run, "kernels"):
+        return pd.array([pd.NA] * len(run.collectives), dtype="Int64")
     place = ["rank", "device", "stream", "start_ns"]
     kernels = pd.concat(
         some.loc[some["kind"] == "communication", [*place, "thread"]]

@@ -33,8 +33,9 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     """
     steps = run.steps.assign(end_ns=run.steps["start_ns"] + run.steps["duration_ns"])
     forward = steps[steps["label"].isin([DDP_FORWARD, _FSDP])]
+    none = rows.iloc[:0].assign(micro_batches=0)
     if forward.empty:
-        return rows.iloc[:0].assign(micro_batches=0)
+        return none
     reduces = rows[rows["op"].isin(["all_reduce", "reduce_scatter"]) & rows["step"].notna()]
     placed = pd.concat(
         _placed(reduces[reduces["rank"] == rank], passes, steps[steps["rank"] == rank])
@@ -44,6 +45,8 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     placed = placed[~parallel & (placed["forward"] >= 0)]
     whole = ["rank", "communicator", "step", "range", "updates"]
     last = placed["forward"] == placed.groupby(whole)["forward"].transform("max")
+    if last.all():
+        return none
     sizes = placed.groupby([*whole, "forward"])["size_bytes"].transform("sum")
     same = sizes == sizes.where(last).groupby([placed[name] for name in whole]).transform("max")
     count = placed.groupby(whole)["forward"].transform("nunique")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from commtrace.reports import Look, content
 from commtrace.reports.content import findings
 from commtrace.reports.content.prose import paragraphs
-from commtrace.reports.page import Console, page, say, table, title, written
+from commtrace.reports.page import Page, page, say, table, title, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,27 +58,27 @@ def explain(explanation: Explanation, look: Look = _ANY) -> str:
     return written(console)
 
 
-def _list(console: Console, name: str, lines: Iterable[str]) -> None:
+def _list(console: Page, name: str, lines: Iterable[str]) -> None:
     for number, line in enumerate(lines):
         if not number:
             title(console, name)
         say(console, line, "- ", "  ")
 
 
-def _print_findings(console: Console, name: str, verdict: Verdict) -> None:
+def _print_findings(console: Page, name: str, verdict: Verdict) -> None:
     """All findings and good news, if there are any."""
     texts, closing = findings.texts(verdict), list(findings.closing(verdict))
     if texts or closing:
         title(console, name)
     for number, text in enumerate(texts, 1):
         if number > 1:
-            console.print()
+            say(console, "")
         first = f"{number}. "
         indent = " " * len(first)
         say(console, text.summary, first, indent, style="bold")
         for line in text.lines:
             say(console, line, indent, indent)
     if texts and closing:
-        console.print()
+        say(console, "")
     for line in closing:
         say(console, line)
