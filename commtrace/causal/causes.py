@@ -108,7 +108,7 @@ def doubt_of(
     usual = np.bincount(step, weights=work.typical_ns[mine, HOSTS])
     factor = float(own.sum() / max(usual.sum(), 1.0))
     scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
-    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run, once=bool(spikes)):
+    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run, ranks, once=bool(spikes)):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 

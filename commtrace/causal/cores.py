@@ -11,6 +11,7 @@ from commtrace.arrays import Float64, Int64, integers
 from commtrace.causal.on_core import busy, on_core
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import own_work
 from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
@@ -75,16 +76,19 @@ def _crowded(run: Measures) -> float:
     return max(shares)
 
 
-def fight(run: Measures, *, once: bool = False) -> float:
-    """How many times as long work may take only because processes fight for cores.
+def fight(run: Measures, ranks: Collection[int], *, once: bool = False) -> float:
+    """How many times as long these ranks' work may take only because processes fight for cores.
 
     Where it is known how long they waited for one, and is no part of their work, they still share
-    what these share: caches, memory, and the parts of a core that it lends to another; ``once``
-    that may be as much as the waiting is.
+    what these share: caches, memory, and the parts of a core that it lends to another; the more
+    the longer they waited, and ``once`` as much as the waiting may be.
     """
-    if on_core(run) is None:
+    waited = own_work(run).waited_ns
+    if waited is None:
         return max(_FIGHT, _crowded(run))
-    return _FIGHT if once else _SHARED
+    mine = np.isin(run_graph(run).calls.rank, list(ranks))
+    share = waited[mine].sum() / max(own_work(run).own_ns[mine].sum() + waited[mine].sum(), 1)
+    return max(_FIGHT if once else _SHARED, _SHARED + float(share))
 
 
 def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float | None:

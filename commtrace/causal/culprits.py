@@ -222,7 +222,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     tested = (whole, steps, more) if more.size >= MANY_STEPS else (whole, steps)
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
-    far = own.size < MANY_STEPS and bool((own > fight(run) * (own - more)).all())
+    far = own.size < MANY_STEPS and bool((own > fight(run, who.ranks) * (own - more)).all())
     persistent = in_every(whole, more, least if far else noise, least, p_value)
     works = not persistent and not spikes and not who.only_idle and works_more(run, who.ranks)
     return Culprit(

@@ -49,6 +49,14 @@ def test_who_works_longer_on_its_core_is(training: Training) -> None:
     assert (its.ranks, its.confidence) == ((1,), "high")
 
 
+def test_who_waited_long_shares_its_core_and_its_caches(training: Training) -> None:
+    """A quarter more work, of a rank that waited for a core for as long as it ran."""
+    run = training(lambda rank, step: 20_000 + 30_000 * (rank == 1), ranks=3, cores=2)
+    shared = on_cores(run, lambda rank, step: 25_000 * (rank == 1), ran_us=20_000)
+    (its,) = diagnose(shared, select=["straggler"]).findings
+    assert (its.ranks, its.confidence) == ((1,), "low")
+
+
 def test_sleeping_is_no_waiting_for_a_core(training: Training) -> None:
     """A thread that ran 4 of 10 ms, and waited 1 ms for a core, slept for the rest."""
     run = training(lambda rank, step: 4_000, sleep_us=lambda rank, step: 6_000)
