@@ -52,7 +52,7 @@ def test_who_works_longer_on_its_core_is(training: Training) -> None:
 def test_who_waited_long_shares_its_core_and_its_caches(training: Training) -> None:
     """A quarter more work, of a rank that waited for a core for as long as it ran."""
     run = training(lambda rank, step: 20_000 + 30_000 * (rank == 1), ranks=3, cores=2)
-    shared = on_cores(run, lambda rank, step: 25_000 * (rank == 1), ran_us=20_000)
+    shared = on_cores(run, lambda rank, step: 25_000 * (rank == 1), ran_us=25_000)
     (its,) = diagnose(shared, select=["straggler"]).findings
     assert (its.ranks, its.confidence) == ((1,), "low")
 
