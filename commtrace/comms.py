@@ -17,6 +17,7 @@ __all__ = [
     "POINT_TO_POINT",
     "STEP_PREFIX",
     "SYNCHRONISING",
+    "WAIT",
     "bus_factor",
     "canonical_dtype",
     "canonical_operation",
@@ -26,6 +27,8 @@ __all__ = [
     "is_communication_call",
 ]
 
+WAIT = "commtrace::wait"
+"""The recorder's label for a wait that the program calls."""
 DDP_FORWARD = "DistributedDataParallel.forward"
 """What DDP calls its module's forward pass in a trace."""
 

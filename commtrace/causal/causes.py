@@ -11,6 +11,7 @@ from commtrace.arrays import Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.cores import fight, processor, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
+from commtrace.causal.on_core import on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
 from commtrace.causal.usual import of_the_rest
@@ -91,7 +92,7 @@ def doubt_of(
     if its.explained < _EXPLAINED:
         share = f"{100 * its.explained:.0f} %"
         return f"the trace shows for {share} of the GPUs' work what it waited for"
-    if taken := taken_cores(run, ranks):
+    if on_core(run) is None and (taken := taken_cores(run, ranks)):
         return taken
     took = processor(run, ranks) if cause in ("compute", None) and not spikes else None
     if took is not None and took.more_ns < _LITTLE_OF * saved_ns:
@@ -107,7 +108,7 @@ def doubt_of(
     usual = np.bincount(step, weights=work.typical_ns[mine, HOSTS])
     factor = float(own.sum() / max(usual.sum(), 1.0))
     scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
-    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run):
+    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run, once=bool(spikes)):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Float64, Int64, integers
+from commtrace.causal.on_core import busy, on_core
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import busy
 from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
+from commtrace.metrics.run.machines import machines
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -35,6 +36,7 @@ FULL = 0.85
 """The share of the cores above which they have no time left: what then runs takes another's."""
 _FOREIGN = 0.15  # of the cores
 _FIGHT = 1.36  # so much longer operators take that fight for a core
+_SHARED = 1.15
 _MORE_WORK = 1.2  # times the others' processor time: 1.1 is chance where cores share caches
 
 
@@ -66,16 +68,23 @@ def _crowded(run: Measures) -> float:
     cores, shares = _cores(run), [1.0]
     if cores and run.ranks["host"].nunique() == 1:
         shares.append(len(run.ranks) / min(cores.values()))
-    for rank, machine in _machines(run).items():
+    for rank, machine in machines(run).items():
         processes = machine.get("processes")
         if isinstance(processes, int) and rank in cores:
             shares.append(processes / cores[rank])
     return max(shares)
 
 
-def fight(run: Measures) -> float:
-    """How many times as long work may take only because processes fight for cores."""
-    return max(_FIGHT, _crowded(run))
+def fight(run: Measures, *, once: bool = False) -> float:
+    """How many times as long work may take only because processes fight for cores.
+
+    Where it is known how long they waited for one, and is no part of their work, they still share
+    what these share: caches, memory, and the parts of a core that it lends to another; ``once``
+    that may be as much as the waiting is.
+    """
+    if on_core(run) is None:
+        return max(_FIGHT, _crowded(run))
+    return _FIGHT if once else _SHARED
 
 
 def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float | None:
@@ -129,7 +138,7 @@ def _shares(run: Measures) -> tuple[Int64, Float64]:
     """The ranks whose processor time is known, and how much of a core each took."""
     shares = {
         rank: machine["own_s"] / machine["seconds"]
-        for rank, machine in _machines(run).items()
+        for rank, machine in machines(run).items()
         if machine.get("own_s") is not None and machine.get("seconds")
     }
     return np.asarray([*shares], dtype=np.int64), np.asarray([*shares.values()], dtype=np.float64)
@@ -190,24 +199,12 @@ def _numbers(run: Measures, ranks: Collection[int], *names: str) -> Float64 | No
 
     None where one is not known.
     """
-    machines = [machine for rank, machine in _machines(run).items() if rank in ranks]
-    rows = [[machine.get(name) for name in names] for machine in machines]
+    of = [machine for rank, machine in machines(run).items() if rank in ranks]
+    rows = [[machine.get(name) for name in names] for machine in of]
     if not rows or not all(isinstance(each, int | float) for row in rows for each in row):
         return None
     numbers: Float64 = np.asarray(rows, dtype=np.float64).T
     return numbers
-
-
-def _machines(run: Measures) -> dict[int, dict[str, Any]]:
-    """What each rank's process saw of its machine, as the manifest has it."""
-    ranks = (run.manifest or {}).get("ranks")
-    rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
-    each = [(one.get("rank"), one.get("machine")) for one in rows]
-    return {
-        rank: machine
-        for rank, machine in each
-        if isinstance(rank, int) and isinstance(machine, dict)
-    }
 
 
 def _cores(run: Measures) -> dict[int, int]:
@@ -217,7 +214,7 @@ def _cores(run: Measures) -> dict[int, int]:
     counts = dict.fromkeys(integers(run.ranks["rank"]).tolist(), every)
     counts |= {
         rank: machine["usable_cores"]
-        for rank, machine in _machines(run).items()
+        for rank, machine in machines(run).items()
         if "usable_cores" in machine
     }
     return {rank: its for rank, its in counts.items() if isinstance(its, int) and its > 0}

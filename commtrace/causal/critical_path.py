@@ -23,8 +23,8 @@ from commtrace.causal.builder import (
 )
 from commtrace.causal.edits import as_measured
 from commtrace.causal.graph import longest_way, replayed
+from commtrace.causal.on_core import busy
 from commtrace.causal.run_graph import RunGraph, run_graph
-from commtrace.causal.segments import busy
 from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
 from commtrace.table import Coded, Column, Table

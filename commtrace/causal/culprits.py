@@ -23,6 +23,7 @@ from commtrace.causal.edits import (
 from commtrace.causal.graph import replayed
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter, since
 from commtrace.causal.suspects import Suspects, late_together, own_and_more, suspects
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
@@ -42,11 +43,6 @@ __all__ = [
     "stalls_in_turn",
 ]
 
-_CHANCE = 0.01
-_SPIKE = 6  # times the noise
-_MANY_STEPS = 5
-_SPIKES_SHARE = 0.6  # of all that is saved
-_TURN = 0.5  # of a stall: so much less than the others do, and another stalls
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
 _MOST = 4  # culprits, one on top of the other
@@ -173,7 +169,7 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
     """
     steps = evened(run, min_share)
     usual_ns = float(np.median(run_graph(run).step_ns - steps))
-    stalls = _spikes(steps, steps.astype(np.float64), least_noise_ns(run), usual_ns)
+    stalls = in_few(steps, steps.astype(np.float64), least_noise_ns(run), usual_ns)
     return stalls if len(stalls) > 1 else ()
 
 
@@ -184,9 +180,9 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
     steps = who.steps_ns
     (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
-    noise = max(_scatter(more), least)
+    noise = max(scatter(more), least)
     after = step_ns(run, [who.lag_ns])
-    spikes = _spikes(steps, more, least, float(np.median(after)))
+    spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
     if who.only_idle:
         parts = {**parts, "compute": 0.0}
@@ -194,11 +190,11 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     whole = steps[:-1] if run_graph(run).is_cut else steps
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.
-    tested = (whole, steps, more) if more.size >= _MANY_STEPS else (whole, steps)
+    tested = (whole, steps, more) if more.size >= MANY_STEPS else (whole, steps)
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
-    far = own.size < _MANY_STEPS and bool((own > fight(run) * (own - more)).all())
-    persistent = _persistent(whole, more, least if far else noise, least, p_value)
+    far = own.size < MANY_STEPS and bool((own > fight(run) * (own - more)).all())
+    persistent = in_every(whole, more, least if far else noise, least, p_value)
     works = not persistent and not spikes and not who.only_idle and works_more(run, who.ranks)
     return Culprit(
         ranks=who.ranks,
@@ -219,24 +215,6 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         if works
         else doubt_of(run, who.ranks, int(steps.sum()), cause, () if persistent else spikes),
     )
-
-
-def _persistent(
-    steps: Int64, more: Float64, noise_ns: float, least_noise_ns: int, p_value: float
-) -> bool:
-    """Whether they delay every step; few may agree by chance on what is no more than noise.
-
-    In a step in which they do less than is typical they delay nobody: it begins late, since they
-    did more in the one before, and the next few may be another's.
-    """
-    if more.size < _MANY_STEPS and bool((more <= 0).any()):
-        return False
-    if steps.size > 1 and bool((steps > 2 * noise_ns).all()):
-        return True
-    if not steps.size:
-        return False
-    enough = steps.size >= _MANY_STEPS or float(np.median(steps)) > least_noise_ns
-    return p_value < _CHANCE and enough
 
 
 def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
@@ -271,38 +249,6 @@ def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Floa
     return own[first:], beyond[first:]
 
 
-def _spikes(
-    steps: Int64, more: Float64, least_noise_ns: int, usual_step_ns: float
-) -> tuple[int, ...]:
-    """The steps that hold most of what is saved, at most half of them, far above the others' noise.
-
-    Where all ranks' work scatters somebody is last in some steps by chance. Of few steps all but
-    one, if they are longer by more than a step, and no other rank stalls in the one that is left.
-    """
-    order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
-    size = min(steps.size, more.size)
-    few = more.size < _MANY_STEPS
-    for count in range(max(size - 1 if few else size // 2, 1), 0, -1):
-        big = steps[order[:count]]
-        # Few values say little of how they scatter; what is longer than a step is none of that.
-        apart = not few or big.min() > usual_step_ns
-        in_turn = ordered[0] < -_TURN * big.min()
-        if count > max(size // 2, 1) and (in_turn or not apart):
-            continue
-        rest = ordered[: more.size - count] if apart else ordered
-        noise = max(_scatter(rest), least_noise_ns)
-        if big.min() > _SPIKE * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
-            return tuple(sorted(order[:count].tolist()))
-    return ()
-
-
 def least_noise_ns(run: Measures) -> int:
     """By how much a step is never sure to be longer."""
     return _NOISE_CPU_NS if run_graph(run).calls.on_cpu.any() else _NOISE_GPU_NS
-
-
-def _scatter(values: Float64) -> float:
-    """The standard deviation, as the median distance from the median has it; 0 of nothing."""
-    if not values.size:
-        return 0.0
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))

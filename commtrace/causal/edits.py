@@ -63,7 +63,7 @@ def typical(
         wanted = np.stack([column.of_the_rest(mine) for column in work.parts], axis=1)
     else:
         wanted = work.typical_ns[mine]
-    return _scaled(run, work.own_ns, wanted, mine, lag_ns, part)
+    return _scaled(run, work, wanted, mine, lag_ns, part)
 
 
 def typically_idle(run: Measures, ranks: Collection[int], lag_ns: Int64 | None = None) -> Int64:
@@ -73,7 +73,7 @@ def typically_idle(run: Measures, ranks: Collection[int], lag_ns: Int64 | None =
     """
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
     wanted = wanted_idle(run, mine if len(ranks) > 1 else None)[mine]
-    return _scaled(run, own_work(run).own_ns, wanted, mine, lag_ns)
+    return _scaled(run, own_work(run), wanted, mine, lag_ns)
 
 
 def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
@@ -116,7 +116,7 @@ def even(
         counts = np.maximum(np.bincount(place), 1)
         sums = [np.bincount(place, own) for own in work.own_ns[mine].T]
         wanted = np.stack([each / counts for each in sums], axis=1)[place]
-    return _scaled(run, work.own_ns, wanted, mine, lag_ns)
+    return _scaled(run, work, wanted, mine, lag_ns)
 
 
 def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
@@ -212,7 +212,7 @@ def step_ends(run: Measures, lags: Iterable[Int64]) -> Int64:
 
 def _scaled(
     run: Measures,
-    own_ns: Int64,
+    work: OwnWork,
     wanted_ns: Float64,
     which: Bool,
     lag_ns: Int64 | None,
@@ -220,8 +220,9 @@ def _scaled(
 ) -> Int64:
     """The segments of some calls take the time that is wanted of these, shared as it was."""
     its = run_graph(run)
-    factor = np.ones(own_ns.shape)
-    factor[which] = factors(own_ns[which], wanted_ns)
+    factor = np.ones(work.own_ns.shape)
+    own = work.on_clock(work.own_ns[which], which)
+    factor[which] = factors(own, work.on_clock(wanted_ns, which))
     mine = np.flatnonzero(which[its.own_call])
     if part is not None:
         mine = mine[its.own_column[mine] == part]
@@ -231,7 +232,7 @@ def _scaled(
     return lag
 
 
-def factors(own_ns: Int64, wanted_ns: Float64) -> Float64:
+def factors(own_ns: Float64, wanted_ns: Float64) -> Float64:
     """How many times as long each call's own work takes as wanted; 1 where nothing is."""
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = wanted_ns / own_ns

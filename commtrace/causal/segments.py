@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Float64, Int64, integers, sorted_by
+from commtrace.arrays import NULL, Bool, Float64, Int64, integers, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.calls import Calls
+from commtrace.causal.on_core import busy, on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.usual import Usual, mean_of
 from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ __all__ = [
     "HOSTS",
     "LABELLED",
     "OwnWork",
-    "busy",
     "idle_ns",
     "own_intervals",
     "own_parts",
@@ -44,18 +43,20 @@ LABELLED: dict[Cause, re.Pattern[str]] = {
     "loader": re.compile(r"enumerate\(DataLoader\)#"),
 }
 """What the traces' labels say that a host does, and how they begin."""
+_ALL = slice(None)
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
 
 class OwnWork(Struct, frozen=True, eq=False, dict=True):
-    """Own work of each call: its rank's since its call before, without waiting.
+    """Own work of each call: its rank's since its call before, without waiting, nor for a core.
 
     Arrays are calls × (HOSTS, DEVICES), for what these do at one time. ``typical_ns`` is the median
     of the other ranks' at the same place of the same step; where ranks call differently, its own
     times what the step's own work of a rank is to its own in the median; NaN where nobody is to
     compare with. ``mean_ns`` is the mean of all ranks there, its own included. ``place`` numbers
-    step and place; ``parts`` are the two columns, to ask what is usual without some.
+    step and place; ``parts`` are the two columns, to ask what is usual without some. ``waited_ns``
+    is what was left out since the rank waited for a core, None where no recording says it.
     """
 
     own_ns: Int64
@@ -63,6 +64,12 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
     mean_ns: Float64
     place: Int64
     parts: tuple[Usual, Usual]
+    waited_ns: Int64 | None
+
+    def on_clock(self, work_ns: Int64 | Float64, which: Bool | slice = _ALL) -> Float64:
+        """So much work of each call, and what it waited for a core: of all calls or of some."""
+        times = np.asarray(work_ns, dtype=np.float64)
+        return times if self.waited_ns is None else times + self.waited_ns[which]
 
     @cached_property
     def excess_ns(self) -> Float64:
@@ -83,9 +90,12 @@ def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
 
 def _work(run: Measures, lag_ns: Int64) -> OwnWork:
     its = run_graph(run)
-    calls = its.calls
-    sums = np.bincount(2 * its.own_call + its.own_column, lag_ns[its.own], 2 * calls.rank.size)
-    own = sums.astype(np.int64).reshape(-1, 2)
+    calls, on = its.calls, on_core(run)
+    cell, time_ns = 2 * its.own_call + its.own_column, lag_ns[its.own]
+    own, waited = _summed(cell, time_ns, calls.rank.size), None
+    if on is not None:
+        waited = _summed(cell, time_ns * (1 - on.whole), calls.rank.size)
+        own -= waited
     typical, mean = np.empty(own.shape), np.empty(own.shape)
     parts = Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])
     for at, part in enumerate(parts):
@@ -99,7 +109,12 @@ def _work(run: Measures, lag_ns: Int64) -> OwnWork:
             )
             typical[:, at] = np.where(alone, part.time_ns * to_median, usual)
             mean[:, at] = np.where(alone, part.time_ns * to_mean, level)
-    return OwnWork(own, typical, mean, calls.in_place, parts)
+    return OwnWork(own, typical, mean, calls.in_place, parts, waited)
+
+
+def _summed(cell: Int64, time_ns: Int64 | Float64, calls: int) -> Int64:
+    sums: Int64 = np.bincount(cell, time_ns, 2 * calls).astype(np.int64)
+    return sums.reshape(-1, 2)
 
 
 def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
@@ -126,6 +141,7 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     start = end - its.graph.lag_ns[its.own]
     rank = its.rank[target]
     calls = its.calls.rank.size
+    on = on_core(run)
     parts: dict[Cause, Int64] = {cause: np.zeros(calls, dtype=np.int64) for cause in CAUSES}
     on_device = its.own_column == DEVICES
     copies = its.graph.kind[its.own] == COPY
@@ -144,8 +160,12 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
             if cause == "compute" and with_gpu[one]:
                 continue  # operators that feed it
             time = covered(*window, when)
-            np.add.at(parts[cause], segment[mine], time)
             left = left - time
+            if on is not None:
+                share = (on.operators if cause == "compute" else on.idle)[mine]
+                time = np.rint(time * share).astype(np.int64)
+            np.add.at(parts[cause], segment[mine], time)
+        left = left if on is None else np.rint(left * on.idle[mine]).astype(np.int64)
         np.add.at(parts["host"], segment[mine], left)
     return parts
 
@@ -185,12 +205,6 @@ def _labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
             begin = integers(rows["start_ns"])
             found[cause][rank] = union(begin, begin + integers(rows["duration_ns"]))
     return found
-
-
-def busy(run: Measures, rank: int) -> Intervals:
-    """When a rank's host ran operators, on the run's clock."""
-    its = device_work(run).get(Device(rank, "cpu"))
-    return _NEVER if its is None or its.compute is None else _on_clock(run, rank, its.compute)
 
 
 def _on_clock(run: Measures, rank: int, when: Intervals) -> Intervals:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, codes
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import works_more
 from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
@@ -31,6 +31,9 @@ _CHANCE = 0.01
 _FEW = 8  # ranks, each of which is replayed however little it could save
 _GROWS = 1.5
 _BEHIND = 0.25  # of what the last is late: who is late, too
+_FAR_MORE = 1.25  # times what the one saves alone
+_BY_TURNS = 0.25  # of the steps
+_HIDE = 3  # ranks: of two one is late beside the other
 _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 
 
@@ -52,7 +55,7 @@ class _Kind(Struct, frozen=True, eq=False):
     """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
 
     lags: Callable[[tuple[int, ...]], Int64]
-    own_ns: Int64
+    own_ns: Float64
     wanted_ns: Float64
     only_idle: bool
 
@@ -94,19 +97,20 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
     kinds = [
         _Kind(
             lambda ranks: typical(run, ranks, lag_ns, work=work),
-            work.own_ns,
-            work.typical_ns,
+            work.on_clock(work.own_ns),
+            work.on_clock(work.typical_ns),
             only_idle=False,
         )
     ]
     on_cpus = bool(run_graph(run).calls.on_cpu.any())
     # Without operators the time without them is all, and the edit is the same.
     if on_cpus and (idle_ns(run) != work.own_ns.sum(axis=1)).any():
+        measured = own_work(run)
         kinds.append(
             _Kind(
                 lambda ranks: typically_idle(run, ranks, lag_ns),
-                own_work(run).own_ns,
-                wanted_idle(run),
+                measured.on_clock(measured.own_ns),
+                measured.on_clock(wanted_idle(run)),
                 only_idle=True,
             )
         )
@@ -145,13 +149,34 @@ class _Search:
         self.surely |= dict(zip(self.asked, _surely(self.alone).tolist(), strict=True))
 
     def single(self) -> Suspects | None:
-        """The one rank that saves enough, if no other does."""
+        """The one rank that saves enough, if no other does, nor hides behind it."""
         totals = self.alone.sum(axis=0)
         if not totals.size:
             return None
         best = int(totals.argmax())
         ranks, steps = (self.asked[best],), self.alone[:, best]
-        return self._suspects(ranks, steps) if self._fits(ranks, steps) else None
+        if not self._fits(ranks, steps) or self._hides(ranks[0], int(totals[best])):
+            return None
+        return self._suspects(ranks, steps)
+
+    def _hides(self, rank: int, alone_ns: int) -> bool:
+        """Whether another is as late: they are the last by turns, and save far more together."""
+        other = next((one for one in self._ordered() if one != rank), None)
+        if other is None or len(self.left) < _HIDE:
+            return False
+        pair = self.kind.lags((min(rank, other), max(rank, other)))
+        both = saved(self.run, self.lag, [pair])[:, 0]
+        more = both - self.alone[:, self.asked.index(rank)]
+        if both.sum() < _FAR_MORE * alone_ns or above_zero(more.astype(np.float64)) >= _CHANCE:
+            return False
+        calls, excess = run_graph(self.run).calls, self.kind.own_ns - self.kind.wanted_ns
+        late = np.nan_to_num(excess).sum(axis=1)
+        step = codes(calls.step)
+        mine, its = (
+            np.bincount(step[of], late[of], minlength=int(step.max()) + 1)
+            for of in (calls.rank == rank, calls.rank == other)
+        )
+        return bool((its > mine).mean() > _BY_TURNS)
 
     def several(self) -> Suspects | None:
         """The fewest that save nearly as much as any set of them does."""
@@ -280,7 +305,7 @@ def _critical_edges(run: Measures, lag_ns: Int64) -> Int64:
 
 
 def _at_most(
-    run: Measures, lag_ns: Int64, way: Int64, own_ns: Int64, wanted_ns: Float64
+    run: Measures, lag_ns: Int64, way: Int64, own_ns: Float64, wanted_ns: Float64
 ) -> Float64:
     """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
     its = run_graph(run)

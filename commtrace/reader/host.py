@@ -47,9 +47,11 @@ class Steps:
 
 
 def step_ranges(scan: Scan, steps: Steps, rank: int) -> Columns:
-    """The table of steps: profiler steps, and the program's own labelled ranges."""
+    """The table of steps: profiler steps, and labelled ranges, but for waits."""
     ranges = scan.annotations
-    is_call = [comms.is_communication_annotation(name) for name in ranges.name.names]
+    is_call = [
+        comms.is_communication_annotation(name) or name == comms.WAIT for name in ranges.name.names
+    ]
     is_range = ~(np.asarray(is_call, dtype=np.bool_) | steps.unfinished)
     rows = np.flatnonzero(np.append(is_range, False)[ranges.name.codes])
     number, start_ns = steps.number[rows], ranges.start_ns[rows]

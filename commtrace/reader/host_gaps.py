@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace import comms
 from commtrace.arrays import Bool, Int64
-from commtrace.intervals import inside, subtract, union
+from commtrace.intervals import covered, inside, intersect, subtract, union
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.nesting import innermost
 from commtrace.table import Columns
@@ -16,6 +16,7 @@ from commtrace.table import Columns
 __all__ = ["host_gaps"]
 
 _SHORTEST_NS = 5_000
+_EACH = 0.9  # of the calls: some were made before the window, or are waited for behind it
 _OWN_WORK = ("commtrace::", "enumerate(DataLoader)#")
 
 _Threads = tuple[Int64, Int64, Int64]
@@ -27,8 +28,9 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
 
     Calls of communication count as gaps: a wait may be within. Labels that tell of work
     without operators, a data loader's and the recorder's own, do not, but while what was called
-    within is under way, as where ranks that save a checkpoint agree on it. None where the scan
-    holds no operators, as in traces of a GPU.
+    within is under way, as where ranks that save a checkpoint agree on it. Where the recorder
+    labelled the waits of a gap, it is these. None where the scan holds no operators, as in
+    traces of a GPU.
     """
     called = [row for row in rows if row["thread"] is not None and row["launch_ns"] is not None]
     thread = np.asarray([row["thread"] for row in called], dtype=np.int64)
@@ -37,10 +39,11 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
     found = []
     if thread.size and scan.operators.thread.size:
         busy, labelled = _operators(scan), _labelled(scan)
-        found = [
-            _on_thread(its, launch[thread == its], end[thread == its], busy, labelled)
-            for its in np.unique(thread).tolist()
-        ]
+        waits = _spans(scan.annotations, _named(scan.annotations, _is_wait))
+        for its in np.unique(thread).tolist():
+            mine = thread == its
+            gaps = _on_thread(its, launch[mine], end[mine], busy, labelled)
+            found.append(_waited(gaps, waits, int(mine.sum())))
     threads, starts, ends = (
         np.concatenate([np.empty(0, np.int64), *(part[i] for part in found)]) for i in range(3)
     )
@@ -75,6 +78,26 @@ def _on_thread(
     return np.full(int(kept.sum()), thread), begin[kept], until[kept]
 
 
+def _waited(gaps: _Threads, waits: _Threads, calls: int) -> _Threads:
+    """The gaps of a thread; of one with labelled waits no more than these.
+
+    Where there is a wait for each of its calls no other gap is one.
+    """
+    thread, begin, until = gaps
+    mine = np.isin(waits[0], thread)
+    if not mine.any():
+        return gaps
+    its = union(waits[1][mine], waits[2][mine])
+    told = covered(begin, until, its) > 0
+    pieces = intersect((begin[told], until[told]), its)
+    long = pieces[1] - pieces[0] >= _SHORTEST_NS
+    rest = ~told & (mine.sum() < _EACH * calls)
+    starts = np.concatenate((begin[rest], pieces[0][long]))
+    ends = np.concatenate((until[rest], pieces[1][long]))
+    order = np.argsort(starts)
+    return np.full(order.size, thread[0]), starts[order], ends[order]
+
+
 def _operators(scan: Scan) -> _Threads:
     """Thread, start and end of all operators without others within."""
     work = scan.operators
@@ -85,7 +108,12 @@ def _operators(scan: Scan) -> _Threads:
 def _labelled(scan: Scan) -> _Threads:
     """Thread, start and end of labelled work."""
     labels = scan.annotations
-    return _spans(labels, _named(labels, lambda name: name.startswith(_OWN_WORK)))
+    is_work = _named(labels, lambda name: name.startswith(_OWN_WORK))
+    return _spans(labels, is_work & ~_named(labels, _is_wait))
+
+
+def _is_wait(name: str) -> bool:
+    return name == comms.WAIT
 
 
 def _spans(hosted: Hosted, rows: Bool) -> _Threads:

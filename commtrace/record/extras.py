@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from commtrace.record import labels
+from commtrace.record.step_times import StepTimes
 from commtrace.record.without import NAMES, wanted
 
 __all__ = ["Extras", "new_profiler"]
@@ -37,11 +38,15 @@ def _records_synchronisations() -> bool:
 
 
 class Extras:
-    """Labels garbage collections from ``start`` to ``stop``, and has looked at the machine then."""
+    """Labels garbage collections and waits from ``start`` to ``stop``.
+
+    And has looked at the machine then.
+    """
 
     def __init__(self) -> None:
-        self._collections = labels.Collections()
+        self._collections, self._waits = labels.Collections(), labels.Waits()
         self._began: tuple[float, float | None, float, float] | None = None
+        self._steps = StepTimes()
         self.machine: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
@@ -51,6 +56,8 @@ class Extras:
             absent.add("checkpoint")
         if not _records_synchronisations():
             absent.add("cuda-sync")
+        if torch.cuda.is_available():
+            absent.add("wait")
         carried = [name for name in NAMES if wanted(name) and name not in absent]
         return {"carries": carried, "machine": self.machine}
 
@@ -58,14 +65,23 @@ class Extras:
         """The profiler records from here on."""
         if wanted("machine"):
             self._began = _clocks()
+            self._steps.start()
         if wanted("garbage-collection"):
             self._collections.label()
+        if wanted("wait"):
+            self._waits.label()
+
+    def step(self, number: int) -> None:
+        """The step of that number has ended, in the thread that called ``start``."""
+        if self._began:
+            self._steps.end(number)
 
     def stop(self) -> None:
         """The profiler records no more."""
         self._collections.ignore()
+        self._waits.ignore()
         if self._began:
-            self.machine = _machine(self._began, _clocks())
+            self.machine = {**_machine(self._began, _clocks()), "steps": self._steps.stop()}
             self._began = None
 
 

@@ -19,13 +19,16 @@ from torch.autograd.profiler import record_function
 __all__ = [
     "CHECKPOINT",
     "COLLECTION",
+    "WAIT",
     "Collections",
+    "Waits",
     "are_checkpoints_labelled",
     "label_checkpoints",
 ]
 
 CHECKPOINT = "commtrace::checkpoint"
 COLLECTION = "commtrace::garbage-collection"
+WAIT = "commtrace::wait"
 
 
 class Collections:
@@ -57,6 +60,36 @@ class Collections:
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
                 self._range.__exit__(None, None, None)
             self._range = None
+
+
+class Waits:
+    """Labels where the program waits for an operation, its own calls of ``Work.wait``.
+
+    A synchronous call waits by one, too. On CPUs only: for a GPU's no host waits.
+    """
+
+    def __init__(self) -> None:
+        self._before: Callable[..., Any] | None = None
+
+    def label(self) -> None:
+        """From here on."""
+        if dist.is_available() and not torch.cuda.is_available():
+            self._before = dist.Work.wait
+            dist.Work.wait = _waiting(dist.Work.wait)
+
+    def ignore(self) -> None:
+        """No more."""
+        if self._before is not None:
+            dist.Work.wait, self._before = self._before, None
+
+
+def _waiting(wait: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(wait)
+    def labelled(*arguments: Any, **more: Any) -> Any:
+        with record_function(WAIT):
+            return wait(*arguments, **more)
+
+    return labelled
 
 
 with contextlib.suppress(AttributeError):  # nor torch.compile

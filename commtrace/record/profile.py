@@ -84,9 +84,10 @@ def record_steps(
             began_ns = time.time_ns()
             profiler.step()
             extras.start()
-            for _ in range(iterations):
+            for number in range(iterations):
                 step()
                 profiler.step()
+                extras.step(number + 1)
         readings += clock.read()
     except BaseException as stop:
         why = one_line(stop)

@@ -232,6 +232,7 @@ class Window:
 
     def _next(self) -> None:
         self._unmark()
+        self._profiler.extras.step(self._ended)
         self._whole = self._profiler  # there is a step of the window: nobody wants what was before
         if self._last is None and time.monotonic() >= self._until:
             self._last = self._meeting.agree("last step", self._ended)

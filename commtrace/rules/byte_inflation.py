@@ -11,6 +11,8 @@ from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
+from commtrace.metrics.run.summed_gathers import summed_gathers
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -28,6 +30,8 @@ class ByteInflation(Rule, frozen=True):
         tensor that an all_reduce (or reduce + broadcast) beside it reduces, then an
         all_gather to n times that: at least ``inflation`` times the bytes that summing the
         tensor takes, and at least ``min_step_share`` of the steps' time.
+        On CPUs also an all_gather of whose parts the program makes the sum, or the mean, and
+        nothing else before: n/2 times the bytes of an all_reduce.
 
     Why it costs time
         Each rank's part of a reduce_scatter is an n-th of its input. An output as large as the
@@ -36,12 +40,14 @@ class ByteInflation(Rule, frozen=True):
 
     What to do
         Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
-        The potential saving is the needless bytes' share of the time.
+        Of parts that are summed: all_reduce them, or reduce_scatter them if each rank needs its
+        part of the sum. The potential saving is the needless bytes' share of the time.
 
     Blind spots
         The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
         the pair. Without one the rule is skipped: any size is plausible.
-        That the two sum the same tensor follows from sizes and order, not from addresses.
+        That the two sum the same tensor follows from sizes and order, not from addresses; that
+        parts are summed, from the operators behind the call, whose operands are not in the trace.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -53,6 +59,7 @@ class ByteInflation(Rule, frozen=True):
         """One finding per group and size."""
         if len(run.collectives) and run.collectives["size_bytes"].isna().all():
             raise CannotLook("needs sizes: record with record_shapes=True")
+        yield from self._summed(run)
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
             raise CannotLook(
@@ -65,6 +72,44 @@ class ByteInflation(Rule, frozen=True):
             gain = _gain(run, pair, self.min_step_share)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._finding(pair, gain)
+
+    def _summed(self, run: Measures) -> Iterator[Finding]:
+        kind = ["communicator", "dtype", "size_bytes"]
+        for _, its in summed_gathers(run).groupby(kind, observed=True):
+            n, size = int(its["expected"].iloc[0]), int(its["size_bytes"].iloc[0])
+            inflation, time = n / 2, its["transfer_ns"].fillna(0)
+            if inflation < self.inflation:
+                continue
+            less = time * (1 - 1 / inflation)
+            gain = of_transfers(run, its, less, float(less.sum()), self.min_step_share)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                yield self._of_sums(run, its, n, size, gain)
+
+    def _of_sums(
+        self, run: Measures, its: pd.DataFrame, n: int, size_bytes: int, gain: Saving
+    ) -> Finding:
+        part = mb(size_bytes // n)
+        return self.finding(
+            run.collectives[matched(run).matches["operation"].isin(its["operation"]).to_numpy()],
+            summary=(
+                f"{len(its)} all_gathers bring {n} x {part} to every rank, which sums them: "
+                f"{n / 2:.3g}x the bytes of an all_reduce"
+            ),
+            cost_ns=gain.cost_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
+            evidence=(
+                Evidence("bytes moved by those of an all_reduce", n / 2, "x", self.inflation),
+                Evidence("received by each rank, each time", size_bytes * (n - 1) / n / 1e6, "MB"),
+                Evidence("time of each, median", float(its["transfer_ns"].median()) / 1e6, "ms"),
+                *gain.evidence,
+            ),
+            advice=(
+                "all_reduce the tensor, or reduce_scatter it if each rank needs only its part of "
+                "the sum; that the parts are only summed is inferred from the operators behind it"
+            ),
+            confidence="medium",
+        )
 
     def _finding(self, pair: Pair, gain: Saving) -> Finding:
         assert pair.tensor_bytes

@@ -28,6 +28,19 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _MUCH = 0.25  # of what is transferred
+_ONE_BY_ONE = (
+    "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
+    "(scatter, gather, all_to_all)"
+)
+_ASK = {
+    "broadcast": "send what does not change from step to step once, before the loop",
+    "all_gather": "gather what does not change once, before the loop; what is only summed or "
+    "averaged takes an all_reduce",
+    "gather": "let each rank reduce what it has, and gather less",
+    "send": _ONE_BY_ONE,
+    "recv": _ONE_BY_ONE,
+}
+"""What to ask of a program whose communication is mostly that: a trace shows no contents."""
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -109,7 +122,7 @@ class ExposedCommunication(Rule, frozen=True):
             ),
             advice=(
                 "communicate less: only what is needed, in fewer bytes (half precision), or less "
-                "often; or give each rank more cores"
+                f"often; or give each rank more cores{_asked(most_exposed(run)[0])}"
             ),
             confidence="low",
         )
@@ -148,7 +161,7 @@ class ExposedCommunication(Rule, frozen=True):
                 if found["in_steps"].all()
                 else ()
             ),
-            advice=_advice(calls, op, starved=starved),
+            advice=_advice(calls, op, starved=starved) + _asked(most),
             explained_by="launch-gap" if starved else None,
         )
 
@@ -229,6 +242,10 @@ def _per_device(run: Measures) -> pd.DataFrame:
     sums = ["communication_ns", "exposed_ns", "free_ns", "gain_ns"]
     whole = rows.groupby(["rank", "device"], observed=True)[sums].sum().reset_index()
     return whole.assign(in_steps=steps)
+
+
+def _asked(op: str | None) -> str:
+    return f"; {_ASK[op]}" if op in _ASK else ""
 
 
 def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:

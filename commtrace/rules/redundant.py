@@ -62,7 +62,7 @@ class Redundant(Rule, frozen=True):
         counted.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "jitter")
 
     min_step_share: float = 0.05
 

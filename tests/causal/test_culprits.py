@@ -10,12 +10,11 @@ import pytest
 
 from commtrace.causal.culprits import (
     Culprit,
-    _persistent,
-    _spikes,
     culprits,
     evened,
     stalls_in_turn,
 )
+from commtrace.causal.step_patterns import in_every, in_few
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
@@ -118,8 +117,8 @@ def test_who_does_less_in_a_step_does_not_delay_every_step() -> None:
     """What a rank does behind its last call makes the next step begin late, and that shorter."""
     steps = np.array([138, 70, 219]) * MS
     less, more = np.array([208.0, -214, 222]) * MS, np.array([208.0, 214, 222]) * MS
-    assert not _persistent(steps, less, 20.0 * MS, 2 * MS, 0.08)
-    assert _persistent(steps, more, 20.0 * MS, 2 * MS, 0.08)
+    assert not in_every(steps, less, 20.0 * MS, 2 * MS, 0.08)
+    assert in_every(steps, more, 20.0 * MS, 2 * MS, 0.08)
 
 
 def test_two_equally_late_ranks_hide_each_other_and_are_named_together(training: Make) -> None:
@@ -166,7 +165,7 @@ def test_of_few_steps_a_stall_longer_than_a_step_is_one(
     """Of three steps one of which is cut there are two values, which scatter by the stall."""
     saved = np.array([0, stall_ms * MS, 0], dtype=np.int64)
     more = np.array([(stall_ms + 1) * MS, 1 * MS], dtype=np.float64)
-    assert _spikes(saved, more, least_noise_ns=MS, usual_step_ns=25.0 * MS) == found
+    assert in_few(saved, more, least_noise_ns=MS, usual_step_ns=25.0 * MS) == found
 
 
 def test_a_stall_in_every_other_step_stands_out_from_those_between(training: Make) -> None:
@@ -252,4 +251,17 @@ def test_of_three_steps_two_stall_that_are_longer_by_more_than_a_step(
 ) -> None:
     """But not where another stalls in the one that is left: they take turns."""
     steps, more = np.array([33, 0, 33]) * MS, np.array([33.0, left_ms, 33.0]) * MS
-    assert _spikes(steps, more, 2 * MS, usual_ms * MS) == spikes
+    assert in_few(steps, more, 2 * MS, usual_ms * MS) == spikes
+
+
+def test_what_sets_in_is_named_since_then(training: Make) -> None:
+    """Rank 1's loader gets slower and slower, from the fourth of eight steps on."""
+    sleeps = [0, 0, 0, 15_000, 20_000, 30_000, 50_000, 60_000]
+    run = training(
+        lambda rank, step: 10_000 + 500 * ((rank + step) % 3),
+        ranks=3,
+        steps=8,
+        sleep_us=lambda rank, step: sleeps[step] * (rank == 1),
+    )
+    (its,) = culprits(run, 0.05).found
+    assert (its.ranks, its.spikes) == ((1,), (3, 4, 5, 6, 7))

@@ -70,3 +70,22 @@ def test_what_lies_before_the_call_and_behind_its_end_is_none(gaps: Any, events:
 def test_other_threads_have_none(gaps: Any, events: Any) -> None:
     ops = [events.op("aten::mm", 0, 100), events.op("aten::mm", 310, 5)]
     assert gaps(*ops, events.op("aten::mm", 0, 10, tid=9)) == [(1, 0, 210)]
+
+
+def test_labelled_waits_are_all_of_a_gap(gaps: Any, events: Any) -> None:
+    ops = [events.op("aten::mm", 0, 100), events.op("aten::mm", 310, 5)]
+    assert gaps(*ops, events.note("commtrace::wait", 250, 60)) == [(1, 0, 60)]
+
+
+def test_without_a_wait_of_its_own_a_gap_is_none_if_each_call_has_one(
+    gaps: Any, events: Any
+) -> None:
+    """The host sleeps from the call to 200, works, and then waits."""
+    ops = [events.op("aten::mm", ts, dur) for ts, dur in ((0, 100), (200, 50), (310, 5))]
+    waits = events.note("commtrace::wait", 260, 45)
+    assert gaps(*ops, waits) == [(1, 0, 45)]
+    another = events.op(
+        "c10d::allreduce_", 120, 5, **events.shaped([[[10, 5]], []], ["TensorList"])
+    )
+    work = events.note("gloo:all_reduce", 301, 8, 50, **events.shaped([[10, 5]], ["float"]))
+    assert gaps(*ops, waits, another, work) == [(1, 0, 100), (1, 160, 45)]

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 import commtrace  # noqa: E402
 from commtrace.record import extras, labels  # noqa: E402
+from commtrace.record.step_times import StepTimes  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +49,23 @@ def test_collections_are_labelled_but_for_the_youngest(tmp_path: Path) -> None:
     gc.collect()
     ours, names = read(tmp_path)
     assert names == ["commtrace::garbage-collection"] * 2
-    assert ours["carries"] == ["garbage-collection", "machine"]
+    assert ours["carries"] == ["garbage-collection", "machine", "wait"]
     assert gc.callbacks == before
+
+
+def test_waits_are_labelled_where_the_program_calls_them(tmp_path: Path) -> None:
+    dist = torch.distributed
+    before = dist.Work.wait
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with commtrace.recording(tmp_path):
+            dist.all_reduce(torch.ones(4))
+            dist.all_reduce(torch.ones(4), async_op=True).wait()
+            dist.all_reduce(torch.ones(4), async_op=True)
+    finally:
+        dist.destroy_process_group()
+    assert read(tmp_path)[1].count("commtrace::wait") == 2
+    assert dist.Work.wait is before
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
@@ -118,10 +135,30 @@ def test_what_the_machine_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert 0 < machine["own_s"] <= machine["threads"] * machine["seconds"] * 1.1
     assert machine["busy_s"] >= 0
     assert len(machine["load"]) == 2
+    assert machine["steps"] == []  # of which it has none
+
+
+def test_what_each_step_ran_and_waited_for_a_core() -> None:
+    times = StepTimes()
+    times.start()
+    if times.stop() is None:
+        pytest.skip("the kernel does not count it")
+    times.start()
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        pass
+    times.end(5)
+    time.sleep(0.02)
+    times.end(6)
+    (first, ran, _, process), (second, slept, waited, _) = times.stop() or []
+    assert (first, second) == (5, 6)
+    assert 19_000 < ran <= process + 1_000
+    assert slept < 15_000
+    assert waited >= 0
 
 
 def test_each_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMMTRACE_WITHOUT", "garbage-collection, machine")
+    monkeypatch.setenv("COMMTRACE_WITHOUT", "garbage-collection, machine, wait")
     with commtrace.recording(tmp_path):
         gc.collect()
     ours, names = read(tmp_path)

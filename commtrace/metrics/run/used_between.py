@@ -15,11 +15,11 @@ from commtrace.metrics.rank.rows_of import blocks
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["used_between"]
+__all__ = ["MOVES", "used_between"]
 
 _FOREVER = np.iinfo(np.int64).max
-# On a CPU the backend itself moves what it received to where it belongs.
-_MOVES = ("as_strided", "chunk", "copy_", "detach", "empty", "narrow", "select", "slice", "view")
+MOVES = ("as_strided", "chunk", "copy_", "detach", "empty", "narrow", "select", "slice", "view")
+"""Operators that make nothing: on a CPU the backend itself moves what it received to its place."""
 _WHEN = ["rank", "device", "start_ns", "end_ns", "launch_ns"]
 
 
@@ -79,7 +79,7 @@ def _work(run: Measures, operations: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield _when(kernels[kernels["kind"] == "compute"])
     yield _when(run.copies[run.copies["kind"] != "Memset"])
     ops = run.ops[run.ops["kind"] == "compute"]
-    ops = ops[~ops["name"].isin([f"aten::{name}" for name in _MOVES])]
+    ops = ops[~ops["name"].isin([f"aten::{name}" for name in MOVES])]
     yield _when(ops.assign(device="cpu", launch_ns=ops["start_ns"].astype("Int64")))
     yield operations[[*_WHEN, "communicator"]]
 

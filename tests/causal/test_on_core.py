@@ -1,0 +1,74 @@
+"""Waiting for a core is no work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from commtrace.causal.on_core import on_core
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import own_work
+from commtrace.measures import Measures
+from commtrace.rules import diagnose
+
+Training = Callable[..., Measures]
+STEPS = 6
+
+
+def on_cores(run: Measures, waited_us: Callable[[int, int], int], ran_us: int) -> Measures:
+    """As if ranks had waited so long for a core in each step, and run so long."""
+    rows = [
+        {
+            "rank": rank,
+            "machine": {"steps": [[n, ran_us, waited_us(rank, n)] for n in range(STEPS)]},
+        }
+        for rank in run.ranks["rank"].tolist()
+    ]
+    return replace(run, manifest={**(run.manifest or {}), "ranks": rows})
+
+
+def test_who_did_not_get_a_core_is_not_slow(training: Training) -> None:
+    """Rank 1 is 8 ms later in every step, and waited 8 ms for a core in each."""
+    run = training(lambda rank, step: 10_000 + 8_000 * (rank == 1), ranks=3)
+    (blamed,) = diagnose(run, select=["straggler"]).findings
+    assert blamed.ranks == (1,)
+    fought = on_cores(run, lambda rank, step: 8_000 * (rank == 1), ran_us=10_000)
+    assert not diagnose(fought, select=["straggler"]).findings
+
+
+def test_who_works_longer_on_its_core_is(training: Training) -> None:
+    """A fifth more work than the others', which processes that share cores may seem to have."""
+    run = training(lambda rank, step: 20_000 + 5_000 * (rank == 1), ranks=3, cores=2)
+    (its,) = diagnose(run, select=["straggler"]).findings
+    assert its.confidence == "low"
+    alone = on_cores(run, lambda rank, step: 0, ran_us=20_000)
+    (its,) = diagnose(alone, select=["straggler"]).findings
+    assert (its.ranks, its.confidence) == ((1,), "high")
+
+
+def test_sleeping_is_no_waiting_for_a_core(training: Training) -> None:
+    """A thread that ran 4 of 10 ms, and waited 1 ms for a core, slept for the rest."""
+    run = training(lambda rank, step: 4_000, sleep_us=lambda rank, step: 6_000)
+    on = on_core(on_cores(run, lambda rank, step: 1_000, ran_us=3_000))
+    assert on is not None
+    assert on.operators.min() == pytest.approx(0.75, abs=0.02)
+    assert on.idle.min() == pytest.approx(1, abs=0.02)
+
+
+def test_own_work_and_waiting_are_the_time_by_the_clock(training: Training) -> None:
+    run = on_cores(training(lambda rank, step: 4_000), lambda rank, step: 1_000, ran_us=3_000)
+    work, its = own_work(run), run_graph(run)
+    assert work.waited_ns is not None
+    measured = its.graph.lag_ns[its.own].sum()
+    assert (work.own_ns + work.waited_ns).sum() == pytest.approx(measured, rel=1e-6)
+    assert work.waited_ns.sum() == pytest.approx(2 * STEPS * 1e6, rel=0.02)
+
+
+@pytest.mark.parametrize("steps", [None, 3, [1], [[1, 2]], [["a", "b", "c"]], [[1, None, 2]]])
+def test_what_no_recorder_writes_is_left_alone(steps: Any, training: Training) -> None:
+    run = training(lambda rank, step: 4_000)
+    rows = [{"rank": rank, "machine": {"steps": steps}} for rank in range(2)]
+    assert on_core(replace(run, manifest={"ranks": rows})) is None
