@@ -25,7 +25,7 @@ DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
 Change = tuple[Int64, Int64]
 """Edges, and the lags that they get by an edit."""
-_AT_ONCE = 8  # edits
+_AT_ONCE = 16  # edits
 _MOST_BYTES = 1 << 26  # of what is known of heads with these
 _PART = 1 << 14  # nodes
 

@@ -106,10 +106,11 @@ def of_copies(
     def edit(lag_ns: Int64) -> Int64:
         lag: Int64 = lag_ns.copy()
         for some, gb_s in copies:
-            for rank, its in some.groupby("rank"):
+            for rank in some["rank"].unique().tolist():
+                its = some[some["rank"] == rank]
                 most = its["size_bytes"].to_numpy(np.float64) / gb_s
                 start = its["start_ns"].to_numpy()
-                copying_within(run, int(rank), start, most, lag)
+                copying_within(run, rank, start, most, lag)
         return lag
 
     return saving(run, edit, estimate_ns, share)

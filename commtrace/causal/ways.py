@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby
 
 import numpy as np
 from msgspec import Struct
@@ -18,6 +18,7 @@ Later = tuple[Int32, Int64]
 Level = tuple[slice, int, slice]
 """Ways, how many lead to each head, and these heads: of each the first way, the second, …."""
 _FEW = 8  # ways of a level, all edits together
+_BLOCK = 1 << 13  # ways whose levels are followed with the same arrays
 
 
 class Stretches(Struct, frozen=True, eq=False):
@@ -36,6 +37,8 @@ class Ways:
 
     def __init__(self, place: Int32, since: Int32, levels: list[Level]) -> None:
         self.place, self.since, self._levels = place, since, levels
+        blocks = groupby(levels, lambda level: level[0].start // _BLOCK)
+        self._blocks = [list(its) for _, its in blocks]
 
     @cached_property
     def _by_place(self) -> tuple[Int32, Int32]:
@@ -64,16 +67,18 @@ class Ways:
         way = np.concatenate([ways for ways, _ in later])
         number = np.repeat(np.arange(edits), [ways.size for ways, _ in later])
         order = sorted_by(way)
-        way, number = way[order], number[order]
+        way = way[order]
+        at = way.astype(np.int64) * edits + number[order]
         by = np.concatenate([by for _, by in later])[order]
-        begins = [ways.start for ways, *_ in self._levels]
-        bounds = pairwise([*np.searchsorted(way, begins).tolist(), way.size])
-        for (ways, size, heads), (low, high) in zip(self._levels, bounds, strict=True):
-            come = time_ns.take(self.since[ways], axis=0)
-            come += after_ns[ways, None]
-            if low < high:
-                np.add.at(come, (way[low:high] - ways.start, number[low:high]), by[low:high])
-            come.reshape(size, -1, edits).max(axis=0, out=time_ns[heads])
+        for levels in self._blocks:
+            begin, end = levels[0][0].start, levels[-1][0].stop
+            its = slice(*np.searchsorted(way, (begin, end)).tolist())
+            after = np.repeat(after_ns[begin:end, None], edits, axis=1)
+            np.add.at(after.reshape(-1), at[its] - begin * edits, by[its])
+            for ways, size, heads in levels:
+                come = time_ns.take(self.since[ways], axis=0)
+                come += after[ways.start - begin : ways.stop - begin]
+                np.maximum.reduce(come.reshape(size, -1, edits), axis=0, out=time_ns[heads])
 
     def _one_by_one(self, time_ns: Int64, after_ns: Int64, later: Later) -> list[int]:
         """The same for one edit, without numpy, which takes long over each of many levels."""
