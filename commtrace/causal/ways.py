@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -39,6 +39,7 @@ class Ways:
         self.place, self.since, self._levels = place, since, levels
         blocks = groupby(levels, lambda level: level[0].start // _BLOCK)
         self._blocks = [list(its) for _, its in blocks]
+        self._begins = np.asarray([its[0][0].start for its in self._blocks], dtype=np.int32)
 
     @cached_property
     def _by_place(self) -> tuple[Int32, Int32]:
@@ -49,7 +50,8 @@ class Ways:
         """The ways from nodes that are later by so much."""
         order, place = self._by_place
         first, end = stretches.first, stretches.end
-        low, high = np.searchsorted(place, first), np.searchsorted(place, end)
+        # In numbers as large as its own, or numpy makes all its places larger.
+        low, high = (place.searchsorted(bound.astype(np.int32)) for bound in (first, end))
         found = ranges(low, high - low)
         in_row = np.cumsum(end - first) - end
         return order[found], stretches.by_ns[place[found] + np.repeat(in_row, high - low)]
@@ -70,11 +72,11 @@ class Ways:
         way = way[order]
         at = way.astype(np.int64) * edits + number[order]
         by = np.concatenate([by for _, by in later])[order]
-        for levels in self._blocks:
+        bounds = pairwise([*way.searchsorted(self._begins).tolist(), way.size])
+        for levels, (low, high) in zip(self._blocks, bounds, strict=True):
             begin, end = levels[0][0].start, levels[-1][0].stop
-            its = slice(*np.searchsorted(way, (begin, end)).tolist())
             after = np.repeat(after_ns[begin:end, None], edits, axis=1)
-            np.add.at(after.reshape(-1), at[its] - begin * edits, by[its])
+            np.add.at(after.reshape(-1), at[low:high] - begin * edits, by[low:high])
             for ways, size, heads in levels:
                 come = time_ns.take(self.since[ways], axis=0)
                 come += after[ways.start - begin : ways.stop - begin]
