@@ -11,6 +11,7 @@ __all__ = ["main"]
 
 _INTERRUPTED = 130
 _THREADS = "OPENBLAS_NUM_THREADS"
+_COPIES = "PANDAS_COPY_ON_WRITE"
 _MANY = 100_000  # objects between two looks for garbage: imports and small tables make none
 
 
@@ -21,6 +22,7 @@ def main() -> int:
     gc.set_threshold(_MANY)
     if sys.argv[1:2] != ["record"]:  # whose program is not ours to limit
         os.environ.setdefault(_THREADS, "1")  # numpy would start one for each core, for nothing
+        os.environ.setdefault(_COPIES, "1")  # as pandas 3 always does: only what is changed
     from commtrace import cli
 
     interrupted = False

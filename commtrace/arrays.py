@@ -67,7 +67,7 @@ def ranges(first: Int64, count: Int64) -> Int64:
     return np.repeat(first - begins, count) + np.arange(int(count.sum()))
 
 
-def rows_of_each(number: Int32 | Int64, numbers: Int64) -> list[Int64]:
+def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:
     """The rows of each of some numbers in order, from 0 on, which are all that occur."""
     order = sorted_by(number)
     return np.split(order, np.searchsorted(number[order], numbers[1:]))

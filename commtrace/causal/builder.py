@@ -66,10 +66,10 @@ class Builder:
         """Each node's rank; once."""
         return _whole(self._ranks, np.int32)
 
-    def nodes(self, time_ns: Int64, rank: Int64) -> Int64:
+    def nodes(self, time_ns: Int64, rank: Int32 | Int64) -> Int64:
         """More of them; their numbers."""
         self._times.append(time_ns)
-        self._ranks.append(rank.astype(np.int32))
+        self._ranks.append(rank.astype(np.int32, copy=False))
         self._count += time_ns.size
         return np.arange(self._count - time_ns.size, self._count)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from commtrace.arrays import NULL, Bool, Int64, codes, integers, nth
+from commtrace.arrays import NULL, Bool, Int32, Int64, codes, integers, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -32,19 +33,19 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
     place and step are alike.
     """
 
-    row: Int64
-    rank: Int64
+    row: Int32
+    rank: Int32
     step: Int64
     thread: Int64
-    worker: Int64
-    operation: Int64
+    worker: Int32
+    operation: Int32
     launch_ns: Int64
     start_ns: Int64
     end_ns: Int64
     last_ns: Int64
     asynchronous: Int64
-    kind: Int64
-    place: Int64
+    kind: Int32
+    place: Int32
     is_root: Bool
     from_root: Bool
     to_root: Bool
@@ -53,9 +54,9 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
     on_cpu: Bool
 
     @cached_property
-    def in_step(self) -> Int64:
+    def in_step(self) -> Int32:
         """A number for the rank and the step of each."""
-        return codes(self.step, self.rank)
+        return codes(self.step, self.rank).astype(np.int32)
 
     @cached_property
     def first(self) -> Int64:
@@ -63,9 +64,9 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
         return np.unique(self.in_step, return_index=True)[1]
 
     @cached_property
-    def in_place(self) -> Int64:
+    def in_place(self) -> Int32:
         """A number for the step and the place of each."""
-        return codes(self.step, self.place)
+        return codes(self.step, self.place).astype(np.int32)
 
     def taken(self, rows: Any) -> Calls:
         """Some of them."""
@@ -90,15 +91,14 @@ def calls(run: Measures) -> Calls:
     step = integers(table["step"])
     thread = integers(table["thread"])
     order = np.lexsort((began, thread, rank))
-    of = integers(found.waits["operation"])
     is_root = integers(table["root"]) == rank
     every = Calls(
-        row=np.arange(rank.size),
-        rank=rank,
+        row=np.arange(rank.size, dtype=np.int32),
+        rank=rank.astype(np.int32),
         step=step,
         thread=thread,
-        worker=codes(rank, integers(table["stream"])),
-        operation=of,
+        worker=codes(rank, integers(table["stream"])).astype(np.int32),
+        operation=integers(found.waits["operation"]).astype(np.int32),
         launch_ns=np.minimum(began, arrival),
         start_ns=arrival,
         end_ns=np.maximum(end, arrival),
@@ -113,20 +113,17 @@ def calls(run: Measures) -> Calls:
         is_send=op == "send",
         on_cpu=(table["device"] == "cpu").to_numpy(),
     ).taken(order)
-    filled = {"last_ns": _last(every), "place": _alike(every)}
-    return Calls(
-        **{name: filled.get(name, getattr(every, name)) for name in every.__struct_fields__}
-    )
+    return replace(every, last_ns=_last(every), place=_alike(every))
 
 
-def _alike(every: Calls) -> Int64:
+def _alike(every: Calls) -> Int32:
     """A number for kind and which of that kind a call is in its rank's step.
 
     Messages are alike only between ranks that make the same calls in the same order in a step:
     in a pipeline they do not.
     """
     in_step = codes(every.rank, every.step)
-    places = codes(every.kind, nth(codes(in_step, every.kind)))
+    places = codes(every.kind, nth(codes(in_step, every.kind))).astype(np.int32)
     if not every.is_p2p.any():
         return places
     made: dict[int, list[int]] = {}
@@ -135,15 +132,16 @@ def _alike(every: Calls) -> Int64:
     orders: dict[tuple[int, ...], int] = {}
     order = {step: orders.setdefault(tuple(its), len(orders)) for step, its in made.items()}
     same = np.asarray([order[step] for step in in_step.tolist()], dtype=np.int64)
-    return codes(places, np.where(every.is_p2p, same, -1))
+    return codes(places, np.where(every.is_p2p, same, -1)).astype(np.int32)
 
 
-def _kinds(run: Measures) -> Int64:
+def _kinds(run: Measures) -> Int32:
     """A number for op, dimension and size of each row of ``collectives``."""
     table, communicator = run.collectives, matched(run).matches["communicator"].cat
     names = communicator.categories.to_series()
     where = codes(dimensions_of(run, names).fillna(names))
-    return codes(table["op"], np.append(where, -1)[communicator.codes], table["size_bytes"])
+    place = np.append(where, -1)[communicator.codes]
+    return codes(table["op"], place, table["size_bytes"]).astype(np.int32)
 
 
 def _last(every: Calls) -> Int64:

@@ -145,7 +145,12 @@ def _shares(run: Measures) -> tuple[Int64, Float64]:
 
 
 def works_more(run: Measures, ranks: Collection[int]) -> bool:
-    """Whether these ranks' processes surely took more processor time than the others'."""
+    """Whether these ranks' processes surely took more processor time than the others'.
+
+    Where it is known how long they waited for cores their own work says it, step by step.
+    """
+    if on_core(run) is not None:
+        return False
     took = processor(run, ranks)
     return took is not None and took.times >= _MORE_WORK
 

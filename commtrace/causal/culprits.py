@@ -21,8 +21,10 @@ from commtrace.causal.edits import (
     typically_idle,
 )
 from commtrace.causal.graph import replayed
+from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import OwnWork, work_on_cores, work_with
 from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter, since
 from commtrace.causal.suspects import Suspects, late_together, own_and_more, suspects
 from commtrace.diagnosis import CannotLook, Cause
@@ -100,25 +102,43 @@ class Culprit(Struct, frozen=True, eq=False):
     doubt: str | None
 
 
-class Culprits(Struct, frozen=True, eq=False):
-    """Who delays a run, in order, each on top of those before.
+class _Edited(Struct, frozen=True, eq=False):
+    """Lags of which some are others: those of ``edges``."""
 
-    Without them some of the lags ``measured_ns`` are others: those of ``edges``.
-    """
-
-    found: tuple[Culprit, ...]
-    measured_ns: Int64
+    before_ns: Int64
     edges: Int64
     edited_ns: Int64
 
+    @classmethod
+    def of(cls, before_ns: Int64, lag_ns: Int64) -> _Edited:
+        edges = np.flatnonzero(lag_ns != before_ns)
+        return cls(before_ns, edges, lag_ns[edges])
+
     @property
     def lag_ns(self) -> Int64:
-        """The lags without them, a new array each time; as measured where there are none."""
+        """A new array each time; those before where none is another."""
         if not self.edges.size:
-            return self.measured_ns
-        lag: Int64 = self.measured_ns.copy()
+            return self.before_ns
+        lag: Int64 = self.before_ns.copy()
         lag[self.edges] = self.edited_ns
         return lag
+
+
+class Culprits(Struct, frozen=True, eq=False):
+    """Who delays a run, in order, each on top of those before.
+
+    ``without`` are the lags as measured, and ``on_cores`` those without waits for cores, both
+    without what the culprits do more than is typical.
+    """
+
+    found: tuple[Culprit, ...]
+    without: _Edited
+    on_cores: _Edited
+
+    @property
+    def lag_ns(self) -> Int64:
+        """The lags without them; as measured where there are none."""
+        return self.without.lag_ns
 
 
 @measure
@@ -134,7 +154,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     if len(ranks) < 2:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
-    lag = as_measured(run)
+    lag, mended = lags_on_cores(run), as_measured(run)
     least = min_share * float(its.step_ns.sum())
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
@@ -148,17 +168,26 @@ def culprits(run: Measures, min_share: float) -> Culprits:
             break
         found.append(culprit)
         taken += who.ranks
+        mended = who.lag_ns if mended is lag else _edit(run, who, mended, work_with(run, mended))
         lag = who.lag_ns
-    edges = np.flatnonzero(lag != as_measured(run))
-    return Culprits(tuple(found), as_measured(run), edges, lag[edges])
+    on_cores = _Edited.of(lags_on_cores(run), lag)
+    without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
+    return Culprits(tuple(found), without, on_cores)
+
+
+def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
+    """These lags without what they do more than is typical."""
+    edit = typically_idle if who.only_idle else typical
+    return edit(run, who.ranks, lag_ns, work=work)
 
 
 @measure
 def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
     known = culprits(run, min_share)
-    lag, but = known.lag_ns, [rank for culprit in known.found for rank in culprit.ranks]
-    return saved(run, lag, [even(run, lag, but)])[:, 0]
+    but = [rank for culprit in known.found for rank in culprit.ranks]
+    lag, work = known.on_cores.lag_ns, work_on_cores(run, lags_on_cores(run))
+    return saved(run, lag, [even(run, lag, but, work)])[:, 0]
 
 
 @measure
@@ -175,13 +204,13 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
 
 def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:
     """The culprit that they are on top of the edits that made these lags."""
-    measured = as_measured(run)
-    edit = typically_idle if who.only_idle else typical
-    alone = saved(run, measured, [edit(run, who.ranks, measured)])[:, 0]
+    before = lags_on_cores(run)
+    edited = _edit(run, who, before, work_on_cores(run, before))
+    alone = saved(run, before, [edited])[:, 0]
     steps = who.steps_ns
     (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
     noise = max(scatter(more), least)
-    after = step_ns(run, [who.lag_ns])
+    after = step_ns(run, [who.lag_ns])[:, 0]
     spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
     if who.only_idle:
@@ -200,7 +229,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
         on_top_ns=int(steps.sum()),
-        replayed_step_ns=int(np.median(after)),
+        replayed_step_ns=int(np.median(after + _waiting_ns(run))),
         steps_ns=steps,
         noise_ns=noise,
         p_value=p_value,
@@ -215,6 +244,15 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         if works
         else doubt_of(run, who.ranks, int(steps.sum()), cause, () if persistent else spikes),
     )
+
+
+@measure
+def _waiting_ns(run: Measures) -> Int64:
+    """What each step is longer since threads waited for cores, as far as it is known."""
+    measured, without = as_measured(run), lags_on_cores(run)
+    if without is measured:
+        return np.zeros(len(run_graph(run).ends), dtype=np.int64)
+    return saved(run, measured, [without])[:, 0]
 
 
 def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:

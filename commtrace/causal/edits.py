@@ -66,14 +66,19 @@ def typical(
     return _scaled(run, work, wanted, mine, lag_ns, part)
 
 
-def typically_idle(run: Measures, ranks: Collection[int], lag_ns: Int64 | None = None) -> Int64:
+def typically_idle(
+    run: Measures,
+    ranks: Collection[int],
+    lag_ns: Int64 | None = None,
+    work: OwnWork | None = None,
+) -> Int64:
     """The ranks' hosts are without operators as long as is typical of the rest; these stay.
 
     Processes that fight for cores compute longer by turns, and seldom sleep.
     """
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
     wanted = wanted_idle(run, mine if len(ranks) > 1 else None)[mine]
-    return _scaled(run, own_work(run), wanted, mine, lag_ns)
+    return _scaled(run, work or own_work(run), wanted, mine, lag_ns)
 
 
 def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
@@ -232,7 +237,7 @@ def _scaled(
     return lag
 
 
-def factors(own_ns: Float64, wanted_ns: Float64) -> Float64:
+def factors(own_ns: Int64 | Float64, wanted_ns: Float64) -> Float64:
     """How many times as long each call's own work takes as wanted; 1 where nothing is."""
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = wanted_ns / own_ns

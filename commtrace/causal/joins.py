@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, codes, rows_of_each
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, rows_of_each
 from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
 
@@ -162,7 +162,7 @@ def _odds(calls: Calls, place: Int64, gaps: Gaps, gap: Int64) -> Float64:
     return odds
 
 
-def _vote(kind: Int64, odds: Float64, found: Bool) -> Bool:
+def _vote(kind: Int32, odds: Float64, found: Bool) -> Bool:
     """Whether the gaps of a kind of call are unlikely together: the geometric mean of odds."""
     size = int(kind.max(initial=-1)) + 1
     logs = np.bincount(kind[found], weights=np.log(np.maximum(odds[found], 1e-9)), minlength=size)

@@ -22,7 +22,7 @@ from commtrace.metrics.run.whole import profiler_steps
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["OnCore", "busy", "on_core"]
+__all__ = ["OnCore", "busy", "lags_on_cores", "on_core"]
 
 
 class OnCore(NamedTuple):
@@ -64,6 +64,20 @@ def on_core(run: Measures) -> OnCore | None:
         its_operators, its_idle, its_whole = _left(start[mine], end[mine], busy(run, one), steps)
         operators[mine], idle[mine], whole[mine] = its_operators, its_idle, its_whole
     return OnCore(operators, idle, whole)
+
+
+@measure
+def lags_on_cores(run: Measures) -> Int64:
+    """The lags as if each thread had had a core whenever it could run.
+
+    The very array of those measured, where no recording says how long threads waited.
+    """
+    its, on = run_graph(run), on_core(run)
+    if on is None:
+        return its.graph.lag_ns
+    lag: Int64 = its.graph.lag_ns.copy()
+    lag[its.own] = np.rint(lag[its.own] * on.whole).astype(np.int64)
+    return lag
 
 
 def _left(start: Int64, end: Int64, busy: Intervals, steps: list[_Step]) -> OnCore:

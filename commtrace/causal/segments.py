@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, integers, sorted_by
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, integers, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.calls import Calls
-from commtrace.causal.on_core import busy, on_core
+from commtrace.causal.on_core import OnCore, busy, lags_on_cores, on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.usual import Usual, mean_of
 from commtrace.diagnosis import Cause
@@ -34,6 +34,7 @@ __all__ = [
     "own_intervals",
     "own_parts",
     "own_work",
+    "work_on_cores",
     "work_with",
 ]
 
@@ -62,7 +63,7 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
     own_ns: Int64
     typical_ns: Float64
     mean_ns: Float64
-    place: Int64
+    place: Int32
     parts: tuple[Usual, Usual]
     waited_ns: Int64 | None
 
@@ -80,17 +81,28 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
 @measure
 def own_work(run: Measures) -> OwnWork:
     """The own work of a run's calls, as measured."""
-    return _work(run, run_graph(run).graph.lag_ns)
+    return _work(run, run_graph(run).graph.lag_ns, on_core(run))
 
 
 def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
     """The own work of a run's calls with these lags; with those measured it is known already."""
-    return own_work(run) if lag_ns is run_graph(run).graph.lag_ns else _work(run, lag_ns)
+    if lag_ns is run_graph(run).graph.lag_ns:
+        return own_work(run)
+    return _work(run, lag_ns, on_core(run))
 
 
-def _work(run: Measures, lag_ns: Int64) -> OwnWork:
+def work_on_cores(run: Measures, lag_ns: Int64) -> OwnWork:
+    """The same with ``lags_on_cores``, or with edits of these: no lag holds a wait for a core."""
+    if on_core(run) is None:
+        return work_with(run, lag_ns)
+    if lag_ns is lags_on_cores(run):
+        return structs.replace(own_work(run), waited_ns=None)
+    return _work(run, lag_ns, None)
+
+
+def _work(run: Measures, lag_ns: Int64, on: OnCore | None) -> OwnWork:
     its = run_graph(run)
-    calls, on = its.calls, on_core(run)
+    calls = its.calls
     cell, time_ns = 2 * its.own_call + its.own_column, lag_ns[its.own]
     own, waited = _summed(cell, time_ns, calls.rank.size), None
     if on is not None:
@@ -136,26 +148,31 @@ def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
 def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
-    target, segment = its.graph.target[its.own], its.own_call
-    end = its.graph.time_ns[target]
-    start = end - its.graph.lag_ns[its.own]
-    rank = its.rank[target]
-    calls = its.calls.rank.size
+    target, segment, lag = its.graph.target[its.own], its.own_call, its.graph.lag_ns[its.own]
     on = on_core(run)
-    parts: dict[Cause, Int64] = {cause: np.zeros(calls, dtype=np.int64) for cause in CAUSES}
+    nothing = np.zeros(its.calls.rank.size, dtype=np.int64)
+    parts: dict[Cause, Int64] = dict.fromkeys(CAUSES, nothing)
+
+    def add(cause: Cause, calls: Int32, time_ns: Int64) -> None:
+        if not time_ns.any():
+            return
+        if parts[cause] is nothing:  # most runs lack most causes
+            parts[cause] = nothing.copy()
+        np.add.at(parts[cause], calls, time_ns)
+
     on_device = its.own_column == DEVICES
     copies = its.graph.kind[its.own] == COPY
     with_gpu = np.zeros(int(its.calls.rank.max()) + 1, dtype=np.bool_)
     with_gpu[its.calls.rank[~its.calls.on_cpu]] = True
-    np.add.at(parts["copy"], segment[copies], (end - start)[copies])
+    add("copy", segment[copies], lag[copies])
     computes = on_device & ~copies
-    np.add.at(parts["compute"], segment[computes], (end - start)[computes])
+    add("compute", segment[computes], lag[computes])
     on_host = np.flatnonzero(~on_device)
-    on_host = on_host[sorted_by(rank[on_host])]
-    ranks, begins = np.unique(rank[on_host], return_index=True)
+    on_host = on_host[sorted_by(its.rank[target[on_host]])]
+    ranks, begins = np.unique(its.rank[target[on_host]], return_index=True)
     for one, mine in zip(ranks.tolist(), np.split(on_host, begins[1:]), strict=True):
-        window = start[mine], end[mine]
-        left = window[1] - window[0]
+        end, left = its.graph.time_ns[target[mine]], lag[mine]
+        window = end - left, end
         for cause, when in own_intervals(run, one).items():
             if cause == "compute" and with_gpu[one]:
                 continue  # operators that feed it
@@ -164,9 +181,9 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
             if on is not None:
                 share = (on.operators if cause == "compute" else on.idle)[mine]
                 time = np.rint(time * share).astype(np.int64)
-            np.add.at(parts[cause], segment[mine], time)
+            add(cause, segment[mine], time)
         left = left if on is None else np.rint(left * on.idle[mine]).astype(np.int64)
-        np.add.at(parts["host"], segment[mine], left)
+        add("host", segment[mine], left)
     return parts
 
 

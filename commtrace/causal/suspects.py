@@ -17,8 +17,9 @@ from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import works_more
 from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
 from commtrace.causal.graph import longest_way, replayed
+from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import idle_ns, own_work, work_with
+from commtrace.causal.segments import idle_ns, own_work, work_on_cores
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -55,7 +56,7 @@ class _Kind(Struct, frozen=True, eq=False):
     """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
 
     lags: Callable[[tuple[int, ...]], Int64]
-    own_ns: Float64
+    own_ns: Int64
     wanted_ns: Float64
     only_idle: bool
 
@@ -65,7 +66,7 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Flo
 
     With these lags, and of what was made typical.
     """
-    its, work = run_graph(run), work_with(run, lag_ns)
+    its, work = run_graph(run), work_on_cores(run, lag_ns)
     mine = np.isin(its.calls.rank, who.ranks)
     more = work.excess_ns
     if who.only_idle:
@@ -93,24 +94,24 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
     On CPUs also if they are only idle as long as is typical: where processes share cores what
     they compute takes long by turns.
     """
-    work = work_with(run, lag_ns)  # those mended before are typical of the others, too
+    work = work_on_cores(run, lag_ns)  # those mended before are typical of the others, too
     kinds = [
         _Kind(
             lambda ranks: typical(run, ranks, lag_ns, work=work),
-            work.on_clock(work.own_ns),
-            work.on_clock(work.typical_ns),
+            work.own_ns,
+            work.typical_ns,
             only_idle=False,
         )
     ]
     on_cpus = bool(run_graph(run).calls.on_cpu.any())
     # Without operators the time without them is all, and the edit is the same.
     if on_cpus and (idle_ns(run) != work.own_ns.sum(axis=1)).any():
-        measured = own_work(run)
+        before = work_on_cores(run, lags_on_cores(run))
         kinds.append(
             _Kind(
-                lambda ranks: typically_idle(run, ranks, lag_ns),
-                measured.on_clock(measured.own_ns),
-                measured.on_clock(wanted_idle(run)),
+                lambda ranks: typically_idle(run, ranks, lag_ns, before),
+                before.own_ns,
+                wanted_idle(run),
                 only_idle=True,
             )
         )
@@ -305,7 +306,7 @@ def _critical_edges(run: Measures, lag_ns: Int64) -> Int64:
 
 
 def _at_most(
-    run: Measures, lag_ns: Int64, way: Int64, own_ns: Float64, wanted_ns: Float64
+    run: Measures, lag_ns: Int64, way: Int64, own_ns: Int64, wanted_ns: Float64
 ) -> Float64:
     """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
     its = run_graph(run)

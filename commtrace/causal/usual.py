@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, codes, sorted_by
+from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
 from commtrace.causal.calls import Calls
 
 __all__ = ["Grouped", "Usual", "mean_of", "of_the_rest"]
@@ -17,10 +17,10 @@ __all__ = ["Grouped", "Usual", "mean_of", "of_the_rest"]
 class Grouped:
     """Values, integers all, in groups that are numbered from 0 without gaps."""
 
-    def __init__(self, group: Int64, value: npt.NDArray[np.int64 | np.float64]) -> None:
+    def __init__(self, group: Int32 | Int64, value: npt.NDArray[np.int64 | np.float64]) -> None:
         self.group = group
         order = np.argsort(value)
-        self._order = order[sorted_by(group[order])]
+        self._order = order[sorted_by(group[order])].astype(np.int32)
         self._value = value[self._order]
         self._sizes = np.bincount(group)
         self._begins = np.cumsum(self._sizes) - self._sizes
@@ -100,12 +100,12 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
             return np.where(np.isnan(usual), self.time_ns[rows] * ratio, usual)
 
 
-def mean_of(value: npt.NDArray[np.int64 | np.float64], group: Int64) -> Float64:
+def mean_of(value: npt.NDArray[np.int64 | np.float64], group: Int32 | Int64) -> Float64:
     """The mean of each value's group, whose numbers are from 0 without gaps."""
     return (np.bincount(group, value) / np.bincount(group))[group]
 
 
-def of_the_rest(value: Int64, group: Int64, mine: Bool) -> Float64:
+def of_the_rest(value: Int64, group: Int32 | Int64, mine: Bool) -> Float64:
     """The median in each value's group of those that are not mine; NaN where there is none."""
     its = Grouped(codes(group), value)
     return its.rest(mine)[its.group]

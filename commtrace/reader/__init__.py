@@ -42,6 +42,9 @@ __all__ = ["read"]
 
 _LARGE = (schema.KERNELS, schema.COPIES)
 """Tables that are asked for by rank, or not at all."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+_ARRAY_BYTES = 1 << 22  # from here on numpy asks for huge pages: new memory costs little
+_KEPT_BYTES = 1 << 26  # at the heap's end: what the default comes to
 _ReadAll = Callable[[Mapping[Path, Identity]], Iterator[tuple[Path, RankTrace | Failure]]]
 
 
@@ -128,10 +131,16 @@ def _table(table: Table, parts: Sequence[RankTrace]) -> Any:
 
 
 def _give_back() -> None:
-    """Give the system what the ranks' columns took: the heap keeps it, in pieces for nobody."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+    """Give the system what the ranks' columns took: the heap keeps it, in pieces for nobody.
+
+    And from now on each array of a whole run when nobody needs it any longer. The heap, which
+    else takes in all below 32 MB once one of them was freed, would hold many times those in use.
+    """
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "malloc_trim"):  # glibc
+        libc.mallopt(_MMAP_THRESHOLD, _ARRAY_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.malloc_trim(0)
 
 
 def _local(paths: Sequence[str | Path]) -> Sequence[str | Path]:

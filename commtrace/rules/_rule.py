@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Rule"]
 
 
+_FEW = 2  # operations that name a place
+
+
 class Rule(Struct, frozen=True):
     """One diagnosis. Fields are thresholds, each with a default and its unit in its name.
 
@@ -58,7 +61,8 @@ class Rule(Struct, frozen=True):
         """A finding of this rule, from the first start to the last end of these events.
 
         They are rows of operations, of arrivals or of events, or their starts and ends;
-        ``streams`` are theirs unless given.
+        ``streams`` are theirs unless given, and so is the ``place`` where they are of one or two
+        operations.
         """
         starts, ends = events if isinstance(events, tuple) else _starts_and_ends(events)
         if streams is None:
@@ -79,7 +83,7 @@ class Rule(Struct, frozen=True):
             advice=advice,
             confidence=confidence,
             explained_by=explained_by,
-            place=place,
+            place=place or _operations(events),
             cause=cause,
             cost_on_top_ns=cost_on_top_ns,
             replayed_step_ns=replayed_step_ns,
@@ -104,6 +108,14 @@ class Rule(Struct, frozen=True):
     def good() -> Measures:
         """Its nearest neighbour that does not."""
         raise NotImplementedError
+
+
+def _operations(events: pd.DataFrame | tuple[ArrayLike, ArrayLike]) -> str | None:
+    """The operations that rows are of, if these are no more than two, the most first."""
+    if isinstance(events, tuple) or "op" not in events:
+        return None
+    ops = events["op"].astype(object).value_counts().index.tolist()
+    return " and ".join(f"{op}s" for op in ops) if 0 < len(ops) <= _FEW else None
 
 
 def _merged(starts: ArrayLike, ends: ArrayLike) -> Intervals:

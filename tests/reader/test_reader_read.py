@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -237,3 +238,25 @@ def test_a_recording_that_failed_before_its_first_trace_says_why(tmp_path: Path)
     manifest.write_text("[")
     with pytest.raises(TraceError, match=r"holds no \.json or \.json\.gz file"):
         read([tmp_path])
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other heaps")
+def test_what_a_whole_run_needs_at_once_goes_back_to_the_system(tmp_path: Path) -> None:
+    """Once an array was freed, glibc takes in all of its size: none of them alone goes back."""
+    write(tmp_path / "a.json", rank=0)
+    write(tmp_path / "b.json", rank=1)
+    program = (
+        "import sys, numpy as np\n"
+        "from commtrace.reader import read\n"
+        "def held():\n"
+        "    return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "np.ones(1 << 20)\n"
+        "read(sys.argv[1:], workers=1)\n"
+        "first, last = np.ones(1 << 20), np.ones(1 << 20)\n"
+        "before = held()\n"
+        "del first\n"
+        "print(before - held())\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert int(answer) > 7 << 20

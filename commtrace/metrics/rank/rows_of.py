@@ -30,7 +30,7 @@ __all__ = [
     "rows_of_ranks",
 ]
 
-_AT_ONCE = 1 << 20  # rows of packed tables: about 100 MB
+_AT_ONCE = 1 << 19  # rows of packed tables: about 50 MB, and as much again for what is made of them
 _WORK = ("kernels", "copies", "collectives", "ops")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import NULL, Float64
+from commtrace.arrays import NULL, Float64, codes
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
@@ -16,10 +16,13 @@ from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import RunOperations, matched
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
+    from pandas.core.groupby import SeriesGroupBy
+
     from commtrace.measures import Measures
 
 __all__ = [
@@ -99,6 +102,11 @@ COLLECTIVES = Table(
 INTERVAL = ["rank", "device", "stream", "start_ns", "duration_ns"]
 """What distinguishes the kernels: coalesced operations share one."""
 _NOWHERE = np.empty(0, np.intp)
+_TIME = ["transfer_ns", "error_ns", "exact"]
+_OF_OPERATION = (
+    *("communicator", "group_size", DEDUCED.name, "size_bytes", "present", "expected", "skew_ns"),
+    *_TIME,
+)
 COLLECTIVES_BY_DIMENSION = Table(
     "collectives_by_dimension",
     "all operations of one kind, as in `collectives`, but sibling groups of a known dimension are "
@@ -131,8 +139,7 @@ def collectives_by_dimension(run: Measures) -> pd.DataFrame:
 
 def _costliest_first(run: Measures, events: pd.DataFrame) -> list[dict[str, Any]]:
     """A row for each kind."""
-    by_kind = events.groupby("kind")
-    duration = events.drop_duplicates(["kind", *INTERVAL]).groupby("kind")["duration_ns"]
+    by_kind, duration = events.groupby("kind"), _durations(events)
     table = (
         events.drop_duplicates("kind")
         .set_index("kind")[_KIND]
@@ -152,16 +159,21 @@ def _costliest_first(run: Measures, events: pd.DataFrame) -> list[dict[str, Any]
 def costs(run: Measures, events: pd.DataFrame) -> pd.DataFrame:
     """Of each kind, operations and groups, and the time that they took from the ranks."""
     by_kind = events.groupby("kind")
-    kernels = events.drop_duplicates(["kind", *INTERVAL])
     return pd.DataFrame(
         {
             "count": by_kind["operation"].nunique(),
             "groups": by_kind["communicator"].nunique(),
-            "duration_ns_total": kernels.groupby("kind")["duration_ns"].sum(),
+            "duration_ns_total": _durations(events).sum(),
             "wait_ns_total": _waiting(events),
             "exposed_ns": _exposed_per_rank(events, run),
         }
     )
+
+
+def _durations(events: pd.DataFrame) -> SeriesGroupBy[Any, Any]:
+    """Of each kind those of its kernels: one that several operations share counts once."""
+    kernels = events.loc[~events["kernel"].duplicated(), ["kind", "duration_ns"]]
+    return kernels.groupby("kind")["duration_ns"]
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -169,44 +181,37 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def events_of_kinds(run: Measures, kind: list[str], *, by_dimension: bool = False) -> pd.DataFrame:
-    """One row per operation and rank, with what its operation tells, and its ``kind``.
+    """One row per operation and rank, with what its operation tells, its ``kind`` and ``kernel``.
 
-    The kind is a number, equal where these columns are. With ``by_dimension``, groups of a
-    known dimension have no name.
+    The kind is a number, equal where these columns are; the kernel one of each interval of a
+    kind. With ``by_dimension``, groups of a known dimension have no name.
 
     An operation is of one kind on all its ranks, whatever each of them calls the group;
     of an uneven all_to_all the largest array counts.
     """
-    found = matched(run)
-    own = ["op", "group", "group_size", "dtype", "size_bytes", "executed"]
-    events = run.collectives[[*INTERVAL, *own]].assign(
-        operation=found.waits["operation"], wait_ns=found.waits["wait_ns"]
-    )
-    together = events.groupby("operation", sort=False)
-    for column in ("group", "dtype"):
-        events[column] = together[column].transform("first")
-    sizes = group_sizes(run).set_index("operation").loc[events["operation"]]
+    found, table = matched(run), run.collectives
+    its = found.operations.join(_clock_error_ns(found), on="operation")
     for column in ("group_size", DEDUCED.name):
-        events[column] = sizes[column].array
-    events["size_bytes"] = together["size_bytes"].transform("max")
-    events["shared"] = events.duplicated(INTERVAL, keep=False)
-    columns = [
-        "operation",
-        "communicator",
-        "present",
-        "expected",
-        "skew_ns",
-        "transfer_ns",
-        "exact",
-    ]
-    events = events.merge(found.operations[columns].join(_clock_error_ns(found), on="operation"))
+        its[column] = group_sizes(run)[column]  # which is in the order of operations, too
     of_group = group_dimensions(run).set_index("communicator")
     for column in _DIMENSION:
-        events[column] = events["communicator"].astype(object).map(of_group[column])
+        its[column] = its["communicator"].astype(object).map(of_group[column])
+    of = operation_of(run)
+    columns = {
+        **{name: table[name].array for name in (*INTERVAL, "op", "executed")},
+        **{name: found.waits[name].array for name in ("operation", "wait_ns")},
+        **{name: its[name].array[of] for name in (*_OF_OPERATION, *_DIMENSION)},
+    }
+    events = pd.DataFrame(columns, copy=False)
+    for name in ("group", "dtype"):
+        events[name] = table[name].groupby(of, sort=False).transform("first")
     if by_dimension:
         events["group"] = events["group"].where(events["dimension"].isna())
-    kinds = events.groupby(kind, observed=True, dropna=False, sort=False)
-    return events.assign(kind=kinds.ngroup())
+    events["kind"] = events.groupby(kind, observed=True, dropna=False, sort=False).ngroup()
+    interval = codes(*(events[name] for name in INTERVAL))
+    events["shared"] = pd.Series(interval).duplicated(keep=False)
+    events["kernel"] = codes(events["kind"], interval)
+    return events
 
 
 def _clock_error_ns(found: RunOperations) -> pd.Series[Any]:
@@ -219,8 +224,11 @@ def _clock_error_ns(found: RunOperations) -> pd.Series[Any]:
 
 def _compared(events: pd.DataFrame) -> pd.DataFrame:
     """Of each kind, what its operations tell that were matched: one operation counts once."""
-    shared = events.groupby(["kind", "operation"])["shared"].transform("any")
-    each = events.assign(shared=shared).drop_duplicates(["kind", "operation"])
+    of = codes(events["kind"], events["operation"])
+    shared = events["shared"].groupby(of).transform("any")
+    first = ~pd.Series(of).duplicated()
+    each = events.loc[first, ["kind", "op", "present", "expected", "skew_ns", *_TIME]]
+    each = each.assign(shared=shared[first])
     kind = each["kind"]
     measured = (each["transfer_ns"] > TRUST * each["error_ns"]).fillna(value=False) & each["exact"]
     whole = measured & ~each["shared"]
@@ -241,13 +249,13 @@ def _median(times: pd.Series[Any], kind: pd.Series[Any]) -> pd.Series[Any]:
 
 def _waiting(events: pd.DataFrame) -> pd.Series[Any]:
     """Each kind's waiting; a rank waits once in a kernel, however many operations share it."""
-    once = events.groupby(["kind", *INTERVAL], observed=True)["wait_ns"].max()
-    return once.groupby("kind").sum(min_count=1)
+    once = events.groupby("kernel").agg(kind=("kind", "first"), wait_ns=("wait_ns", "max"))
+    return once.groupby("kind")["wait_ns"].sum(min_count=1)
 
 
 def _exposed_per_rank(events: pd.DataFrame, run: Measures) -> pd.Series[Any]:
     """Each rank's sum, then the mean over the ranks that took part."""
-    exposed = events.assign(exposed_ns=_exposed_ns(events, run))
+    exposed = events[["kind", "rank"]].assign(exposed_ns=_exposed_ns(events, run))
     sums = exposed.groupby(["kind", "rank"])["exposed_ns"].sum(min_count=1)
     return sums.groupby("kind").mean().round().astype("Int64")
 
@@ -257,15 +265,14 @@ def _exposed_ns(events: pd.DataFrame, run: Measures) -> Float64:
 
     NaN if the compute is unknown.
     """
-    ordered = events[["kind", "rank", "device", "start_ns"]].assign(
-        end_ns=events["start_ns"] + events["duration_ns"]
-    )
-    ordered = ordered.sort_values("start_ns", kind="stable")
-    place = [ordered[column] for column in ("kind", "rank", "device")]
-    reach = ordered["end_ns"].groupby(place, observed=True).cummax()
-    before = reach.groupby(place, observed=True).shift(fill_value=NULL).sort_index().to_numpy()
-    end = ordered["end_ns"].sort_index().to_numpy()
-    start = np.minimum(np.maximum(events["start_ns"].to_numpy(), before), end)
+    start = events["start_ns"].to_numpy()
+    end = start + events["duration_ns"].to_numpy()
+    order = np.argsort(start, kind="stable")
+    place = codes(*(events[column] for column in ("kind", "rank", "device")))[order]
+    reach = pd.Series(end[order]).groupby(place).cummax()
+    before = np.empty_like(end)
+    before[order] = reach.groupby(place).shift(fill_value=NULL)
+    start = np.minimum(np.maximum(start, before), end)
     exposed: Float64 = (end - start).astype(np.float64)
     places = events.groupby(["rank", "device"], observed=True, sort=False).indices
     for (rank, device), done in device_work(run).items():
