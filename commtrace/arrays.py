@@ -20,6 +20,7 @@ __all__ = [
     "integers",
     "nth",
     "ranges",
+    "rows_of_each",
     "sorted_by",
 ]
 
@@ -64,6 +65,12 @@ def ranges(first: Int64, count: Int64) -> Int64:
     """The numbers from each ``first`` on, ``count`` of them, one after the other."""
     begins = np.cumsum(count) - count
     return np.repeat(first - begins, count) + np.arange(int(count.sum()))
+
+
+def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:
+    """The rows of each of some numbers in order, from 0 on, which are all that occur."""
+    order = sorted_by(number)
+    return np.split(order, np.searchsorted(number[order], numbers[1:]))
 
 
 def sorted_by(number: Int32 | Int64) -> Int64:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Float64, Int64, rows_of_each
 from commtrace.causal.builder import HOSTS
 from commtrace.causal.edits import as_measured, even, step_ends, transferring
 from commtrace.causal.replayable import replayable
@@ -97,8 +97,10 @@ def _by_ranks(run: Measures, ideal_ns: int) -> list[dict[str, Any]]:
     most = max((rank for _, ranks in some for rank in ranks), default=0)
     beyond = np.bincount(of, np.maximum(lag - mean, 0)[edges], minlength=most + 1)
     replayed = _most([(row["by"], float(beyond[ranks].sum())) for row, ranks in some])
-    uneven = (_replaced(mean, lag, edges[np.isin(of, some[at][1])]) for at in replayed)
-    times = dict(zip(replayed, _run_ns(run, uneven), strict=True))
+    of_rank = rows_of_each(of, np.arange(most + 1))
+    uneven = (edges[np.concatenate([of_rank[rank] for rank in some[at][1]])] for at in replayed)
+    ends = its.step_ends.replayed(mean, ((these, lag[these]) for these in uneven))
+    times = dict(zip(replayed, _longest(run, ends), strict=True))
     values = [_ratio(times[at], ideal_ns) if at in times else None for at in range(len(some))]
     return [{**row, "slowdown": value} for (row, _), value in zip(some, values, strict=True)]
 
@@ -155,15 +157,13 @@ def _stages(run: Measures) -> list[list[int]]:
 
 def _run_ns(run: Measures, lags: Iterable[Int64]) -> list[int]:
     """How long the run is with each of these lags."""
-    ends: list[int] = step_ends(run, lags).max(axis=0).tolist()
+    return _longest(run, step_ends(run, lags))
+
+
+def _longest(run: Measures, ends_ns: Int64) -> list[int]:
+    """How long the run is with each edit, by the ends of its steps: steps × edits."""
+    ends: list[int] = ends_ns.max(axis=0).tolist()
     return [end - run_graph(run).begin_ns for end in ends]
-
-
-def _replaced(lag_ns: Int64, by_ns: Int64, edges: Int64) -> Int64:
-    """These lags, but those of some edges."""
-    lag: Int64 = lag_ns.copy()
-    lag[edges] = by_ns[edges]
-    return lag
 
 
 def _usual(run: Measures) -> Float64:
@@ -186,15 +186,16 @@ def _own_ns(run: Measures) -> list[int]:
     )
     rank = its.rank[its.graph.target[its.own]]
     on_host = its.own_column == HOSTS
+    ranks, on_gpu = np.unique(its.calls.rank), np.flatnonzero(~its.calls.on_cpu)
+    calls_of_each = rows_of_each(its.calls.rank[on_gpu], ranks)
     found = []
-    for one in np.unique(its.calls.rank).tolist():
-        calls = (its.calls.rank == one) & ~its.calls.on_cpu
+    for at, work in zip(calls_of_each, rows_of_each(rank, ranks), strict=True):
+        calls = on_gpu[at]
         communicating = union(
             its.graph.time_ns[its.started[calls]], its.graph.time_ns[its.ended[calls]]
         )
         host, device = (
-            union(start[mine], end[mine])
-            for mine in ((rank == one) & on_host, (rank == one) & ~on_host)
+            union(start[mine], end[mine]) for mine in (work[on_host[work]], work[~on_host[work]])
         )
         ahead = subtract(host, communicating)
         found.append(total(union(*map(np.concatenate, zip(device, ahead, strict=True)))))

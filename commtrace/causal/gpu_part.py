@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes
+from commtrace.arrays import NULL, Bool, Int64, codes, rows_of_each
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph, explained
 from commtrace.causal.device_work import numbers, rank_columns, strings
@@ -43,9 +43,10 @@ _UNEXPLAINED_NS = 20_000  # a stream that is idle for longer: something that the
 
 def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:
     """The streams and hosts of the ranks of some calls, which ran on GPUs."""
-    calls = made.calls
-    for rank in np.unique(calls.rank[rows]).tolist():
-        _add_rank(run, made, rank, rows[calls.rank[rows] == rank])
+    rank = made.calls.rank[rows]
+    ranks = np.unique(rank)
+    for one, mine in zip(ranks.tolist(), rows_of_each(rank, ranks), strict=True):
+        _add_rank(run, made, one, rows[mine])
 
 
 def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:

@@ -17,13 +17,17 @@ import numpy.typing as npt
 
 from commtrace.arrays import Int32, Int64, sorted_by
 from commtrace.causal.plan import Plan
+from commtrace.causal.ways import Ways
 
-__all__ = ["DROPPED", "Graph", "Latest", "longest_way", "replay", "replayed"]
+__all__ = ["DROPPED", "Change", "Graph", "Latest", "longest_way", "replay", "replayed"]
 
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
+Change = tuple[Int64, Int64]
+"""Edges, and the lags that they get by an edit."""
 _AT_ONCE = 16  # edits
-_MOST_BYTES = 1 << 26  # of what is known of heads, and between them, with these
+_MOST_BYTES = 1 << 26  # of what is known of heads with these
+_PART = 1 << 14  # nodes
 
 
 @dataclass(frozen=True)
@@ -56,57 +60,57 @@ def replay(graph: Graph, lags: Int64) -> Int64:
 
     Linear in nodes, edges and edits.
     """
-    plan = graph.plan
     found = np.empty((graph.time_ns.size, lags.shape[1]), dtype=np.int64)
     for edit, lag in enumerate(lags.T):
-        behind = plan.behind(lag)
-        time = plan.heads(plan.after(lag, behind)[None])[0]
-        behind += time[plan.head]
-        found[:, edit] = behind
+        found[:, edit] = graph.plan.times(lag)
     return found
 
 
 def replayed(graph: Graph, lag_ns: Int64) -> Int64:
     """The time of every node with the lags of one edit; as measured with those of the graph."""
-    return graph.time_ns if lag_ns is graph.lag_ns else replay(graph, lag_ns[:, None])[:, 0]
+    return graph.time_ns if lag_ns is graph.lag_ns else graph.plan.times(lag_ns)
 
 
 class Latest:
     """When the last of some nodes of each group happens; groups are numbered from 0."""
 
     def __init__(self, graph: Graph, node: Int64, group: Int64) -> None:
-        self._graph = graph
-        order = sorted_by(graph.plan.head[node])
+        self._graph, plan = graph, graph.plan
+        order = sorted_by(plan.place[node])
         order = order[sorted_by(group[order])]
-        self._node, head, group = node[order], graph.plan.head[node[order]], group[order]
-        new = np.diff(group, prepend=-1) != 0
-        self._parts = np.flatnonzero(new | (np.diff(head, prepend=-1) != 0))
-        self._heads = head[self._parts]
-        self._groups = np.flatnonzero(new[self._parts])
+        self._node, group = node[order], group[order]
+        self._groups = np.flatnonzero(np.diff(group, prepend=-1))
+        parts = np.unique(np.append(self._groups, np.arange(0, node.size, _PART)))
+        ends = np.append(parts[1:], node.size)
+        levels = [
+            (slice(begin, end), end - begin, slice(plan.count + part, plan.count + part + 1))
+            for part, (begin, end) in enumerate(zip(parts.tolist(), ends.tolist(), strict=True))
+        ]
+        self._parts = np.searchsorted(parts, self._groups)
+        self._ways = Ways(plan.place[self._node], plan.head[self._node], levels)
+        self._count = parts.size
 
-    def replayed(self, lags: Iterable[Int64]) -> Int64:
-        """With the lags of each edit: groups × edits."""
-        plan, parts, edits = self._graph.plan, self._parts.size, iter(lags)
-        each = 8 * (plan.size + plan.count + 2 * parts)
-        count = at_once = min(max(_MOST_BYTES // max(each, 1), 1), _AT_ONCE)
-        after = np.empty((at_once, plan.size), dtype=np.int64)
-        last = np.empty((at_once, parts), dtype=np.int64)
-        found = []
-        while count == at_once:
-            count = 0
-            for lag in islice(edits, at_once):
-                behind = plan.behind(lag)
-                after[count] = plan.after(lag, behind)
-                last[count] = np.maximum.reduceat(behind[self._node], self._parts)
-                count += 1
-            time = last[:count] + plan.heads(after[:count])[:, self._heads]
-            found.append(np.maximum.reduceat(time, self._groups, axis=1).T)
+    def replayed(self, lag_ns: Int64, changes: Iterable[Change]) -> Int64:
+        """With each of some changes of these lags: groups × edits."""
+        plan, edits = self._graph.plan, iter(changes)
+        behind = plan.behind(lag_ns)
+        after, last = plan.after(lag_ns, behind), behind[self._ways.place]
+        at_once = min(max(_MOST_BYTES // (8 * (plan.count + self._count)), 1), _AT_ONCE)
+        found = [np.empty((self._groups.size, 0), dtype=np.int64)]
+        while some := [(edges, by - lag_ns[edges]) for edges, by in islice(edits, at_once)]:
+            later, ends = [], []
+            for edges, by in some:
+                stretches, ways = plan.later(edges, by)
+                later.append(ways)
+                ends.append(self._ways.later(stretches))
+            time = plan.heads(after, later, self._count)
+            self._ways.follow(time, last, ends)
+            found.append(np.maximum.reduceat(time[plan.count :], self._parts))
         return np.concatenate(found, axis=1)
 
     def at(self, time_ns: Int64) -> Int64:
         """With the times of every node in a replay."""
-        last = np.maximum.reduceat(time_ns[self._node], self._parts)
-        return np.asarray(np.maximum.reduceat(last, self._groups))
+        return np.asarray(np.maximum.reduceat(time_ns[self._node], self._groups))
 
 
 def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, integers
+from commtrace.arrays import Bool, Int64, codes, integers, rows_of_each
 from commtrace.causal.builder import HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.calls import Calls
 from commtrace.causal.joins import Gaps, joins
@@ -125,8 +125,9 @@ def _step_bounds(run: Measures, mine: Calls, place: Int64) -> tuple[Int64, Int64
     start, known = on_run_clock(integers(steps["start_ns"]), rank, matched(run).clock)
     end = start + integers(steps["duration_ns"])
     main = {}
-    for its in np.unique(mine.rank).tolist():
-        places, counts = np.unique(place[mine.rank == its], return_counts=True)
+    ranks = np.unique(mine.rank)
+    for its, rows in zip(ranks.tolist(), rows_of_each(mine.rank, ranks), strict=True):
+        places, counts = np.unique(place[rows], return_counts=True)
         main[its] = int(places[counts.argmax()])
     at = np.asarray([main.get(its, -1) for its in rank.tolist()], dtype=np.int64)
     rows = np.flatnonzero(known & (at >= 0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, rows_of_each
 from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
 
@@ -148,11 +148,13 @@ def _odds(calls: Calls, place: Int64, gaps: Gaps, gap: Int64) -> Float64:
     wait = np.minimum(calls.end_ns, gaps.end_ns[gap]) - gaps.start_ns[gap]
     wake = np.maximum(np.abs(gaps.end_ns[gap] - calls.end_ns), _LATE_NS)
     odds = np.ones(place.size)
-    for its in np.unique(place).tolist():
-        mine, here = (place == its) & (gap >= 0), gaps.place == its
-        length = np.sort(gaps.end_ns[here] - gaps.start_ns[here])
-        if not mine.any():
+    places = np.unique(np.append(place, gaps.place))
+    each = zip(rows_of_each(place, places), rows_of_each(gaps.place, places), strict=True)
+    for mine, here in each:
+        mine = mine[gap[mine] >= 0]
+        if not mine.size:
             continue
+        length = np.sort(gaps.end_ns[here] - gaps.start_ns[here])
         span = int(gaps.end_ns[here].max() - gaps.start_ns[here].min())
         # Per gap at least so long: the part of it that is as near its end, at most all of it.
         more = length.size - np.searchsorted(length, wait[mine])

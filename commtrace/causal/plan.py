@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Int32, Int64, sorted_by
+from commtrace.causal.ways import Later, Level, Stretches, Ways
 
 if TYPE_CHECKING:
     from commtrace.causal.graph import Graph
 
 __all__ = ["Plan"]
 
-_Level = tuple[slice, int, slice]
-_FEW = 8  # edges of a level, all edits together
+_Hops = list[tuple[Int32, Int32]]
 
 
 class Plan:
@@ -22,8 +24,9 @@ class Plan:
 
     A node that waits for one other only is that one and a lag. What is left to be found are
     the heads of chains: those that wait for nothing, first, and those that wait for several, by
-    level. ``head`` is, for each node, which of the ``count`` its chain begins with; ``size`` edges
-    lead to heads. Where it is ``circular``, nodes wait for themselves, and nothing can be replayed.
+    level. ``head`` is, for each node, which of the ``count`` its chain begins with; ``place`` is
+    where it is if each is followed by all that hang on it; ``ways`` lead to heads. Where it is
+    ``circular``, nodes wait for themselves, and nothing can be replayed.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -32,17 +35,14 @@ class Plan:
         single = np.flatnonzero(into[graph.target] == 1)
         parent = np.arange(count)
         parent[graph.target[single]] = graph.source[single]
-        self._links = np.zeros(count, dtype=np.int32)
-        self._links[graph.target[single]] = single
-        self._roots = np.flatnonzero(into != 1).astype(np.int32)
-        roots, self._hops = _hops(parent)
-        self.circular = bool((into[roots] == 1).any())  # no chain begins so
+        roots, hops = _hops(parent)
         several = np.flatnonzero(into[graph.target] > 1)
         several = several[sorted_by(graph.target[several])]
         sources = roots[graph.source[several]]
         level = _levels(sources, graph.target[several], into, graph.time_ns)
-        self.circular |= bool((level < 0).any())
-        level = np.maximum(level, 0)
+        self.circular = bool((into[roots] == 1).any() or (level < 0).any())
+        if self.circular:
+            return
         free, joint = np.flatnonzero(into == 0), np.flatnonzero(into > 1)
         joint = joint[sorted_by(into[joint])]
         joint = joint[sorted_by(level[joint])]
@@ -50,55 +50,104 @@ class Plan:
         at[np.append(free, joint)] = np.arange(free.size + joint.size)
         self.head = at[roots].astype(np.int32)
         self._free_ns, self.count = graph.time_ns[free], free.size + joint.size
-        places, self._levels = _batches(joint, level, into, free.size)
+        place, size = _places(self.head, parent, hops)
+        self.place: Int32 = place.astype(np.int32)
+        self._end = np.empty(count, dtype=np.int32)
+        self._end[place] = place + size
+        self._links = np.full(count, -1, dtype=np.int32)
+        self._links[place[graph.target[single]]] = single
+        places, levels = _batches(joint, level, into, free.size)
         self._edges = several[places].astype(np.int32)
-        self.size = self._edges.size
-        self._sources = graph.source[self._edges]
-        self._since = self.head[self._sources]
+        begins = graph.source[self._edges]
+        self.ways = Ways(self.place[begins], self.head[begins], levels)
+        self._target = graph.target
+
+    @cached_property
+    def _way(self) -> Int32:
+        """The way that each edge is; -1 for those of chains."""
+        way = np.full(self._target.size, -1, dtype=np.int32)
+        way[self._edges] = np.arange(self._edges.size)
+        return way
 
     def behind(self, lag_ns: Int64) -> Int64:
-        """How long after the head of its chain each node is, with these lags."""
-        behind: Int64 = lag_ns[self._links] if lag_ns.size else np.zeros(self._links.size, np.int64)
-        behind[self._roots] = 0
-        for nodes, before in self._hops:
-            behind[nodes] += behind[before]
-        return behind
+        """How long after the head of its chain the node in each place is, with these lags."""
+        own = np.append(lag_ns, 0)[self._links]
+        behind = np.append(own, 0)
+        np.subtract.at(behind, self._end, own)
+        return np.cumsum(behind[:-1])
 
     def after(self, lag_ns: Int64, behind_ns: Int64) -> Int64:
-        """How long after the head that it leads from each edge to a head ends."""
-        after: Int64 = behind_ns[self._sources]
+        """How long after the head that it begins with each way ends."""
+        after: Int64 = behind_ns[self.ways.place]
         after += lag_ns[self._edges]
         return after
 
-    def heads(self, after_ns: Int64) -> Int64:
-        """The time of each head, with what ``after`` says of each edit: edits × heads."""
-        edits = after_ns.shape[0]
-        time = np.empty((edits, self.count), dtype=np.int64)
-        time[:, : self._free_ns.size] = self._free_ns
-        if edits * self.size < _FEW * len(self._levels):
-            for row, after in zip(time, after_ns, strict=True):
-                self._one_by_one(row, after)
-            return time
-        for edges, size, heads in self._levels:
-            come = time.take(self._since[edges], axis=1)
-            come += after_ns[:, edges]
-            come.reshape(edits, size, -1).max(axis=1, out=time[:, heads])
+    def later(self, edges: Int64, by_ns: Int64) -> tuple[Stretches, Later]:
+        """The places, and the ways, that are later behind their heads if edges take longer."""
+        way = self._way[edges]
+        stretches = self._stretches(edges[way < 0], by_ns[way < 0])
+        ways, by = self.ways.later(stretches)
+        its = way >= 0
+        return stretches, (np.append(ways, way[its]), np.append(by, by_ns[its]))
+
+    def _stretches(self, edges: Int64, by_ns: Int64) -> Stretches:
+        place = self.place[self._target[edges]].astype(np.int64)
+        order = np.argsort(place)
+        place, by_ns = place[order], by_ns[order]
+        end = self._end[place].astype(np.int64)
+        # What hangs on a node that is later is within its stretch already.
+        outer = place >= np.append(0, np.maximum.accumulate(end)[:-1])
+        first, last = place[outer], end[outer]
+        sizes = last - first
+        in_row = (np.cumsum(sizes) - last)[np.cumsum(outer) - 1]
+        by = np.zeros(int(sizes.sum()) + 1, dtype=np.int64)
+        by[place + in_row] = by_ns
+        np.subtract.at(by, end + in_row, by_ns)
+        return Stretches(first, last, np.cumsum(by))
+
+    def heads(self, after_ns: Int64, later: Sequence[Later], more: int = 0) -> Int64:
+        """The time of each head, with what each edit makes later: heads × edits.
+
+        With room for so many more behind them.
+        """
+        time = np.empty((self.count + more, len(later)), dtype=np.int64)
+        time[: self._free_ns.size] = self._free_ns[:, None]
+        self.ways.follow(time, after_ns, later)
         return time
 
-    def _one_by_one(self, time_ns: Int64, after_ns: Int64) -> None:
-        """The same for one edit, without numpy, which takes long over each of many levels."""
-        time, after, since = time_ns.tolist(), after_ns.tolist(), self._since.tolist()
-        for edges, _, heads in self._levels:
-            nodes = heads.stop - heads.start
-            for node in range(nodes):
-                its = range(edges.start + node, edges.stop, nodes)
-                time[heads.start + node] = max([time[since[edge]] + after[edge] for edge in its])
-        time_ns[:] = time
+    def times(self, lag_ns: Int64) -> Int64:
+        """The time of each node, with these lags."""
+        behind = self.behind(lag_ns)
+        nothing = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+        time = self.heads(self.after(lag_ns, behind), [nothing])[:, 0]
+        return np.asarray(time[self.head] + behind[self.place])
 
 
-def _hops(parent: Int64) -> tuple[Int64, list[tuple[Int32, Int32]]]:
+def _places(head: Int32, parent: Int64, hops: _Hops) -> tuple[Int64, Int64]:
+    """Of each node its place and how many hang on it, itself included: head by head."""
+    size = np.ones(head.size, dtype=np.int64)
+    for nodes, before in reversed(hops):
+        np.add.at(size, before, size[nodes])
+    inner = np.flatnonzero(parent != np.arange(head.size))
+    siblings = inner[np.bincount(parent[inner], minlength=head.size)[parent[inner]] > 1]
+    siblings = siblings[sorted_by(parent[siblings])]
+    before = np.cumsum(size[siblings]) - size[siblings]
+    first = np.flatnonzero(np.diff(parent[siblings], prepend=-1))
+    counts = np.diff(np.append(first, siblings.size))
+    place = np.zeros(head.size, dtype=np.int64)
+    place[inner] = 1
+    place[siblings] += before - np.repeat(before[first], counts)
+    for nodes, before in hops:
+        place[nodes] += place[before]
+    sizes = np.bincount(head)
+    roots = np.flatnonzero(parent == np.arange(head.size))
+    size[roots] = sizes[head[roots]]
+    return place + (np.cumsum(sizes) - sizes)[head], size
+
+
+def _hops(parent: Int64) -> tuple[Int64, _Hops]:
     """The roots; and nodes 1, 2, 4, … steps from one, or more, with what is so far before them."""
-    up, hops = parent.copy(), list[tuple[Int32, Int32]]()
+    up, hops = parent.copy(), _Hops()
     nodes = np.flatnonzero(up[up] != up)
     for _ in range(parent.size.bit_length()):  # nodes in a circle are left then
         if not nodes.size:
@@ -143,7 +192,7 @@ def _levels(source: Int64, target: Int32, into: Int64, time_ns: Int64) -> Int64:
     return levels
 
 
-def _batches(joint: Int64, level: Int64, into: Int64, free: int) -> tuple[Int64, list[_Level]]:
+def _batches(joint: Int64, level: Int64, into: Int64, free: int) -> tuple[Int64, list[Level]]:
     """Edges to nodes of one level and as many edges: of each the first, of each the second, ….
 
     As places among all edges to joint nodes, by node. Then slices of these, the number of edges

@@ -104,13 +104,14 @@ def of_copies(
     """What is saved if copies, rows of the table, ran at so many GB/s each."""
 
     def edit(lag_ns: Int64) -> Int64:
+        lag: Int64 = lag_ns.copy()
         for some, gb_s in copies:
             for rank in some["rank"].unique().tolist():
                 its = some[some["rank"] == rank]
                 most = its["size_bytes"].to_numpy(np.float64) / gb_s
                 start = its["start_ns"].to_numpy()
-                lag_ns = copying_within(run, rank, start, most, lag_ns)
-        return lag_ns
+                copying_within(run, rank, start, most, lag)
+        return lag
 
     return saving(run, edit, estimate_ns, share)
 

@@ -85,18 +85,19 @@ class CopyLoop(Rule, frozen=True):
         """Only the last copy of a device is left, with the host's wait and work for it."""
 
         def edit(lag_ns: Int64) -> Int64:
+            lag: Int64 = lag_ns.copy()
             for its in found:
                 line, copies = its.line, np.flatnonzero(its.copies)[:-1]
                 done_ns = np.concatenate((line.start_ns[copies], line.end_ns[copies]))
                 soon_ns = round(1e3 * self.max_stall_us)
-                lag_ns = not_blocking(run, line.rank, done_ns, soon_ns, lag_ns)
+                not_blocking(run, line.rank, done_ns, soon_ns, lag)
                 none: Float64 = np.zeros(copies.size)
-                lag_ns = copying_within(run, line.rank, line.start_ns[copies], none, lag_ns)
+                copying_within(run, line.rank, line.start_ns[copies], none, lag)
                 late = np.isin(line.start_ns, its.end_ns)
                 for which, most_ns in ((line.with_host, 0.0), (~line.with_host, its.usual_ns)):
                     launch_ns = line.launch_ns[late & which]
-                    lag_ns = launching_within(run, line.rank, launch_ns, round(most_ns), lag_ns)
-            return lag_ns
+                    launching_within(run, line.rank, launch_ns, round(most_ns), lag)
+            return lag
 
         return edit
 

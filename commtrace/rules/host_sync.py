@@ -89,9 +89,10 @@ class HostSync(Rule, frozen=True):
         """Hosts, each of a rank, do not wait for what was done at these times."""
 
         def edit(lag_ns: Int64) -> Int64:
+            lag: Int64 = lag_ns.copy()
             for rank, done_ns in waits:
-                lag_ns = not_blocking(run, rank, done_ns, round(1e3 * self.resume_us), lag_ns)
-            return lag_ns
+                not_blocking(run, rank, done_ns, round(1e3 * self.resume_us), lag)
+            return lag
 
         return edit
 

@@ -262,9 +262,10 @@ def _launching(run: Measures, found: list[_Idle]) -> Edit:
     """What devices waited for is launched right behind the launch before it."""
 
     def edit(lag_ns: Int64) -> Int64:
+        lag: Int64 = lag_ns.copy()
         for idle in found:
-            lag_ns = launching_within(run, idle.line.rank, idle.launch_ns, 0, lag_ns)
-        return lag_ns
+            launching_within(run, idle.line.rank, idle.launch_ns, 0, lag)
+        return lag
 
     return edit
 

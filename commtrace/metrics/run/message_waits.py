@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, integers
+from commtrace.arrays import NULL, Bool, Int64, codes, integers, rows_of_each
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.run.waits import matched
@@ -52,8 +52,11 @@ def message_waits(run: Measures) -> MessageWaits:
     )
     place, of_gap = place[: rank.size], place[rank.size :]
     since = np.where(message, launch, end)
+    places = np.arange(max(place.max(initial=-1), of_gap.max(initial=-1)) + 1)
+    calls_of, gaps_of = (rows_of_each(its, places) for its in (place, of_gap))
     for its in np.unique(place[message]).tolist():
-        mine, here = np.flatnonzero((place == its) & (thread != NULL)), of_gap == its
+        mine, here = calls_of[its], gaps_of[its]
+        mine = mine[thread[mine] != NULL]
         before = _before(end[mine], np.sort(np.concatenate((end[mine], launch[mine]))))
         begins = integers(gaps["start_ns"])[here]
         ends = begins + integers(gaps["duration_ns"])[here]

@@ -20,7 +20,7 @@ def on_run(run: Measures, rank: int | Int64, times_ns: Int64) -> Int64:
     """Times of a rank, or of one for each, on the run's clock; as they are where it has none."""
     if not times_ns.size:
         return times_ns
-    return on_run_clock(times_ns, np.broadcast_to(rank, times_ns.shape), matched(run).clock)[0]
+    return on_run_clock(times_ns, np.asarray(rank), matched(run).clock)[0]
 
 
 def own_clocks(run: Measures) -> list[int]:

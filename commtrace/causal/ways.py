@@ -1,0 +1,96 @@
+"""Ways through a graph between the heads of its chains, followed for many edits at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import groupby, pairwise
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import Int32, Int64, ranges, sorted_by
+
+__all__ = ["Later", "Level", "Stretches", "Ways"]
+
+Later = tuple[Int32, Int64]
+"""Ways that take longer, and by how much, in ns; of one that is there twice the sum."""
+Level = tuple[slice, int, slice]
+"""Ways, how many lead to each head, and these heads: of each the first way, the second, …."""
+_FEW = 8  # ways of a level, all edits together
+_BLOCK = 1 << 13  # ways whose levels are followed with the same arrays
+
+
+class Stretches(Struct, frozen=True, eq=False):
+    """Places in a row, from each ``first`` to before its ``end``; ``by_ns`` has all of them."""
+
+    first: Int64
+    end: Int64
+    by_ns: Int64
+
+
+class Ways:
+    """From nodes to heads: of each the node's ``place``, and the head ``since`` which it begins.
+
+    Each level depends on those before it only.
+    """
+
+    def __init__(self, place: Int32, since: Int32, levels: list[Level]) -> None:
+        self.place, self.since, self._levels = place, since, levels
+        blocks = groupby(levels, lambda level: level[0].start // _BLOCK)
+        self._blocks = [list(its) for _, its in blocks]
+        self._begins = np.asarray([its[0][0].start for its in self._blocks], dtype=np.int32)
+
+    @cached_property
+    def _by_place(self) -> tuple[Int32, Int32]:
+        order = sorted_by(self.place).astype(np.int32)
+        return order, self.place[order]
+
+    def later(self, stretches: Stretches) -> Later:
+        """The ways from nodes that are later by so much."""
+        order, place = self._by_place
+        first, end = stretches.first, stretches.end
+        # In numbers as large as its own, or numpy makes all its places larger.
+        low, high = (place.searchsorted(bound.astype(np.int32)) for bound in (first, end))
+        found = ranges(low, high - low)
+        in_row = np.cumsum(end - first) - end
+        return order[found], stretches.by_ns[place[found] + np.repeat(in_row, high - low)]
+
+    def follow(self, time_ns: Int64, after_ns: Int64, later: Sequence[Later]) -> None:
+        """Fill the times of the heads led to: heads × edits, with what each edit makes later.
+
+        ``after_ns`` is how long after its head each way ends.
+        """
+        edits = len(later)
+        if edits * self.since.size < _FEW * len(self._levels):
+            for edit in range(edits):
+                time_ns[:, edit] = self._one_by_one(time_ns[:, edit], after_ns, later[edit])
+            return
+        way = np.concatenate([ways for ways, _ in later])
+        number = np.repeat(np.arange(edits), [ways.size for ways, _ in later])
+        order = sorted_by(way)
+        way = way[order]
+        at = way.astype(np.int64) * edits + number[order]
+        by = np.concatenate([by for _, by in later])[order]
+        bounds = pairwise([*way.searchsorted(self._begins).tolist(), way.size])
+        for levels, (low, high) in zip(self._blocks, bounds, strict=True):
+            begin, end = levels[0][0].start, levels[-1][0].stop
+            after = np.repeat(after_ns[begin:end, None], edits, axis=1)
+            np.add.at(after.reshape(-1), at[low:high] - begin * edits, by[low:high])
+            for ways, size, heads in levels:
+                come = time_ns.take(self.since[ways], axis=0)
+                come += after[ways.start - begin : ways.stop - begin]
+                np.maximum.reduce(come.reshape(size, -1, edits), axis=0, out=time_ns[heads])
+
+    def _one_by_one(self, time_ns: Int64, after_ns: Int64, later: Later) -> list[int]:
+        """The same for one edit, without numpy, which takes long over each of many levels."""
+        changed = after_ns.copy()
+        np.add.at(changed, *later)
+        time: list[int] = time_ns.tolist()
+        after, since = changed.tolist(), self.since.tolist()
+        for ways, _, heads in self._levels:
+            nodes = heads.stop - heads.start
+            for node in range(nodes):
+                its = range(ways.start + node, ways.stop, nodes)
+                time[heads.start + node] = max([time[since[way]] + after[way] for way in its])
+        return time
