@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Float64, Int64, integers
-from commtrace.causal.on_core import busy, on_core
+from commtrace.causal.on_core import busy
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
@@ -149,12 +149,7 @@ def _shares(run: Measures) -> tuple[Int64, Float64]:
 
 
 def works_more(run: Measures, ranks: Collection[int]) -> bool:
-    """Whether these ranks' processes surely took more processor time than the others'.
-
-    Where it is known how long they waited for cores their own work says it, step by step.
-    """
-    if on_core(run) is not None:
-        return False
+    """Whether these ranks' processes surely took more processor time than the others'."""
     took = processor(run, ranks)
     return took is not None and took.times >= _MORE_WORK
 

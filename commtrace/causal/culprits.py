@@ -47,6 +47,7 @@ __all__ = [
 
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
+_MOSTLY = 0.75  # of the steps
 _MOST = 4  # culprits, one on top of the other
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 
@@ -224,7 +225,8 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     far = own.size < MANY_STEPS and bool((own > fight(run, who.ranks) * (own - more)).all())
     persistent = in_every(whole, more, least if far else noise, least, p_value)
-    works = not persistent and not spikes and not who.only_idle and works_more(run, who.ranks)
+    mostly = not who.only_idle and float((more > 0).mean()) >= _MOSTLY
+    works = not persistent and not spikes and mostly and works_more(run, who.ranks)
     return Culprit(
         ranks=who.ranks,
         saved_ns=int(alone.sum()),
