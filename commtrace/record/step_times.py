@@ -31,7 +31,7 @@ class StepTimes:
     def __init__(self) -> None:
         self._file: int | None = None
         self._last = _Reading(0, 0, 0)
-        self._steps: list[tuple[int, int, int, int]] = []
+        self._steps: list[list[int]] = []
 
     def start(self) -> None:
         """The first step begins, in this thread."""
@@ -49,9 +49,9 @@ class StepTimes:
         last, self._last = self._last, self._now()
         times = (now - before for now, before in zip(self._last, last, strict=True))
         ran, waited, process = (round(time_ns / 1e3) for time_ns in times)
-        self._steps.append((number, ran, waited, process))
+        self._steps.append([number, ran, waited, process])
 
-    def stop(self) -> list[tuple[int, int, int, int]] | None:
+    def stop(self) -> list[list[int]] | None:
         """Of each step its number, and what its thread ran and waited, its process ran, in µs.
 
         None where that is not known.
