@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Float64, Int64, codes
 from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
@@ -47,7 +47,8 @@ __all__ = [
 
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
-_MOSTLY = 0.75  # of the steps
+_MOSTLY = 0.5  # of the steps
+_HALF = 0.5  # of a stall, as another stalls by turns
 _MOST = 4  # culprits, one on top of the other
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 
@@ -225,6 +226,8 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     far = own.size < MANY_STEPS and bool((own > fight(run, who.ranks) * (own - more)).all())
     persistent = in_every(whole, more, least if far else noise, least, p_value)
+    if spikes and not persistent and _all_stall(run, lag_ns, np.sort(more)[-len(spikes) :]):
+        spikes = ()
     mostly = not who.only_idle and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
     return Culprit(
@@ -246,6 +249,15 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         if works
         else doubt_of(run, who.ranks, int(steps.sum()), cause, () if persistent else spikes),
     )
+
+
+def _all_stall(run: Measures, lag_ns: Int64, stalls_ns: Float64) -> bool:
+    """Whether every rank stalls in some step, half as long at least: they take turns."""
+    calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
+    rank, step = codes(calls.rank), codes(calls.step)
+    steps = int(step.max()) + 1
+    late = np.bincount(rank * steps + step, excess, minlength=(int(rank.max()) + 1) * steps)
+    return bool((late.reshape(-1, steps).max(axis=1) >= _HALF * stalls_ns.mean()).all())
 
 
 @measure
