@@ -88,7 +88,8 @@ def fight(run: Measures, ranks: Collection[int], *, once: bool = False) -> float
         return max(_FIGHT, _crowded(run))
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
     share = waited[mine].sum() / max(own_work(run).own_ns[mine].sum() + waited[mine].sum(), 1)
-    return max(_FIGHT if once else _SHARED, _SHARED + float(share))
+    most = _SHARED + float(share)
+    return max(_FIGHT, most) if once else most
 
 
 def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float | None:

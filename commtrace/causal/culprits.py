@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64, codes
+from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import MEET
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
@@ -26,7 +26,13 @@ from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import OwnWork, work_on_cores, work_with
 from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter, since
-from commtrace.causal.suspects import Suspects, late_together, own_and_more, suspects
+from commtrace.causal.suspects import (
+    Suspects,
+    by_rank_and_step,
+    late_together,
+    own_and_more,
+    suspects,
+)
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import several_ranks
@@ -254,10 +260,8 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
 def _all_stall(run: Measures, lag_ns: Int64, stalls_ns: Float64) -> bool:
     """Whether every rank stalls in some step, half as long at least: they take turns."""
     calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
-    rank, step = codes(calls.rank), codes(calls.step)
-    steps = int(step.max()) + 1
-    late = np.bincount(rank * steps + step, excess, minlength=(int(rank.max()) + 1) * steps)
-    return bool((late.reshape(-1, steps).max(axis=1) >= _HALF * stalls_ns.mean()).all())
+    _, late = by_rank_and_step(calls.rank, calls.step, excess)
+    return bool((late.max(axis=1) >= _HALF * stalls_ns.mean()).all())
 
 
 @measure

@@ -16,7 +16,7 @@ from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.machines import machines
-from commtrace.metrics.run.run_clock import on_run
+from commtrace.metrics.run.run_clock import intervals_on_run, on_run
 from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
@@ -133,5 +133,4 @@ def busy(run: Measures, rank: int) -> Intervals:
     its = device_work(run).get(Device(rank, "cpu"))
     if its is None or its.compute is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    start, end = its.compute
-    return on_run(run, rank, start), on_run(run, rank, end)
+    return intervals_on_run(run, rank, its.compute)

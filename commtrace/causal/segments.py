@@ -19,7 +19,7 @@ from commtrace.causal.usual import Usual, mean_of
 from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, covered, subtract, union
 from commtrace.measures import measure
-from commtrace.metrics.run.run_clock import on_run
+from commtrace.metrics.run.run_clock import intervals_on_run
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -202,7 +202,7 @@ def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     found: dict[Cause, Intervals] = {}
     taken = _NEVER
     for cause, ranges in _labelled(run).items():
-        its = subtract(_on_clock(run, rank, ranges.get(rank, _NEVER)), taken)
+        its = subtract(intervals_on_run(run, rank, ranges.get(rank, _NEVER)), taken)
         found[cause], taken = its, _both(taken, its)
     return found | {"compute": subtract(busy(run, rank), taken)}
 
@@ -222,11 +222,6 @@ def _labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
             begin = integers(rows["start_ns"])
             found[cause][rank] = union(begin, begin + integers(rows["duration_ns"]))
     return found
-
-
-def _on_clock(run: Measures, rank: int, when: Intervals) -> Intervals:
-    start, end = np.split(on_run(run, rank, np.concatenate(when)), 2)
-    return start, end
 
 
 def _both(a: Intervals, b: Intervals) -> Intervals:

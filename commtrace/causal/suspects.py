@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, codes
+from commtrace.arrays import Bool, Float64, Int32, Int64
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import works_more
 from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
@@ -24,7 +24,7 @@ from commtrace.causal.segments import idle_ns, own_work, work_on_cores
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Suspects", "late_together", "own_and_more", "suspects"]
+__all__ = ["Suspects", "by_rank_and_step", "late_together", "own_and_more", "suspects"]
 
 _OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
 _AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
@@ -74,15 +74,21 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Flo
     return mine, work.own_ns[mine].sum(axis=1).astype(np.float64), more[mine]
 
 
+def by_rank_and_step(rank: Int32, step: Int64, time_ns: Float64) -> tuple[Int32, Float64]:
+    """The ranks of some calls in order, and the sums of a time of each call: ranks × steps."""
+    ranks, of = np.unique(rank, return_inverse=True)
+    steps, at = np.unique(step, return_inverse=True)
+    sums = np.bincount(of * steps.size + at, time_ns, minlength=ranks.size * steps.size)
+    return ranks, sums.astype(np.float64).reshape(ranks.size, -1)
+
+
 def late_together(run: Measures, who: Suspects, lag_ns: Int64) -> bool:
     """Whether most of them are late in the same steps, or one host or group: turns are no set."""
     calls, count = run_graph(run).calls, len(who.ranks)
     if who.ranks in _known(run, np.unique(calls.rank).tolist()):
         return True
     mine, _, more = own_and_more(run, who, lag_ns)
-    steps, step = np.unique(calls.step[mine], return_inverse=True)
-    at = np.searchsorted(who.ranks, calls.rank[mine]) * steps.size + step
-    late = np.bincount(at, more, minlength=count * steps.size).reshape(count, -1)
+    _, late = by_rank_and_step(calls.rank[mine], calls.step[mine], more)
     last = np.maximum(late.max(axis=0), 0.0)
     others = (late > _BEHIND * last).sum(axis=0) - 1
     return bool((others * last).sum() >= _TOGETHER * (count - 1) * last.sum())
@@ -170,13 +176,10 @@ class _Search:
         more = both - self.alone[:, self.asked.index(rank)]
         if both.sum() < _FAR_MORE * alone_ns or above_zero(more.astype(np.float64)) >= _CHANCE:
             return False
-        calls, excess = run_graph(self.run).calls, self.kind.own_ns - self.kind.wanted_ns
-        late = np.nan_to_num(excess).sum(axis=1)
-        step = codes(calls.step)
-        mine, its = (
-            np.bincount(step[of], late[of], minlength=int(step.max()) + 1)
-            for of in (calls.rank == rank, calls.rank == other)
-        )
+        excess = np.nan_to_num(self.kind.own_ns - self.kind.wanted_ns).sum(axis=1)
+        calls = run_graph(self.run).calls
+        ranks, late = by_rank_and_step(calls.rank, calls.step, excess)
+        mine, its = late[np.searchsorted(ranks, [rank, other])]
         return bool((its > mine).mean() > _BY_TURNS)
 
     def several(self) -> Suspects | None:

@@ -16,10 +16,11 @@ import torch
 import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
+from commtrace.comms import WAIT
+
 __all__ = [
     "CHECKPOINT",
     "COLLECTION",
-    "WAIT",
     "Collections",
     "Waits",
     "are_checkpoints_labelled",
@@ -28,7 +29,6 @@ __all__ = [
 
 CHECKPOINT = "commtrace::checkpoint"
 COLLECTION = "commtrace::garbage-collection"
-WAIT = "commtrace::wait"
 
 
 class Collections:

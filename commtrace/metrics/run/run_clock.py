@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Int64
+from commtrace.intervals import Intervals
 from commtrace.matching import on_run_clock
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["on_run", "own_clocks"]
+__all__ = ["intervals_on_run", "on_run", "own_clocks"]
 
 
 def on_run(run: Measures, rank: int | Int64, times_ns: Int64) -> Int64:
@@ -21,6 +22,12 @@ def on_run(run: Measures, rank: int | Int64, times_ns: Int64) -> Int64:
     if not times_ns.size:
         return times_ns
     return on_run_clock(times_ns, np.asarray(rank), matched(run).clock)[0]
+
+
+def intervals_on_run(run: Measures, rank: int, when: Intervals) -> Intervals:
+    """A rank's times from and to, on the run's clock."""
+    start, end = np.split(on_run(run, rank, np.concatenate(when)), 2)
+    return start, end
 
 
 def own_clocks(run: Measures) -> list[int]:

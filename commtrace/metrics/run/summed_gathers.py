@@ -33,14 +33,15 @@ def summed_gathers(run: Measures) -> pd.DataFrame:
     The rows of ``called``, which have their number in ``operation``, of those groups, types and
     sizes of which nearly all are: the first rank of each tells it, by what runs behind its call.
     """
-    rows = run.collectives.reset_index(drop=True)
-    operation = integers(matched(run).matches["operation"])
-    mine = (rows["op"] == "all_gather") & (rows["device"] == "cpu") & rows["launch_ns"].notna()
-    rows = rows.assign(operation=operation)[mine.to_numpy(np.bool_)]
-    rows = rows.drop_duplicates("operation")
+    table = run.collectives
+    mine = (table["op"] == "all_gather") & (table["device"] == "cpu") & table["launch_ns"].notna()
+    at = np.flatnonzero(mine)
     known = called(run).reset_index()
-    if rows.empty:
+    if not at.size:
         return known.iloc[:0]
+    rows = table[["rank", "thread", "launch_ns"]].iloc[at]
+    operation = matched(run).matches["operation"].to_numpy()[at]
+    rows = rows.assign(operation=operation).drop_duplicates("operation")
     ranks = rows["rank"].unique().tolist()
     found = [_summed(run, rank, rows[rows["rank"] == rank]) for rank in ranks]
     known = known.merge(pd.concat(found), on="operation")
