@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Float64, Int64, integers
-from commtrace.causal.on_core import busy
+from commtrace.causal.busy import host_busy
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
@@ -57,7 +57,7 @@ def cores_used(run: Measures) -> float | None:
     for rank in np.unique(its.calls.rank).tolist():
         if rank not in cores:
             return None
-        computes = int(covered([begin], [end], busy(run, rank))[0])
+        computes = int(covered([begin], [end], host_busy(run, rank))[0])
         transfers = int(its.transfer_ns[its.calls.rank == rank].sum())
         share = (computes + transfers) / max(cores[rank] * (end - begin), 1)
         used[on[rank]] = used.get(on[rank], 0.0) + share
