@@ -70,8 +70,8 @@ def _crowded(run: Measures) -> float:
     if cores and run.ranks["host"].nunique() == 1:
         shares.append(len(run.ranks) / min(cores.values()))
     for rank, machine in machines(run).items():
-        processes = machine.get("processes")
-        if isinstance(processes, int) and rank in cores:
+        processes = machine.processes
+        if processes is not None and rank in cores:
             shares.append(processes / cores[rank])
     return max(shares)
 
@@ -142,9 +142,9 @@ def processor(run: Measures, ranks: Collection[int]) -> Processor | None:
 def _shares(run: Measures) -> tuple[Int64, Float64]:
     """The ranks whose processor time is known, and how much of a core each took."""
     shares = {
-        rank: machine["own_s"] / machine["seconds"]
-        for rank, machine in machines(run).items()
-        if machine.get("own_s") is not None and machine.get("seconds")
+        rank: its.own_s / its.seconds
+        for rank, its in machines(run).items()
+        if its.own_s is not None and its.seconds
     }
     return np.asarray([*shares], dtype=np.int64), np.asarray([*shares.values()], dtype=np.float64)
 
@@ -205,8 +205,8 @@ def _numbers(run: Measures, ranks: Collection[int], *names: str) -> Float64 | No
     None where one is not known.
     """
     of = [machine for rank, machine in machines(run).items() if rank in ranks]
-    rows = [[machine.get(name) for name in names] for machine in of]
-    if not rows or not all(isinstance(each, int | float) for row in rows for each in row):
+    rows = [[getattr(machine, name) for name in names] for machine in of]
+    if not rows or any(each is None for row in rows for each in row):
         return None
     numbers: Float64 = np.asarray(rows, dtype=np.float64).T
     return numbers
@@ -217,9 +217,5 @@ def _cores(run: Measures) -> dict[int, int]:
     cpu = (run.manifest or {}).get("cpu")
     every = cpu.get("count") if isinstance(cpu, dict) and run.ranks["host"].nunique() == 1 else None
     counts = dict.fromkeys(integers(run.ranks["rank"]).tolist(), every)
-    counts |= {
-        rank: machine["usable_cores"]
-        for rank, machine in machines(run).items()
-        if "usable_cores" in machine
-    }
+    counts |= {rank: its.usable_cores for rank, its in machines(run).items()}
     return {rank: its for rank, its in counts.items() if isinstance(its, int) and its > 0}
