@@ -532,6 +532,59 @@ def test_what_only_the_root_has_is_to_be_sent(run: Measures) -> None:
     assert not found(run, "redundant")
 
 
+# redundant: what never changes
+
+
+def frozen(
+    sizes: tuple[int, ...] = (3_000_000, 500_000, 20_000),
+    loads_us: float = 500,
+    dtype: str = "float32",
+    also: str = "",
+) -> Measures:
+    """In each step rank 0 sends parts of these sizes; then gradients of 9 MB are averaged."""
+    run = Tiny(2, backend="gloo")
+    for step in range(6):
+        for rank in range(2):
+            at = step * 30_000
+            call = {"thread": 1, "stream": 50, "asynchronous": 0, "step": step}
+            run.step(rank, step, at, 30_000)
+            mine = loads_us if rank == 0 else 500
+            run.op(rank, at, mine)
+            start = at + 10 + mine
+            for part, size in enumerate(sizes):
+                took = 1500 + (loads_us - mine if part == 0 else 0)
+                sent = {"size": size, "root": 0, "dtype": dtype}
+                run.collective(rank, "broadcast", start, took, **sent, **call)
+                run.gap(rank, start, took)
+                start += took + 10
+            run.op(rank, start, 4000)
+            run.collective(rank, "all_reduce", start + 4000, 5000, size=9_000_000, **call)
+            run.gap(rank, start + 4000, 5000)
+            if also:
+                run.collective(rank, also, start + 9100, 100, size=8, root=0, **call)
+    return run.trace()
+
+
+def test_what_is_sent_in_every_step_and_known_to_all_seems_constant() -> None:
+    (finding,) = found(frozen(), "redundant")
+    assert finding.summary.startswith("one rank sends the same 3 tensors in every step")
+    assert finding.confidence == "low"
+    assert finding.cost_ns == pytest.approx(6 * 4_500_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        frozen(sizes=(3_000_000, 500_000, 500_000)),  # a batch
+        frozen(loads_us=5000),  # what the root reads meanwhile
+        frozen(dtype="int64"),  # tokens
+        frozen(also="gather"),  # what it made of what it got
+    ],
+)
+def test_what_the_root_may_have_from_elsewhere_is_to_be_sent(run: Measures) -> None:
+    assert not found(run, "redundant")
+
+
 # redundant: FSDP2's micro-batches
 
 

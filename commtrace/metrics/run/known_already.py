@@ -1,4 +1,4 @@
-"""What every rank has already: parameters of the same gradients, gradients that DDP averaged."""
+"""What every rank has already: parameters, gradients that DDP averaged, what never changes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Bool
-from commtrace.comms import DDP_FORWARD, members
+from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, members
+from commtrace.metrics.run.arrivals import TO_ROOT
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["averaged_again", "sent_again"]
+__all__ = ["averaged_again", "sent_again", "sent_always"]
 
 _STEP = ["rank", "communicator", "dtype", "step"]
 _ALWAYS = 0.9  # of the steps: the window may cut one
 _BESIDE = 0.01  # of the gradients' bytes: a loss that is averaged beside them
+_PARTS = 3  # sizes: a batch, that one rank reads for all, has fewer
 _ALONE = 2.0  # times as long as the others: the root has something to send that they have not
+_ALONE_IN_ALL = 1.2  # if that holds all that they do between two operations
 
 
 def sent_again(rows: pd.DataFrame) -> Bool:
@@ -53,15 +56,50 @@ def sent_again(rows: pd.DataFrame) -> Bool:
     steps = steps[steps["sent"] > 0]
     alike = (steps["sent"] <= steps["summed"]) & (steps["summed"] <= (1 + _BESIDE) * steps["sent"])
     steps = steps.assign(alike=alike & (steps["roots"] == 1), own=steps["first"] - steps["last"])
-    groups = steps.groupby(["communicator", "dtype"], observed=True)
-    sure = {group for group, its in groups if _for_nothing(its, str(its.index[0][1]))}
-    mine = pd.MultiIndex.from_frame(rows[["communicator", "dtype"]]).isin(sure)
-    found: Bool = is_sent & known & np.asarray(mine, dtype=np.bool_)
+    found: Bool = is_sent & known & _of_sure(rows, steps, _ALONE)
     return found
 
 
-def _for_nothing(steps: pd.DataFrame, communicator: str) -> bool:
-    """Whether (nearly) each step sends what was summed, and its root did nothing else for it."""
+def sent_always(run: Measures, rows: pd.DataFrame) -> Bool:
+    """Which rows of ``sequences`` are broadcasts of one root in each step, of the same sizes.
+
+    Of several, as a model's parameters have them, in a group that averages what it learns, and
+    whose root gets nothing that the others do not get, nor does more before it sends.
+    """
+    is_sent = (rows["op"] == "broadcast").to_numpy() & rows["step"].notna().to_numpy()
+    is_sent &= rows["dtype"].str.contains("float").eq(True).to_numpy()
+    found = np.zeros(len(rows), dtype=np.bool_)
+    if not is_sent.any() or run.collectives["op"].isin([*TO_ROOT, *POINT_TO_POINT]).any():
+        return found
+    summed = set(rows.loc[rows["op"] == "all_reduce", "communicator"])
+    ends = rows["end_ns"].astype("float64").groupby(rows["rank"]).cummax()
+    before = ends.groupby(rows["rank"]).shift()
+    sent = rows[is_sent & rows["communicator"].isin(summed).to_numpy()]
+    by = sent.assign(own=sent["order"].astype("float64") - before[sent.index])
+    by = by.assign(size=by["size_bytes"].astype("float64"), root=by["root"].astype("float64"))
+    steps = by.groupby(_STEP, observed=True).agg(
+        sent=("size", "sum"),
+        sizes=("size", "nunique"),
+        roots=("root", "nunique"),
+        root=("root", "first"),
+        own=("own", "first"),
+    )
+    usual = steps.groupby(["communicator", "dtype"], observed=True)["sent"].transform("median")
+    many = (steps["sizes"] >= _PARTS) & (steps["roots"] == 1)
+    steps = steps.assign(alike=many & (steps["sent"] == usual))
+    found[by.index[_of_sure(by, steps, _ALONE_IN_ALL)]] = True
+    return found
+
+
+def _of_sure(rows: pd.DataFrame, steps: pd.DataFrame, alone: float) -> Bool:
+    """Which rows are of groups and types whose steps send them for nothing."""
+    groups = steps.groupby(["communicator", "dtype"], observed=True)
+    sure = {group for group, its in groups if _for_nothing(its, str(its.index[0][1]), alone)}
+    return np.asarray(pd.MultiIndex.from_frame(rows[["communicator", "dtype"]]).isin(sure))
+
+
+def _for_nothing(steps: pd.DataFrame, communicator: str, alone: float) -> bool:
+    """Whether (nearly) each step sends what is alike, and its root did nothing else for it."""
     if steps["alike"].mean() < _ALWAYS:
         return False
     ranks = members(communicator)
@@ -70,7 +108,7 @@ def _for_nothing(steps: pd.DataFrame, communicator: str) -> bool:
         return False
     roots = steps.index.get_level_values("rank").to_numpy() == ranks[root]
     own, others = steps["own"][roots].median(), steps["own"][~roots].median()
-    return bool(own <= _ALONE * max(others, 0))
+    return bool(own <= alone * max(others, 0))
 
 
 def averaged_again(run: Measures, rows: pd.DataFrame) -> Bool:
