@@ -17,6 +17,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
+from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -34,13 +35,15 @@ _ONE_BY_ONE = (
 )
 _ASK = {
     "broadcast": "send what does not change from step to step once, before the loop",
-    "all_gather": "gather what does not change once, before the loop; what is only summed or "
-    "averaged takes an all_reduce",
+    "all_gather": "all_reduce what is only summed, and gather what does not change once",
     "gather": "let each rank reduce what it has, and gather less",
     "send": _ONE_BY_ONE,
     "recv": _ONE_BY_ONE,
 }
 """What to ask of a program whose communication is mostly that: a trace shows no contents."""
+_OBJECTS = (
+    "send tensors in place of Python objects, which are pickled, and sent behind their lengths"
+)
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -121,8 +124,8 @@ class ExposedCommunication(Rule, frozen=True):
                 Evidence("used of the CPU cores", used, "%", 100 * FULL),
             ),
             advice=(
-                "communicate less: only what is needed, in fewer bytes (half precision), or less "
-                f"often; or give each rank more cores{_asked(most_exposed(run)[0])}"
+                f"{_asked(run, most_exposed(run)[0])}communicate less: only what is needed, in "
+                "fewer bytes (half precision), or less often; or give each rank more cores"
             ),
             confidence="low",
         )
@@ -161,7 +164,7 @@ class ExposedCommunication(Rule, frozen=True):
                 if found["in_steps"].all()
                 else ()
             ),
-            advice=_advice(calls, op, starved=starved) + _asked(most),
+            advice=_asked(run, most) + _advice(calls, op, starved=starved),
             explained_by="launch-gap" if starved else None,
         )
 
@@ -244,8 +247,10 @@ def _per_device(run: Measures) -> pd.DataFrame:
     return whole.assign(in_steps=steps)
 
 
-def _asked(op: str | None) -> str:
-    return f"; {_ASK[op]}" if op in _ASK else ""
+def _asked(run: Measures, op: str | None) -> str:
+    if op is not None and of_objects(run, op):
+        return f"{_OBJECTS}; "
+    return f"{_ASK[op]}; " if op in _ASK else ""
 
 
 def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:
