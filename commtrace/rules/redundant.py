@@ -38,11 +38,12 @@ class Redundant(Rule, frozen=True):
         anyway. An all_reduce of the same bytes over a group whose members all took part in one
         right before, with nothing in between. Broadcasts with which DDP makes its module's
         buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes:
-        gradients that DDP has averaged. Broadcasts of one root that send in a step as many bytes
-        as its all_reduces summed, though every rank can compute the same parameters of the same
-        gradients; not where the root works longer than the others between the two. Broadcasts of
-        one root, of the same three sizes or more in every step of a group that averages
-        gradients, where the root gets nothing that the others do not, nor works longer before.
+        gradients that DDP has averaged, or parameters, which follow from these. Broadcasts of one
+        root that send in a step as many bytes as its all_reduces summed, though every rank can
+        compute the same parameters of the same gradients; not where the root works longer than
+        the others between the two. Broadcasts of one root, of the same three sizes or more in
+        every step of a group that averages gradients, where the root gets nothing that the others
+        do not, nor works longer before.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -198,10 +199,11 @@ def _buffers(needless: pd.DataFrame) -> _Said:
 
 def _averaged_again(needless: pd.DataFrame) -> _Said:
     return _Said(
-        "behind DDP's own all_reduces as many bytes are all_reduced again, the gradients it seems",
+        "behind DDP's own all_reduces as many bytes are all_reduced again, gradients or parameters",
         Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
         ("micro-batches: each of these steps has one forward pass",),
-        "leave out the second: when backward() returns DDP has averaged the gradients",
+        "leave out the second: when backward() returns DDP has averaged the gradients, of which "
+        "every rank computes the same parameters",
         "medium",
     )
 

@@ -626,8 +626,11 @@ def test_what_fsdp2_does_not_call_its_reductions_is_none() -> None:
 # redundant: gradients that DDP has averaged
 
 
-def averaging(behind: tuple[int, ...], forwards: int = 1) -> Measures:
-    """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB."""
+def averaging(behind: tuple[int, ...], forwards: int = 1, updated: bool = False) -> Measures:
+    """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB.
+
+    Or in the next step, behind the optimizer's.
+    """
     run = Tiny(2, backend="gloo")
     call = {"thread": 1, "stream": 50, "asynchronous": 0}
     for step in range(4):
@@ -640,10 +643,14 @@ def averaging(behind: tuple[int, ...], forwards: int = 1) -> Measures:
             run.op(rank, at, 4000)
             for number, kilobytes in enumerate((2000, 1000, *behind)):
                 start = at + 5000 + 2010 * number
-                run.collective(
-                    rank, "all_reduce", start, 2000, size=1000 * kilobytes, step=step, **call
-                )
+                later = updated and number > 1
+                if later:  # the next step begins at 30000
+                    start += 16_000
+                more = {"step": step + later, **call}
+                run.collective(rank, "all_reduce", start, 2000, size=1000 * kilobytes, **more)
                 run.gap(rank, start, 2000)
+            if updated:
+                run.step(rank, step, at + 20_000, 500, label="Optimizer.step#SGD.step")
     return run.trace()
 
 
@@ -651,6 +658,12 @@ def test_what_ddp_averaged_need_not_be_averaged_again() -> None:
     (finding,) = found(averaging((500, 1200, 1300)), "redundant")
     assert "12 operations too many" in finding.summary
     assert finding.cost_ns == pytest.approx(12 * 2_000_000, rel=0.05)
+
+
+def test_parameters_that_are_averaged_after_the_update_are_no_micro_batch() -> None:
+    (finding,) = found(averaging((2000, 1000), updated=True), "redundant")
+    assert finding.summary.startswith("behind DDP's own")
+    assert "6 operations too many" in finding.summary  # the last are in no step
 
 
 @pytest.mark.parametrize("run", [averaging((500, 1200)), averaging((2000, 1000), forwards=2)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Bool
+from commtrace.arrays import Bool, Int64
 from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, members
 from commtrace.metrics.run.arrivals import TO_ROOT
 
@@ -114,21 +114,38 @@ def _for_nothing(steps: pd.DataFrame, communicator: str, alone: float) -> bool:
 def averaged_again(run: Measures, rows: pd.DataFrame) -> Bool:
     """Which rows of ``sequences`` are all_reduces behind DDP's own, of as many bytes as these.
 
-    In (nearly) each step of a group, of one forward pass each.
+    Between (nearly) all forward passes of a group, where each step has one.
     """
-    forward = run.steps[run.steps["label"] == DDP_FORWARD].groupby(["rank", "step"]).size()
-    once = pd.MultiIndex.from_frame(rows[["rank", "step"]]).isin(forward.index[forward == 1])
-    summed = rows[once & (rows["op"] == "all_reduce").to_numpy()]
+    passes = run.steps[run.steps["label"] == DDP_FORWARD]
     found = np.zeros(len(rows), dtype=np.bool_)
+    if passes.empty:
+        return found
+    count = passes.groupby(["rank", "step"]).size()
+    once = pd.MultiIndex.from_frame(rows[["rank", "step"]]).isin(count.index[count == 1])
+    summed = rows[once & (rows["op"] == "all_reduce").to_numpy()]
+    summed = summed.assign(forward=_forward(summed, passes))
+    summed = summed[summed["forward"] >= 0].sort_values(["rank", "order"], kind="stable")
     if summed.empty:
         return found
-    summed = summed.sort_values([*_STEP, "order"], kind="stable")
     size = summed["size_bytes"].astype("float64")
-    each = [summed[name] for name in _STEP]
+    each = [summed[name] for name in ("rank", "communicator", "dtype", "forward")]
     so_far, whole = (size.groupby(each, observed=True).transform(how) for how in ("cumsum", "sum"))
     ends_half = (2 * so_far == whole).groupby(each, observed=True).transform("any")
     group = [summed[name] for name in ("communicator", "dtype")]
-    always = ends_half.groupby(group, observed=True).transform("mean") >= _ALWAYS
+    last = summed.groupby("rank")["forward"].transform("max")
+    cut = ~ends_half & (last > 0) & (summed["forward"] == last)  # where the window ends
+    whole_ones = ends_half.astype("float64").mask(cut)
+    always = whole_ones.groupby(group, observed=True).transform("mean") >= _ALWAYS
     again = summed.index[ends_half & always & (2 * so_far > whole)]
     found[again] = True
     return found
+
+
+def _forward(rows: pd.DataFrame, passes: pd.DataFrame) -> Int64:
+    """The number of its rank's forward pass before each row, -1 before the first."""
+    number: Int64 = np.full(len(rows), -1)
+    rank, order = rows["rank"].to_numpy(), rows["order"].to_numpy(np.int64)
+    for one, its in passes.groupby("rank")["start_ns"]:
+        mine = rank == one
+        number[mine] = np.searchsorted(np.sort(its.to_numpy()), order[mine], side="right") - 1
+    return number
