@@ -16,6 +16,7 @@ from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.machines import machines
+from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FULL",
     "Processor",
+    "asleep_ns",
     "cores_used",
     "fight",
     "foreign_load",
@@ -176,6 +178,25 @@ def full_cores(run: Measures) -> str | None:
     if used is None or used < FULL:
         return taken
     return f"operators and transfers fill {min(100 * used, 100):.0f} % of the CPU cores"
+
+
+def asleep_ns(run: Measures) -> float | None:
+    """How long the median rank's thread neither ran, nor waited for a core or another rank.
+
+    Whatever fills the cores, that is time in which something else can be done. None where no
+    recording says what each rank's thread ran.
+    """
+    calls, own = run_graph(run).calls, own_work(run).own_ns.sum(axis=1)
+    steps = set(profiler_steps(run)["step"].tolist())
+    known = machines(run)
+    asleep = []
+    for rank in np.unique(calls.rank).tolist():
+        its = known[rank].steps if rank in known else None
+        ran = [ran_us for number, ran_us, *_ in its or () if number in steps]
+        if not ran:
+            return None
+        asleep.append(max(float(own[calls.rank == rank].sum()) - 1e3 * sum(ran), 0.0))
+    return float(np.median(asleep))
 
 
 def idle_cores_ns(run: Measures) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Int64
-from commtrace.causal.cores import FULL, cores_used
+from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores
 from commtrace.causal.critical_path import critical_path
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, without_waits
@@ -92,23 +92,25 @@ class ExposedCommunication(Rule, frozen=True):
         gain = float(found["gain_ns"].median())
         on_top = None
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
-            if (used := cores_used(run)) is not None and used >= FULL:
-                yield self._beside_full_cores(found, run, min(100 * used, 100.0))
-                return
             gain, on_top = _replayed(run, gain, self.min_step_share)
+            if (why := full_cores(run)) is not None:
+                gain = min(gain, asleep_ns(run) or 0.0)
+                if not worth_reporting(gain, run, self.min_step_share):
+                    yield self._beside_full_cores(found, run, why)
+                    return
+                on_top = min(on_top, round(gain))
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, round(gain), hidden, run, on_top)
 
-    def _beside_full_cores(self, found: pd.DataFrame, run: Measures, used: float) -> Finding:
+    def _beside_full_cores(self, found: pd.DataFrame, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""
-        why = f"operators and transfers fill {used:.0f} % of the CPU cores"
         exposed = _exposed_ns(run)
         if not worth_reporting(exposed, run, self.large_step_share):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
-        share = share_pct(exposed, run)
+        share, used = share_pct(exposed, run), cores_used(run) or 0.0
         return self.finding(
             run.collectives,
             summary=(
@@ -121,7 +123,7 @@ class ExposedCommunication(Rule, frozen=True):
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence(f"exposed, {of_time(run)}", share, "%", 100 * self.large_step_share),
-                Evidence("used of the CPU cores", used, "%", 100 * FULL),
+                Evidence("used of the CPU cores", min(100 * used, 100), "%", 100 * FULL),
             ),
             advice=(
                 f"{_asked(run, most_exposed(run)[0])}communicate less: only what is needed, in "
