@@ -16,7 +16,7 @@ from commtrace.causal.edits import (
     as_measured,
     even,
     saved,
-    step_ns,
+    steps_at,
     typical,
     typically_idle,
 )
@@ -163,7 +163,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
     lag, mended = lags_on_cores(run), as_measured(run)
-    least = min_share * float(step_ns(run, [lag]).sum())
+    least = min_share * float(steps_at(run, replayed(its.graph, lag)).sum())
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
@@ -212,13 +212,13 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
 
 def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:
     """The culprit that they are on top of the edits that made these lags."""
-    before = lags_on_cores(run)
-    edited = _edit(run, who, before, work_on_cores(run, before))
-    alone = saved(run, before, [edited])[:, 0]
-    steps = who.steps_ns
+    before, alone, steps = lags_on_cores(run), who.steps_ns, who.steps_ns
+    if lag_ns is not before:
+        edited = _edit(run, who, before, work_on_cores(run, before))
+        alone = saved(run, before, [edited])[:, 0]
     (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
     noise = max(scatter(more), least)
-    after = step_ns(run, [who.lag_ns])[:, 0]
+    after = steps_at(run, replayed(run_graph(run).graph, lag_ns)) - steps
     longer = _longer_for_cores(run, who.ranks)
     delays = np.rint(steps * longer).astype(np.int64)
     spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
