@@ -87,7 +87,8 @@ class Plan:
         places = self._places(edges[way < 0], by_ns[way < 0])
         ways, by = self.ways.later(places)
         its = way >= 0
-        return places, (np.append(ways, way[its]), np.append(by, by_ns[its]))
+        later: Int64 = np.append(ways, way[its])
+        return places, (later, np.append(by, by_ns[its]).astype(np.int64))
 
     def _places(self, edges: Int64, by_ns: Int64) -> Later:
         """The places that are later if edges of chains take longer."""
