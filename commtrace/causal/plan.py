@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Int32, Int64, sorted_by
-from commtrace.causal.ways import Later, Level, Stretches, Ways
+from commtrace.causal.ways import Later, Levels, Stretches, Ways
 
 if TYPE_CHECKING:
     from commtrace.causal.graph import Graph
@@ -192,11 +192,10 @@ def _levels(source: Int64, target: Int32, into: Int64, time_ns: Int64) -> Int64:
     return levels
 
 
-def _batches(joint: Int64, level: Int64, into: Int64, free: int) -> tuple[Int64, list[Level]]:
+def _batches(joint: Int64, level: Int64, into: Int64, free: int) -> tuple[Int64, Levels]:
     """Edges to nodes of one level and as many edges: of each the first, of each the second, ….
 
-    As places among all edges to joint nodes, by node. Then slices of these, the number of edges
-    that each node has, and slices of heads.
+    As places among all edges to joint nodes, by node. Heads behind ``free`` others are led to.
     """
     sizes = np.where(into > 1, into, 0)
     first = (np.cumsum(sizes) - sizes)[joint]
@@ -208,6 +207,4 @@ def _batches(joint: Int64, level: Int64, into: Int64, free: int) -> tuple[Int64,
     place = np.arange(edges.sum()) - np.repeat(start, edges)
     which, node = np.divmod(place, np.repeat(nodes, edges))
     places = first[np.repeat(begin, edges) + node] + which
-    columns = (its.tolist() for its in (start, edges, size[begin], begin + free, nodes))
-    each = zip(*columns, strict=True)
-    return places, [(slice(a, a + n), size, slice(h, h + m)) for a, n, size, h, m in each]
+    return places, Levels(start, begin + free, nodes, size[begin])
