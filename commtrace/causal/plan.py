@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Int32, Int64, ranges, sorted_by
-from commtrace.causal.ways import Later, Level, Ways
+from commtrace.causal.ways import Later, Levels, Ways
 
 if TYPE_CHECKING:
     from commtrace.causal.graph import Graph
@@ -215,11 +215,10 @@ def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32:
     return levels
 
 
-def _batches(joint: Int32, level: Int32, into: Int32, free: int) -> tuple[Int64, list[Level]]:
+def _batches(joint: Int32, level: Int32, into: Int32, free: int) -> tuple[Int64, Levels]:
     """Edges to nodes of one level and as many edges: of each the first, of each the second, ….
 
-    As places among all edges to joint nodes, by node. Then slices of these, the number of edges
-    that each node has, and slices of heads.
+    As places among all edges to joint nodes, by node. Heads behind ``free`` others are led to.
     """
     sizes = np.where(into > 1, into, 0)
     first = (np.cumsum(sizes) - sizes)[joint]
@@ -231,6 +230,4 @@ def _batches(joint: Int32, level: Int32, into: Int32, free: int) -> tuple[Int64,
     place = np.arange(edges.sum()) - np.repeat(start, edges)
     which, node = np.divmod(place, np.repeat(nodes, edges))
     places = first[np.repeat(begin, edges) + node] + which
-    columns = (its.tolist() for its in (start, edges, size[begin], begin + free, nodes))
-    each = zip(*columns, strict=True)
-    return places, [(slice(a, a + n), size, slice(h, h + m)) for a, n, size, h, m in each]
+    return places, Levels(start, begin + free, nodes, size[begin].astype(np.int64))
