@@ -45,7 +45,7 @@ def codes(*columns: Any) -> Int64:
     import pandas as pd
 
     first, *others = columns
-    code = pd.factorize(first, use_na_sentinel=False)[0].astype(np.int64, copy=False)
+    code: Int64 = pd.factorize(first, use_na_sentinel=False)[0].astype(np.int64, copy=False)
     for column in others:
         found, values = pd.factorize(column, use_na_sentinel=False)
         code = pd.factorize(code * len(values) + found)[0].astype(np.int64, copy=False)
