@@ -21,15 +21,17 @@ from commtrace.causal.builder import (
     TRANSFER,
     WAIT,
 )
+from commtrace.causal.busy import devices_busy, host_busy
 from commtrace.causal.edits import as_measured
 from commtrace.causal.graph import longest_way, replayed
-from commtrace.causal.on_core import busy
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
 from commtrace.table import Coded, Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from commtrace.measures import Measures
 
 __all__ = [
@@ -49,7 +51,7 @@ KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
 KIND_OF_EDGE = {
     HOST: "host",
     WAIT: "host",
-    DEVICE: "compute",
+    DEVICE: "idle",  # but for what ran on it
     COPY: "copy",
     LAUNCH: "launch",
     QUEUE: "launch",
@@ -57,6 +59,8 @@ KIND_OF_EDGE = {
     TRANSFER: "transfer",
     JOIN: "launch",
 }
+_AT_WORK = {HOST: host_busy, DEVICE: devices_busy}
+_NO_OPERATION = (HOST, WAIT, DEVICE)
 
 CRITICAL_PATH = Table(
     "critical_path",
@@ -71,7 +75,7 @@ CRITICAL_PATH = Table(
             "kind",
             "category",
             "`compute`, `copy`, `transfer` (all ranks were there), `launch` (from call to start), "
-            "`host` (no operator ran) or `idle` (of a device).",
+            "`host` (no operator ran) or `idle` (of a device, the trace does not say why).",
         ),
         Column("op", "category", "The operation that was transferred or launched; else null."),
         Column("time_ns", "int64", "For how long.", "ns"),
@@ -103,7 +107,7 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
     way = path_pieces(run, lag_ns)
     computes = _computes(run, way)
     named = _named(way)
-    own = named == KINDS.index("host")
+    own = np.isin(way.kind, _NO_OPERATION)
     nothing = np.full(own.size, -1)
     rows = pd.DataFrame(
         {
@@ -140,18 +144,15 @@ def critical_pieces(run: Measures) -> pd.DataFrame:
     """Where the critical path of a run lies: CRITICAL_PIECES. CannotLook as ``critical_path``."""
     way = path_pieces(run, as_measured(run))
     named = _named(way)
-    host = named == KINDS.index("host")
-    parts = [(np.flatnonzero(~host), way.since_ns[~host], way.until_ns[~host])]
+    whole = np.flatnonzero(~np.isin(way.kind, [*_AT_WORK]))
+    parts = [(whole, way.since_ns[whole], way.until_ns[whole])]
     computes = [np.empty(0, np.int64)]
-    for rank in np.unique(way.rank[way.kind == HOST]).tolist():
-        mine = np.flatnonzero((way.rank == rank) & (way.kind == HOST))
-        of, start, end, inside = _split(way.since_ns[mine], way.until_ns[mine], busy(run, rank))
+    for mine, busy in _at_work(run, way):
+        of, start, end, inside = _split(way.since_ns[mine], way.until_ns[mine], busy)
         parts.append((mine[of], start, end))
         computes.append(np.flatnonzero(inside) + sum(part[0].size for part in parts[:-1]))
-    waits = np.flatnonzero(host & (way.kind != HOST))
-    parts.append((waits, way.since_ns[waits], way.until_ns[waits]))
     of, start, end = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    kind, op = named[of], np.where(host[of], -1, way.op[of])
+    kind, op = named[of], np.where(np.isin(way.kind[of], _NO_OPERATION), -1, way.op[of])
     kind[np.concatenate(computes)] = KINDS.index("compute")
     order = np.lexsort((end, start))
     columns: dict[str, Int64] = {
@@ -245,14 +246,21 @@ def _call(its: RunGraph, edges: Int64) -> Int64:
 
 
 def _computes(run: Measures, way: Way) -> Int64:
-    """How much of each piece of a host's own work is in operators."""
+    """How much of each piece of own work is in operators, or in what a device ran."""
     computes = np.zeros(way.kind.size, dtype=np.int64)
-    for rank in np.unique(way.rank[way.kind == HOST]).tolist():
-        mine = (way.rank == rank) & (way.kind == HOST)
+    for mine, busy in _at_work(run, way):
         since, until = way.since_ns[mine], way.until_ns[mine]
-        share = covered(since, until, busy(run, rank)) / np.maximum(until - since, 1)
+        share = covered(since, until, busy) / np.maximum(until - since, 1)
         computes[mine] = np.rint(share * (way.end_ns - way.start_ns)[mine]).astype(np.int64)
     return computes
+
+
+def _at_work(run: Measures, way: Way) -> Iterator[tuple[Int64, Intervals]]:
+    """Which pieces are a rank's host's or devices', and when these computed."""
+    for kind, busy in _AT_WORK.items():
+        its = way.kind == kind
+        for rank in np.unique(way.rank[its]).tolist():
+            yield np.flatnonzero(its & (way.rank == rank)), busy(run, rank)
 
 
 def cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:

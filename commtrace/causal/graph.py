@@ -76,15 +76,15 @@ class Latest:
 
     def __init__(self, graph: Graph, node: Int64, group: Int64) -> None:
         self._graph, plan = graph, graph.plan
-        order = sorted_by(plan.place[node])
-        order = order[sorted_by(group[order])]
+        order = sorted_by(group)
         self._node, group = node[order], group[order]
         self._groups = np.flatnonzero(np.diff(group, prepend=-1))
         parts = np.unique(np.append(self._groups, np.arange(0, node.size, _PART)))
         one, size = np.ones(parts.size, dtype=np.int64), np.diff(np.append(parts, node.size))
         levels = Levels(parts, plan.count + np.arange(parts.size), one, size)
         self._parts = np.searchsorted(parts, self._groups)
-        self._ways = Ways(plan.place[self._node], plan.head[self._node], levels)
+        its = plan.place[self._node], plan.head[self._node]
+        self._ways = Ways(*its, levels, graph.time_ns.size)
         self._count = parts.size
 
     def replayed(self, lag_ns: Int64, changes: Iterable[Change]) -> Int64:
@@ -107,9 +107,9 @@ class Latest:
         while some := [(edges, by - lag_ns[edges]) for edges, by in islice(edits, at_once)]:
             later, ends = [], []
             for edges, by in some:
-                stretches, ways = plan.later(edges, by)
+                places, ways = plan.later(edges, by)
                 later.append(ways)
-                ends.append(self._ways.later(stretches))
+                ends.append(self._ways.later(places))
             time = plan.heads(after, later, self._count)
             self._ways.follow(time, last, ends)
             yield np.maximum.reduceat(time[plan.count :], self._parts)

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Float64, Int64, integers
+from commtrace.causal.busy import host_busy
 from commtrace.causal.run_graph import run_graph
 from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.machines import machines
-from commtrace.metrics.run.run_clock import intervals_on_run, on_run
+from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["OnCore", "busy", "lags_on_cores", "on_core"]
+__all__ = ["OnCore", "lags_on_cores", "on_core"]
 
 
 class OnCore(NamedTuple):
@@ -61,8 +61,8 @@ def on_core(run: Measures) -> OnCore | None:
     rank = its.calls.rank[its.own_call]
     for one, steps in times.items():
         mine = np.flatnonzero((rank == one) & its.calls.on_cpu[its.own_call])
-        its_operators, its_idle, its_whole = _left(start[mine], end[mine], busy(run, one), steps)
-        operators[mine], idle[mine], whole[mine] = its_operators, its_idle, its_whole
+        left = _left(start[mine], end[mine], host_busy(run, one), steps)
+        operators[mine], idle[mine], whole[mine] = left
     return OnCore(operators, idle, whole)
 
 
@@ -111,10 +111,8 @@ def _times(run: Measures) -> dict[int, list[_Step]]:
     """The steps of each rank whose times on a core are known."""
     known: dict[tuple[int, int], tuple[float, float]] = {}
     for rank, machine in machines(run).items():
-        rows = machine.get("steps")
-        for row in rows if isinstance(rows, list) else ():
-            if isinstance(row, list) and len(row) > 2 and all(isinstance(n, int) for n in row):
-                known[rank, row[0]] = 1e3 * row[1], 1e3 * row[2]
+        for number, ran_us, waited_us, _ in machine.steps or ():
+            known[rank, number] = 1e3 * ran_us, 1e3 * waited_us
     found: dict[int, list[_Step]] = {}
     steps = profiler_steps(run)
     ranks, numbers = (integers(steps[name]) for name in ("rank", "step"))
@@ -126,11 +124,3 @@ def _times(run: Measures) -> dict[int, list[_Step]]:
         if (rank, number) in known:
             found.setdefault(rank, []).append(_Step(begin, end, *known[rank, number]))
     return found
-
-
-def busy(run: Measures, rank: int) -> Intervals:
-    """When a rank's host ran operators, on the run's clock."""
-    its = device_work(run).get(Device(rank, "cpu"))
-    if its is None or its.compute is None:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    return intervals_on_run(run, rank, its.compute)

@@ -12,8 +12,9 @@ from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, integers, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
+from commtrace.causal.busy import host_busy
 from commtrace.causal.calls import Calls
-from commtrace.causal.on_core import OnCore, busy, lags_on_cores, on_core
+from commtrace.causal.on_core import OnCore, lags_on_cores, on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.usual import Usual, mean_of
 from commtrace.diagnosis import Cause
@@ -204,7 +205,7 @@ def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     for cause, ranges in _labelled(run).items():
         its = subtract(intervals_on_run(run, rank, ranges.get(rank, _NEVER)), taken)
         found[cause], taken = its, _both(taken, its)
-    return found | {"compute": subtract(busy(run, rank), taken)}
+    return found | {"compute": subtract(host_busy(run, rank), taken)}
 
 
 @measure

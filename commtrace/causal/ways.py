@@ -7,14 +7,15 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import Int32, Int64, ranges, sorted_by
 
-__all__ = ["Later", "Levels", "Stretches", "Ways"]
+__all__ = ["Later", "Levels", "Ways"]
 
-Later = tuple[Int32, Int64]
-"""Ways that take longer, and by how much, in ns; of one that is there twice the sum."""
+Later = tuple[Int32 | Int64, Int64]
+"""Places, or ways, that are later, and by how much, in ns; of one that is there twice the sum."""
 _FEW = 20  # ways of a level, all edits together
 _BLOCK = 1 << 13  # ways whose levels are followed with the same arrays
 _NEVER = -(2**62)
@@ -32,19 +33,14 @@ class Levels(Struct, frozen=True, eq=False):
     size: Int64
 
 
-class Stretches(Struct, frozen=True, eq=False):
-    """Places in a row, from each ``first`` to before its ``end``; ``by_ns`` has all of them."""
-
-    first: Int64
-    end: Int64
-    by_ns: Int64
-
-
 class Ways:
-    """From nodes to heads: of each the node's ``place``, and the head ``since`` which it begins."""
+    """From nodes to heads: of each the node's ``place``, and the head ``since`` which it begins.
 
-    def __init__(self, place: Int32, since: Int32, levels: Levels) -> None:
-        self.place, self.since, self._levels = place, since, levels
+    ``places`` is how many places there are.
+    """
+
+    def __init__(self, place: Int32, since: Int32, levels: Levels, places: int) -> None:
+        self.place, self.since, self._levels, self._places = place, since, levels, places
 
     @cached_property
     def _blocks(self) -> list[list[tuple[slice, int, slice]]]:
@@ -65,19 +61,25 @@ class Ways:
         return head.astype(np.int32)
 
     @cached_property
-    def _by_place(self) -> tuple[Int32, Int32]:
-        order = sorted_by(self.place).astype(np.int32)
-        return order, self.place[order]
+    def _block(self) -> npt.NDArray[np.uint16]:
+        """The block of each way's level."""
+        sizes = [its[-1][0].stop - its[0][0].start for its in self._blocks]
+        return np.repeat(np.arange(len(sizes), dtype=np.uint16), sizes)
 
-    def later(self, stretches: Stretches) -> Later:
-        """The ways from nodes that are later by so much."""
-        order, place = self._by_place
-        first, end = stretches.first, stretches.end
-        # In numbers as large as its own, or numpy makes all its places larger.
-        low, high = (place.searchsorted(bound.astype(np.int32)) for bound in (first, end))
-        found = ranges(low, high - low)
-        in_row = np.cumsum(end - first) - end
-        return order[found], stretches.by_ns[place[found] + np.repeat(in_row, high - low)]
+    @cached_property
+    def _by_place(self) -> tuple[Int32, Int32]:
+        """The ways in the order of their places, and how many there are before each place."""
+        before = np.zeros(self._places + 1, dtype=np.int32)
+        np.cumsum(np.bincount(self.place, minlength=self._places), out=before[1:])
+        return sorted_by(self.place).astype(np.int32), before
+
+    def later(self, places: Later) -> Later:
+        """The ways from places that are later by so much."""
+        order, before = self._by_place
+        place, by_ns = places
+        first = before[place]
+        count = before[place + 1] - first
+        return order[ranges(first, count)], np.repeat(by_ns, count)
 
     def follow(self, time_ns: Int64, after_ns: Int64, later: Sequence[Later]) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.
@@ -91,12 +93,11 @@ class Ways:
             return
         way = np.concatenate([ways for ways, _ in later])
         number = np.repeat(np.arange(edits), [ways.size for ways, _ in later])
-        order = sorted_by(way)
-        way = way[order]
-        at = way.astype(np.int64) * edits + number[order]
+        block = self._block[way]
+        order = np.argsort(block, kind="stable")  # numbers of 16 bits: without comparing them
+        at = (way.astype(np.int64) * edits + number)[order]
         by = np.concatenate([by for _, by in later])[order]
-        begins = np.asarray([levels[0][0].start for levels in self._blocks], dtype=np.int32)
-        bounds = pairwise([*way.searchsorted(begins).tolist(), way.size])
+        bounds = pairwise(np.cumsum([0, *np.bincount(block, minlength=len(self._blocks))]).tolist())
         for levels, (low, high) in zip(self._blocks, bounds, strict=True):
             begin, end = levels[0][0].start, levels[-1][0].stop
             after = np.repeat(after_ns[begin:end, None], edits, axis=1)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Int64, integers
-from commtrace.causal.builder import HOST, WAIT
+from commtrace.causal.builder import COPY, DEVICE, HOST, WAIT
+from commtrace.causal.busy import devices_busy
 from commtrace.causal.critical_path import KIND_OF_EDGE, cut, path_pieces
 from commtrace.causal.edits import as_measured
 from commtrace.causal.run_graph import run_graph
@@ -31,9 +32,9 @@ __all__ = ["Own", "Sample", "Shared", "sample"]
 
 
 class Own(NamedTuple):
-    """Work that ranks do by themselves: ``compute``, ``copy`` or ``host``, and its cause if known.
+    """Work that ranks do by themselves: ``compute``, ``copy``, ``host`` or ``idle``.
 
-    The cause is one of ``loader``, ``checkpoint`` and ``garbage-collection``.
+    The cause, if known, is one of ``loader``, ``checkpoint`` and ``garbage-collection``.
     """
 
     kind: str
@@ -173,10 +174,12 @@ def _own(run: Measures, pieces: _Pieces) -> Iterator[tuple[Own, int, Int64, Int6
             what = Own(cause, None) if cause == "compute" else Own("host", cause)
             yield what, rank, mine, time
         yield Own("host", None), rank, mine, left
-        for kind in ("compute", "copy"):
-            of_device = [number for number, name in KIND_OF_EDGE.items() if name == kind]
-            mine = np.flatnonzero(np.isin(pieces.kind, of_device) & (pieces.rank == rank))
-            yield Own(kind, None), rank, mine, length[mine]
+        mine = np.flatnonzero((pieces.kind == COPY) & (pieces.rank == rank))
+        yield Own("copy", None), rank, mine, length[mine]
+        mine = np.flatnonzero((pieces.kind == DEVICE) & (pieces.rank == rank))
+        time = covered(pieces.start_ns[mine], pieces.end_ns[mine], devices_busy(run, rank))
+        yield Own("compute", None), rank, mine, time
+        yield Own("idle", None), rank, mine, length[mine] - time
 
 
 def _shared(run: Measures, pieces: _Pieces) -> Iterator[tuple[Shared, Int64, Int64]]:

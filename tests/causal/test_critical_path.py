@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import commtrace as ct
-from commtrace.causal.critical_path import critical_path, path_with
+from commtrace.causal.critical_path import critical_path, critical_pieces, path_with
 from commtrace.causal.edits import as_measured, even, step_ends
 from commtrace.causal.graph import replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
-from commtrace.synthetic import Tiny
+from commtrace.synthetic import BASE_NS, Tiny
 
 Make = Callable[..., Measures]
 MS = 1_000_000
@@ -78,6 +78,24 @@ def test_what_an_edit_shortens_is_made_of_what_it_was(training: Make) -> None:
     compute, host = (own["time_ns"].sum()[kind] for kind in ("compute", "host"))
     assert compute == pytest.approx(6 * 3 * MS, rel=0.02)
     assert host == pytest.approx(6 * 3 * MS, rel=0.02)
+
+
+def test_a_device_on_which_nothing_runs_computes_nothing() -> None:
+    """Work that is launched starts late, and nothing in the trace says what it waited for."""
+    run = Tiny(ranks=2)
+    for rank in range(2):
+        run.step(rank, 0, 0, 1500)
+        run.kernel(rank, 20, 80, launch_ns=BASE_NS)
+        run.kernel(rank, 700, 300, launch_ns=BASE_NS + 10_000)
+        run.collective(rank, "all_reduce", 1000, 500, size=4096, launch_ns=BASE_NS + 20_000)
+    trace = run.trace()
+    kinds = critical_path(trace).groupby("kind", observed=True)["time_ns"].sum()
+    assert kinds["compute"] == 380_000
+    assert kinds["idle"] == 600_000
+    pieces = critical_pieces(trace)
+    idle = pieces[pieces["kind"] == "idle"]
+    assert (idle["start_ns"] - BASE_NS).tolist() == [100_000]
+    assert (idle["end_ns"] - BASE_NS).tolist() == [700_000]
 
 
 def test_a_run_that_no_graph_holds_has_none() -> None:

@@ -23,7 +23,7 @@ def on_cores(run: Measures, waited_us: Callable[[int, int], int], ran_us: int) -
     rows = [
         {
             "rank": rank,
-            "machine": {"steps": [[n, ran_us, waited_us(rank, n)] for n in range(STEPS)]},
+            "machine": {"steps": [[n, ran_us, waited_us(rank, n), ran_us] for n in range(STEPS)]},
         }
         for rank in run.ranks["rank"].tolist()
     ]
@@ -75,7 +75,9 @@ def test_own_work_and_waiting_are_the_time_by_the_clock(training: Training) -> N
     assert work.waited_ns.sum() == pytest.approx(2 * STEPS * 1e6, rel=0.02)
 
 
-@pytest.mark.parametrize("steps", [None, 3, [1], [[1, 2]], [["a", "b", "c"]], [[1, None, 2]]])
+@pytest.mark.parametrize(
+    "steps", [None, 3, [1], [[1, 2]], [["a", "b", "c", "d"]], [[1, None, 2, 3]]]
+)
 def test_what_no_recorder_writes_is_left_alone(steps: Any, training: Training) -> None:
     run = training(lambda rank, step: 4_000)
     rows = [{"rank": rank, "machine": {"steps": steps}} for rank in range(2)]

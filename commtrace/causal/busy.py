@@ -1,0 +1,43 @@
+"""When a rank's host and devices were at work, on the run's clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.intervals import Intervals, union
+from commtrace.measures import measure
+from commtrace.metrics.rank.activity import Device, Work, device_work
+from commtrace.metrics.run.run_clock import intervals_on_run
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["devices_busy", "host_busy"]
+
+_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def host_busy(run: Measures, rank: int) -> Intervals:
+    """When a rank's host ran operators."""
+    its = device_work(run).get(Device(rank, "cpu"))
+    if its is None or its.compute is None:
+        return _NEVER
+    return intervals_on_run(run, rank, its.compute)
+
+
+def devices_busy(run: Measures, rank: int) -> Intervals:
+    """When any of a rank's GPUs ran anything."""
+    busy = [_NEVER, *(its.busy for its in _gpus(run).get(rank, ()))]
+    starts, ends = (np.concatenate([each[i] for each in busy]) for i in range(2))
+    return intervals_on_run(run, rank, union(starts, ends))
+
+
+@measure
+def _gpus(run: Measures) -> dict[int, list[Work]]:
+    of_rank: dict[int, list[Work]] = {}
+    for device, its in device_work(run).items():
+        if device.device != "cpu":
+            of_rank.setdefault(device.rank, []).append(its)
+    return of_rank
