@@ -219,13 +219,13 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
     noise = max(scatter(more), least)
     after = steps_at(run, replayed(run_graph(run).graph, lag_ns)) - steps
-    longer = _longer_for_cores(run, who.ranks)
-    delays = np.rint(steps * longer).astype(np.int64)
     spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
     if who.only_idle:
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
+    longer = _longer_for_cores(run, who.ranks) if cause == "compute" else 1.0
+    delays = np.rint(steps * longer).astype(np.int64)
     whole = steps[:-1] if run_graph(run).is_cut else steps
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.

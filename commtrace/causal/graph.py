@@ -121,17 +121,8 @@ class Latest:
 
 def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64:
     """The edges of the longest way to a node, the last one first, of a graph replayed."""
-    before = time_ns[graph.source]
-    binding = np.flatnonzero(before + lag_ns == time_ns[graph.target])
-    # Of several to one node the one from the latest moment, and of those the first.
-    before, target = before[binding], graph.target[binding]
-    latest = np.full(graph.time_ns.size, np.iinfo(np.int64).min)
-    np.maximum.at(latest, target, before)
-    last = before == latest[target]
-    into = np.full(graph.time_ns.size, graph.source.size)
-    np.minimum.at(into, target[last], binding[last])
-    way: list[int] = []
-    while (edge := int(into[node])) < graph.source.size:
+    edge_to, way = graph.plan.waited(lag_ns, time_ns), list[int]()
+    while (edge := int(edge_to[node])) >= 0:
         way.append(edge)
         node = int(graph.source[edge])
     return np.asarray(way, dtype=np.int64)

@@ -52,6 +52,12 @@ class Ways:
         return [list(block) for _, block in groupby(levels, lambda it: it[0].start // _BLOCK)]
 
     @cached_property
+    def _block(self) -> npt.NDArray[np.uint16]:
+        """The block of each way's level."""
+        sizes = [its[-1][0].stop - its[0][0].start for its in self._blocks]
+        return np.repeat(np.arange(len(sizes), dtype=np.uint16), sizes)
+
+    @cached_property
     def _head(self) -> Int32:
         """The head that each way leads to."""
         its = self._levels
@@ -59,12 +65,6 @@ class Ways:
         way = np.arange(self.since.size) - np.repeat(its.way, ways)
         head = np.repeat(its.head, ways) + way % np.repeat(its.heads, ways)
         return head.astype(np.int32)
-
-    @cached_property
-    def _block(self) -> npt.NDArray[np.uint16]:
-        """The block of each way's level."""
-        sizes = [its[-1][0].stop - its[0][0].start for its in self._blocks]
-        return np.repeat(np.arange(len(sizes), dtype=np.uint16), sizes)
 
     @cached_property
     def _by_place(self) -> tuple[Int32, Int32]:
