@@ -35,7 +35,9 @@ _ONE_BY_ONE = (
 )
 _ASK = {
     "broadcast": "send what does not change from step to step once, before the loop",
-    "all_gather": "all_reduce what is only summed, and gather what does not change once",
+    "all_gather": "all_reduce what is only summed, leave apart what each rank cuts its part from "
+    "again, and gather what does not change once",
+    "all_to_all": "send each rank only what is for it (split sizes), not padded to a capacity",
     "gather": "let each rank reduce what it has, and gather less",
     "send": _ONE_BY_ONE,
     "recv": _ONE_BY_ONE,
