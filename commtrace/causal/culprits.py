@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Float64, Int64
-from commtrace.causal.builder import MEET
+from commtrace.causal.awaited import Waits, awaited
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import fight, works_more
@@ -43,10 +44,8 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
-    "AWAITED",
     "Culprit",
     "Culprits",
-    "Waits",
     "culprits",
     "evened",
     "stalls_in_turn",
@@ -56,28 +55,6 @@ _MOSTLY = 0.5  # of the steps
 _HALF = 0.5  # of a stall, as another stalls by turns
 _MOST = 4  # culprits, one on top of the other
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
-
-
-AWAITED = ("collective", "root", "send", "recv")
-"""What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
-
-
-class Waits(Struct, frozen=True, eq=False):
-    """The waits of others for some ranks: from ``start_ns`` to ``end_ns``, ``kind`` of AWAITED.
-
-    ``call`` is the call that waited, a row of the graph's.
-    """
-
-    call: Int64
-    start_ns: Int64
-    end_ns: Int64
-    kind: Int64
-
-    @property
-    def mostly(self) -> str:
-        """Of which kind most of the time is."""
-        time = np.bincount(self.kind, weights=self.end_ns - self.start_ns, minlength=len(AWAITED))
-        return AWAITED[int(time.argmax())]
 
 
 class Culprit(Struct, frozen=True, eq=False):
@@ -164,19 +141,16 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
     lag, mended = lags_on_cores(run), as_measured(run)
-    least = min_share * float(steps_at(run, replayed(its.graph, lag)).sum())
+    worth = min_share * float(its.step_ns.sum())
+    least = min_share * float(steps_at(run, replayed(its.graph, lag)).sum())  # on cores
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
-        each = chain.from_iterable(
-            tried(run, left, lag, least) for tried in (suspects, suspects_in_median)
-        )
-        weighed = ((who, _weighed(run, who, len(ranks), lag)) for who in each)
-        weighed = ((who, its) for who, its in weighed if its.persistent or its.spikes)
-        sure = ((who, its) for who, its in weighed if late_together(run, who, lag))
-        who, culprit = next(sure, (None, None))
-        if who is None or culprit is None:
+        each = (tried(run, left, lag, least) for tried in (suspects, suspects_in_median))
+        first = _first(run, chain.from_iterable(each), len(ranks), lag, worth)
+        if first is None:
             break
+        who, culprit = first
         found.append(culprit)
         taken += who.ranks
         mended = who.lag_ns if mended is lag else _edit(run, who, mended, work_with(run, mended))
@@ -184,6 +158,18 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     on_cores = _Edited.of(lags_on_cores(run), lag)
     without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
     return Culprits(tuple(found), without, on_cores)
+
+
+def _first(
+    run: Measures, each: Iterable[Suspects], ranks: int, lag_ns: Int64, worth_ns: float
+) -> tuple[Suspects, Culprit] | None:
+    """The first of the suspects that surely delay the run, by so much."""
+    for who in each:
+        it = _weighed(run, who, ranks, lag_ns)
+        sure = (it.persistent or it.spikes) and it.on_top_ns >= worth_ns
+        if sure and late_together(run, who, lag_ns):
+            return who, it
+    return None
 
 
 def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
@@ -257,7 +243,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         cause=cause,
         parts_ns=parts,
         call=call,
-        waits=_waits(run, who.ranks, lag_ns),
+        waits=awaited(run, who.ranks, lag_ns),
         in_median=who.made == "median",
         doubt=_NOT_ALWAYS
         if works
@@ -291,25 +277,6 @@ def _waiting_ns(run: Measures) -> Int64:
     if without is measured:
         return np.zeros(len(run_graph(run).ends), dtype=np.int64)
     return saved(run, measured, [without])[:, 0]
-
-
-def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
-    """Where others waited until the last of these ranks came, or would with these lags."""
-    its = run_graph(run)
-    calls, time = its.calls, replayed(its.graph, lag_ns)
-    start_ns = time[its.started]
-    meets = np.flatnonzero(its.graph.kind == MEET)
-    source, met = its.call_of[its.graph.source[meets]], its.graph.target[meets]
-    late = np.isin(calls.rank[source], ranks) & (start_ns[source] == time[met])
-    last = np.full(time.size, -1)
-    last[met[late]] = source[late]
-    call = np.flatnonzero(~np.isin(calls.rank, ranks) & (last[its.met] >= 0))
-    source = last[its.met[call]]
-    waits = start_ns[source] > start_ns[call]
-    call, source = call[waits], source[waits]
-    kind = np.where(calls.is_p2p[source], np.where(calls.is_send[source], 2, 3), 0)
-    kind = np.where(calls.from_root[call] & calls.is_root[source], 1, kind)
-    return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
 
 
 def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Float64]:
