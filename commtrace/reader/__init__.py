@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
-_LARGE = (schema.KERNELS, schema.COPIES)
-"""Tables that are asked for by rank, or not at all."""
+_LARGE = (schema.KERNELS, schema.COPIES, schema.COLLECTIVES)
+"""Tables that are asked for by rank, or by column."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
 _ARRAY_BYTES = 1 << 22  # from here on numpy asks for huge pages: new memory costs little
 _KEPT_BYTES = 1 << 26  # at the heap's end: what the default comes to

@@ -156,7 +156,7 @@ def _run(beside_us: float) -> Measures:
 def _compute_kernels(run: Measures) -> pd.DataFrame:
     """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``."""
     kernels = run.kernels[run.kernels["kind"] == "compute"]
-    if kernels.empty or not (run.collectives["device"] != "cpu").any():
+    if kernels.empty or not (run.collective_columns["device"] != "cpu").any():
         raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
     places: Any = kernels.groupby(["rank", "device"], observed=True, sort=False).indices

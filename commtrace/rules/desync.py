@@ -10,6 +10,7 @@ import pandas as pd
 
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.rows_of import rows_at
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._rule import Rule
@@ -121,11 +122,11 @@ def _some(ranks: tuple[int, ...], most: int) -> str:
 
 def _numbered(run: Measures) -> pd.DataFrame:
     """Numbered collectives; ``nth`` distinguishes those that a rank coalesced under one number."""
-    table, communicator = run.collectives, matched(run).matches["communicator"]
+    table, communicator = run.collective_columns, matched(run).matches["communicator"]
     known = communicator.notna().to_numpy() & (table["seq"].notna() & table["op"].notna())
     known &= ~table["op"].isin(POINT_TO_POINT)
     at = np.flatnonzero(known)
-    rows = table.iloc[at].set_axis(at)
+    rows = rows_at(run, "collectives", at).set_axis(at)
     rows = rows.assign(
         communicator=communicator.iloc[at].astype(object).to_numpy(),
         **{name: rows[name].astype(object) for name in ("op", "dtype")},

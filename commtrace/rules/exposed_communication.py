@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
+_EVENTS = ["op", "stream", "start_ns", "duration_ns"]
 _MUCH = 0.25  # of what is transferred
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
@@ -107,7 +108,7 @@ class ExposedCommunication(Rule, frozen=True):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
         share = share_pct(exposed, run)
         return self.finding(
-            run.collectives,
+            run.collective_columns[_EVENTS],
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
                 f"{percent(share, 100)} {of_time(run)}, most of it {_longest(run)}; {why}, so "
@@ -136,7 +137,7 @@ class ExposedCommunication(Rule, frozen=True):
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["asynchronous"].all())
-        communication = run.collectives
+        communication = run.collective_columns[_EVENTS]
         if communication.empty:  # of kernels of libraries that name no operations
             communication = run.kernels[run.kernels["kind"] == "communication"]
         return self.finding(

@@ -12,6 +12,7 @@ from commtrace.intervals import covered, subtract
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
+from commtrace.metrics.rank.rows_of import rows_at
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -42,8 +43,10 @@ def asynchronous(run: Measures, op: str | None) -> pd.DataFrame:
     A trace with shapes has it. On a GPU it also shows: of calls of one phase that a stream
     waits for at once, none has compute beside it that was launched later.
     """
-    calls = run.collectives.assign(phase=np.array(phases(run), dtype=object))
-    calls = calls[calls["op"].astype(object) == op]
+    mine = np.flatnonzero(run.collective_columns["op"].astype(object) == op)
+    calls = rows_at(run, "collectives", mine).assign(
+        phase=np.array(phases(run), dtype=object)[mine]
+    )
     beside = pd.Series(_beside(calls, run), index=calls.index)
     phase = calls["phase"].astype(object).fillna("")
     inferred = beside.groupby([calls["rank"], phase]).transform("mean") >= _BESIDE

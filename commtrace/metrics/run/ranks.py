@@ -87,8 +87,8 @@ def arrivals(run: Measures) -> pd.DataFrame:
 def compared(run: Measures) -> pd.DataFrame:
     """One row per operation and rank whose wait is known, and whose fault it was."""
     found = matched(run)
-    each = found.waits.assign(
-        communicator=found.matches["communicator"], **run.collectives[INTERVAL[1:]]
+    each = found.waits.frame().assign(
+        communicator=found.matches["communicator"], **run.collective_columns[INTERVAL[1:]]
     )
     each = each[each["wait_ns"].notna()]
     # A rank can have two rows of one operation, where it numbered two alike.

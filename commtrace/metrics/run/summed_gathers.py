@@ -33,7 +33,7 @@ def summed_gathers(run: Measures) -> pd.DataFrame:
     The rows of ``called``, which have their number in ``operation``, of those groups, types and
     sizes of which nearly all are: the first rank of each tells it, by what runs behind its call.
     """
-    table = run.collectives
+    table = run.collective_columns
     mine = (table["op"] == "all_gather") & (table["device"] == "cpu") & table["launch_ns"].notna()
     at = np.flatnonzero(mine)
     known = called(run).reset_index()
