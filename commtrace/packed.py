@@ -62,6 +62,13 @@ class Packed:
         its = Table(self.table.name, self.table.row, some).frame(self.columns())
         return its[names] if isinstance(names, str) else its
 
+    def rows(self, rows: slice | Int64) -> pd.DataFrame:
+        """Some of its rows, indexed as in the ``frame``."""
+        if len(self) <= _FEW:
+            return self.frame().iloc[rows]
+        its = self.table.frame(self.columns(rows))
+        return its.set_axis(range(rows.start, rows.stop) if isinstance(rows, slice) else rows)
+
     def columns(self, rows: slice | Int32 | Int64 = _ALL) -> Columns:
         """Some of its rows, before pandas."""
         return _Rows(self._columns, rows)

@@ -99,11 +99,8 @@ def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.Data
 def rows_at(run: Measures, table: str, rows: slice | Int64) -> pd.DataFrame:
     """These rows of a table, and no others if it is packed."""
     packed = run.packed(table)
-    if packed is None:
-        frame: pd.DataFrame = getattr(run, table)
-        return frame.iloc[rows]
-    its = packed.table.frame(packed.columns(rows))
-    return its.set_axis(range(rows.start, rows.stop) if isinstance(rows, slice) else rows)
+    its: pd.DataFrame = packed.rows(rows) if packed else getattr(run, table).iloc[rows]
+    return its
 
 
 @measure
