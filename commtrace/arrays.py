@@ -61,9 +61,9 @@ def nth(code: Int64) -> Int64:
     return found
 
 
-def ranges(first: Int64, count: Int64) -> Int64:
+def ranges(first: Int32 | Int64, count: Int32 | Int64) -> Int64:
     """The numbers from each ``first`` on, ``count`` of them, one after the other."""
-    begins = np.cumsum(count) - count
+    begins = np.cumsum(count, dtype=np.int64) - count
     return np.repeat(first - begins, count) + np.arange(int(count.sum()))
 
 

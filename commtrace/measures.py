@@ -8,6 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from commtrace.diagnosis import CannotLook, Note
+from commtrace.machine import Machine
 from commtrace.packed import Packed
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ class Measures:
     beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
     ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's times to reach
     rank 0's) and ``error_ns`` (the true offset is no further off), normally one before and one
-    behind the window; a recording may lack it. ``notes`` says what was wrong with the files, and
-    what had to be assumed. ``pauses`` are the starts and ends of the times in which a rank was not
-    recorded, between the cycles of a profiler's schedule.
+    behind the window; a recording may lack it. ``machines`` is what traces tell of their ranks' machines.
+    ``notes`` says what was wrong with the files, and what had to be assumed. ``pauses`` are the
+    starts and ends of the times in which a rank was not recorded, between the cycles of a
+    profiler's schedule.
     """
 
     kernels: pd.DataFrame
@@ -64,6 +66,7 @@ class Measures:
     probes: pd.DataFrame
     notes: tuple[Note, ...] = ()
     manifest: Mapping[str, Any] | None = None
+    machines: Mapping[int, Machine] = field(default_factory=dict)
     pauses: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from commtrace.diagnosis import Note
+from commtrace.machine import Machine
 from commtrace.table import Columns
 
 __all__ = ["RankTrace"]
@@ -15,7 +16,8 @@ __all__ = ["RankTrace"]
 class RankTrace(Struct, frozen=True):
     """What one file adds to a Trace: columns by table, notes with rank and file.
 
-    ``provenance`` says where the rank is known from, as ``kineto.identify`` does.
+    ``provenance`` says where the rank is known from, as ``kineto.identify`` does; ``machine`` is
+    what the recorder noted of the rank's machine.
     """
 
     file: Path
@@ -23,3 +25,4 @@ class RankTrace(Struct, frozen=True):
     provenance: str
     columns: dict[str, Columns]
     notes: tuple[Note, ...]
+    machine: Machine | None = None

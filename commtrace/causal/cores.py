@@ -16,6 +16,7 @@ from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.machines import machines
+from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FULL",
     "Processor",
+    "asleep_ns",
     "cores_used",
     "fight",
     "foreign_load",
@@ -70,8 +72,8 @@ def _crowded(run: Measures) -> float:
     if cores and run.ranks["host"].nunique() == 1:
         shares.append(len(run.ranks) / min(cores.values()))
     for rank, machine in machines(run).items():
-        processes = machine.get("processes")
-        if isinstance(processes, int) and rank in cores:
+        processes = machine.processes
+        if processes is not None and rank in cores:
             shares.append(processes / cores[rank])
     return max(shares)
 
@@ -142,9 +144,9 @@ def processor(run: Measures, ranks: Collection[int]) -> Processor | None:
 def _shares(run: Measures) -> tuple[Int64, Float64]:
     """The ranks whose processor time is known, and how much of a core each took."""
     shares = {
-        rank: machine["own_s"] / machine["seconds"]
-        for rank, machine in machines(run).items()
-        if machine.get("own_s") is not None and machine.get("seconds")
+        rank: its.own_s / its.seconds
+        for rank, its in machines(run).items()
+        if its.own_s is not None and its.seconds
     }
     return np.asarray([*shares], dtype=np.int64), np.asarray([*shares.values()], dtype=np.float64)
 
@@ -178,6 +180,25 @@ def full_cores(run: Measures) -> str | None:
     return f"operators and transfers fill {min(100 * used, 100):.0f} % of the CPU cores"
 
 
+def asleep_ns(run: Measures) -> float | None:
+    """How long the median rank's thread neither ran, nor waited for a core or another rank.
+
+    Whatever fills the cores, that is time in which something else can be done. None where no
+    recording says what each rank's thread ran.
+    """
+    calls, own = run_graph(run).calls, own_work(run).own_ns.sum(axis=1)
+    steps = set(profiler_steps(run)["step"].tolist())
+    known = machines(run)
+    asleep = []
+    for rank in np.unique(calls.rank).tolist():
+        its = known[rank].steps if rank in known else None
+        ran = [ran_us for number, ran_us, *_ in its or () if number in steps]
+        if not ran:
+            return None
+        asleep.append(max(float(own[calls.rank == rank].sum()) - 1e3 * sum(ran), 0.0))
+    return float(np.median(asleep))
+
+
 def idle_cores_ns(run: Measures) -> int | None:
     """How much shorter a run on CPUs could be if its processes left its cores no idle time.
 
@@ -205,8 +226,8 @@ def _numbers(run: Measures, ranks: Collection[int], *names: str) -> Float64 | No
     None where one is not known.
     """
     of = [machine for rank, machine in machines(run).items() if rank in ranks]
-    rows = [[machine.get(name) for name in names] for machine in of]
-    if not rows or not all(isinstance(each, int | float) for row in rows for each in row):
+    rows = [[getattr(machine, name) for name in names] for machine in of]
+    if not rows or any(each is None for row in rows for each in row):
         return None
     numbers: Float64 = np.asarray(rows, dtype=np.float64).T
     return numbers
@@ -217,9 +238,5 @@ def _cores(run: Measures) -> dict[int, int]:
     cpu = (run.manifest or {}).get("cpu")
     every = cpu.get("count") if isinstance(cpu, dict) and run.ranks["host"].nunique() == 1 else None
     counts = dict.fromkeys(integers(run.ranks["rank"]).tolist(), every)
-    counts |= {
-        rank: machine["usable_cores"]
-        for rank, machine in machines(run).items()
-        if "usable_cores" in machine
-    }
+    counts |= {rank: its.usable_cores for rank, its in machines(run).items()}
     return {rank: its for rank, its in counts.items() if isinstance(its, int) and its > 0}

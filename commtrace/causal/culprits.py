@@ -16,7 +16,7 @@ from commtrace.causal.edits import (
     as_measured,
     even,
     saved,
-    step_ns,
+    steps_at,
     typical,
     typically_idle,
 )
@@ -24,7 +24,7 @@ from commtrace.causal.graph import replayed
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import OwnWork, work_on_cores, work_with
+from commtrace.causal.segments import OwnWork, own_work, work_on_cores, work_with
 from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter, since
 from commtrace.causal.suspects import (
     Suspects,
@@ -163,7 +163,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
     lag, mended = lags_on_cores(run), as_measured(run)
-    least = min_share * float(its.step_ns.sum())
+    least = min_share * float(steps_at(run, replayed(its.graph, lag)).sum())
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
@@ -212,18 +212,20 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
 
 def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:
     """The culprit that they are on top of the edits that made these lags."""
-    before = lags_on_cores(run)
-    edited = _edit(run, who, before, work_on_cores(run, before))
-    alone = saved(run, before, [edited])[:, 0]
-    steps = who.steps_ns
+    before, alone, steps = lags_on_cores(run), who.steps_ns, who.steps_ns
+    if lag_ns is not before:
+        edited = _edit(run, who, before, work_on_cores(run, before))
+        alone = saved(run, before, [edited])[:, 0]
     (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
     noise = max(scatter(more), least)
-    after = step_ns(run, [who.lag_ns])[:, 0]
+    after = steps_at(run, replayed(run_graph(run).graph, lag_ns)) - steps
     spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
     if who.only_idle:
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
+    longer = _longer_for_cores(run, who.ranks) if cause == "compute" else 1.0
+    delays = np.rint(steps * longer).astype(np.int64)
     whole = steps[:-1] if run_graph(run).is_cut else steps
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.
@@ -238,23 +240,35 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
     return Culprit(
         ranks=who.ranks,
-        saved_ns=int(alone.sum()),
-        on_top_ns=int(steps.sum()),
-        replayed_step_ns=int(np.median(after + _waiting_ns(run))),
-        steps_ns=steps,
+        saved_ns=round(float(alone.sum()) * longer),
+        on_top_ns=int(delays.sum()),
+        replayed_step_ns=int(np.median(after + _waiting_ns(run) - (delays - steps))),
+        steps_ns=delays,
         noise_ns=noise,
         p_value=p_value,
         persistent=persistent or works,
         spikes=spikes,
-        others_ns=who.others_ns,
+        others_ns=round(who.others_ns * longer),
         cause=cause,
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks, lag_ns),
         doubt=_NOT_ALWAYS
         if works
-        else doubt_of(run, who.ranks, int(steps.sum()), cause, () if persistent else spikes),
+        else doubt_of(run, who.ranks, int(delays.sum()), cause, () if persistent else spikes),
     )
+
+
+def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:
+    """How many times as long these ranks' work took since they waited for cores.
+
+    They wait while they have work to do: what they do less they do not wait for.
+    """
+    its = own_work(run)
+    if its.waited_ns is None:
+        return 1.0
+    mine = np.isin(run_graph(run).calls.rank, ranks)
+    return 1 + float(its.waited_ns[mine].sum() / max(its.own_ns[mine].sum(), 1))
 
 
 def _all_stall(run: Measures, lag_ns: Int64, stalls_ns: Float64) -> bool:

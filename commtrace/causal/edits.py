@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
-from commtrace.causal.graph import DROPPED
+from commtrace.causal.graph import DROPPED, replayed
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import OwnWork, idle_ns, own_work
 from commtrace.causal.usual import Usual
@@ -188,8 +187,8 @@ def transferring_less(run: Measures, less_ns: Int64, lag_ns: Int64) -> Int64:
 
 def saved(run: Measures, lag_ns: Int64, edits: Iterable[Int64]) -> Int64:
     """What each step is shorter with each edit than with these lags: steps × edits."""
-    steps = step_ns(run, chain((lag_ns,), edits))
-    return steps[:, :1] - steps[:, 1:]
+    before = steps_at(run, replayed(run_graph(run).graph, lag_ns))
+    return before[:, None] - step_ns(run, edits)
 
 
 def steps_at(run: Measures, time_ns: Int64) -> Int64:

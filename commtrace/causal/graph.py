@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -76,8 +76,7 @@ class Latest:
 
     def __init__(self, graph: Graph, node: Int64, group: Int64) -> None:
         self._graph, plan = graph, graph.plan
-        order = sorted_by(plan.place[node])
-        order = order[sorted_by(group[order])]
+        order = sorted_by(group)
         self._node, group = node[order], group[order]
         self._groups = np.flatnonzero(np.diff(group, prepend=-1))
         parts = np.unique(np.append(self._groups, np.arange(0, node.size, _PART)))
@@ -87,22 +86,25 @@ class Latest:
             for part, (begin, end) in enumerate(zip(parts.tolist(), ends.tolist(), strict=True))
         ]
         self._parts = np.searchsorted(parts, self._groups)
-        self._ways = Ways(plan.place[self._node], plan.head[self._node], levels)
+        its = plan.place[self._node], plan.head[self._node]
+        self._ways = Ways(*its, levels, graph.time_ns.size)
         self._count = parts.size
 
     def replayed(self, lag_ns: Int64, changes: Iterable[Change]) -> Int64:
         """With each of some changes of these lags: groups × edits."""
         plan, edits = self._graph.plan, iter(changes)
-        behind = plan.behind(lag_ns)
+        found = [np.empty((self._groups.size, 0), dtype=np.int64)]
+        if (first := next(edits, None)) is None:
+            return found[0]
+        edits, behind = chain((first,), edits), plan.behind(lag_ns)
         after, last = plan.after(lag_ns, behind), behind[self._ways.place]
         at_once = min(max(_MOST_BYTES // (8 * (plan.count + self._count)), 1), _AT_ONCE)
-        found = [np.empty((self._groups.size, 0), dtype=np.int64)]
         while some := [(edges, by - lag_ns[edges]) for edges, by in islice(edits, at_once)]:
             later, ends = [], []
             for edges, by in some:
-                stretches, ways = plan.later(edges, by)
+                places, ways = plan.later(edges, by)
                 later.append(ways)
-                ends.append(self._ways.later(stretches))
+                ends.append(self._ways.later(places))
             time = plan.heads(after, later, self._count)
             self._ways.follow(time, last, ends)
             found.append(np.maximum.reduceat(time[plan.count :], self._parts))

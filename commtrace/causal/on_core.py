@@ -111,10 +111,8 @@ def _times(run: Measures) -> dict[int, list[_Step]]:
     """The steps of each rank whose times on a core are known."""
     known: dict[tuple[int, int], tuple[float, float]] = {}
     for rank, machine in machines(run).items():
-        rows = machine.get("steps")
-        for row in rows if isinstance(rows, list) else ():
-            if isinstance(row, list) and len(row) > 2 and all(isinstance(n, int) for n in row):
-                known[rank, row[0]] = 1e3 * row[1], 1e3 * row[2]
+        for number, ran_us, waited_us, _ in machine.steps or ():
+            known[rank, number] = 1e3 * ran_us, 1e3 * waited_us
     found: dict[int, list[_Step]] = {}
     steps = profiler_steps(run)
     ranks, numbers = (integers(steps[name]) for name in ("rank", "step"))

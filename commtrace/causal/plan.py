@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int32, Int64, sorted_by
-from commtrace.causal.ways import Later, Level, Stretches, Ways
+from commtrace.arrays import Int32, Int64, ranges, sorted_by
+from commtrace.causal.ways import Later, Level, Ways
 
 if TYPE_CHECKING:
     from commtrace.causal.graph import Graph
@@ -59,7 +59,7 @@ class Plan:
         places, levels = _batches(joint, level, into, free.size)
         self._edges = several[places].astype(np.int32)
         begins = graph.source[self._edges]
-        self.ways = Ways(self.place[begins], self.head[begins], levels)
+        self.ways = Ways(self.place[begins], self.head[begins], levels, count)
         self._target = graph.target
 
     @cached_property
@@ -82,15 +82,17 @@ class Plan:
         after += lag_ns[self._edges]
         return after
 
-    def later(self, edges: Int64, by_ns: Int64) -> tuple[Stretches, Later]:
+    def later(self, edges: Int64, by_ns: Int64) -> tuple[Later, Later]:
         """The places, and the ways, that are later behind their heads if edges take longer."""
         way = self._way[edges]
-        stretches = self._stretches(edges[way < 0], by_ns[way < 0])
-        ways, by = self.ways.later(stretches)
+        places = self._places(edges[way < 0], by_ns[way < 0])
+        ways, by = self.ways.later(places)
         its = way >= 0
-        return stretches, (np.append(ways, way[its]), np.append(by, by_ns[its]))
+        later: Int64 = np.append(ways, way[its])
+        return places, (later, np.append(by, by_ns[its]).astype(np.int64))
 
-    def _stretches(self, edges: Int64, by_ns: Int64) -> Stretches:
+    def _places(self, edges: Int64, by_ns: Int64) -> Later:
+        """The places that are later if edges of chains take longer."""
         place = self.place[self._target[edges]].astype(np.int64)
         order = np.argsort(place)
         place, by_ns = place[order], by_ns[order]
@@ -103,7 +105,7 @@ class Plan:
         by = np.zeros(int(sizes.sum()) + 1, dtype=np.int64)
         by[place + in_row] = by_ns
         np.subtract.at(by, end + in_row, by_ns)
-        return Stretches(first, last, np.cumsum(by))
+        return ranges(first, sizes), np.cumsum(by[:-1])
 
     def heads(self, after_ns: Int64, later: Sequence[Later], more: int = 0) -> Int64:
         """The time of each head, with what each edit makes later: heads × edits.

@@ -7,54 +7,51 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 import numpy as np
-from msgspec import Struct
+import numpy.typing as npt
 
 from commtrace.arrays import Int32, Int64, ranges, sorted_by
 
-__all__ = ["Later", "Level", "Stretches", "Ways"]
+__all__ = ["Later", "Level", "Ways"]
 
-Later = tuple[Int32, Int64]
-"""Ways that take longer, and by how much, in ns; of one that is there twice the sum."""
+Later = tuple[Int32 | Int64, Int64]
+"""Places, or ways, that are later, and by how much, in ns; of one that is there twice the sum."""
 Level = tuple[slice, int, slice]
 """Ways, how many lead to each head, and these heads: of each the first way, the second, …."""
 _FEW = 8  # ways of a level, all edits together
 _BLOCK = 1 << 13  # ways whose levels are followed with the same arrays
 
 
-class Stretches(Struct, frozen=True, eq=False):
-    """Places in a row, from each ``first`` to before its ``end``; ``by_ns`` has all of them."""
-
-    first: Int64
-    end: Int64
-    by_ns: Int64
-
-
 class Ways:
     """From nodes to heads: of each the node's ``place``, and the head ``since`` which it begins.
 
-    Each level depends on those before it only.
+    Each level depends on those before it only. ``places`` is how many places there are.
     """
 
-    def __init__(self, place: Int32, since: Int32, levels: list[Level]) -> None:
-        self.place, self.since, self._levels = place, since, levels
+    def __init__(self, place: Int32, since: Int32, levels: list[Level], places: int) -> None:
+        self.place, self.since, self._levels, self._places = place, since, levels, places
         blocks = groupby(levels, lambda level: level[0].start // _BLOCK)
         self._blocks = [list(its) for _, its in blocks]
-        self._begins = np.asarray([its[0][0].start for its in self._blocks], dtype=np.int32)
+
+    @cached_property
+    def _block(self) -> npt.NDArray[np.uint16]:
+        """The block of each way's level."""
+        sizes = [its[-1][0].stop - its[0][0].start for its in self._blocks]
+        return np.repeat(np.arange(len(sizes), dtype=np.uint16), sizes)
 
     @cached_property
     def _by_place(self) -> tuple[Int32, Int32]:
-        order = sorted_by(self.place).astype(np.int32)
-        return order, self.place[order]
+        """The ways in the order of their places, and how many there are before each place."""
+        before = np.zeros(self._places + 1, dtype=np.int32)
+        np.cumsum(np.bincount(self.place, minlength=self._places), out=before[1:])
+        return sorted_by(self.place).astype(np.int32), before
 
-    def later(self, stretches: Stretches) -> Later:
-        """The ways from nodes that are later by so much."""
-        order, place = self._by_place
-        first, end = stretches.first, stretches.end
-        # In numbers as large as its own, or numpy makes all its places larger.
-        low, high = (place.searchsorted(bound.astype(np.int32)) for bound in (first, end))
-        found = ranges(low, high - low)
-        in_row = np.cumsum(end - first) - end
-        return order[found], stretches.by_ns[place[found] + np.repeat(in_row, high - low)]
+    def later(self, places: Later) -> Later:
+        """The ways from places that are later by so much."""
+        order, before = self._by_place
+        place, by_ns = places
+        first = before[place]
+        count = before[place + 1] - first
+        return order[ranges(first, count)], np.repeat(by_ns, count)
 
     def follow(self, time_ns: Int64, after_ns: Int64, later: Sequence[Later]) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.
@@ -68,11 +65,11 @@ class Ways:
             return
         way = np.concatenate([ways for ways, _ in later])
         number = np.repeat(np.arange(edits), [ways.size for ways, _ in later])
-        order = sorted_by(way)
-        way = way[order]
-        at = way.astype(np.int64) * edits + number[order]
+        block = self._block[way]
+        order = np.argsort(block, kind="stable")  # numbers of 16 bits: without comparing them
+        at = (way.astype(np.int64) * edits + number)[order]
         by = np.concatenate([by for _, by in later])[order]
-        bounds = pairwise([*way.searchsorted(self._begins).tolist(), way.size])
+        bounds = pairwise(np.cumsum([0, *np.bincount(block, minlength=len(self._blocks))]).tolist())
         for levels, (low, high) in zip(self._blocks, bounds, strict=True):
             begin, end = levels[0][0].start, levels[-1][0].stop
             after = np.repeat(after_ns[begin:end, None], edits, axis=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -16,6 +17,7 @@ from commtrace import config
 from commtrace import trace_tables as schema
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
+from commtrace.machine import Machine
 from commtrace.measures import Measures
 from commtrace.packed import Packed
 from commtrace.reader.build_tables import Identity
@@ -121,7 +123,19 @@ def read(
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)
     # What is true of the run may have been noted for several files.
-    return Measures(**tables, notes=tuple(dict.fromkeys(notes)), manifest=manifest, pauses=paused)
+    return Measures(
+        **tables,
+        notes=tuple(dict.fromkeys(notes)),
+        manifest=manifest,
+        machines=_machines(parts),
+        pauses=paused,
+    )
+
+
+def _machines(parts: Sequence[RankTrace]) -> dict[int, Machine]:
+    """What ranks noted of their machines; of several files of one, the times belong to one each."""
+    files = Counter(part.rank for part in parts)
+    return {part.rank: part.machine for part in parts if part.machine and files[part.rank] == 1}
 
 
 def _table(table: Table, parts: Sequence[RankTrace]) -> Any:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from commtrace.arrays import NULL, Int64
 from commtrace.comms import canonical_dtype
 from commtrace.diagnosis import Note
+from commtrace.machine import Machine
 from commtrace.reader import gpu, host, synchronisations
 from commtrace.reader.host import Steps
 from commtrace.reader.host_gaps import host_gaps
@@ -47,10 +48,14 @@ _COUNTED = {
 
 
 class Tables(Struct, frozen=True):
-    """One file's tables by their names in ``schema``, and what had to be assumed."""
+    """One file's tables by their names in ``schema``, and what had to be assumed.
+
+    ``machine`` is what the recorder noted of the rank's machine.
+    """
 
     columns: dict[str, Columns]
     notes: tuple[Note, ...]
+    machine: Machine | None
 
 
 def identify(scan: Scan, otherwise: Identity) -> Identity:
@@ -104,7 +109,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
             "unknown; copy or record it again"
         )
         notes += (Note(CUT_BEFORE_GPU, message, rank, scan.file),)
-    return Tables(columns, notes)
+    return Tables(columns, notes, job.machine)
 
 
 def _cut_before_gpu(scan: Scan) -> bool:

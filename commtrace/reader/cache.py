@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from commtrace import __version__, config
 from commtrace.diagnosis import Note
+from commtrace.machine import Machine
 from commtrace.table import Coded, Columns
 from commtrace.trace import RankTrace
 
@@ -51,6 +52,7 @@ class _Head(Struct):
     provenance: str
     notes: list[Note]
     tables: dict[str, dict[str, _Column]]
+    machine: Machine | None
 
 
 _head = msgspec.msgpack.Decoder(_Head)
@@ -172,7 +174,9 @@ def _reader() -> str:
 
 def _packed(part: RankTrace) -> bytes:
     columns = list(_arrays(part.columns))
-    head = _Head(part.rank, part.provenance, list(part.notes), _described(part.columns))
+    head = _Head(
+        part.rank, part.provenance, list(part.notes), _described(part.columns), part.machine
+    )
     text = msgspec.msgpack.encode(head)
     body = b"".join((len(text).to_bytes(8, "little"), _padded(text), *map(_padded, columns)))
     return _MAGIC + blake2b(body, digest_size=_DIGEST).digest() + body
@@ -217,4 +221,4 @@ def _unpacked(file: Path, text: bytes) -> RankTrace | None:
             at += values.nbytes + -values.nbytes % _ALIGNED
             made[name] = values if column.names is None else Coded(values, tuple(column.names))
         tables[table] = made
-    return RankTrace(file, head.rank, head.provenance, tables, tuple(head.notes))
+    return RankTrace(file, head.rank, head.provenance, tables, tuple(head.notes), head.machine)

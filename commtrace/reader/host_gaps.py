@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from commtrace import comms
 from commtrace.arrays import Bool, Int64
-from commtrace.intervals import covered, inside, intersect, subtract, union
+from commtrace.intervals import Intervals, covered, inside, intersect, subtract, union
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.nesting import innermost
 from commtrace.table import Columns
@@ -16,7 +17,8 @@ from commtrace.table import Columns
 __all__ = ["host_gaps"]
 
 _SHORTEST_NS = 5_000
-_EACH = 0.9  # of the calls: some were made before the window, or are waited for behind it
+_EACH = 2 / 3  # of a kind of calls: the last may be waited for behind the window
+_KIND = ("op", "group", "in_bytes", "out_bytes")
 _OWN_WORK = ("commtrace::", "enumerate(DataLoader)#")
 
 _Threads = tuple[Int64, Int64, Int64]
@@ -43,7 +45,11 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
         for its in np.unique(thread).tolist():
             mine = thread == its
             gaps = _on_thread(its, launch[mine], end[mine], busy, labelled)
-            found.append(_waited(gaps, waits, int(mine.sum())))
+            labels = tuple(of[waits[0] == its] for of in waits[1:])
+            if labels[0].size:
+                open_ = _unlabelled([called[row] for row in np.flatnonzero(mine)], labels[0])
+                gaps = _waited(gaps, labels, (launch[mine][open_], end[mine][open_]))
+            found.append(gaps)
     threads, starts, ends = (
         np.concatenate([np.empty(0, np.int64), *(part[i] for part in found)]) for i in range(3)
     )
@@ -78,24 +84,40 @@ def _on_thread(
     return np.full(int(kept.sum()), thread), begin[kept], until[kept]
 
 
-def _waited(gaps: _Threads, waits: _Threads, calls: int) -> _Threads:
-    """The gaps of a thread; of one with labelled waits no more than these.
+def _unlabelled(calls: list[dict[str, Any]], waits: Int64) -> list[int]:
+    """The calls of a thread of such kinds as no labelled wait is for, as where C++ waits.
 
-    Where there is a wait for each of its calls no other gap is one.
+    A wait is for the last call before it that none was for.
+    """
+    order = sorted(range(len(calls)), key=lambda at: calls[at]["launch_ns"])
+    untold, told, at = list[int](), set[int](), 0
+    for wait in np.sort(waits).tolist():
+        while at < len(order) and calls[order[at]]["launch_ns"] <= wait:
+            untold.append(order[at])
+            at += 1
+        if untold:
+            told.add(untold.pop())
+    kinds = [tuple(call[name] for name in _KIND) for call in calls]
+    count = Counter(kinds)
+    known = Counter(kinds[each] for each in told)
+    return [at for at, kind in enumerate(kinds) if known[kind] < _EACH * count[kind]]
+
+
+def _waited(gaps: _Threads, waits: Intervals, unlabelled: Intervals) -> _Threads:
+    """Of a thread's gaps the labelled waits in them.
+
+    And those without one while calls were under way that wait without a label.
     """
     thread, begin, until = gaps
-    mine = np.isin(waits[0], thread)
-    if not mine.any():
-        return gaps
-    its = union(waits[1][mine], waits[2][mine])
+    its = union(*waits)
     told = covered(begin, until, its) > 0
     pieces = intersect((begin[told], until[told]), its)
     long = pieces[1] - pieces[0] >= _SHORTEST_NS
-    rest = ~told & (mine.sum() < _EACH * calls)
+    rest = ~told & (covered(begin, until, union(*unlabelled)) > 0)
     starts = np.concatenate((begin[rest], pieces[0][long]))
     ends = np.concatenate((until[rest], pieces[1][long]))
     order = np.argsort(starts)
-    return np.full(order.size, thread[0]), starts[order], ends[order]
+    return np.full(order.size, thread[:1]), starts[order], ends[order]
 
 
 def _operators(scan: Scan) -> _Threads:

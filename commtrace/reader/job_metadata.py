@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from commtrace.machine import Machine
 from commtrace.reader.json.events import Scan
 from commtrace.reader.json.metadata import quoted
 from commtrace.reader.operations.flight_recorder import FlightRecorder
@@ -19,8 +20,8 @@ class JobMetadata(Struct, frozen=True):
     """The job as one file knows it; None if unknown.
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
-    rank's clock, the ``last_step`` that it recorded, and, in ``partial``, why there is no more.
-    ``unusable`` lists what they tell that cannot be.
+    rank's clock, the ``last_step`` that it recorded, what the process saw of its ``machine``,
+    and, in ``partial``, why there is no more. ``unusable`` lists what they tell that cannot be.
     """
 
     file: str
@@ -34,6 +35,7 @@ class JobMetadata(Struct, frozen=True):
     unusable: tuple[str, ...] = ()
     last_step: int | None = None
     partial: str | None = None
+    machine: Machine | None = None
 
     @classmethod
     def of(cls, scan: Scan) -> JobMetadata:
@@ -41,6 +43,8 @@ class JobMetadata(Struct, frozen=True):
         torch, ours = (_section(scan.metadata, key) for key in ("distributedInfo", "commtrace"))
         probed = ours.get("clock_probe")
         probes = probed if isinstance(probed, list) else []
+        said = ours.get("machine")
+        machine = Machine.of(said)
         odd = [probe for probe in probes if not _is_probe(probe)]
         return cls(
             file=scan.file,
@@ -53,7 +57,8 @@ class JobMetadata(Struct, frozen=True):
                 for key in ("rank", "world_size")
                 if section.get(key) is not None and _count(section[key]) is None
             )
-            + ((f"clock_probe has {len(odd):,} like {quoted(odd[0])}",) if odd else ()),
+            + ((f"clock_probe has {len(odd):,} like {quoted(odd[0])}",) if odd else ())
+            + ((f"machine is {quoted(said)}",) if said is not None and machine is None else ()),
             backend=_text(torch.get("backend"), ours.get("backend")),
             host=_text(scan.metadata.get("host_name"), ours.get("host")),
             # The recorder's list also has the groups made while it recorded.
@@ -61,6 +66,7 @@ class JobMetadata(Struct, frozen=True):
             flight_dump=ours.get("flight_recorder") or scan.metadata.get("flight_recorder"),
             last_step=_last_step(ours.get("steps")),
             partial=_text(ours.get("partial")),
+            machine=machine,
         )
 
     def identity(self, otherwise: tuple[int, str]) -> tuple[int, str]:

@@ -99,7 +99,7 @@ def _outcome(file: Path, otherwise: Identity, processes: int = 1) -> RankTrace |
     except MemoryError:
         return Failure(f"{file}: needs more memory than there is: {_FEWER}")
     noted = tuple(replace(note, rank=identity[0]) for note in found.notes)
-    return RankTrace(file, *identity, made.columns, noted + made.notes)
+    return RankTrace(file, *identity, made.columns, noted + made.notes, made.machine)
 
 
 def _noted(part: RankTrace, refusals: list[OSError]) -> RankTrace:

@@ -110,6 +110,7 @@ class recording:  # noqa: N801 - a function to its users
 
     def step(self) -> None:
         """A step has ended."""
+        self._extras.step(self._profiler.step_num)
         self._profiler.step()
 
     def _once(self, schedule: _Schedule) -> _Schedule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from typing import NamedTuple
 
 __all__ = ["StepTimes"]
@@ -22,7 +23,7 @@ class _Reading(NamedTuple):
 
 
 class StepTimes:
-    """Of the first 1,000 steps between ``start`` and ``stop``.
+    """Of the last 1,000 steps between ``start`` and ``stop``.
 
     The kernel counts for each thread what it ran, and what it waited though it could have run
     (https://docs.kernel.org/scheduler/sched-stats.html).
@@ -31,11 +32,11 @@ class StepTimes:
     def __init__(self) -> None:
         self._file: int | None = None
         self._last = _Reading(0, 0, 0)
-        self._steps: list[list[int]] = []
+        self._steps: deque[list[int]] = deque(maxlen=_MOST)
 
     def start(self) -> None:
         """The first step begins, in this thread."""
-        self._steps = []
+        self._steps.clear()
         try:
             self._file = os.open(_NAME, os.O_RDONLY)
             self._last = self._now()
@@ -44,7 +45,7 @@ class StepTimes:
 
     def end(self, number: int) -> None:
         """The step of that number has ended."""
-        if self._file is None or len(self._steps) >= _MOST:
+        if self._file is None:
             return
         last, self._last = self._last, self._now()
         times = (now - before for now, before in zip(self._last, last, strict=True))
@@ -58,7 +59,7 @@ class StepTimes:
         """
         known = self._file is not None
         self._close()
-        return self._steps if known else None
+        return [*self._steps] if known else None
 
     def _now(self) -> _Reading:
         assert self._file is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.causal.chance import at_least
 from commtrace.diagnosis import Evidence, Finding, enough, too_few
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _SIGNIFICANT = 0.05
+_KIND = ["communicator", "root", "often"]
 
 
 class EarlyRoot(Rule, frozen=True):
@@ -28,9 +29,9 @@ class EarlyRoot(Rule, frozen=True):
 
     What it detects
         A root that is the first at its reduces or gathers more often than one in as many as
-        there are ranks (a binomial test over at least ``min_operations`` of one communicator
-        and root), and waits for the first of the others for at least ``min_step_share`` of the
-        steps' time.
+        there are ranks (a binomial test over at least ``min_operations`` of one communicator,
+        root and size, or of its other sizes), and waits for the first of the others for at
+        least ``min_step_share`` of the steps' time.
 
     Why it costs time
         The root is idle, while the others go on: only it waits.
@@ -50,9 +51,9 @@ class EarlyRoot(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per communicator and root."""
+        """One finding per communicator and root, and size where it occurs often enough."""
         roots = _at_root(run, self.min_operations)
-        keys = roots.groupby(["communicator", "root"], observed=True, dropna=False)
+        keys = roots.assign(often=self._often(roots)).groupby(_KIND, observed=True, dropna=False)
         found = []
         for _, mine in keys:
             early = mine[mine["wait_ns"] > 0]
@@ -64,6 +65,14 @@ class EarlyRoot(Rule, frozen=True):
                 found.append((len(mine), (early, len(mine), p_value)))
         for one in enough(found, self.min_operations, "operation", "with one root"):
             yield self._finding(*one)
+
+    def _often(self, roots: pd.DataFrame) -> pd.Series[Any]:
+        """The size of operations that enough others share, with its communicator and root."""
+        size = roots["size_bytes"].astype("Float64")
+        keys = [roots["communicator"], roots["root"], size]
+        return size.where(
+            size.groupby(keys, observed=True).transform("size") >= self.min_operations
+        )
 
     def _finding(self, early: pd.DataFrame, operations: int, p_value: float) -> Finding:
         root, cost = int(early["root"].iloc[0]), _cost_ns(early)

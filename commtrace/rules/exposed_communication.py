@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Int64
-from commtrace.causal.cores import FULL, cores_used
+from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores
 from commtrace.causal.critical_path import critical_path
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, without_waits
@@ -17,6 +17,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
+from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -35,13 +36,15 @@ _ONE_BY_ONE = (
 )
 _ASK = {
     "broadcast": "send what does not change from step to step once, before the loop",
-    "all_gather": "gather what does not change once, before the loop; what is only summed or "
-    "averaged takes an all_reduce",
+    "all_gather": "all_reduce what is only summed, and gather what does not change once",
     "gather": "let each rank reduce what it has, and gather less",
     "send": _ONE_BY_ONE,
     "recv": _ONE_BY_ONE,
 }
 """What to ask of a program whose communication is mostly that: a trace shows no contents."""
+_OBJECTS = (
+    "send tensors in place of Python objects, which are pickled, and sent behind their lengths"
+)
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -90,23 +93,25 @@ class ExposedCommunication(Rule, frozen=True):
         gain = float(found["gain_ns"].median())
         on_top = None
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
-            if (used := cores_used(run)) is not None and used >= FULL:
-                yield self._beside_full_cores(found, run, min(100 * used, 100.0))
-                return
             gain, on_top = _replayed(run, gain, self.min_step_share)
+            if (why := full_cores(run)) is not None:
+                gain = min(gain, asleep_ns(run) or 0.0)
+                if not worth_reporting(gain, run, self.min_step_share):
+                    yield self._beside_full_cores(found, run, why)
+                    return
+                on_top = min(on_top, round(gain))
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, round(gain), hidden, run, on_top)
 
-    def _beside_full_cores(self, found: pd.DataFrame, run: Measures, used: float) -> Finding:
+    def _beside_full_cores(self, found: pd.DataFrame, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""
-        why = f"operators and transfers fill {used:.0f} % of the CPU cores"
         exposed = _exposed_ns(run)
         if not worth_reporting(exposed, run, self.large_step_share):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
-        share = share_pct(exposed, run)
+        share, used = share_pct(exposed, run), cores_used(run) or 0.0
         return self.finding(
             run.collective_columns[_EVENTS],
             summary=(
@@ -119,11 +124,11 @@ class ExposedCommunication(Rule, frozen=True):
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence(f"exposed, {of_time(run)}", share, "%", 100 * self.large_step_share),
-                Evidence("used of the CPU cores", used, "%", 100 * FULL),
+                Evidence("used of the CPU cores", min(100 * used, 100), "%", 100 * FULL),
             ),
             advice=(
-                "communicate less: only what is needed, in fewer bytes (half precision), or less "
-                f"often; or give each rank more cores{_asked(most_exposed(run)[0])}"
+                f"{_asked(run, most_exposed(run)[0])}communicate less: only what is needed, in "
+                "fewer bytes (half precision), or less often; or give each rank more cores"
             ),
             confidence="low",
         )
@@ -162,7 +167,7 @@ class ExposedCommunication(Rule, frozen=True):
                 if found["in_steps"].all()
                 else ()
             ),
-            advice=_advice(calls, op, starved=starved) + _asked(most),
+            advice=_asked(run, most) + _advice(calls, op, starved=starved),
             explained_by="launch-gap" if starved else None,
         )
 
@@ -245,8 +250,10 @@ def _per_device(run: Measures) -> pd.DataFrame:
     return whole.assign(in_steps=steps)
 
 
-def _asked(op: str | None) -> str:
-    return f"; {_ASK[op]}" if op in _ASK else ""
+def _asked(run: Measures, op: str | None) -> str:
+    if op is not None and of_objects(run, op):
+        return f"{_OBJECTS}; "
+    return f"{_ASK[op]}; " if op in _ASK else ""
 
 
 def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:

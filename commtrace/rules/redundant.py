@@ -14,7 +14,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.decompositions import sequences
-from commtrace.metrics.run.known_already import averaged_again, sent_again
+from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
@@ -32,15 +32,18 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Six kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Seven kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Barriers right before or after a collective of their group that holds the ranks together
         anyway. An all_reduce of the same bytes over a group whose members all took part in one
         right before, with nothing in between. Broadcasts with which DDP makes its module's
         buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes:
-        gradients that DDP has averaged. Broadcasts of one root that send in a step as many bytes
-        as its all_reduces summed, though every rank can compute the same parameters of the same
-        gradients; not where the root works longer than the others between the two.
+        gradients that DDP has averaged, or parameters, which follow from these. Broadcasts of one
+        root that send in a step as many bytes as its all_reduces summed, though every rank can
+        compute the same parameters of the same gradients; not where the root works longer than
+        the others between the two. Broadcasts of one root, of the same three sizes or more in
+        every step of a group that averages gradients, where the root gets nothing that the others
+        do not, nor works longer before.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -71,13 +74,15 @@ class Redundant(Rule, frozen=True):
         if not len(run.collective_columns):
             return
         rows = sequences(run, barriers=True)
+        again = sent_again(rows)
         for say, found in (
             (_accumulated, repeated_in_accumulation(run, rows)),
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
             (_buffers, rows[of_buffers(run, rows)]),
             (_averaged_again, rows[averaged_again(run, rows)]),
-            (_sent_again, rows[sent_again(rows)]),
+            (_sent_again, rows[again]),
+            (_sent_always, rows[sent_always(run, rows) & ~again]),
         ):
             cost = _cost_ns(run, found) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
@@ -194,10 +199,11 @@ def _buffers(needless: pd.DataFrame) -> _Said:
 
 def _averaged_again(needless: pd.DataFrame) -> _Said:
     return _Said(
-        "behind DDP's own all_reduces as many bytes are all_reduced again, the gradients it seems",
+        "behind DDP's own all_reduces as many bytes are all_reduced again, gradients or parameters",
         Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
         ("micro-batches: each of these steps has one forward pass",),
-        "leave out the second: when backward() returns DDP has averaged the gradients",
+        "leave out the second: when backward() returns DDP has averaged the gradients, of which "
+        "every rank computes the same parameters",
         "medium",
     )
 
@@ -210,6 +216,17 @@ def _sent_again(needless: pd.DataFrame) -> _Said:
         "leave them out: of the same gradients every rank computes the same parameters; send them "
         "once, before the first step",
         "medium",
+    )
+
+
+def _sent_always(needless: pd.DataFrame) -> _Said:
+    parts = needless.groupby(["rank", "step"])["operation"].nunique().median()
+    return _Said(
+        f"one rank sends the same {parts:.0f} tensors in every step, constants it seems",
+        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        ("something that only the root does: before it sends it works no longer than the others",),
+        "if they do not change, as those of a frozen model, send them once, before the first step",
+        "low",
     )
 
 

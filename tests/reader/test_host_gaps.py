@@ -89,3 +89,20 @@ def test_without_a_wait_of_its_own_a_gap_is_none_if_each_call_has_one(
     )
     work = events.note("gloo:all_reduce", 301, 8, 50, **events.shaped([[10, 5]], ["float"]))
     assert gaps(*ops, waits, another, work) == [(1, 0, 100), (1, 160, 45)]
+
+
+def test_calls_that_wait_without_a_label_wait_beside_many_that_have_one(
+    gaps: Any, events: Any
+) -> None:
+    """A thread's broadcasts are waited for by Python, its all_reduce, as DDP's, by C++."""
+    ops = [events.op("aten::mm", ts, dur) for ts, dur in ((0, 100), (310, 5))]
+    shape = events.shaped([[[10, 5]], []], ["TensorList"])
+    for ts in range(400, 1400, 100):
+        ops += [events.op("aten::mm", ts, 5), events.op("c10d::broadcast_", ts + 10, 5, **shape)]
+        work = events.shaped([[10, 5]], ["float"])
+        ops += [events.note("gloo:broadcast", ts + 20, 50, 50, **work)]
+        ops += [events.note("commtrace::wait", ts + 30, 40)]
+    found = gaps(*ops)
+    assert found[0] == (1, 0, 210)
+    assert {duration for _, _, duration in found[1:]} == {40}
+    assert len(found) == 11

@@ -123,7 +123,11 @@ def test_deep_values_anywhere(tmp_path: Path, depth: int) -> None:
     args = dict.fromkeys(["Process Group Name", "Process Group Ranks", "Comms Id"], "DEEP")
     content = {
         "distributedInfo": {"rank": "DEEP", "pg_config": ["DEEP", {"pg_name": "DEEP"}]},
-        "commtrace": {"clock_probe": ["DEEP"], "flight_recorder": {"entries": ["DEEP"]}},
+        "commtrace": {
+            "clock_probe": ["DEEP"],
+            "machine": {"steps": "DEEP"},
+            "flight_recorder": {"entries": ["DEEP"]},
+        },
         "baseTimeNanoseconds": "DEEP",
         "traceEvents": [KERNEL, {**KERNEL, "pid": "DEEP", "args": args}, KERNEL],
     }
@@ -135,6 +139,12 @@ def test_many_wrong_probes_are_one_note(tmp_path: Path) -> None:
     part = outcome(tmp_path, {"commtrace": {"clock_probe": [{"at_ns": "soon"}] * 5000}})
     (message,) = messages(part, "bad-metadata")
     assert message.startswith("clock_probe has 5,000 like {'at_ns': 'soon'}")
+
+
+def test_a_machine_that_cannot_be_is_none(tmp_path: Path) -> None:
+    part = outcome(tmp_path, {"commtrace": {"machine": {"own_s": "all"}}})
+    assert part.machine is None
+    assert messages(part, "bad-metadata") == ["machine is {'own_s': 'all'}: taken as unknown"]
 
 
 def test_a_shape_of_very_many_dimensions_is_none() -> None:

@@ -20,6 +20,7 @@ from commtrace.record import record_program
 torch = pytest.importorskip("torch")
 
 import commtrace  # noqa: E402
+from commtrace.metrics.run.machines import machines  # noqa: E402
 from commtrace.record import extras, labels  # noqa: E402
 from commtrace.record.step_times import StepTimes  # noqa: E402
 
@@ -155,6 +156,20 @@ def test_what_each_step_ran_and_waited_for_a_core() -> None:
     assert 19_000 < ran <= process + 1_000
     assert slept < 15_000
     assert waited >= 0
+
+
+def test_a_context_tells_of_its_steps_and_the_trace_alone_is_enough(tmp_path: Path) -> None:
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=2)
+    with commtrace.recording(tmp_path, schedule=schedule) as run:
+        for _ in range(4):
+            sum(range(20_000))
+            run.step()
+    its = machines(commtrace.load(tmp_path).measures)[0]
+    if its.steps is None:
+        pytest.skip("the kernel does not count it")
+    recorded = commtrace.load(tmp_path).steps
+    assert {number for number, *_ in its.steps} >= set(recorded["step"]) == {2, 3}
+    assert min(ran for _, ran, _, _ in its.steps) > 0
 
 
 def test_each_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -532,6 +532,59 @@ def test_what_only_the_root_has_is_to_be_sent(run: Measures) -> None:
     assert not found(run, "redundant")
 
 
+# redundant: what never changes
+
+
+def frozen(
+    sizes: tuple[int, ...] = (3_000_000, 500_000, 20_000),
+    loads_us: float = 500,
+    dtype: str = "float32",
+    also: str = "",
+) -> Measures:
+    """In each step rank 0 sends parts of these sizes; then gradients of 9 MB are averaged."""
+    run = Tiny(2, backend="gloo")
+    for step in range(6):
+        for rank in range(2):
+            at = step * 30_000
+            call = {"thread": 1, "stream": 50, "asynchronous": 0, "step": step}
+            run.step(rank, step, at, 30_000)
+            mine = loads_us if rank == 0 else 500
+            run.op(rank, at, mine)
+            start = at + 10 + mine
+            for part, size in enumerate(sizes):
+                took = 1500 + (loads_us - mine if part == 0 else 0)
+                sent = {"size": size, "root": 0, "dtype": dtype}
+                run.collective(rank, "broadcast", start, took, **sent, **call)
+                run.gap(rank, start, took)
+                start += took + 10
+            run.op(rank, start, 4000)
+            run.collective(rank, "all_reduce", start + 4000, 5000, size=9_000_000, **call)
+            run.gap(rank, start + 4000, 5000)
+            if also:
+                run.collective(rank, also, start + 9100, 100, size=8, root=0, **call)
+    return run.trace()
+
+
+def test_what_is_sent_in_every_step_and_known_to_all_seems_constant() -> None:
+    (finding,) = found(frozen(), "redundant")
+    assert finding.summary.startswith("one rank sends the same 3 tensors in every step")
+    assert finding.confidence == "low"
+    assert finding.cost_ns == pytest.approx(6 * 4_500_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        frozen(sizes=(3_000_000, 500_000, 500_000)),  # a batch
+        frozen(loads_us=5000),  # what the root reads meanwhile
+        frozen(dtype="int64"),  # tokens
+        frozen(also="gather"),  # what it made of what it got
+    ],
+)
+def test_what_the_root_may_have_from_elsewhere_is_to_be_sent(run: Measures) -> None:
+    assert not found(run, "redundant")
+
+
 # redundant: FSDP2's micro-batches
 
 
@@ -573,8 +626,11 @@ def test_what_fsdp2_does_not_call_its_reductions_is_none() -> None:
 # redundant: gradients that DDP has averaged
 
 
-def averaging(behind: tuple[int, ...], forwards: int = 1) -> Measures:
-    """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB."""
+def averaging(behind: tuple[int, ...], forwards: int = 1, updated: bool = False) -> Measures:
+    """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB.
+
+    Or in the next step, behind the optimizer's.
+    """
     run = Tiny(2, backend="gloo")
     call = {"thread": 1, "stream": 50, "asynchronous": 0}
     for step in range(4):
@@ -587,10 +643,14 @@ def averaging(behind: tuple[int, ...], forwards: int = 1) -> Measures:
             run.op(rank, at, 4000)
             for number, kilobytes in enumerate((2000, 1000, *behind)):
                 start = at + 5000 + 2010 * number
-                run.collective(
-                    rank, "all_reduce", start, 2000, size=1000 * kilobytes, step=step, **call
-                )
+                later = updated and number > 1
+                if later:  # the next step begins at 30000
+                    start += 16_000
+                more = {"step": step + later, **call}
+                run.collective(rank, "all_reduce", start, 2000, size=1000 * kilobytes, **more)
                 run.gap(rank, start, 2000)
+            if updated:
+                run.step(rank, step, at + 20_000, 500, label="Optimizer.step#SGD.step")
     return run.trace()
 
 
@@ -598,6 +658,12 @@ def test_what_ddp_averaged_need_not_be_averaged_again() -> None:
     (finding,) = found(averaging((500, 1200, 1300)), "redundant")
     assert "12 operations too many" in finding.summary
     assert finding.cost_ns == pytest.approx(12 * 2_000_000, rel=0.05)
+
+
+def test_parameters_that_are_averaged_after_the_update_are_no_micro_batch() -> None:
+    (finding,) = found(averaging((2000, 1000), updated=True), "redundant")
+    assert finding.summary.startswith("behind DDP's own")
+    assert "6 operations too many" in finding.summary  # the last are in no step
 
 
 @pytest.mark.parametrize("run", [averaging((500, 1200)), averaging((2000, 1000), forwards=2)])

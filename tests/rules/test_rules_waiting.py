@@ -423,6 +423,19 @@ def test_a_root_that_only_then_does_its_own_work_is_late_for_the_next() -> None:
     assert because["straggler"] == "early-root"
 
 
+def test_a_root_is_early_in_operations_of_one_size() -> None:
+    """Two ranks: it is first in the small reduces, and last in as many large ones."""
+    run = Tiny(ranks=2)
+    for step in range(12):
+        for rank, (small, large) in enumerate(((100, 8_000), (4_000, 5_000))):
+            start = step * 10_000
+            run.step(rank, step, start, 10_000)
+            for came, until, size in ((small, 4_100, 1 << 20), (large, 8_100, 1 << 24)):
+                run.collective(rank, "reduce", start + came, until - came, size=size, root=0)
+    found = {one.rule: one for one in diagnose(run.trace()).findings}
+    assert found["early-root"].summary.startswith("root rank 0 is first to 12 of its 12 reduces")
+
+
 def in_vain(*, sends: bool, window_us: float = 60_000) -> Measures:
     """Both receive for 50 ms, and rank 1 sends, or nobody."""
     run = Tiny(ranks=2, backend="gloo")

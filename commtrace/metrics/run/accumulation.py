@@ -42,7 +42,8 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
         for rank, passes in forward.groupby("rank")
     )
     parallel = placed["communicator"].isin(placed.loc[placed["in_forward"], "communicator"])
-    placed = placed[~parallel & (placed["forward"] >= 0)]
+    # Behind the optimizer's step it is no gradient of that pass.
+    placed = placed[~parallel & (placed["forward"] >= 0) & placed["before_update"]]
     whole = ["rank", "communicator", "step", "range", "updates"]
     last = placed["forward"] == placed.groupby(whole)["forward"].transform("max")
     if last.all():
@@ -65,13 +66,15 @@ def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> p
     start, end = forward["start_ns"].to_numpy(), forward["end_ns"].to_numpy()
     moment = rows["order"].to_numpy(np.int64)
     near = np.searchsorted(start, moment, side="right") - 1
-    updates = np.sort(steps.loc[label.str.startswith(_OPTIMIZER), "start_ns"].to_numpy())
+    updated = np.sort(steps.loc[label.str.startswith(_OPTIMIZER), "start_ns"].to_numpy())
+    updates = np.searchsorted(updated, moment)
     ranges = steps[(label != "") & ~label.str.startswith(_NO_RANGES)]
     around = _innermost(start, ranges)
     return rows.assign(
         forward=near,
         range=around[near.clip(min=0)],
-        updates=np.searchsorted(updates, moment),
+        updates=updates,
+        before_update=updates == np.searchsorted(updated, start[near.clip(min=0)]),
         in_forward=(near >= 0) & (moment < end[near.clip(min=0)]),
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from commtrace.machine import Machine
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -10,13 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["machines"]
 
 
-def machines(run: Measures) -> dict[int, dict[str, Any]]:
-    """As the manifest has it, by rank; none without one."""
+def machines(run: Measures) -> dict[int, Machine]:
+    """By rank, as its trace has it, or the manifest; none where the recorder noted none."""
     ranks = (run.manifest or {}).get("ranks")
     rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
-    each = [(one.get("rank"), one.get("machine")) for one in rows]
-    return {
-        rank: machine
-        for rank, machine in each
-        if isinstance(rank, int) and isinstance(machine, dict)
-    }
+    each = [(one.get("rank"), Machine.of(one.get("machine"))) for one in rows]
+    said = {rank: its for rank, its in each if isinstance(rank, int) and its is not None}
+    return {**said, **run.machines}

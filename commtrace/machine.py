@@ -1,0 +1,39 @@
+"""What a rank's process saw of its machine while it was recorded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+__all__ = ["Machine"]
+
+_Count = Annotated[int, Meta(gt=0, lt=2**31)]
+_Seconds = Annotated[float, Meta(ge=0, lt=1e12)]
+
+
+class Machine(Struct, frozen=True):
+    """As the recorder noted it, in trace and manifest; None where it could not.
+
+    The ``cores`` of the machine and those ``usable_cores`` that the process might use, with as
+    many ``processes`` that share them; the ``seconds`` recorded, in which all processes of the
+    machine were ``busy_s`` and this one took ``own_s`` of processor time. ``steps`` has for each
+    step its number, and what its thread ran, waited for a core, and its process ran, in µs.
+    """
+
+    cores: _Count | None = None
+    usable_cores: _Count | None = None
+    processes: _Count | None = None
+    seconds: _Seconds | None = None
+    busy_s: _Seconds | None = None
+    own_s: _Seconds | None = None
+    steps: list[tuple[int, int, int, int]] | None = None
+
+    @classmethod
+    def of(cls, said: Any) -> Machine | None:
+        """What a file says, trusting no type in it: None where that cannot be."""
+        try:
+            return msgspec.convert(said, cls)
+        except msgspec.ValidationError:
+            return None
