@@ -47,9 +47,9 @@ class Measures:
     beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
     ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's times to reach
     rank 0's) and ``error_ns`` (the true offset is no further off), normally one before and one
-    behind the window; a recording may lack it. ``machines`` is what traces tell of their ranks' machines.
-    ``notes`` says what was wrong with the files, and what had to be assumed. ``pauses`` are the
-    starts and ends of the times in which a rank was not recorded, between the cycles of a
+    behind the window; a recording may lack it. ``machines`` is what traces tell of their ranks'
+    machines. ``notes`` says what was wrong with the files, and what had to be assumed. ``pauses``
+    are the starts and ends of the times in which a rank was not recorded, between the cycles of a
     profiler's schedule.
     """
 
