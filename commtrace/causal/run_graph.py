@@ -16,6 +16,7 @@ from commtrace.causal.gpu_part import add_gpus
 from commtrace.causal.graph import Graph, Latest
 from commtrace.causal.host_part import add_hosts
 from commtrace.diagnosis import CannotLook
+from commtrace.heap import give_back
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
@@ -140,6 +141,8 @@ def run_graph(run: Measures) -> RunGraph:
         add_gpus(run, made, np.flatnonzero(~mine.on_cpu))
     met = _meet(made, mine)
     made.edges(TRANSFER, met, made.ended)
+    if with_gpu.size > 1:
+        give_back()  # what each rank's own graph took
     graph, own, own_call = made.graph()
     if graph.plan.circular:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")

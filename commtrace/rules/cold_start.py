@@ -19,6 +19,8 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
+    from pandas.core.groupby import SeriesGroupBy
+
     from commtrace.measures import Measures
 
 _KIND = ["op", "dtype", "size_bytes", "members"]
@@ -151,24 +153,21 @@ def _run(first_us: float) -> Measures:
 def _times(run: Measures) -> pd.DataFrame:
     """Operations of groups that count, with the time that each took on host and device."""
     found = matched(run)
-    needed = ["start_ns", "duration_ns", "stream", "rank", "peer", "seq"]
-    calls = (
-        run.collective_columns[needed]
-        .reset_index(drop=True)
-        .assign(
-            operation=found.matches["operation"].to_numpy(),
-            host_ns=_host_ns(run),
-            end_ns=lambda rows: rows["start_ns"] + rows["duration_ns"],
-        )
-    )
-    each = calls.groupby("operation").agg(
-        host_ns=("host_ns", "min"),
-        start_ns=("start_ns", "min"),
-        end_ns=("end_ns", "max"),
-        stream=("stream", "first"),
-        rank=("rank", "min"),
-        peer=("peer", "first"),
-        counted=("seq", "count"),
+    table, operation = run.collective_columns, found.matches["operation"].to_numpy()
+
+    def by_operation(column: pd.Series[Any]) -> SeriesGroupBy[Any, Any]:
+        return column.reset_index(drop=True).groupby(operation)
+
+    each = pd.DataFrame(  # column by column: all of a run's rows at once take much memory
+        {
+            "host_ns": by_operation(_host_ns(run)).min(),
+            "start_ns": by_operation(table["start_ns"]).min(),
+            "end_ns": by_operation(table["start_ns"] + table["duration_ns"]).max(),
+            "stream": by_operation(table["stream"]).first(),
+            "rank": by_operation(table["rank"]).min(),
+            "peer": by_operation(table["peer"]).first(),
+            "counted": by_operation(table["seq"]).count(),
+        }
     )
     times = found.operations.set_index("operation").join(each).sort_values("start_ns")
     times = times[(times["counted"] == times["present"]) & times["communicator"].notna()]

@@ -11,6 +11,7 @@ import pandas as pd
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _KIND = ["rank", "device", "name"]
+_NEEDED = [*_KIND, "stream", "start_ns", "duration_ns"]
 
 
 class Contention(Rule, frozen=True):
@@ -155,7 +157,9 @@ def _run(beside_us: float) -> Measures:
 
 def _compute_kernels(run: Measures) -> pd.DataFrame:
     """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``."""
-    kernels = run.kernels[run.kernels["kind"] == "compute"]
+    kernels = pd.concat(
+        some.loc[some["kind"] == "compute", _NEEDED] for some in blocks(run, "kernels")
+    )
     if kernels.empty or not (run.collective_columns["device"] != "cpu").any():
         raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))

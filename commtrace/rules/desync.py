@@ -10,7 +10,6 @@ import pandas as pd
 
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.rank.rows_of import rows_at
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._rule import Rule
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 _PLACE = ["communicator", "seq", "nth"]
 # Ranks put in and get out what they please: only what all must agree on can disagree.
+_NEEDED = ["rank", "op", "dtype", "size_bytes", "seq", "stream", "start_ns", "duration_ns"]
 _OWN_SIZES = ("all_to_all", "gather", "scatter")
 
 
@@ -126,7 +126,7 @@ def _numbered(run: Measures) -> pd.DataFrame:
     known = communicator.notna().to_numpy() & (table["seq"].notna() & table["op"].notna())
     known &= ~table["op"].isin(POINT_TO_POINT)
     at = np.flatnonzero(known)
-    rows = rows_at(run, "collectives", at).set_axis(at)
+    rows = table[_NEEDED].iloc[at].set_axis(at)
     rows = rows.assign(
         communicator=communicator.iloc[at].astype(object).to_numpy(),
         **{name: rows[name].astype(object) for name in ("op", "dtype")},

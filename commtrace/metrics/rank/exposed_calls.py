@@ -12,13 +12,13 @@ from commtrace.intervals import covered, subtract
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
-from commtrace.metrics.rank.rows_of import rows_at
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["asynchronous", "most_exposed", "unlaunched_ns"]
 
+_NEEDED = ["rank", "device", "asynchronous", "launch_ns", "start_ns", "duration_ns"]
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
 
 
@@ -44,8 +44,10 @@ def asynchronous(run: Measures, op: str | None) -> pd.DataFrame:
     waits for at once, none has compute beside it that was launched later.
     """
     mine = np.flatnonzero(run.collective_columns["op"].astype(object) == op)
-    calls = rows_at(run, "collectives", mine).assign(
-        phase=np.array(phases(run), dtype=object)[mine]
+    calls = (
+        run.collective_columns[_NEEDED]
+        .iloc[mine]
+        .assign(phase=np.array(phases(run), dtype=object)[mine])
     )
     beside = pd.Series(_beside(calls, run), index=calls.index)
     phase = calls["phase"].astype(object).fillna("")
