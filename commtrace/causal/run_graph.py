@@ -141,11 +141,11 @@ def run_graph(run: Measures) -> RunGraph:
         add_gpus(run, made, np.flatnonzero(~mine.on_cpu))
     met = _meet(made, mine)
     made.edges(TRANSFER, met, made.ended)
-    if with_gpu.size > 1:
-        give_back()  # what each rank's own graph took
     graph, own, own_call = made.graph()
     if graph.plan.circular:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")
+    if len(run.ranks) > 1:
+        give_back()  # what the ranks' own graphs and the plan took
     numbers, ends, over_ns = _ends(made, graph)
     return RunGraph(
         graph,
