@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from commtrace.causal.edits import (
     saved,
     steps_at,
     typical,
+    typical_in_median,
     typically_idle,
 )
 from commtrace.causal.graph import replayed
@@ -30,8 +32,10 @@ from commtrace.causal.suspects import (
     Suspects,
     by_rank_and_step,
     late_together,
+    least_noise_ns,
     own_and_more,
     suspects,
+    suspects_in_median,
 )
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
@@ -47,12 +51,9 @@ __all__ = [
     "Waits",
     "culprits",
     "evened",
-    "least_noise_ns",
     "stalls_in_turn",
 ]
 
-_NOISE_CPU_NS = 2_000_000
-_NOISE_GPU_NS = 50_000
 _MOSTLY = 0.5  # of the steps
 _HALF = 0.5  # of a stall, as another stalls by turns
 _MOST = 4  # culprits, one on top of the other
@@ -90,7 +91,8 @@ class Culprit(Struct, frozen=True, eq=False):
     does, if these are few. ``others_ns`` is the most that any other rank alone saves. ``cause``
     is one of CAUSES, or None; ``parts_ns`` their excess over what is typical, summed; ``call`` the
     call before which most of it is, a row of the graph's. ``waits`` are the others' for them.
-    ``doubt`` says why it is not sure.
+    ``doubt`` says why it is not sure. ``in_median`` says that only what they mostly do beyond the
+    typical is theirs: they take turns with others being late besides.
     """
 
     ranks: tuple[int, ...]
@@ -108,6 +110,7 @@ class Culprit(Struct, frozen=True, eq=False):
     call: int
     waits: Waits
     doubt: str | None
+    in_median: bool
 
 
 class _Edited(Struct, frozen=True, eq=False):
@@ -167,7 +170,9 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
-        each = suspects(run, left, lag, least)
+        each = chain.from_iterable(
+            tried(run, left, lag, least) for tried in (suspects, suspects_in_median)
+        )
         weighed = ((who, _weighed(run, who, len(ranks), lag)) for who in each)
         weighed = ((who, its) for who, its in weighed if its.persistent or its.spikes)
         sure = ((who, its) for who, its in weighed if late_together(run, who, lag))
@@ -185,7 +190,9 @@ def culprits(run: Measures, min_share: float) -> Culprits:
 
 def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
     """These lags without what they do more than is typical."""
-    edit = typically_idle if who.only_idle else typical
+    if who.made == "median":
+        return typical_in_median(run, who.ranks, lag_ns, work)
+    edit = typically_idle if who.made == "idle" else typical
     return edit(run, who.ranks, lag_ns, work=work)
 
 
@@ -193,9 +200,9 @@ def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
 def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
     known = culprits(run, min_share)
-    but = [rank for culprit in known.found for rank in culprit.ranks]
-    lag, work = known.on_cores.lag_ns, work_on_cores(run, lags_on_cores(run))
-    return saved(run, lag, [even(run, lag, but, work)])[:, 0]
+    but = [rank for its in known.found if not its.in_median for rank in its.ranks]
+    lag = known.on_cores.lag_ns
+    return saved(run, lag, [even(run, lag, but, work_on_cores(run, lag))])[:, 0]
 
 
 @measure
@@ -221,7 +228,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     after = steps_at(run, replayed(run_graph(run).graph, lag_ns)) - steps
     spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
-    if who.only_idle:
+    if who.made == "idle":
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
     longer = _longer_for_cores(run, who.ranks) if cause == "compute" else 1.0
@@ -236,7 +243,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     persistent = in_every(whole, more, least if far else noise, least, p_value)
     if spikes and not persistent and _all_stall(run, lag_ns, np.sort(more)[-len(spikes) :]):
         spikes = ()
-    mostly = not who.only_idle and float((more > 0).mean()) >= _MOSTLY
+    mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
     return Culprit(
         ranks=who.ranks,
@@ -253,6 +260,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         parts_ns=parts,
         call=call,
         waits=_waits(run, who.ranks, lag_ns),
+        in_median=who.made == "median",
         doubt=_NOT_ALWAYS
         if works
         else doubt_of(run, who.ranks, int(delays.sum()), cause, () if persistent else spikes),
@@ -317,8 +325,3 @@ def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Floa
     # What was before the first call of a run that is cut is not whole.
     first = int(its.is_cut and own.size > 1)
     return own[first:], beyond[first:]
-
-
-def least_noise_ns(run: Measures) -> int:
-    """By how much a step is never sure to be longer."""
-    return _NOISE_CPU_NS if run_graph(run).calls.on_cpu.any() else _NOISE_GPU_NS

@@ -7,17 +7,17 @@ when everything would have been.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import groupby, islice
 
 import numpy as np
 import numpy.typing as npt
 
 from commtrace.arrays import Int32, Int64, sorted_by
 from commtrace.causal.plan import Plan
-from commtrace.causal.ways import Ways
+from commtrace.causal.ways import Levels, Ways
 
 __all__ = ["DROPPED", "Change", "Graph", "Latest", "longest_way", "replay", "replayed"]
 
@@ -80,11 +80,8 @@ class Latest:
         self._node, group = node[order], group[order]
         self._groups = np.flatnonzero(np.diff(group, prepend=-1))
         parts = np.unique(np.append(self._groups, np.arange(0, node.size, _PART)))
-        ends = np.append(parts[1:], node.size)
-        levels = [
-            (slice(begin, end), end - begin, slice(plan.count + part, plan.count + part + 1))
-            for part, (begin, end) in enumerate(zip(parts.tolist(), ends.tolist(), strict=True))
-        ]
+        one, size = np.ones(parts.size, dtype=np.int64), np.diff(np.append(parts, node.size))
+        levels = Levels(parts, plan.count + np.arange(parts.size), one, size)
         self._parts = np.searchsorted(parts, self._groups)
         its = plan.place[self._node], plan.head[self._node]
         self._ways = Ways(*its, levels, graph.time_ns.size)
@@ -92,11 +89,19 @@ class Latest:
 
     def replayed(self, lag_ns: Int64, changes: Iterable[Change]) -> Int64:
         """With each of some changes of these lags: groups × edits."""
-        plan, edits = self._graph.plan, iter(changes)
+        graph = self._graph
+        is_measured = lag_ns is graph.lag_ns
         found = [np.empty((self._groups.size, 0), dtype=np.int64)]
-        if (first := next(edits, None)) is None:
-            return found[0]
-        edits, behind = chain((first,), edits), plan.behind(lag_ns)
+        for known, some in groupby(changes, lambda change: is_measured and not change[0].size):
+            if known:
+                found += [self.at(graph.time_ns)[:, None] for _ in some]
+            else:
+                found += self._followed(lag_ns, some)
+        return np.concatenate(found, axis=1)
+
+    def _followed(self, lag_ns: Int64, edits: Iterator[Change]) -> Iterator[Int64]:
+        plan = self._graph.plan
+        behind = plan.behind(lag_ns)
         after, last = plan.after(lag_ns, behind), behind[self._ways.place]
         at_once = min(max(_MOST_BYTES // (8 * (plan.count + self._count)), 1), _AT_ONCE)
         while some := [(edges, by - lag_ns[edges]) for edges, by in islice(edits, at_once)]:
@@ -107,8 +112,7 @@ class Latest:
                 ends.append(self._ways.later(places))
             time = plan.heads(after, later, self._count)
             self._ways.follow(time, last, ends)
-            found.append(np.maximum.reduceat(time[plan.count :], self._parts))
-        return np.concatenate(found, axis=1)
+            yield np.maximum.reduceat(time[plan.count :], self._parts)
 
     def at(self, time_ns: Int64) -> Int64:
         """With the times of every node in a replay."""
@@ -117,17 +121,8 @@ class Latest:
 
 def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64:
     """The edges of the longest way to a node, the last one first, of a graph replayed."""
-    before = time_ns[graph.source]
-    binding = np.flatnonzero(before + lag_ns == time_ns[graph.target])
-    # Of several to one node the one from the latest moment, and of those the first.
-    before, target = before[binding], graph.target[binding]
-    latest = np.full(graph.time_ns.size, np.iinfo(np.int64).min)
-    np.maximum.at(latest, target, before)
-    last = before == latest[target]
-    into = np.full(graph.time_ns.size, graph.source.size)
-    np.minimum.at(into, target[last], binding[last])
-    way: list[int] = []
-    while (edge := int(into[node])) < graph.source.size:
+    edge_to, way = graph.plan.waited(lag_ns, time_ns), list[int]()
+    while (edge := int(edge_to[node])) >= 0:
         way.append(edge)
         node = int(graph.source[edge])
     return np.asarray(way, dtype=np.int64)

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int32, Int64, ranges, sorted_by
-from commtrace.causal.ways import Later, Level, Ways
+from commtrace.arrays import Bool, Int32, Int64, ranges, sorted_by
+from commtrace.causal.ways import Later, Levels, Ways
 
 if TYPE_CHECKING:
     from commtrace.causal.graph import Graph
 
 __all__ = ["Plan"]
-
-_Hops = list[tuple[Int32, Int32]]
 
 
 class Plan:
@@ -31,36 +29,37 @@ class Plan:
 
     def __init__(self, graph: Graph) -> None:
         count = graph.time_ns.size
-        into = np.bincount(graph.target, minlength=count)
-        single = np.flatnonzero(into[graph.target] == 1)
-        parent = np.arange(count)
-        parent[graph.target[single]] = graph.source[single]
-        roots, hops = _hops(parent)
-        several = np.flatnonzero(into[graph.target] > 1)
+        into = np.bincount(graph.target, minlength=count).astype(np.int32)
+        edges = into[graph.target]
+        single, several = _where(edges == 1), _where(edges > 1)
         several = several[sorted_by(graph.target[several])]
-        sources = roots[graph.source[several]]
-        level = _levels(sources, graph.target[several], into, graph.time_ns)
-        self.circular = bool((into[roots] == 1).any() or (level < 0).any())
+        parent = np.arange(count, dtype=np.int32)
+        parent[graph.target[single]] = graph.source[single]
+        roots, place, size = _trees(parent)
+        self.circular = bool((into[roots] == 1).any())
+        level = _levels(roots[graph.source[several]], graph.target[several], into, graph.time_ns)
+        self.circular |= bool((level < 0).any())
         if self.circular:
             return
-        free, joint = np.flatnonzero(into == 0), np.flatnonzero(into > 1)
+        free, joint = _where(into == 0), _where(into > 1)
         joint = joint[sorted_by(into[joint])]
         joint = joint[sorted_by(level[joint])]
-        at = np.zeros(count, dtype=np.int64)
-        at[np.append(free, joint)] = np.arange(free.size + joint.size)
-        self.head = at[roots].astype(np.int32)
         self._free_ns, self.count = graph.time_ns[free], free.size + joint.size
-        place, size = _places(self.head, parent, hops)
-        self.place: Int32 = place.astype(np.int32)
+        at = np.zeros(count, dtype=np.int32)
+        at[np.append(free, joint)] = np.arange(self.count)
+        self.head = at[roots]
+        sizes = np.bincount(self.head)
+        place += (np.cumsum(sizes) - sizes).astype(np.int32)[self.head]
+        self.place = place
         self._end = np.empty(count, dtype=np.int32)
         self._end[place] = place + size
         self._links = np.full(count, -1, dtype=np.int32)
         self._links[place[graph.target[single]]] = single
         places, levels = _batches(joint, level, into, free.size)
-        self._edges = several[places].astype(np.int32)
+        self._edges = several[places]
         begins = graph.source[self._edges]
         self.ways = Ways(self.place[begins], self.head[begins], levels, count)
-        self._target = graph.target
+        self._source, self._target = graph.source, graph.target
 
     @cached_property
     def _way(self) -> Int32:
@@ -107,6 +106,21 @@ class Plan:
         np.subtract.at(by, end + in_row, by_ns)
         return ranges(first, sizes), np.cumsum(by[:-1])
 
+    def waited(self, lag_ns: Int64, time_ns: Int64) -> Int32:
+        """The edge that each node waited for, -1 if for none, with these lags and times.
+
+        Of several the one from the latest moment, and of those the first.
+        """
+        found = self._links[self.place]
+        before, target = time_ns[self._source[self._edges]], self._target[self._edges]
+        binds = before + lag_ns[self._edges] == time_ns[target]
+        edges, before, target = self._edges[binds], before[binds], target[binds]
+        latest = np.full(self.count, np.iinfo(np.int64).min)
+        np.maximum.at(latest, self.head[target], before)
+        last = np.flatnonzero(before == latest[self.head[target]])[::-1]
+        found[target[last]] = edges[last]
+        return found
+
     def heads(self, after_ns: Int64, later: Sequence[Later], more: int = 0) -> Int64:
         """The time of each head, with what each edit makes later: heads × edits.
 
@@ -125,80 +139,86 @@ class Plan:
         return np.asarray(time[self.head] + behind[self.place])
 
 
-def _places(head: Int32, parent: Int64, hops: _Hops) -> tuple[Int64, Int64]:
-    """Of each node its place and how many hang on it, itself included: head by head."""
-    size = np.ones(head.size, dtype=np.int64)
+def _where(those: Bool) -> Int32:
+    return np.flatnonzero(those).astype(np.int32)
+
+
+def _trees(parent: Int32) -> tuple[Int32, Int32, Int32]:
+    """Of each node its root, its place behind it, and how many hang on it, itself included."""
+    roots, hops = _hops(parent)
+    size = np.ones(parent.size, dtype=np.int32)
     for nodes, before in reversed(hops):
         np.add.at(size, before, size[nodes])
-    inner = np.flatnonzero(parent != np.arange(head.size))
-    siblings = inner[np.bincount(parent[inner], minlength=head.size)[parent[inner]] > 1]
+    inner = _where(parent != np.arange(parent.size, dtype=np.int32))
+    siblings = inner[np.bincount(parent[inner], minlength=parent.size)[parent[inner]] > 1]
     siblings = siblings[sorted_by(parent[siblings])]
-    before = np.cumsum(size[siblings]) - size[siblings]
+    before = np.cumsum(size[siblings], dtype=np.int32) - size[siblings]
     first = np.flatnonzero(np.diff(parent[siblings], prepend=-1))
     counts = np.diff(np.append(first, siblings.size))
-    place = np.zeros(head.size, dtype=np.int64)
+    place = np.zeros(parent.size, dtype=np.int32)
     place[inner] = 1
     place[siblings] += before - np.repeat(before[first], counts)
     for nodes, before in hops:
         place[nodes] += place[before]
-    sizes = np.bincount(head)
-    roots = np.flatnonzero(parent == np.arange(head.size))
-    size[roots] = sizes[head[roots]]
-    return place + (np.cumsum(sizes) - sizes)[head], size
+    outer = _where(parent == np.arange(parent.size, dtype=np.int32))
+    size[outer] = np.bincount(roots, minlength=parent.size)[outer]
+    return roots, place, size
 
 
-def _hops(parent: Int64) -> tuple[Int64, _Hops]:
+def _hops(parent: Int32) -> tuple[Int32, list[tuple[Int32, Int32]]]:
     """The roots; and nodes 1, 2, 4, … steps from one, or more, with what is so far before them."""
-    up, hops = parent.copy(), _Hops()
-    nodes = np.flatnonzero(up[up] != up)
+    up, hops = parent.copy(), []
+    nodes = _where(up[up] != up)
     for _ in range(parent.size.bit_length()):  # nodes in a circle are left then
         if not nodes.size:
             break
         before = up[nodes]
-        hops.append((nodes.astype(np.int32), before.astype(np.int32)))
+        hops.append((nodes, before))
         up[nodes] = up[before]
         nodes = nodes[up[up[nodes]] != up[nodes]]
     return up, hops
 
 
-def _levels(source: Int64, target: Int32, into: Int64, time_ns: Int64) -> Int64:
+def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32:
     """The level of each node with several edges, which lead to it from sources of lower levels.
 
     Targets are in their order. Negative where a node depends on itself. Each node goes by the
     source that it takes for the highest, at first the latest; with the levels that this gives,
     those who were wrong choose again: a few rounds, however many levels there are.
     """
-    joint = np.flatnonzero(into > 1)
-    inner, number = into[source] > 1, np.cumsum(into > 1) - 1
+    joint, inner = _where(into > 1), into[source] > 1
+    number = np.cumsum(into > 1, dtype=np.int32) - 1
     source, target = number[source[inner]], number[target[inner]]
     begins = np.flatnonzero(np.diff(target, prepend=-1))
     heads, sizes = target[begins], np.diff(np.append(begins, target.size))
-    above, level = np.arange(joint.size), time_ns[joint]
+    above, roots = np.arange(joint.size, dtype=np.int32), np.arange(joint.size, dtype=np.int32)
+    level: Int32 | Int64 = time_ns[joint]
     if (source == target).any():
-        return np.full(into.size, -1)
+        return np.full(into.size, -1, dtype=np.int32)
     wrong = np.ones(heads.size, dtype=np.bool_)
     while wrong.any():
         before = level[source]
         highest = np.where(wrong, np.maximum.reduceat(before, begins), -1)
         chosen = before == np.repeat(highest, sizes)
         above[target[chosen]] = source[chosen]
-        up, level = above, (above != np.arange(joint.size)).astype(np.int64)
+        up, level = above, (above != roots).astype(np.int32)
         for _ in range(joint.size.bit_length()):
-            level += level[up]
+            if not (more := level[up]).any():
+                break
+            level += more
             up = up[up]
         if (above[up] != up).any():
-            return np.full(into.size, -1)
+            return np.full(into.size, -1, dtype=np.int32)
         wrong = np.maximum.reduceat(level[source], begins) >= level[heads]
-    levels = np.zeros(into.size, dtype=np.int64)
+    levels = np.zeros(into.size, dtype=np.int32)
     levels[joint] = level if heads.size else 0
     return levels
 
 
-def _batches(joint: Int64, level: Int64, into: Int64, free: int) -> tuple[Int64, list[Level]]:
+def _batches(joint: Int32, level: Int32, into: Int32, free: int) -> tuple[Int64, Levels]:
     """Edges to nodes of one level and as many edges: of each the first, of each the second, ….
 
-    As places among all edges to joint nodes, by node. Then slices of these, the number of edges
-    that each node has, and slices of heads.
+    As places among all edges to joint nodes, by node. Heads behind ``free`` others are led to.
     """
     sizes = np.where(into > 1, into, 0)
     first = (np.cumsum(sizes) - sizes)[joint]
@@ -210,6 +230,4 @@ def _batches(joint: Int64, level: Int64, into: Int64, free: int) -> tuple[Int64,
     place = np.arange(edges.sum()) - np.repeat(start, edges)
     which, node = np.divmod(place, np.repeat(nodes, edges))
     places = first[np.repeat(begin, edges) + node] + which
-    columns = (its.tolist() for its in (start, edges, size[begin], begin + free, nodes))
-    each = zip(*columns, strict=True)
-    return places, [(slice(a, a + n), size, slice(h, h + m)) for a, n, size, h, m in each]
+    return places, Levels(start, begin + free, nodes, size[begin].astype(np.int64))

@@ -7,7 +7,7 @@ that: a rank that could save but little is not replayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +15,16 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, Int32, Int64
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import works_more
-from commtrace.causal.edits import factors, saved, typical, typically_idle, wanted_idle
+from commtrace.causal.edits import (
+    even,
+    factors,
+    saved,
+    typical,
+    typical_in_median,
+    typically_idle,
+    wanted_idle,
+    wanted_in_median,
+)
 from commtrace.causal.graph import longest_way, replayed
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.run_graph import run_graph
@@ -24,7 +33,17 @@ from commtrace.causal.segments import idle_ns, own_work, work_on_cores
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Suspects", "by_rank_and_step", "late_together", "own_and_more", "suspects"]
+__all__ = [
+    "Suspects",
+    "by_rank_and_step",
+    "late_together",
+    "least_noise_ns",
+    "own_and_more",
+    "suspects",
+    "suspects_in_median",
+]
+
+Made = Literal["all", "idle", "median"]
 
 _OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
 _AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
@@ -34,6 +53,8 @@ _GROWS = 1.5
 _BEHIND = 0.25  # of what the last is late: who is late, too
 _FAR_MORE = 1.25  # times what the one saves alone
 _BY_TURNS = 0.25  # of the steps
+_NOISE_CPU_NS = 2_000_000
+_NOISE_GPU_NS = 50_000
 _HIDE = 3  # ranks: of two one is late beside the other
 _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 
@@ -41,15 +62,16 @@ _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 class Suspects(Struct, frozen=True, eq=False):
     """Ranks that save ``steps_ns`` if they work as is typical.
 
-    Any other saves ``others_ns`` at most. ``lag_ns`` are the lags then; ``only_idle`` says that
-    only their time without operators was made typical.
+    Any other saves ``others_ns`` at most. ``lag_ns`` are the lags then; ``made`` says what was made
+    typical: all their work in each step, only their time without operators (``idle``), or the
+    median of all steps.
     """
 
     ranks: tuple[int, ...]
     steps_ns: Int64
     others_ns: int
     lag_ns: Int64
-    only_idle: bool
+    made: Made
 
 
 class _Kind(Struct, frozen=True, eq=False):
@@ -58,7 +80,7 @@ class _Kind(Struct, frozen=True, eq=False):
     lags: Callable[[tuple[int, ...]], Int64]
     own_ns: Int64
     wanted_ns: Float64
-    only_idle: bool
+    made: Made
 
 
 def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Float64, Float64]:
@@ -69,7 +91,7 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Flo
     its, work = run_graph(run), work_on_cores(run, lag_ns)
     mine = np.isin(its.calls.rank, who.ranks)
     more = work.excess_ns
-    if who.only_idle:
+    if who.made == "idle":
         more = np.nan_to_num(work.own_ns - wanted_idle(run, mine)).sum(axis=1)
     return mine, work.own_ns[mine].sum(axis=1).astype(np.float64), more[mine]
 
@@ -80,6 +102,11 @@ def by_rank_and_step(rank: Int32, step: Int64, time_ns: Float64) -> tuple[Int32,
     steps, at = np.unique(step, return_inverse=True)
     sums = np.bincount(of * steps.size + at, time_ns, minlength=ranks.size * steps.size)
     return ranks, sums.astype(np.float64).reshape(ranks.size, -1)
+
+
+def least_noise_ns(run: Measures) -> int:
+    """By how much a step is never sure to be longer."""
+    return _NOISE_CPU_NS if run_graph(run).calls.on_cpu.any() else _NOISE_GPU_NS
 
 
 def late_together(run: Measures, who: Suspects, lag_ns: Int64) -> bool:
@@ -106,7 +133,7 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
             lambda ranks: typical(run, ranks, lag_ns, work=work),
             work.own_ns,
             work.typical_ns,
-            only_idle=False,
+            "all",
         )
     ]
     on_cpus = bool(run_graph(run).calls.on_cpu.any())
@@ -118,7 +145,7 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
                 lambda ranks: typically_idle(run, ranks, lag_ns, before),
                 before.own_ns,
                 wanted_idle(run),
-                only_idle=True,
+                "idle",
             )
         )
     way = _critical_edges(run, lag_ns)
@@ -126,11 +153,31 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
     return sorted((one for one in found if one), key=lambda one: -int(one.steps_ns.sum()))
 
 
+def suspects_in_median(
+    run: Measures, left: list[int], lag_ns: Int64, least_ns: float
+) -> list[Suspects]:
+    """The one of them whose work, if typical in the median of the steps, saves at least so much.
+
+    Where ranks take turns being late, and one is late besides. Nobody where turns cost little.
+    """
+    work = work_on_cores(run, lag_ns)
+    if saved(run, lag_ns, [even(run, lag_ns, (), work)]).sum() < least_ns:
+        return []
+
+    def lags(ranks: tuple[int, ...]) -> Int64:
+        return typical_in_median(run, ranks, lag_ns, work)
+
+    kind = _Kind(lags, work.own_ns, wanted_in_median(run, work), "median")
+    way = _critical_edges(run, lag_ns)
+    found = _Search(run, left, lag_ns, least_ns, kind, way).single()
+    return [found] if found else []
+
+
 def _of_kind(
     run: Measures, left: list[int], lag: Int64, least: float, kind: _Kind, way: Int64
 ) -> Suspects | None:
     # Where processes share cores the one that works more keeps others from theirs.
-    working = [] if kind.only_idle else [rank for rank in left if works_more(run, (rank,))]
+    working = [] if kind.made == "idle" else [rank for rank in left if works_more(run, (rank,))]
     if working and (found := _Search(run, working, lag, least, kind, way).single()):
         return found
     search = _Search(run, left, lag, least, kind, way)
@@ -174,7 +221,9 @@ class _Search:
         pair = self.kind.lags((min(rank, other), max(rank, other)))
         both = saved(self.run, self.lag, [pair])[:, 0]
         more = both - self.alone[:, self.asked.index(rank)]
-        if both.sum() < _FAR_MORE * alone_ns or above_zero(more.astype(np.float64)) >= _CHANCE:
+        always = bool((more > 2 * least_noise_ns(self.run)).all())  # no chance, however few
+        sure = always or above_zero(more.astype(np.float64)) < _CHANCE
+        if both.sum() < _FAR_MORE * alone_ns or not sure:
             return False
         excess = np.nan_to_num(self.kind.own_ns - self.kind.wanted_ns).sum(axis=1)
         calls = run_graph(self.run).calls
@@ -262,7 +311,7 @@ class _Search:
 
     def _suspects(self, ranks: tuple[int, ...], steps: Int64) -> Suspects:
         rest = round(max(self._rest(ranks), 0.0))
-        return Suspects(ranks, steps, rest, self.kind.lags(ranks), self.kind.only_idle)
+        return Suspects(ranks, steps, rest, self.kind.lags(ranks), self.kind.made)
 
     def _ordered(self) -> list[int]:
         """The ranks, those with the most excess first."""

@@ -8,35 +8,63 @@ from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.arrays import Int32, Int64, ranges, sorted_by
 
-__all__ = ["Later", "Level", "Ways"]
+__all__ = ["Later", "Levels", "Ways"]
 
 Later = tuple[Int32 | Int64, Int64]
 """Places, or ways, that are later, and by how much, in ns; of one that is there twice the sum."""
-Level = tuple[slice, int, slice]
-"""Ways, how many lead to each head, and these heads: of each the first way, the second, …."""
-_FEW = 8  # ways of a level, all edits together
+_FEW = 20  # ways of a level, all edits together
 _BLOCK = 1 << 13  # ways whose levels are followed with the same arrays
+_NEVER = -(2**62)
+
+
+class Levels(Struct, frozen=True, eq=False):
+    """Of each level the first ``way`` and ``head``, how many ``heads``, and ways to each: ``size``.
+
+    Of each head the first way, of each the second, …. Each level depends on those before it only.
+    """
+
+    way: Int64
+    head: Int64
+    heads: Int64
+    size: Int64
 
 
 class Ways:
     """From nodes to heads: of each the node's ``place``, and the head ``since`` which it begins.
 
-    Each level depends on those before it only. ``places`` is how many places there are.
+    ``places`` is how many places there are.
     """
 
-    def __init__(self, place: Int32, since: Int32, levels: list[Level], places: int) -> None:
+    def __init__(self, place: Int32, since: Int32, levels: Levels, places: int) -> None:
         self.place, self.since, self._levels, self._places = place, since, levels, places
-        blocks = groupby(levels, lambda level: level[0].start // _BLOCK)
-        self._blocks = [list(its) for _, its in blocks]
+
+    @cached_property
+    def _blocks(self) -> list[list[tuple[slice, int, slice]]]:
+        """Of each level its ways, how many lead to each head, and these heads."""
+        its = self._levels
+        columns = (its.way, its.way + its.heads * its.size, its.size, its.head, its.heads)
+        each = zip(*(column.tolist() for column in columns), strict=True)
+        levels = [(slice(a, b), size, slice(h, h + m)) for a, b, size, h, m in each]
+        return [list(block) for _, block in groupby(levels, lambda it: it[0].start // _BLOCK)]
 
     @cached_property
     def _block(self) -> npt.NDArray[np.uint16]:
         """The block of each way's level."""
         sizes = [its[-1][0].stop - its[0][0].start for its in self._blocks]
         return np.repeat(np.arange(len(sizes), dtype=np.uint16), sizes)
+
+    @cached_property
+    def _head(self) -> Int32:
+        """The head that each way leads to."""
+        its = self._levels
+        ways = its.heads * its.size
+        way = np.arange(self.since.size) - np.repeat(its.way, ways)
+        head = np.repeat(its.head, ways) + way % np.repeat(its.heads, ways)
+        return head.astype(np.int32)
 
     @cached_property
     def _by_place(self) -> tuple[Int32, Int32]:
@@ -59,7 +87,7 @@ class Ways:
         ``after_ns`` is how long after its head each way ends.
         """
         edits = len(later)
-        if edits * self.since.size < _FEW * len(self._levels):
+        if edits * self.since.size < _FEW * self._levels.way.size:
             for edit in range(edits):
                 time_ns[:, edit] = self._one_by_one(time_ns[:, edit], after_ns, later[edit])
             return
@@ -84,10 +112,10 @@ class Ways:
         changed = after_ns.copy()
         np.add.at(changed, *later)
         time: list[int] = time_ns.tolist()
-        after, since = changed.tolist(), self.since.tolist()
-        for ways, _, heads in self._levels:
-            nodes = heads.stop - heads.start
-            for node in range(nodes):
-                its = range(ways.start + node, ways.stop, nodes)
-                time[heads.start + node] = max([time[since[way]] + after[way] for way in its])
+        first, last = int(self._head[0]), int(self._head[-1])
+        time[first : last + 1] = [_NEVER] * (last + 1 - first)
+        each = (column.tolist() for column in (self.since, changed, self._head))
+        for since, after, head in zip(*each, strict=True):
+            if (come := time[since] + after) > time[head]:
+                time[head] = come
         return time

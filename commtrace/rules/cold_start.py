@@ -19,8 +19,6 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    from pandas.core.groupby import SeriesGroupBy
-
     from commtrace.measures import Measures
 
 _KIND = ["op", "dtype", "size_bytes", "members"]
@@ -153,20 +151,20 @@ def _run(first_us: float) -> Measures:
 def _times(run: Measures) -> pd.DataFrame:
     """Operations of groups that count, with the time that each took on host and device."""
     found = matched(run)
-    table, operation = run.collective_columns, found.matches["operation"].to_numpy()
-
-    def by_operation(column: pd.Series[Any]) -> SeriesGroupBy[Any, Any]:
-        return column.reset_index(drop=True).groupby(operation)
-
-    each = pd.DataFrame(  # column by column: all of a run's rows at once take much memory
+    rows = run.collective_columns
+    calls = pd.DataFrame(
         {
-            "host_ns": by_operation(_host_ns(run)).min(),
-            "start_ns": by_operation(table["start_ns"]).min(),
-            "end_ns": by_operation(table["start_ns"] + table["duration_ns"]).max(),
-            "stream": by_operation(table["stream"]).first(),
-            "rank": by_operation(table["rank"]).min(),
-            "peer": by_operation(table["peer"]).first(),
-            "counted": by_operation(table["seq"]).count(),
+            "host_ns": _host_ns(run),
+            "end_ns": (rows["start_ns"] + rows["duration_ns"]).array,
+            **{name: rows[name].array for name in ("start_ns", "stream", "rank", "peer", "seq")},
+        }
+    ).groupby(found.matches["operation"].to_numpy())
+    each = pd.DataFrame(
+        {
+            **{name: calls[name].min() for name in ("host_ns", "start_ns", "rank")},
+            **{name: calls[name].first() for name in ("stream", "peer")},
+            "end_ns": calls["end_ns"].max(),
+            "counted": calls["seq"].count(),
         }
     )
     times = found.operations.set_index("operation").join(each).sort_values("start_ns")

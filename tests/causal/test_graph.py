@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from commtrace.arrays import Int64
 from commtrace.causal import graph as graph_module
+from commtrace.causal import ways
 from commtrace.causal.graph import DROPPED, Change, Graph, Latest, replay
 
 
@@ -115,6 +116,26 @@ def test_edits_in_turn_are_as_all_at_once(case: Case, edits: int) -> None:
         in_turn = latest.replayed(lags[:, 0], changes(lags))
     assert in_turn.tolist() == latest.replayed(lags[:, 0], changes(lags)).tolist()
     assert in_turn.shape == (2, edits)
+
+
+@given(cases(), st.integers(1, 20))
+def test_levels_are_followed_way_by_way_as_at_once(case: Case, edits: int) -> None:
+    lags = case.graph.lag_ns[:, None] + np.arange(edits) * case.more_ns
+    latest = Latest(case.graph, np.arange(2), np.arange(2))
+    with patch.object(ways, "_FEW", 0):
+        at_once = latest.replayed(lags[:, 0], changes(lags))
+    with patch.object(ways, "_FEW", 1_000):
+        one_by_one = latest.replayed(lags[:, 0], changes(lags))
+    assert one_by_one.tolist() == at_once.tolist()
+
+
+@given(cases())
+def test_what_changes_nothing_is_not_replayed(case: Case) -> None:
+    nothing = np.empty(0, np.int64)
+    latest = Latest(case.graph, np.arange(2), np.arange(2))
+    with patch.object(ways.Ways, "follow", side_effect=AssertionError):
+        again = latest.replayed(case.graph.lag_ns, [(nothing, nothing)] * 2)
+    assert again.T.tolist() == [case.graph.time_ns[:2].tolist()] * 2
 
 
 def test_no_edits_have_no_answers() -> None:
