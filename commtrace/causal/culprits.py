@@ -26,13 +26,11 @@ from commtrace.causal.graph import replayed
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.search import Suspects, by_rank_and_step, least_noise_ns
 from commtrace.causal.segments import OwnWork, own_work, work_on_cores, work_with
 from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter, since
 from commtrace.causal.suspects import (
-    Suspects,
-    by_rank_and_step,
     late_together,
-    least_noise_ns,
     own_and_more,
     suspects,
     suspects_in_median,
