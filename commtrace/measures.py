@@ -40,17 +40,17 @@ class _Unpacked:
 class Measures:
     """A run: what its ranks' traces hold, as tables (``trace_tables``), and what follows.
 
-    Every function under ``metrics`` takes one of these and is computed once for it: what
-    was asked for is kept here, and travels with it when it is pickled. Tables are shared,
-    never copied: do not change them in place. ``kernels`` and ``copies`` may be given Packed: then
-    they are made anew once nobody holds them. ``manifest`` is what ``commtrace record``
-    wrote beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of
-    ``rank``, ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's
-    times to reach rank 0's) and ``error_ns`` (the true offset is no further off), normally
-    one before and one behind the window; a recording may lack it. ``machines`` is what traces
-    tell of their ranks' machines. ``notes`` says what was
-    wrong with the files, and what had to be assumed. ``pauses`` are the starts and ends of
-    the times in which a rank was not recorded, between the cycles of a profiler's schedule.
+    Every function under ``metrics`` takes one of these and is computed once for it: what was asked
+    for is kept here, and travels with it when it is pickled. Tables are shared, never copied: do
+    not change them in place. ``kernels``, ``copies`` and ``collectives`` may be given Packed: then
+    they are made anew once nobody holds them. ``manifest`` is what ``commtrace record`` wrote
+    beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
+    ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's times to reach
+    rank 0's) and ``error_ns`` (the true offset is no further off), normally one before and one
+    behind the window; a recording may lack it. ``machines`` is what traces tell of their ranks'
+    machines. ``notes`` says what was wrong with the files, and what had to be assumed. ``pauses``
+    are the starts and ends of the times in which a rank was not recorded, between the cycles of a
+    profiler's schedule.
     """
 
     kernels: pd.DataFrame
@@ -73,11 +73,18 @@ class Measures:
     if not TYPE_CHECKING:
         kernels = _Unpacked()
         copies = _Unpacked()
+        collectives = _Unpacked()
 
     def packed(self, table: str) -> Packed | None:
         """A table as it is kept, if it is packed."""
         its = self.__dict__.get(f"_{table}")
         return its if isinstance(its, Packed) else None
+
+    @property
+    def collective_columns(self) -> pd.DataFrame | Packed:
+        """``collectives`` for who needs few of its columns: they are unpacked by name."""
+        its: pd.DataFrame | Packed = self.__dict__["_collectives"]
+        return its
 
     def paused_ns(self, rank: int, start_ns: int, end_ns: int) -> int:
         """How much of a span a rank was not recorded."""

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Int64
+from commtrace.arrays import NULL, Int32, Int64
 from commtrace.table import Coded, Columns, Table, joined
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Packed", "spans"]
+__all__ = ["Packed", "columns_in", "spans"]
 
 _ALL = slice(None)
 _FEW = 50_000  # rows: their frame takes little memory, and most measures ask for it
@@ -39,7 +39,7 @@ class Packed:
 
     def __len__(self) -> int:
         """How many rows there are."""
-        return len(self._columns["rank"])
+        return len(self._columns[self.table.columns[0].name])
 
     @cached_property
     def of_ranks(self) -> Mapping[int, slice] | None:
@@ -47,7 +47,29 @@ class Packed:
         rank: Any = self._columns["rank"].values(_ALL)
         return spans(rank)
 
-    def columns(self, rows: slice = _ALL) -> Columns:
+    @overload
+    def __getitem__(self, names: str) -> pd.Series[Any]: ...
+
+    @overload
+    def __getitem__(self, names: list[str]) -> pd.DataFrame: ...
+
+    def __getitem__(self, names: str | list[str]) -> pd.Series[Any] | pd.DataFrame:
+        """A column, or some, as of the ``frame``, but without unpacking all the others."""
+        if len(self) <= _FEW:
+            return self.frame()[names]
+        known = {column.name: column for column in self.table.columns}
+        some = tuple(known[name] for name in ([names] if isinstance(names, str) else names))
+        its = Table(self.table.name, self.table.row, some).frame(self.columns())
+        return its[names] if isinstance(names, str) else its
+
+    def rows(self, rows: slice | Int64) -> pd.DataFrame:
+        """Some of its rows, indexed as in the ``frame``."""
+        if len(self) <= _FEW:
+            return self.frame().iloc[rows]
+        its = self.table.frame(self.columns(rows))
+        return its.set_axis(range(rows.start, rows.stop) if isinstance(rows, slice) else rows)
+
+    def columns(self, rows: slice | Int32 | Int64 = _ALL) -> Columns:
         """Some of its rows, before pandas."""
         return _Rows(self._columns, rows)
 
@@ -65,6 +87,19 @@ class Packed:
         return {**self.__dict__, "_frame": None, "_held": None}
 
 
+def columns_in(frame: pd.DataFrame, rows: slice | Int32 | Int64 = _ALL) -> Columns:
+    """Rows of a table, before pandas."""
+    return {str(name): _taken(column.array[rows]) for name, column in frame.items()}
+
+
+def _taken(values: Any) -> Int64 | Coded:
+    """Without a Series, which takes longer to make than a rank's rows to convert."""
+    if values.dtype == "category":
+        return Coded(values.codes.astype(np.int32), tuple(values.categories))
+    taken: Int64 = values.to_numpy(np.int64, na_value=NULL)
+    return taken
+
+
 def spans(rank: Int64) -> Mapping[int, slice] | None:
     """The rows of each rank; None where they are not behind one another."""
     first = np.flatnonzero(np.append(True, rank[1:] != rank[:-1])[: rank.size])
@@ -78,7 +113,9 @@ def spans(rank: Int64) -> Mapping[int, slice] | None:
 class _Rows(Mapping[str, Any]):
     """Columns of some rows, each unpacked when it is asked for."""
 
-    def __init__(self, columns: Mapping[str, _Integers | _Strings], rows: slice) -> None:
+    def __init__(
+        self, columns: Mapping[str, _Integers | _Strings], rows: slice | Int32 | Int64
+    ) -> None:
         self._columns, self._rows = columns, rows
 
     def __getitem__(self, name: str) -> Int64 | Coded:
@@ -101,9 +138,12 @@ class _Integers:
     def __len__(self) -> int:
         return self.above.size
 
-    def values(self, rows: slice) -> Int64:
-        above = self.above[rows].astype(np.int64)
-        return np.where(above == 0, NULL, above + self.base)
+    def values(self, rows: slice | Int32 | Int64) -> Int64:
+        above = self.above[rows]
+        values = above.astype(np.int64)
+        values += self.base
+        values[above == 0] = NULL
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +154,7 @@ class _Strings:
     def __len__(self) -> int:
         return self.codes.size
 
-    def values(self, rows: slice) -> Coded:
+    def values(self, rows: slice | Int32 | Int64) -> Coded:
         return Coded(self.codes[rows].astype(np.int32), self.names)
 
 

@@ -88,6 +88,7 @@ def test_large_tables_are_unpacked_in_blocks_of_ranks(
 ) -> None:
     packed = as_packed(run, *(its for _, its in run.kernels.groupby("rank")))
     monkeypatch.setattr(rows_of, "_AT_ONCE", 50)
+    monkeypatch.setattr("commtrace.packed._FEW", 0)
     parts = list(rows_of.blocks(packed, "kernels"))
     assert [part["rank"].unique().tolist() for part in parts] == [[0], [1]]
     pd.testing.assert_frame_equal(pd.concat(parts), run.kernels)
@@ -134,3 +135,15 @@ def test_values_take_the_bytes_that_they_need() -> None:
     packed = Packed(KERNELS, [kernels(0, list(range(10**18, 10**18 + 200)))])
     assert packed._columns["launch_ns"].above.itemsize == 1  # type: ignore[union-attr]
     assert isinstance(packed.columns()["name"], Coded)
+
+
+@pytest.mark.parametrize("few", [0, 100])
+def test_columns_and_rows_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr("commtrace.packed._FEW", few)
+    parts = [kernels(0, [5, NULL, 7]), kernels(1, [NULL, 2**40])]
+    packed, whole = Packed(KERNELS, parts), KERNELS.frame(*parts)
+    names = ["launch_ns", "name", "rank"]
+    pd.testing.assert_frame_equal(packed[names], whole[names])
+    pd.testing.assert_series_equal(packed["launch_ns"], whole["launch_ns"])
+    for rows in (slice(1, 4), np.asarray([4, 0])):
+        pd.testing.assert_frame_equal(packed.rows(rows), whole.iloc[rows])

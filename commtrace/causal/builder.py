@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ OWN = (HOST, DEVICE, COPY)
 HOSTS, DEVICES = range(2)
 """The two columns of own work: that of host threads, and that of a device's streams."""
 
+_AT_ONCE = 1 << 18  # edges
 _T = TypeVar("_T", np.int8, np.int32, np.int64)
 
 
@@ -62,9 +63,10 @@ class Builder:
         self._edges = 0
         self._step_ends: list[tuple[Int64, Int64]] = []
 
-    def ranks(self) -> Int32:
-        """Each node's rank; once."""
-        return _whole(self._ranks, np.int32)
+    def ranks(self) -> npt.NDArray[np.signedinteger[Any]]:
+        """Each node's rank, in as few bytes as the highest needs; once."""
+        ranks = _whole(self._ranks, np.int32)
+        return ranks.astype(np.min_scalar_type(-1 - int(ranks.max(initial=0))))
 
     def nodes(self, time_ns: Int64, rank: Int32 | Int64) -> Int64:
         """More of them; their numbers."""
@@ -114,7 +116,8 @@ class Builder:
             for parts in (self._sources, self._targets, self._own, self._own_calls)
         )
         kind = _whole(self._kinds, np.int8)
-        return Graph(time, source, target, _binding(time, source, target, lag), kind), own, call
+        _bind(time, source, target, lag)
+        return Graph(time, source, target, lag, kind), own, call
 
 
 def _whole(parts: list[npt.NDArray[_T]], dtype: type[_T]) -> npt.NDArray[_T]:
@@ -124,13 +127,16 @@ def _whole(parts: list[npt.NDArray[_T]], dtype: type[_T]) -> npt.NDArray[_T]:
     return whole
 
 
-def _binding(time: Int64, source: Int32, target: Int32, lag: Int64) -> Int64:
-    """The lags, none of which would make its target later than it was; and one of which binds."""
-    lag = np.minimum(lag, time[target] - time[source])
-    lowest = np.iinfo(np.int64).min
-    latest = np.full(time.size, lowest)
-    np.maximum.at(latest, target, time[source] + lag)
-    short = latest[target] < time[target]
-    # The one that came last gets what was measured.
-    binds = short & (time[source] + lag == latest[target])
-    return np.where(binds, time[target] - time[source], lag)
+def _bind(time: Int64, source: Int32, target: Int32, lag: Int64) -> None:
+    """Make no lag's target later than it was, and one of them bind."""
+    latest = np.full(time.size, np.iinfo(np.int64).min)
+    parts = [slice(at, at + _AT_ONCE) for at in range(0, lag.size, _AT_ONCE)]
+    for part in parts:
+        since, until = time[source[part]], time[target[part]]
+        lag[part] = np.minimum(lag[part], until - since)
+        np.maximum.at(latest, target[part], since + lag[part])
+    for part in parts:
+        since, until, last = time[source[part]], time[target[part]], latest[target[part]]
+        # The one that came last gets what was measured.
+        binds = (last < until) & (since + lag[part] == last)
+        lag[part] = np.where(binds, until - since, lag[part])

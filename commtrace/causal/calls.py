@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,9 +29,9 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
 
     ``row`` is the row of ``collectives``; ``launch_ns``, ``start_ns`` and ``end_ns`` are on the
     run's clock; ``thread`` is the host's, ``worker`` numbers gloo's threads or the GPU's streams;
-    ``last_ns`` is when all arrived whom it needs. ``kind`` numbers op, dimension and size, and
-    ``place`` this kind and which of that kind it is in its rank's step: two ranks' calls of one
-    place and step are alike.
+    ``last_ns`` is when all arrived whom it needs; ``asynchronous`` is -1 where that is unknown.
+    ``kind`` numbers op, dimension and size, and ``place`` this kind and which of that kind it is in
+    its rank's step: two ranks' calls of one place and step are alike.
     """
 
     row: Int32
@@ -43,7 +44,7 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
     start_ns: Int64
     end_ns: Int64
     last_ns: Int64
-    asynchronous: Int64
+    asynchronous: npt.NDArray[np.int8]
     kind: Int32
     place: Int32
     is_root: Bool
@@ -76,7 +77,7 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
 @measure
 def calls(run: Measures) -> Calls:
     """Every call of the run. CannotLook where ranks have no clock in common."""
-    table, found = run.collectives, matched(run)
+    table, found = run.collective_columns, matched(run)
     rank, start = integers(table["rank"]), integers(table["start_ns"])
     arrival, end = (integers(found.waits[name]) for name in ("arrival_ns", "end_ns"))
     if (arrival == NULL).any():
@@ -103,7 +104,7 @@ def calls(run: Measures) -> Calls:
         start_ns=arrival,
         end_ns=np.maximum(end, arrival),
         last_ns=arrival,
-        asynchronous=integers(table["asynchronous"]),
+        asynchronous=np.maximum(integers(table["asynchronous"]), -1).astype(np.int8),
         kind=kind,
         place=kind,
         is_root=is_root,
@@ -137,7 +138,7 @@ def _alike(every: Calls) -> Int32:
 
 def _kinds(run: Measures) -> Int32:
     """A number for op, dimension and size of each row of ``collectives``."""
-    table, communicator = run.collectives, matched(run).matches["communicator"].cat
+    table, communicator = run.collective_columns, matched(run).matches["communicator"].cat
     names = communicator.categories.to_series()
     where = codes(dimensions_of(run, names).fillna(names))
     place = np.append(where, -1)[communicator.codes]

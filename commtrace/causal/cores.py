@@ -171,7 +171,7 @@ def full_cores(run: Measures) -> str | None:
 
     Others took these, or the ranks' own operators and transfers fill them.
     """
-    if not (run.collectives["device"] == "cpu").any():
+    if not (run.collective_columns["device"] == "cpu").any():
         return None
     taken = taken_cores(run)
     used = cores_used(run) if taken is None and replayable(run) else None

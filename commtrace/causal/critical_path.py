@@ -124,7 +124,7 @@ def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
         .sum()
         .reset_index()
     )
-    ops = run.collectives["op"].cat
+    ops = run.collective_columns["op"].cat
     names = np.argsort(np.argsort([*ops.categories.astype(str)]))  # whatever came first
     sums = sums.assign(name=np.append(names, -1)[sums["op"]])
     sums = sums.sort_values(["step", "rank", "kind", "name"])
@@ -161,7 +161,7 @@ def critical_pieces(run: Measures) -> pd.DataFrame:
         "start_ns": start,
         "end_ns": end,
     }
-    names = tuple(run.collectives["op"].cat.categories)
+    names = tuple(run.collective_columns["op"].cat.categories)
     return CRITICAL_PIECES.frame(
         {
             **{name: values[order] for name, values in columns.items()},
@@ -228,7 +228,7 @@ def path_pieces(run: Measures, lag_ns: Int64) -> Way:
     return Way(
         np.append(its.rank[target], its.rank[first])[of],
         np.append(its.graph.kind[edges], HOST)[of].astype(np.int64),
-        np.append(its.operation[edges], -1)[of],
+        np.append(_operation(run, edges), -1)[of],
         np.append(_call(its, edges), -1)[of],
         step,
         left,
@@ -236,6 +236,17 @@ def path_pieces(run: Measures, lag_ns: Int64) -> Way:
         since[of] + np.rint((left - start[of]) * stretch).astype(np.int64),
         since[of] + np.rint((right - start[of]) * stretch).astype(np.int64),
     )
+
+
+def _operation(run: Measures, edges: Int64) -> Int64:
+    """The code of the operation whose start or end an edge leads to, or comes from to a wait's."""
+    its = run_graph(run)
+    call_of, op = its.call_of, run.collective_columns["op"].cat.codes.to_numpy()
+    source, target = (
+        np.append(op[its.calls.row], -1)[call_of[nodes[edges]]]
+        for nodes in (its.graph.source, its.graph.target)
+    )
+    return np.where(target >= 0, target, source)
 
 
 def _call(its: RunGraph, edges: Int64) -> Int64:

@@ -107,7 +107,7 @@ def _by_ranks(run: Measures, ideal_ns: int) -> list[dict[str, Any]]:
 
 def _by_operation(run: Measures, time_ns: int) -> list[dict[str, Any]]:
     """With steady transfers of one operation: each."""
-    ops = run.collectives["op"].cat
+    ops = run.collective_columns["op"].cat
     code = ops.codes.to_numpy()[run_graph(run).calls.row]
     found = sorted((name, code == at) for at, name in enumerate(ops.categories) if at in code)
     lag, usual = as_measured(run), _usual(run)

@@ -14,8 +14,10 @@ from commtrace.causal.device_work import numbers, rank_columns, strings
 from commtrace.causal.moments import Moments
 from commtrace.causal.unrecorded import with_waits
 from commtrace.diagnosis import CannotLook
+from commtrace.metrics.rank.rows_of import columns_of
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import Columns
+from commtrace.trace_tables import COLLECTIVES
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -93,18 +95,18 @@ def _kernels(its: DeviceGraph, tables: Mapping[str, Columns], kind: int) -> Int6
 
 def _of_calls(run: Measures, made: Builder, tables: Mapping[str, Columns], rows: Int64) -> Int64:
     """The kernel of each call, from 0 among its rank's: of its device and stream, at its start."""
-    kernels, calls, row = tables["kernels"], run.collectives, made.calls.row[rows]
-    device, of_call = strings(kernels, "device"), calls["device"].cat
+    kernels, calls = tables["kernels"], columns_of(run, COLLECTIVES, made.calls.row[rows])
+    device, of_call = strings(kernels, "device"), strings(calls, "device")
     number = {name: code for code, name in enumerate(device.names)}
-    called = np.asarray([*(number.get(name, -1) for name in of_call.categories), -1])
+    called = np.asarray([*(number.get(name, -1) for name in of_call.names), -1])
     places = (
-        np.concatenate((device.codes, called[of_call.codes.to_numpy()[row]])),
-        np.append(numbers(kernels, "stream"), calls["stream"].to_numpy()[row]),
+        np.concatenate((device.codes, called[of_call.codes])),
+        np.append(numbers(kernels, "stream"), numbers(calls, "stream")),
     )
     count = device.codes.size
     place = codes(*places)
     start_ns = numbers(kernels, "start_ns")
-    begun_ns = calls["start_ns"].to_numpy()[row]
+    begun_ns = numbers(calls, "start_ns")
     found = Moments(place[:count], start_ns).last(place[count:], begun_ns)
     if (np.append(start_ns, NULL)[found] != begun_ns).any():
         raise CannotLook("needs the kernel of each operation, which one of a copy engine lacks")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from commtrace.causal.gpu_part import add_gpus
 from commtrace.causal.graph import Graph, Latest
 from commtrace.causal.host_part import add_hosts
 from commtrace.diagnosis import CannotLook
+from commtrace.heap import give_back
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
@@ -39,9 +40,8 @@ class RunGraph:
     nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
     last rank, ``over_ns`` when the last was over: its end is that of its last joint operation.
     ``own`` are the edges that are part of a segment, ``own_call`` the call whose segment each is
-    part of, the next of its rank. ``operation`` is the code of the column ``op`` that an edge is
-    of, -1 for a rank's own. ``explained`` is the share of starts on GPUs that follow what an edge
-    says they waited for; 1 without GPUs.
+    part of, the next of its rank. ``explained`` is the share of starts on GPUs that follow what an
+    edge says they waited for; 1 without GPUs.
     """
 
     graph: Graph
@@ -49,14 +49,13 @@ class RunGraph:
     started: Int32
     met: Int32
     ended: Int32
-    rank: Int32
+    rank: npt.NDArray[np.signedinteger[Any]]
     steps: tuple[int, ...]
     ends: tuple[Int32, ...]
     begin_ns: int
     over_ns: int
     own: Int32
     own_call: Int32
-    operation: npt.NDArray[np.int8]
     explained: float
 
     @cached_property
@@ -145,6 +144,8 @@ def run_graph(run: Measures) -> RunGraph:
     graph, own, own_call = made.graph()
     if graph.plan.circular:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")
+    if len(run.ranks) > 1:
+        give_back()  # what the ranks' own graphs and the plan took
     numbers, ends, over_ns = _ends(made, graph)
     return RunGraph(
         graph,
@@ -159,7 +160,6 @@ def run_graph(run: Measures) -> RunGraph:
         over_ns,
         own,
         own_call,
-        _operation(run, mine, graph, made),
         made.explained / made.starts if made.starts else 1.0,
     )
 
@@ -198,14 +198,6 @@ def _meet(made: Builder, mine: Calls) -> Int64:
 def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64, Int64]:
     """Every call of the operations of some calls, and these: ``order`` is by operation."""
     return order[ranges(begin[rows], size[rows])], np.repeat(rows, size[rows])
-
-
-def _operation(run: Measures, mine: Calls, graph: Graph, made: Builder) -> npt.NDArray[np.int8]:
-    """The code of the operation whose start or end an edge leads to, or comes from to a wait's."""
-    code = np.full(graph.time_ns.size, -1, dtype=np.int8)
-    for nodes in (made.started, made.ended):
-        code[nodes] = run.collectives["op"].cat.codes.to_numpy()[mine.row]
-    return np.where(code[graph.target] >= 0, code[graph.target], code[graph.source])
 
 
 def _ends(made: Builder, graph: Graph) -> tuple[tuple[int, ...], tuple[Int64, ...], int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +72,7 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
         times = np.asarray(work_ns, dtype=np.float64)
         return times if self.waited_ns is None else times + self.waited_ns[which]
 
-    @cached_property
+    @property
     def excess_ns(self) -> Float64:
         """What each call's own work is beyond the typical, on host and device together."""
         return np.asarray(np.nan_to_num(self.own_ns - self.typical_ns).sum(axis=1))

@@ -68,7 +68,9 @@ def step_times_by_rank(run: Measures) -> pd.DataFrame:
     ).drop_duplicates(["rank", "step"])
     did = devices(run, by_step=True)
     sums = did.groupby(["rank", "step"])[list(_SUMS)].sum(min_count=1).reset_index()
-    waits = matched(run).waits[["rank", "wait_ns"]].assign(step=run.collectives["step"].array)
+    waits = (
+        matched(run).waits[["rank", "wait_ns"]].assign(step=run.collective_columns["step"].array)
+    )
     waited = waits.dropna().groupby(["rank", "step"])["wait_ns"].sum().reset_index()
     path = path_of(run)
     rows = rows.merge(sums, on=["rank", "step"], how="left")

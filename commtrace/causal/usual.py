@@ -21,21 +21,19 @@ class Grouped:
         self.group = group
         order = np.argsort(value)
         self._order = order[sorted_by(group[order])].astype(np.int32)
-        self._value = value[self._order]
+        self._value = value
         self._sizes = np.bincount(group)
         self._begins = np.cumsum(self._sizes) - self._sizes
 
     def others(self) -> Float64:
         """For each value the median of the others of its group; NaN if there are none."""
         begin, size = np.repeat(self._begins, self._sizes), np.repeat(self._sizes, self._sizes)
-        rank = np.arange(self._value.size) - begin
+        value = self._value[self._order]
+        rank = np.arange(value.size) - begin
         low, high = (size - 2) // 2, (size - 1) // 2  # of those that are left, in their order
         safe = size > 1
-        a, b = (
-            self._value[np.where(safe, begin + half + (rank <= half), begin)]
-            for half in (low, high)
-        )
-        median = np.empty(self._value.size)
+        a, b = (value[np.where(safe, begin + half + (rank <= half), begin)] for half in (low, high))
+        median = np.empty(value.size)
         median[self._order] = np.where(safe, (a + b) / 2, np.nan)
         return median
 
@@ -45,7 +43,7 @@ class Grouped:
         begins = np.searchsorted(left, np.append(self._begins, self._value.size))
         begin, size = begins[:-1], np.diff(begins)
         a, b = (
-            self._value[np.append(left, 0)[begin + half]]
+            self._value[self._order[np.append(left, 0)[begin + half]]]
             for half in (np.maximum(size - 1, 0) // 2, size // 2)
         )
         return np.where(size > 0, (a + b) / 2, np.nan)

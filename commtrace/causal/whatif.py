@@ -195,7 +195,7 @@ def _typical(ranks: list[int]) -> _Edit:
 
 
 def _is(run: Measures, op: str) -> Bool:
-    its: Bool = (run.collectives["op"].astype(object) == op).to_numpy(np.bool_)[
+    its: Bool = (run.collective_columns["op"].astype(object) == op).to_numpy(np.bool_)[
         run_graph(run).calls.row
     ]
     if not its.any():
@@ -225,7 +225,7 @@ def _transfer(run: Measures, lag: Int64) -> Int64:
 def _at_bandwidth(a: int, b: int, gb_s: float) -> _Edit:
     def edit(run: Measures, lag: Int64) -> Int64:
         calls = run_graph(run).calls
-        rows = run.collectives.iloc[calls.row]
+        rows = run.collective_columns[["peer", "size_bytes"]].iloc[calls.row]
         peer, size = integers(rows["peer"]), integers(rows["size_bytes"])
         mine = (np.minimum(calls.rank, peer) == min(a, b)) & (
             np.maximum(calls.rank, peer) == max(a, b)
@@ -244,7 +244,7 @@ def _of_type(op: str, dtype: str, text: str) -> _Edit:
 
     def edit(run: Measures, lag: Int64) -> Int64:
         its = run_graph(run)
-        rows = run.collectives.iloc[its.calls.row]
+        rows = run.collective_columns[["size_bytes", "dtype"]].iloc[its.calls.row]
         size = integers(rows["size_bytes"]).astype(np.float64)
         known = _is(run, op) & (size > 0) & rows["dtype"].notna().to_numpy()
         if not known.any():

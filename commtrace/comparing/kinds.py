@@ -31,7 +31,7 @@ class Operation(NamedTuple):
 @measure
 def kinds_of_rows(run: Measures) -> tuple[tuple[Operation, ...], Int64]:
     """The kinds of operations of a run, and which each row of ``collectives`` is of."""
-    table = run.collectives
+    table = run.collective_columns
     keys = pd.DataFrame(
         {
             "op": table["op"].astype(object).to_numpy(),

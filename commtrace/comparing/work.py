@@ -29,7 +29,7 @@ def counts(run: Measures, steps: tuple[int, ...]) -> Mapping[Operation, tuple[fl
         {
             "kind": code,
             "operation": integers(matched(run).matches["operation"]),
-            "step": integers(run.collectives["step"]),
+            "step": integers(run.collective_columns["step"]),
         }
     )
     first = table[table["step"].isin(steps)].drop_duplicates("operation")

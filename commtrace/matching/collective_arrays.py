@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
+    from commtrace.packed import Packed
 
 __all__ = ["Rows", "rows_of", "split"]
 
@@ -68,7 +69,7 @@ class Rows(Struct, frozen=True, dict=True):
 
 def rows_of(run: Measures) -> Rows:
     """The arrays of a trace."""
-    table = run.collectives
+    table = run.collective_columns
     rank, start = integers(table["rank"]), integers(table["start_ns"])
     op = table["op"]
     communicator, names = _communicators(table, run.groups)
@@ -110,7 +111,7 @@ def split(rows: Int64, by: Int64) -> list[Int64]:
 def _clocks(run: Measures) -> dict[int, int]:
     host = run.ranks["host"].cat.codes.to_numpy(np.int64)
     rank = integers(run.ranks["rank"])
-    present = np.union1d(rank, integers(run.collectives["rank"]))
+    present = np.union1d(rank, integers(run.collective_columns["rank"]))
     clock = {one: one for one in present.tolist()}
     for one in np.unique(host[host >= 0]):
         here = rank[host == one]
@@ -118,7 +119,9 @@ def _clocks(run: Measures) -> dict[int, int]:
     return clock
 
 
-def _communicators(table: pd.DataFrame, groups: pd.DataFrame) -> tuple[Int64, tuple[str, ...]]:
+def _communicators(
+    table: pd.DataFrame | Packed, groups: pd.DataFrame
+) -> tuple[Int64, tuple[str, ...]]:
     identity = communicators(groups)
     group = table["group"].cat.codes.to_numpy(np.int64)
     rank = integers(table["rank"])
@@ -134,13 +137,15 @@ def _communicators(table: pd.DataFrame, groups: pd.DataFrame) -> tuple[Int64, tu
     return of_pair[pair], tuple(names)
 
 
-def _group_ranks(table: pd.DataFrame, communicator: Int64, names: tuple[str, ...]) -> Int64:
+def _group_ranks(
+    table: pd.DataFrame | Packed, communicator: Int64, names: tuple[str, ...]
+) -> Int64:
     sizes = np.asarray([*(len(members(name)) or NULL for name in names), NULL])
     given = integers(table["group_size"])
     return np.where(given == NULL, sizes[communicator], given)
 
 
-def _signatures(table: pd.DataFrame, communicator: Int64, p2p: Bool) -> Int64:
+def _signatures(table: pd.DataFrame | Packed, communicator: Int64, p2p: Bool) -> Int64:
     """A property that some rank of a group does not know of an operation tells nothing there.
 
     The sizes of an uneven all_to_all differ by rank.

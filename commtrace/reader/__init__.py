@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -17,6 +15,7 @@ from commtrace import config
 from commtrace import trace_tables as schema
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
+from commtrace.heap import give_back, keep_little
 from commtrace.machine import Machine
 from commtrace.measures import Measures
 from commtrace.packed import Packed
@@ -42,11 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
-_LARGE = (schema.KERNELS, schema.COPIES)
-"""Tables that are asked for by rank, or not at all."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-_ARRAY_BYTES = 1 << 22  # from here on numpy asks for huge pages: new memory costs little
-_KEPT_BYTES = 1 << 26  # at the heap's end: what the default comes to
+_LARGE = (schema.KERNELS, schema.COPIES, schema.COLLECTIVES)
+"""Tables that are asked for by rank, or by column."""
 _ReadAll = Callable[[Mapping[Path, Identity]], Iterator[tuple[Path, RankTrace | Failure]]]
 
 
@@ -119,7 +115,9 @@ def read(
     tables = {table.name: _table(table, parts) for table in schema.TABLES}
     tables = one_row_each(tables) if paused else tables
     if len(parts) > 1:
-        _give_back()
+        # The columns of each rank came in thousands of small pieces.
+        give_back()
+        keep_little()
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)
     # What is true of the run may have been noted for several files.
@@ -142,19 +140,6 @@ def _table(table: Table, parts: Sequence[RankTrace]) -> Any:
     """A table of all parts, which need not hold theirs any longer."""
     its = [part.columns.pop(table.name) for part in parts]
     return Packed(table, its) if table in _LARGE else table.frame(*its)
-
-
-def _give_back() -> None:
-    """Give the system what the ranks' columns took: the heap keeps it, in pieces for nobody.
-
-    And from now on each array of a whole run when nobody needs it any longer. The heap, which
-    else takes in all below 32 MB once one of them was freed, would hold many times those in use.
-    """
-    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if hasattr(libc, "malloc_trim"):  # glibc
-        libc.mallopt(_MMAP_THRESHOLD, _ARRAY_BYTES)
-        libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-        libc.malloc_trim(0)
 
 
 def _local(paths: Sequence[str | Path]) -> Sequence[str | Path]:

@@ -183,10 +183,10 @@ def _ruled_out(culprit: Culprit) -> Iterator[str]:
 
 def _compared(run: Measures, ranks: tuple[int, ...]) -> str:
     """How many ranks were compared, in words, where some of those in their operations lack."""
-    world, there = run.ranks["world_size"].max(), run.collectives["rank"]
+    world, there = run.ranks["world_size"].max(), run.collective_columns["rank"]
     if pd.isna(world) or there.nunique() >= world:
         return ""
-    its = matched(run).matches[there.isin(ranks).to_numpy()]
+    its = matched(run).matches[["present", "expected"]][there.isin(ranks).to_numpy()]
     lacking = its[(its["present"] > 1) & (its["present"] < its["expected"]).fillna(False)]
     if lacking.empty:
         return ""
@@ -203,13 +203,13 @@ def _confidence(culprit: Culprit) -> _Confidence:
 def _place(run: Measures, culprit: Culprit) -> str:
     """Where in the step most of its lateness is: before which call."""
     calls = run_graph(run).calls
-    row = run.collectives.iloc[calls.row[culprit.call]]
     same = (calls.rank == calls.rank[culprit.call]) & (calls.step == calls.step[culprit.call])
-    ops = run.collectives["op"].astype(object).to_numpy()[calls.row]
-    alike = np.flatnonzero(same & (ops == row["op"]))
+    ops = run.collective_columns["op"].astype(object).to_numpy()[calls.row]
+    op = ops[culprit.call]
+    alike = np.flatnonzero(same & (ops == op))
     number = int((alike < culprit.call).sum())
     order = ("first ", "second ", "third ")[number] if number < 3 else ""
     last = "last " if number and number == alike.size - 1 else order
     which = (order or last) if alike.size > 1 else ""
     dimension = dimension_of(run, int(calls.row[culprit.call]))
-    return f"before the {which}{row['op']}" + (f" of {dimension}" if dimension else "")
+    return f"before the {which}{op}" + (f" of {dimension}" if dimension else "")

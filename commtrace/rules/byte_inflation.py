@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import pandas as pd
 
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.rows_of import rows_at
 from commtrace.metrics.run.decompositions import Pair, pairs
 from commtrace.metrics.run.summed_gathers import summed_gathers
 from commtrace.metrics.run.waits import matched
@@ -57,7 +59,7 @@ class ByteInflation(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group and size."""
-        if len(run.collectives) and run.collectives["size_bytes"].isna().all():
+        if len(run.collective_columns) and run.collective_columns["size_bytes"].isna().all():
             raise CannotLook("needs sizes: record with record_shapes=True")
         yield from self._summed(run)
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
@@ -90,7 +92,11 @@ class ByteInflation(Rule, frozen=True):
     ) -> Finding:
         part = mb(size_bytes // n)
         return self.finding(
-            run.collectives[matched(run).matches["operation"].isin(its["operation"]).to_numpy()],
+            rows_at(
+                run,
+                "collectives",
+                np.flatnonzero(matched(run).matches["operation"].isin(its["operation"])),
+            ),
             summary=(
                 f"{len(its)} all_gathers bring {n} x {part} to every rank, which sums them: "
                 f"{n / 2:.3g}x the bytes of an all_reduce"

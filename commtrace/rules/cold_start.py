@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import integers
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.group_dimensions import spoken
@@ -60,9 +61,9 @@ class ColdStart(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of operation."""
-        if run.collectives.empty:
+        if not len(run.collective_columns):
             return
-        numbered = run.collectives["seq"].notna().any()
+        numbered = run.collective_columns["seq"].notna().any()
         if not numbered or not (times := _times(run))["first"].any():
             raise CannotLook(
                 "needs sequence numbers, which show a group's first operation: NCCL's Seq, or "
@@ -150,7 +151,7 @@ def _run(first_us: float) -> Measures:
 def _times(run: Measures) -> pd.DataFrame:
     """Operations of groups that count, with the time that each took on host and device."""
     found = matched(run)
-    rows = run.collectives
+    rows = run.collective_columns
     calls = pd.DataFrame(
         {
             "host_ns": _host_ns(run),
@@ -183,14 +184,15 @@ def _times(run: Measures) -> pd.DataFrame:
 def _host_ns(run: Measures) -> pd.Series[float]:
     """How long the call that launched each row kept the host; 0 where the trace lacks it."""
     calls = run.ops[run.ops["kind"] == "communication"]
-    host = np.zeros(len(run.collectives))
+    launch_ns = integers(run.collective_columns["launch_ns"])
+    host = np.zeros(launch_ns.size)
     of_rank = calls.groupby("rank").indices
-    places: Any = run.collectives.groupby("rank").indices
+    places: Any = run.collective_columns[["rank"]].groupby("rank").indices
     for rank, at in places.items():
         mine = calls.iloc[of_rank.get(rank, [])].sort_values("start_ns", kind="stable")
         if mine.empty:
             continue
-        launch = run.collectives["launch_ns"].iloc[at].fillna(0).to_numpy(np.int64)
+        launch = np.maximum(launch_ns[at], 0)  # null is less
         near = np.searchsorted(mine["start_ns"].to_numpy(), launch, side="right") - 1
         start, took = (
             mine[name].to_numpy()[near.clip(min=0)] for name in ("start_ns", "duration_ns")

@@ -12,6 +12,7 @@ from commtrace.arrays import codes
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -160,8 +161,10 @@ def _compute_kernels(run: Measures) -> pd.DataFrame:
 
     The ``number`` is that of each one's rank, device and name.
     """
-    kernels = run.kernels.loc[run.kernels["kind"] == "compute", _COLUMNS]
-    if kernels.empty or not (run.collectives["device"] != "cpu").any():
+    kernels = pd.concat(
+        some.loc[some["kind"] == "compute", _COLUMNS] for some in blocks(run, "kernels")
+    )
+    if kernels.empty or not (run.collective_columns["device"] != "cpu").any():
         raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
     places: Any = kernels.groupby(["rank", "device"], observed=True, sort=False).indices

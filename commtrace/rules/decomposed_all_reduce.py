@@ -74,7 +74,7 @@ class DecomposedAllReduce(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group, size and kind of pair."""
-        if len(run.collectives) and run.collectives["size_bytes"].isna().all():
+        if len(run.collective_columns) and run.collective_columns["size_bytes"].isna().all():
             raise CannotLook("needs sizes: record with record_shapes=True")
         for pair in pairs(run):
             once = reference(run, pair)

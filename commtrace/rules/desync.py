@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PLACE = ["communicator", "seq", "nth"]
 # Ranks put in and get out what they please: only what all must agree on can disagree.
+_NEEDED = ["rank", "op", "dtype", "size_bytes", "seq", "stream", "start_ns", "duration_ns"]
 _OWN_SIZES = ("all_to_all", "gather", "scatter")
 
 
@@ -121,11 +122,11 @@ def _some(ranks: tuple[int, ...], most: int) -> str:
 
 def _numbered(run: Measures) -> pd.DataFrame:
     """Numbered collectives; ``nth`` distinguishes those that a rank coalesced under one number."""
-    table, communicator = run.collectives, matched(run).matches["communicator"]
+    table, communicator = run.collective_columns, matched(run).matches["communicator"]
     known = communicator.notna().to_numpy() & (table["seq"].notna() & table["op"].notna())
     known &= ~table["op"].isin(POINT_TO_POINT)
     at = np.flatnonzero(known)
-    rows = table.iloc[at].set_axis(at)
+    rows = table[_NEEDED].iloc[at].set_axis(at)
     rows = rows.assign(
         communicator=communicator.iloc[at].astype(object).to_numpy(),
         **{name: rows[name].astype(object) for name in ("op", "dtype")},

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import numpy as np
+
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.rows_of import rows_at
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
@@ -52,17 +55,19 @@ class EmulatedOperation(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per call and what ran for it."""
-        rows = run.collectives
+        rows = run.collective_columns[["op", "executed"]]
         if len(rows) and (rows["op"].isna() | rows["executed"].isna()).all():
             raise CannotLook("needs both what was called and what ran")
         called, done = rows["op"].astype(object), rows["executed"].astype(object)
         differs = (called != done).to_numpy() & called.notna().to_numpy() & done.notna().to_numpy()
-        kinds = rows[differs].groupby(["op", "executed", "group_size"], observed=True)
+        at = np.flatnonzero(differs)
+        rows = rows_at(run, "collectives", at).set_axis(at)
+        kinds = rows.groupby(["op", "executed", "group_size"], observed=True)
         for kind, emulated in kinds:
             op, executed, n = cast("tuple[str, str, int]", kind)
             native, moved = bus_factor(op, n), bus_factor(executed, n)
             if native and moved and moved > native:
-                ran = _operations(run, rows, emulated)
+                ran = _operations(run, emulated)
                 times = ran["transfer_ns"].astype("float64")
                 less = _moving_ns(ran) * (1 - native / moved)
                 estimate = wall_ns(ran["last_end_ns"], less)
@@ -123,10 +128,10 @@ def _gloo(executed: str) -> Measures:
     return run.trace()
 
 
-def _operations(run: Measures, rows: pd.DataFrame, emulated: pd.DataFrame) -> pd.DataFrame:
+def _operations(run: Measures, emulated: pd.DataFrame) -> pd.DataFrame:
     """The operations of these rows, of which each rank has its own."""
     found = matched(run)
-    number = found.matches["operation"].to_numpy()[rows.index.get_indexer(emulated.index)]
+    number = found.matches["operation"].to_numpy()[emulated.index]
     return found.operations[found.operations["operation"].isin(number)]
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
+_EVENTS = ["op", "stream", "start_ns", "duration_ns"]
 _MUCH = 0.25  # of what is transferred
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
@@ -116,7 +117,7 @@ class ExposedCommunication(Rule, frozen=True):
         longest = _longest(run)
         most = " and ".join(longest) or "waiting"
         return self.finding(
-            run.collectives,
+            run.collective_columns[_EVENTS],
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
                 f"{percent(share, 100)} {of_time(run)}, most of it {most}; {why}, so that "
@@ -146,7 +147,7 @@ class ExposedCommunication(Rule, frozen=True):
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["asynchronous"].all())
-        communication = run.collectives
+        communication = run.collective_columns[_EVENTS]
         if communication.empty:  # of kernels of libraries that name no operations
             communication = run.kernels[run.kernels["kind"] == "communication"]
         return self.finding(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, integers
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.early_waits import early_waits
 from commtrace.causal.run_graph import run_graph
@@ -18,7 +18,7 @@ from commtrace.causal.wait_edits import waiting_later
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.rank.rows_of import rows_of_device
+from commtrace.metrics.rank.rows_of import rows_at, rows_of_device
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -70,7 +70,7 @@ class FalseOverlap(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of call and label."""
-        if run.collectives["asynchronous"].isna().all():
+        if run.collective_columns["asynchronous"].isna().all():
             raise CannotLook(
                 "needs to know which calls are asynchronous: record with record_shapes=True"
             )
@@ -177,8 +177,8 @@ def _calls(run: Measures) -> pd.DataFrame:
 
     By row of ``collectives``. On CPUs those that a thread waited for, as the graph shows.
     """
-    calls = run.collectives.reset_index(drop=True)
-    calls = calls[calls["asynchronous"] == 1]
+    at = np.flatnonzero(integers(run.collective_columns["asynchronous"]) == 1)
+    calls = rows_at(run, "collectives", at).set_axis(at)
     calls = calls.assign(label=_labels(calls, run), gradients=False)
     parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
     if calls.empty:

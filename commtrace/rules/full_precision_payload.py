@@ -63,7 +63,7 @@ class FullPrecisionPayload(Rule, frozen=True):
         """At most one finding for all float32 operations, and one for all float64 ones."""
         time = _times(run)
         half, double = (_share(time, pattern) for pattern in (HALF, DOUBLE))
-        is_double = "float64" in set(run.collectives["dtype"])
+        is_double = "float64" in set(run.collective_columns["dtype"])
         if half is None and not is_double:
             raise CannotLook("needs kernels whose names show the precision of the model's compute")
         if half is not None and half >= self.min_half_share:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _AT_ONCE_NS = 50_000
+_NEEDED = [
+    *("rank", "op", "group", "size_bytes", "device", "stream", "asynchronous"),
+    *("launch_ns", "start_ns", "duration_ns"),
+]
 
 
 class HeadOfLine(Rule, frozen=True):
@@ -66,7 +70,7 @@ class HeadOfLine(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of blocked operation and kind of blocker."""
-        calls = run.collectives.reset_index(drop=True)
+        calls = run.collective_columns[_NEEDED].reset_index(drop=True)
         calls = calls[calls["launch_ns"].notna()]
         if len(calls) < self.min_operations:
             raise too_few(len(calls), "operation", self.min_operations, "with a known launch")

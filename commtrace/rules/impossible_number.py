@@ -82,7 +82,7 @@ class ImpossibleNumber(Rule, frozen=True):
     def _operations(self, run: Measures) -> pd.DataFrame:
         known = served(run, cold=True)
         recorded = uniform_link(run)
-        on_cpu = bool((run.collectives["device"] == "cpu").all())
+        on_cpu = bool((run.collective_columns["device"] == "cpu").all())
         known = known[known["size_bytes"] >= self.min_bytes]
         if on_cpu:
             known = known[~known["op"].isin(["send", "recv"])]

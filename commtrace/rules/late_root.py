@@ -41,8 +41,8 @@ class LateRoot(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per root, or per set of roots that are late together."""
-        its = run.collectives[run.collectives["op"].isin(FROM_ROOT)]
-        if len(its) and its["root"].isna().all():
+        root = run.collective_columns["root"][run.collective_columns["op"].isin(FROM_ROOT)]
+        if len(root) and root.isna().all():
             raise CannotLook("needs to know the roots: no broadcast or scatter names its own")
         yield from delays(self, run, self.min_step_share, "root", who="root")
 

@@ -71,7 +71,7 @@ class Redundant(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind, of all groups: what siblings leave out together saves time."""
-        if run.collectives.empty:
+        if not len(run.collective_columns):
             return
         rows = sequences(run, barriers=True)
         again = sent_again(rows)

@@ -53,7 +53,7 @@ class UnevenAllToAll(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group."""
-        every = run.collectives["op"] == "all_to_all"
+        every = run.collective_columns["op"] == "all_to_all"
         if not every.any():
             return
         if len(run.ranks) < 2:
@@ -135,8 +135,11 @@ def _in_one_memory(run: Measures) -> bool:
 def _loads(run: Measures) -> pd.DataFrame:
     """The operations recorded on every rank, with what the busiest has against the mean."""
     found = matched(run)
-    rows = run.collectives.reset_index(drop=True).assign(
-        operation=found.matches["operation"].to_numpy()
+    needed = ["op", "in_bytes", "out_bytes", "rank", "stream", "start_ns"]
+    rows = (
+        run.collective_columns[needed]
+        .reset_index(drop=True)
+        .assign(operation=found.matches["operation"].to_numpy())
     )
     rows = rows[rows["op"] == "all_to_all"].assign(
         load=lambda table: table[["in_bytes", "out_bytes"]].astype("float64").max(axis=1),

@@ -214,7 +214,9 @@ class UnfitTrace(Rule, frozen=True):
 
 def _crawling(run: Measures) -> tuple[int, str]:
     """Time of a GPU in large collectives with missing ranks that crawl, and a clause on it."""
-    calls = run.collectives
+    calls = run.collective_columns[
+        ["rank", "device", "op", "size_bytes", "group_size", "duration_ns"]
+    ]
     calls = calls[(calls["device"] != "cpu") & (calls["size_bytes"].fillna(0) >= _LARGE_BYTES)]
     calls = calls[calls["op"].isin(SYNCHRONISING) & (calls["duration_ns"] > 0)]
     calls = calls[calls["group_size"].fillna(0) > run.ranks["rank"].nunique()]

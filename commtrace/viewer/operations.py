@@ -59,13 +59,14 @@ def operations_drawn(run: Measures) -> pd.DataFrame:
     """
     found = matched(run)
     own = ["rank", "op", "executed", "group", "seq", "step", "dtype", "root", "peer", "provenance"]
-    each = run.collectives[own].assign(
-        start_ns=_or(found.waits["arrival_ns"], run.collectives["start_ns"]),
+    each = run.collective_columns[own].assign(
+        start_ns=_or(found.waits["arrival_ns"], run.collective_columns["start_ns"]),
         end_ns=_or(
-            found.waits["end_ns"], run.collectives["start_ns"] + run.collectives["duration_ns"]
+            found.waits["end_ns"],
+            run.collective_columns["start_ns"] + run.collective_columns["duration_ns"],
         ),
         **{name: found.waits[name].array for name in ("operation", "wait_ns", "caused_wait_ns")},
-        shared=run.collectives.duplicated(INTERVAL, keep=False).array,
+        shared=run.collective_columns[INTERVAL].duplicated(keep=False).array,
     )
     columns = ["size_bytes", "last_rank", "transfer_ns", "matched_by", "present", "expected"]
     of_run = found.operations.set_index("operation")

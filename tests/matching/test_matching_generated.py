@@ -221,7 +221,7 @@ def test_names_order_and_a_clock_change_nothing_else(
         zip(before.matches["operation"], after.matches["operation"].to_numpy()[back], strict=True)
     )
     assert len(pairs) == before.matches["operation"].nunique() == len({b for _, b in pairs})
-    waits = after.waits.iloc[back].reset_index(drop=True)
+    waits = after.waits.frame().iloc[back].reset_index(drop=True)
     for column in ("arrival_ns", "end_ns", "wait_ns", "caused_wait_ns"):
         difference = (waits[column] - before.waits[column]).abs()
         assert (difference.dropna() <= 2).all()

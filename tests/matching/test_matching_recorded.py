@@ -56,7 +56,8 @@ def test_the_late_rank_is_named_and_what_it_caused_is_right(tmp_path: Path) -> N
     found = matched(load(folder, workers=1).measures)
     of = found.operations.set_index("operation")
     sums = of.index[of["op"] == "all_reduce"]
-    waits = found.waits[found.waits["operation"].isin(sums)].pivot(
+    every = found.waits.frame()
+    waits = every[every["operation"].isin(sums)].pivot(
         index="operation", columns="rank", values=["wait_ns", "caused_wait_ns"]
     )
     called = np.stack([_calls(folder / f"rank{rank}.log")[-len(sums) :] for rank in range(2)])

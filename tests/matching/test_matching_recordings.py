@@ -45,8 +45,8 @@ def test_the_straggler_is_named(measured: Callable[[Path], Run], recorded: Path)
     slow = json.loads((folder / "manifest.json").read_text())["workload"]["settings"]["slow_rank"]
     found = matched(measured(folder).measures)
     assert found.operations["last_rank"].mode().tolist() == [slow]
-    assert found.waits.groupby("rank")["caused_wait_ns"].sum().idxmax() == slow
-    assert found.waits.groupby("rank")["wait_ns"].sum().idxmin() == slow
+    assert found.waits.frame().groupby("rank")["caused_wait_ns"].sum().idxmax() == slow
+    assert found.waits.frame().groupby("rank")["wait_ns"].sum().idxmin() == slow
 
 
 def test_two_ranks_of_128(measured: Callable[[Path], Run], real_traces: Path) -> None:

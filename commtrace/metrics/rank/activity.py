@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
+    from commtrace.packed import Packed
 
 __all__ = [
     "Device",
@@ -204,7 +205,7 @@ def events_by_table(run: Measures, ranks: Sequence[int]) -> Iterator[pd.DataFram
         yield ops.assign(device="cpu", kind=kind)
 
 
-def without_kernel(called: pd.DataFrame) -> pd.Series[bool]:
+def without_kernel(called: pd.DataFrame | Packed) -> pd.Series[bool]:
     """Which rows of ``collectives`` are in no other table: a copy engine's, and the CPU's."""
     name = called["name"].cat
     copied = np.asarray([*(one.startswith("Memcpy") for one in name.categories), False])

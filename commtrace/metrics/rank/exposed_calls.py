@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["asynchronous", "most_exposed", "unlaunched_ns"]
 
+_NEEDED = ["rank", "device", "asynchronous", "launch_ns", "start_ns", "duration_ns"]
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
 
 
@@ -42,8 +43,12 @@ def asynchronous(run: Measures, op: str | None) -> pd.DataFrame:
     A trace with shapes has it. On a GPU it also shows: of calls of one phase that a stream
     waits for at once, none has compute beside it that was launched later.
     """
-    calls = run.collectives.assign(phase=np.array(phases(run), dtype=object))
-    calls = calls[calls["op"].astype(object) == op]
+    mine = np.flatnonzero(run.collective_columns["op"].astype(object) == op)
+    calls = (
+        run.collective_columns[_NEEDED]
+        .iloc[mine]
+        .assign(phase=np.array(phases(run), dtype=object)[mine])
+    )
     beside = pd.Series(_beside(calls, run), index=calls.index)
     phase = calls["phase"].astype(object).fillna("")
     inferred = beside.groupby([calls["rank"], phase]).transform("mean") >= _BESIDE

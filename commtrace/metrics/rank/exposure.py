@@ -85,7 +85,8 @@ def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
     and may add up to more.
     """
     table, keys_of = _WAYS[by]
-    called, (code, keys) = run.collectives, keys_of(run)
+    called = run.collective_columns[["rank", "device", "start_ns", "duration_ns"]]
+    code, keys = keys_of(run)
     start = called["start_ns"].to_numpy()
     end = start + called["duration_ns"].to_numpy()
     places = called.groupby(["rank", "device"], observed=True, sort=False).indices
@@ -160,15 +161,17 @@ def _groups(run: Measures) -> _Keyed:
         identity = next(iter(identities)) if len(identities) == 1 else (None, None)
         return group, *identity
 
-    return _keyed(run.collectives[["rank", "group", "group_size"]], key)
+    return _keyed(run.collective_columns[["rank", "group", "group_size"]], key)
 
 
 def _operations(run: Measures) -> _Keyed:
-    return _keyed(run.collectives[["op", "executed"]], lambda op, executed: (op or executed,))
+    return _keyed(
+        run.collective_columns[["op", "executed"]], lambda op, executed: (op or executed,)
+    )
 
 
 def _steps(run: Measures) -> _Keyed:
-    return _keyed(run.collectives[["step"]], lambda step: (step,))
+    return _keyed(run.collective_columns[["step"]], lambda step: (step,))
 
 
 def _phases(run: Measures) -> _Keyed:

@@ -46,8 +46,8 @@ def phases(run: Measures) -> list[str | None]:
     What the program's own thread launches is of no phase without a label: forward and, say,
     an all_gather before the optimizer look the same.
     """
-    found = np.full(len(run.collectives), None, dtype=object)
-    launched = run.collectives[["rank", "launch_ns"]].assign(
+    found = np.full(len(run.collective_columns), None, dtype=object)
+    launched = run.collective_columns[["rank", "launch_ns"]].assign(
         row=np.arange(found.size), thread=launching_threads(run)
     )
     if launched["thread"].notna().any():
@@ -75,13 +75,15 @@ class _Range(NamedTuple):
 def launching_threads(run: Measures) -> Any:
     """The thread that launched the kernel of each row of collectives; NA if unknown."""
     if not ranks_of(run, "kernels"):
-        return pd.array([pd.NA] * len(run.collectives), dtype="Int64")
+        return pd.array([pd.NA] * len(run.collective_columns), dtype="Int64")
     place = ["rank", "device", "stream", "start_ns"]
     kernels = pd.concat(
         some.loc[some["kind"] == "communication", [*place, "thread"]]
         for some in blocks(run, "kernels")
     )
-    of_rows = run.collectives[place].merge(kernels.drop_duplicates(place), how="left", on=place)
+    of_rows = run.collective_columns[place].merge(
+        kernels.drop_duplicates(place), how="left", on=place
+    )
     return of_rows["thread"].array
 
 

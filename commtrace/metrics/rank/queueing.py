@@ -48,7 +48,8 @@ def queueing(run: Measures) -> pd.DataFrame:
     time means that the clocks of host and GPU disagree. Operations without a known launch
     are left out.
     """
-    called = run.collectives.dropna(subset="launch_ns")
+    needed = [*_KIND, "launch_ns", "start_ns", "duration_ns"]
+    called = run.collective_columns[needed].dropna(subset="launch_ns")
     called = called.assign(queue_ns=called["start_ns"] - called["launch_ns"])
     kinds = called.groupby(_KIND, observed=True, dropna=False, sort=False)
     table = kinds.size().rename("count").reset_index()

@@ -13,7 +13,7 @@ from commtrace.intervals import Intervals, covered, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Device, device_work, without_kernel
 from commtrace.metrics.rank.labels import Labels, labels
-from commtrace.metrics.rank.rows_of import blocks
+from commtrace.metrics.rank.rows_of import blocks, rows_at
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,8 @@ def _events(run: Measures) -> Iterator[tuple[int, pd.DataFrame]]:
         communicates = kernels["kind"] == "communication"
         yield _COMPUTE, kernels[~communicates]
         yield _COMMUNICATION, kernels[communicates]
-    yield _COMMUNICATION, run.collectives[without_kernel(run.collectives)]
+    alone = np.flatnonzero(without_kernel(run.collective_columns))
+    yield _COMMUNICATION, rows_at(run, "collectives", alone)
     yield _COPY, run.copies
     known = {
         place.rank

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, integers
+from commtrace.arrays import Int32, Int64, integers
 from commtrace.measures import measure
-from commtrace.packed import spans
-from commtrace.table import Coded, Columns, Table
+from commtrace.packed import columns_in, spans
+from commtrace.table import Columns, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,7 @@ __all__ = [
     "columns_of_rank",
     "places_of_rank",
     "ranks_of",
+    "rows_at",
     "rows_of_device",
     "rows_of_rank",
     "rows_of_ranks",
@@ -36,7 +37,7 @@ _WORK = ("kernels", "copies", "collectives", "ops")
 
 def rows_of_rank(run: Measures, table: str, rank: int) -> pd.DataFrame:
     """The rows of a rank, in the table's order."""
-    return _rows(run, table, places_of_rank(run, table, rank))
+    return rows_at(run, table, places_of_rank(run, table, rank))
 
 
 def rows_of_ranks(run: Measures, table: str, ranks: Sequence[int]) -> pd.DataFrame:
@@ -45,15 +46,15 @@ def rows_of_ranks(run: Measures, table: str, ranks: Sequence[int]) -> pd.DataFra
     places = [known[rank] for rank in ranks if rank in known] or [slice(0, 0)]
     slices = [its for its in places if isinstance(its, slice)]
     if len(slices) == len(places) and all(a.stop == b.start for a, b in pairwise(slices)):
-        return _rows(run, table, slice(slices[0].start, slices[-1].stop))
+        return rows_at(run, table, slice(slices[0].start, slices[-1].stop))
     each = [np.arange(its.start, its.stop) if isinstance(its, slice) else its for its in places]
-    return _rows(run, table, np.concatenate(each))
+    return rows_at(run, table, np.concatenate(each))
 
 
 def blocks_of_ranks(run: Measures) -> list[list[int]]:
     """The ranks, so few together that their packed tables can be unpacked at once."""
     ranks = sorted({rank for table in _WORK for rank in ranks_of(run, table)})
-    packed = [its for name in ("kernels", "copies") if (its := run.packed(name))]
+    packed = [its for name in _WORK if (its := run.packed(name))]
     count = -(-sum(map(len, packed)) // _AT_ONCE)
     return [its.tolist() for its in np.array_split(np.asarray(ranks, np.int64), max(count, 1))]
 
@@ -81,13 +82,12 @@ def columns_of_rank(run: Measures, table: Table, rank: int) -> Columns:
     return columns_of(run, table, places_of_rank(run, table.name, rank))
 
 
-def columns_of(run: Measures, table: Table, rows: slice | Int64 = slice(None)) -> Columns:
+def columns_of(run: Measures, table: Table, rows: slice | Int32 | Int64 = slice(None)) -> Columns:
     """Rows of a table before pandas."""
     packed = run.packed(table.name)
-    if packed is not None and isinstance(rows, slice):
+    if packed is not None:
         return packed.columns(rows)
-    frame = getattr(run, table.name)
-    return {column.name: _taken(frame[column.name].array[rows]) for column in table.columns}
+    return columns_in(getattr(run, table.name), rows)
 
 
 def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
@@ -96,13 +96,10 @@ def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.Data
     return its[its["device"] == device]
 
 
-def _rows(run: Measures, table: str, rows: slice | Int64) -> pd.DataFrame:
+def rows_at(run: Measures, table: str, rows: slice | Int64) -> pd.DataFrame:
+    """These rows of a table, and no others if it is packed."""
     packed = run.packed(table)
-    if packed is None or not isinstance(rows, slice):
-        frame: pd.DataFrame = getattr(run, table)
-        return frame.iloc[rows]
-    its = packed.table.frame(packed.columns(rows))
-    its.index += rows.start
+    its: pd.DataFrame = packed.rows(rows) if packed else getattr(run, table).iloc[rows]
     return its
 
 
@@ -112,11 +109,3 @@ def _by_rank(run: Measures, table: str) -> Mapping[int, slice | Int64]:
     packed = run.packed(table)
     its = packed.of_ranks if packed else spans(integers(getattr(run, table)["rank"]))
     return its or dict(getattr(run, table).groupby("rank", sort=False).indices)
-
-
-def _taken(values: Any) -> Int64 | Coded:
-    """Without a Series, which takes longer to make than a rank's rows to convert."""
-    if values.dtype == "category":
-        return Coded(values.codes.astype(np.int32), tuple(values.categories))
-    taken: Int64 = values.to_numpy(np.int64, na_value=NULL)
-    return taken

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from commtrace.matching import Matched
     from commtrace.measures import Measures
+    from commtrace.packed import Packed
 
 __all__ = ["FROM_ROOT", "TO_ROOT", "TRUST", "Arrivals", "called_ns", "coded"]
 
@@ -36,7 +37,7 @@ class Arrivals:
     """
 
     def __init__(self, run: Measures, found: Matched) -> None:
-        table, matches = run.collectives, found.matches
+        table, matches = run.collective_columns, found.matches
         rank, start, duration = (integers(table[c]) for c in ("rank", "start_ns", "duration_ns"))
         end = start + duration
         start = called_ns(table)
@@ -126,7 +127,7 @@ class Arrivals:
         return Coded(self.max(names.codes[self.order]), names.names)
 
 
-def called_ns(table: pd.DataFrame) -> Int64:
+def called_ns(table: pd.DataFrame | Packed) -> Int64:
     """When each row began; gloo's sends and recvs when they were called.
 
     These begin in the call, and are only noted when its thread next runs.

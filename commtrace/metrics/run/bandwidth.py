@@ -92,7 +92,7 @@ def fitted(known: pd.DataFrame) -> Model | None:
 
 def hidden(run: Measures) -> pd.Series[Any]:
     """By operation, the share of it during which its devices computed: the ranks' mean."""
-    called = run.collectives
+    called = run.collective_columns[["rank", "device", "start_ns", "duration_ns"]]
     start = called["start_ns"].to_numpy()
     end = start + called["duration_ns"].to_numpy()
     share: npt.NDArray[np.float64] = np.zeros(len(called))
@@ -109,7 +109,7 @@ def hidden(run: Measures) -> pd.Series[Any]:
 def streams(known: pd.DataFrame, run: Measures) -> tuple[int, ...]:
     """The streams that these operations ran on."""
     ran = np.isin(_operation(run), known["operation"])
-    return tuple(sorted({int(stream) for stream in run.collectives["stream"][ran]}))
+    return tuple(sorted({int(stream) for stream in run.collective_columns["stream"][ran]}))
 
 
 def _operation(run: Measures) -> npt.NDArray[np.int64]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
+    from commtrace.packed import Packed
 
 __all__ = ["CALLS", "blocked_ns", "called"]
 
@@ -23,7 +24,7 @@ CALLS = Table(
 )
 
 
-def blocked_ns(rows: pd.DataFrame) -> pd.Series[Any]:
+def blocked_ns(rows: pd.DataFrame | Packed) -> pd.Series[Any]:
     """How long before its start each row of ``collectives`` blocked its caller.
 
     Known of synchronous calls on the CPU, where gloo copies the input first; else 0.
@@ -38,7 +39,7 @@ def called(run: Measures) -> pd.DataFrame:
     """The operations of the run, by number, as if they began with their last call: CALLS."""
     found = matched(run)
     operations = found.operations.set_index("operation")
-    blocked = blocked_ns(run.collectives.reset_index(drop=True))
+    blocked = blocked_ns(run.collective_columns).reset_index(drop=True)
     call = (found.waits["arrival_ns"] - blocked).groupby(found.waits["operation"]).max()
     blocked = (operations["last_arrival_ns"] - call).fillna(0).clip(lower=0).astype("int64")
     return operations.assign(

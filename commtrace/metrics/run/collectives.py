@@ -189,7 +189,7 @@ def events_of_kinds(run: Measures, kind: list[str], *, by_dimension: bool = Fals
     An operation is of one kind on all its ranks, whatever each of them calls the group;
     of an uneven all_to_all the largest array counts.
     """
-    found, table = matched(run), run.collectives
+    found, table = matched(run), run.collective_columns
     its = found.operations.assign(error_ns=_clock_error_ns(run))
     for column in ("group_size", DEDUCED.name):
         its[column] = group_sizes(run)[column]  # which is in the order of operations, too

@@ -26,6 +26,10 @@ __all__ = ["SEQUENCES", "Pair", "Reference", "pairs", "reference", "sequences"]
 
 _SECOND = {"reduce": "broadcast", "reduce_scatter": "all_gather"}
 _KIND = ["communicator", "op", "dtype", "size_bytes"]
+_OWN = (
+    *("step", "rank", "op", "executed", "dtype", "size_bytes", "in_bytes", "out_bytes"),
+    *("group_size", "device", "stream", "root", "launch_ns", "start_ns", "duration_ns"),
+)
 # One that the window cut off, or whose shards something happened to follow, spoils no claim.
 _ALWAYS = 0.9
 _MAX_RESIDUAL = 0.25
@@ -37,7 +41,7 @@ SEQUENCES = Table(
     "one row of `collectives` with a group and a size (or a barrier), in the order of the calls "
     "of each rank and communicator",
     (
-        *COLLECTIVES.columns,
+        *COLLECTIVES.only(_OWN),
         Column("operation", "int64", "The operation's number: equal on all its ranks."),
         Column("communicator", "category", "The process group's identity across ranks."),
         Column("order", "Int64", "When it was called; when it began, if that is unknown.", "ns"),
@@ -104,7 +108,7 @@ def pairs(run: Measures) -> tuple[Pair, ...]:
 
 
 def _pairs(run: Measures) -> Iterator[Pair]:
-    if not run.collectives["op"].isin([*_SECOND]).any():
+    if not run.collective_columns["op"].isin([*_SECOND]).any():
         return
     rows = sequences(run)
     at = np.flatnonzero(rows["op"].isin([*_SECOND]).to_numpy()[:-1])
@@ -133,7 +137,7 @@ def sequences(run: Measures, *, barriers: bool = False) -> pd.DataFrame:
 
     Barriers only if those are asked for.
     """
-    table, found = run.collectives, matched(run).matches
+    table, found = run.collective_columns, matched(run).matches
     groups = found["communicator"].cat
     named = np.argsort(np.argsort(groups.categories.astype(str)))  # in the order of their names
     group = np.append(named, -1)[groups.codes]
@@ -147,7 +151,7 @@ def sequences(run: Measures, *, barriers: bool = False) -> pd.DataFrame:
     mine = mine[np.lexsort((start[mine], called[mine], group[mine], rank[mine]))]
     first = np.diff(rank[mine], prepend=-1) | np.diff(group[mine], prepend=-1)
     begins = np.append(first != 0, True)
-    rows = table.iloc[mine].reset_index(drop=True)
+    rows = pd.DataFrame({name: table[name].array[mine] for name in _OWN})
     for name in ("op", "dtype", "executed"):
         rows[name] = rows[name].astype(object)
     return rows.assign(
@@ -272,5 +276,5 @@ def _expected_ns(pair: Pair) -> float:
 
 def _tree(run: Measures, operations: pd.DataFrame) -> bool:
     ran = np.isin(matched(run).matches["operation"].to_numpy(), operations["operation"])
-    names = run.collectives["name"].astype(object).to_numpy()[ran]
+    names = run.collective_columns["name"].astype(object).to_numpy()[ran]
     return any("TREE" in str(name) for name in set(names))

@@ -40,11 +40,13 @@ EXPOSED_WAITS = Table(
 @measure
 def exposed_waits(run: Measures) -> pd.DataFrame:
     """The waiting that no compute hides: EXPOSED_WAITS; waits that are not known count as none."""
-    called, wait = run.collectives, integers(matched(run).waits["wait_ns"])
+    called, wait = run.collective_columns, integers(matched(run).waits["wait_ns"])
     arrival, start = called_ns(called), integers(called["start_ns"])
     until = np.where(wait == NULL, start, arrival + np.where(wait == NULL, 0, wait))
     until = until.clip(start, start + integers(called["duration_ns"]))
-    places: Any = called.groupby(["rank", "device"], observed=True, sort=False).indices
+    places: Any = (
+        called[["rank", "device"]].groupby(["rank", "device"], observed=True, sort=False).indices
+    )
     nowhere = np.empty(0, np.intp)
     rows = []
     for (rank, device), done in device_work(run).items():

@@ -107,14 +107,14 @@ def dimensions_of(run: Measures, communicators: pd.Series[Any]) -> pd.Series[Any
 
 def _known(run: Measures) -> pd.DataFrame:
     """The table of groups, where these communicated, with their ``communicator``."""
-    rank, group = integers(run.collectives["rank"]), run.collectives["group"].cat
+    rank, group = integers(run.collective_columns["rank"]), run.collective_columns["group"].cat
     communicator = matched(run).matches["communicator"].cat
     pair = group.codes.to_numpy() * (len(communicator.categories) + 1) + communicator.codes
     first = np.flatnonzero(~pd.DataFrame({"rank": rank, "pair": pair}).duplicated())
     used = pd.DataFrame(
         {
             "rank": rank[first],
-            "group": run.collectives["group"].iloc[first].astype(object).array,
+            "group": run.collective_columns["group"].iloc[first].astype(object).array,
             "communicator": matched(run).matches["communicator"].iloc[first].astype(object).array,
         }
     ).dropna()

@@ -57,8 +57,8 @@ def group_sizes(run: Measures) -> pd.DataFrame:
     from their groups, it is unknown.
     """
     found = matched(run)
-    size, operation = run.collectives["group_size"], found.waits["operation"].to_numpy()
-    deduced = run.collectives["group_provenance"].eq("deduced")
+    size, operation = run.collective_columns["group_size"], found.waits["operation"].to_numpy()
+    deduced = run.collective_columns["group_provenance"].eq("deduced")
     known = size.mask(deduced).groupby(operation).first()
     listed = size.where(deduced).groupby(operation).agg(["min", "max"])
     of_groups = listed["min"].where(known.isna() & listed["min"].eq(listed["max"]))
@@ -85,7 +85,7 @@ def _of_all_ranks(run: Measures, found: RunOperations, unknown: pd.Index[Any]) -
     its = its[its["op"].isin(SYNCHRONISING)]
     if world_size is None or its.empty:
         return pd.Series(dtype="Int64")
-    step = run.collectives["step"].groupby(found.waits["operation"].to_numpy()).min()
+    step = run.collective_columns["step"].groupby(found.waits["operation"].to_numpy()).min()
     kinds = its.groupby(["op", "group", "dtype", "size_bytes"], observed=True, dropna=False)
     its = its.assign(kind=kinds.ngroup(), step=step).sort_values("first_arrival_ns", kind="stable")
     its = its.assign(place=its.groupby(["kind", "step"], dropna=False).cumcount())

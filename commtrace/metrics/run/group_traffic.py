@@ -88,7 +88,7 @@ def by_traffic(run: Measures, family: Int64) -> dict[int, str]:
 
 def _rows(run: Measures, family: Int64) -> pd.DataFrame:
     """The rows that tell a family's use, by rank and time."""
-    table = run.collectives
+    table = run.collective_columns
     op, rank, start = table["op"].cat, integers(table["rank"]), integers(table["start_ns"])
     kind = np.asarray([*(_KINDS.get(name) for name in op.categories), None], dtype=object)[op.codes]
     size = table["size_bytes"].to_numpy(np.float64, na_value=np.nan)
@@ -118,7 +118,7 @@ def _rows(run: Measures, family: Int64) -> pd.DataFrame:
 def _behind(run: Measures, rows: pd.DataFrame) -> Bool:
     """Whether each reduction is known to be launched behind the forward pass."""
     ranks = rows.loc[rows["kind"] == "reduce", "rank"].unique()
-    mine = run.collectives["rank"].isin(ranks).to_numpy()
+    mine = run.collective_columns["rank"].isin(ranks).to_numpy()
     place = np.where(mine, np.cumsum(mine) - 1, -1)
     phase = phases(run if mine.all() else _of_ranks(run, ranks))
     late = np.asarray([its in ("backward", "optimizer") for its in phase])

@@ -70,7 +70,7 @@ def _none(run: Measures) -> pd.DataFrame:
 
 
 def _joined(run: Measures, mine: Int64) -> pd.DataFrame:
-    found, table = matched(run), run.collectives
+    found, table = matched(run), run.collective_columns
     number, arrival, rank = (
         integers(found.waits[name]) for name in ("operation", "arrival_ns", "rank")
     )
@@ -78,7 +78,7 @@ def _joined(run: Measures, mine: Int64) -> pd.DataFrame:
     of = operation_of(run)[mine]
     rows = pd.DataFrame(
         {
-            **{name: found.waits[name].array[mine] for name in found.waits.columns},
+            **{one.name: found.waits[one.name].array[mine] for one in WAITS.columns},
             **{name: table[name].array[mine] for name in _OWN},
             **{name: found.operations[name].array[of] for name in _OF_OPERATION[1:]},
         }
@@ -102,7 +102,7 @@ def operation_of(run: Measures) -> Int64:
 
 def joined_messages(run: Measures) -> pd.DataFrame:
     """Those of sends and recvs."""
-    return joined_rows(run, run.collectives["op"].isin(POINT_TO_POINT).to_numpy())
+    return joined_rows(run, run.collective_columns["op"].isin(POINT_TO_POINT).to_numpy())
 
 
 def paired(run: Measures) -> None:

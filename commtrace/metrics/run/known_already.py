@@ -69,7 +69,7 @@ def sent_always(run: Measures, rows: pd.DataFrame) -> Bool:
     is_sent = (rows["op"] == "broadcast").to_numpy() & rows["step"].notna().to_numpy()
     is_sent &= rows["dtype"].str.contains("float").eq(True).to_numpy()
     found = np.zeros(len(rows), dtype=np.bool_)
-    if not is_sent.any() or run.collectives["op"].isin([*TO_ROOT, *POINT_TO_POINT]).any():
+    if not is_sent.any() or run.collective_columns["op"].isin([*TO_ROOT, *POINT_TO_POINT]).any():
         return found
     summed = set(rows.loc[rows["op"] == "all_reduce", "communicator"])
     ends = rows["end_ns"].astype("float64").groupby(rows["rank"]).cummax()

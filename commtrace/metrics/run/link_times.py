@@ -37,8 +37,8 @@ def between_two(run: Measures) -> pd.DataFrame:
         matched(run)
         .waits[["operation", "rank"]]
         .assign(
-            receives=(run.collectives["op"] == "recv").to_numpy(),
-            on_cpu=(run.collectives["device"] == "cpu").to_numpy(),
+            receives=(run.collective_columns["op"] == "recv").to_numpy(),
+            on_cpu=(run.collective_columns["device"] == "cpu").to_numpy(),
         )
     )
     rows = rows[rows["operation"].isin(known["operation"])].sort_values(["receives", "rank"])
@@ -92,7 +92,7 @@ def _waited(messages: pd.DataFrame, run: Measures) -> pd.DataFrame:
         .waits[["operation"]]
         .assign(
             blocked_ns=message_waits(run).blocked_ns,
-            receives=(run.collectives["op"] == "recv").to_numpy(),
+            receives=(run.collective_columns["op"] == "recv").to_numpy(),
         )
     )
     of = waits.merge(messages[["operation", "burst"]], on="operation")

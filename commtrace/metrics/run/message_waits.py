@@ -39,7 +39,7 @@ class MessageWaits(Struct, frozen=True, eq=False):
 @measure
 def message_waits(run: Measures) -> MessageWaits:
     """The waits for sends and recvs that CPUs made."""
-    table, found = run.collectives, matched(run)
+    table, found = run.collective_columns, matched(run)
     rank, thread = integers(table["rank"]), integers(table["thread"])
     start, launch = integers(table["start_ns"]), integers(table["launch_ns"])
     end = start + integers(table["duration_ns"])

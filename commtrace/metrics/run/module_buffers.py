@@ -12,11 +12,12 @@ from commtrace.comms import DDP_FORWARD
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.packed import Packed
 
 __all__ = ["of_buffers"]
 
 
-def of_buffers(run: Measures, rows: pd.DataFrame) -> Bool:
+def of_buffers(run: Measures, rows: pd.DataFrame | Packed) -> Bool:
     """Which rows of ``collectives`` are broadcasts before any other call in DDP's forward pass.
 
     DDP sends there what its module has registered as buffers, unless ``broadcast_buffers=False``.

@@ -106,7 +106,7 @@ def _exchanged(run: Measures) -> pd.DataFrame:
 def _rows(run: Measures, ops: tuple[str, ...]) -> pd.DataFrame:
     found = matched(run)
     columns = ["rank", "op", "peer", "root", "size_bytes", "in_bytes", "out_bytes", "group_size"]
-    rows = run.collectives[columns].assign(operation=found.waits["operation"].array)
+    rows = run.collective_columns[columns].assign(operation=found.waits["operation"].array)
     rows = rows[rows["op"].isin(ops)].astype({"op": object})
     times = found.operations[["operation", "transfer_ns", "exact"]]
     joined: pd.DataFrame = rows.merge(times, on="operation")

@@ -173,7 +173,8 @@ def _mean(by_row: Any, column: str) -> pd.Series[Any]:
 
 def _operations(run: Measures, its: Labels) -> pd.DataFrame:
     """One row per operation, rank and range that it was launched in."""
-    called = run.collectives.assign(thread=launching_threads(run))
+    needed = ["op", "size_bytes", "group_size", "launch_ns", *INTERVAL]
+    called = run.collective_columns[needed].assign(thread=launching_threads(run))
     at, ranges = its.around(its.innermost(called))
     found = matched(run)
     shared = called.groupby(INTERVAL, observed=True, sort=False)["op"].transform("size")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from commtrace.measures import measure
 from commtrace.metrics.run.collectives import INTERVAL
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.waits import WAITS, matched
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["ARRIVALS", "RANKS", "arrivals", "compared", "ranks"]
@@ -86,11 +87,14 @@ def arrivals(run: Measures) -> pd.DataFrame:
 
 def compared(run: Measures) -> pd.DataFrame:
     """One row per operation and rank whose wait is known, and whose fault it was."""
-    found = matched(run)
-    each = found.waits.assign(
-        communicator=found.matches["communicator"], **run.collectives[INTERVAL[1:]]
-    )
-    each = each[each["wait_ns"].notna()]
+    found, table = matched(run), run.collective_columns
+    at = np.flatnonzero(found.waits["wait_ns"].notna())
+    columns = {
+        **{one.name: found.waits[one.name].array[at] for one in WAITS.columns},
+        **{name: table[name].array[at] for name in INTERVAL[1:]},
+        "communicator": found.matches["communicator"].array[at],
+    }
+    each = pd.DataFrame(columns, index=at, copy=False)
     # A rank can have two rows of one operation, where it numbered two alike.
     last = each[each["caused_wait_ns"] > 0].drop_duplicates("operation")
     culprit = last.set_index("operation")["rank"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from commtrace.arrays import codes
+from commtrace.arrays import Bool, codes
 from commtrace.comms import SYNCHRONISING, members
 from commtrace.metrics.run.used_between import used_between
 
@@ -57,13 +58,12 @@ def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[_NEEDED].sort_values(_IN_TURN, kind="stable", ignore_index=True)
     group = pd.factorize(rows["communicator"])[0]
     at = np.flatnonzero((rows["op"] == "all_reduce").to_numpy()[:-1] & (np.diff(group) != 0))
-    first, second = (rows.iloc[its].reset_index(drop=True) for its in (at, at + 1))
-    alike = _within(first, second).to_numpy()
     for name in ("rank", "op", "dtype", "size_bytes"):
-        alike = alike & (first[name] == second[name]).fillna(False).to_numpy(np.bool_)
-    at = at[alike]
-    both = pd.concat([first[alike], second[alike].add_suffix("_second")], axis=1)
-    free = at[~used_between(run, rows, both.reset_index(drop=True))]
+        first, second = (rows[name].array[its] for its in (at, at + 1))
+        at = at[pd.Series(first == second).fillna(False).to_numpy(np.bool_)]
+    at = at[_within(*(rows["communicator"].to_numpy()[its] for its in (at, at + 1)))]
+    first, second = (rows.iloc[its].reset_index(drop=True) for its in (at, at + 1))
+    free = at[~used_between(run, rows, pd.concat([first, second.add_suffix("_second")], axis=1))]
     if not free.size:
         return rows.iloc[:0]
     firsts = rows.loc[rows["op"] == "all_reduce", ["communicator", "size_bytes"]]
@@ -73,9 +73,9 @@ def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     return rows.loc[firsts.index[sure] + 1]
 
 
-def _within(rows: pd.DataFrame, second: pd.DataFrame) -> pd.Series[bool]:
+def _within(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Bool:
     """Whether the second's group is another one, of some or all of the first's ranks."""
-    names = pd.DataFrame({"larger": rows["communicator"], "smaller": second["communicator"]})
+    names = pd.DataFrame({"larger": first, "smaller": second})
     pair = codes(names["larger"], names["smaller"])
     inside = [
         isinstance(larger, str)
@@ -84,7 +84,7 @@ def _within(rows: pd.DataFrame, second: pd.DataFrame) -> pd.Series[bool]:
         and _members(smaller) <= _members(larger)
         for larger, smaller in names[~pd.Series(pair).duplicated().to_numpy()].to_numpy()
     ]
-    return pd.Series(np.asarray(inside, dtype=bool)[pair], rows.index)
+    return np.asarray(inside, dtype=np.bool_)[pair]
 
 
 def _members(communicator: str) -> frozenset[object]:

@@ -17,12 +17,12 @@ def unsized(run: Measures) -> tuple[Note, ...]:
 
     A barrier has none.
     """
-    sized = run.collectives[run.collectives["op"] != "barrier"]
-    count = int(sized["size_bytes"].isna().sum())
+    sized = run.collective_columns["op"] != "barrier"
+    count = int((sized & run.collective_columns["size_bytes"].isna()).sum())
     if not count:
         return ()
     message = (
-        f"{count:,} of {len(sized):,} communication events have no size, so no bandwidth: "
+        f"{count:,} of {sized.sum():,} communication events have no size, so no bandwidth: "
         "PyTorch 2.4 and later record it for NCCL, record_shapes=True for the rest"
     )
     return (Note("sizes-unknown", message),)

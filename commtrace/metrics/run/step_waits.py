@@ -62,7 +62,7 @@ def step_waits(run: Measures) -> pd.DataFrame:
 def _steps(run: Measures, each: pd.DataFrame) -> pd.Series[int]:
     """The step of each row of ``compared``; of a run without steps the n-th tenth of its time."""
     if has_steps(run):
-        return run.collectives["step"].loc[each.index]
+        return run.collective_columns["step"].loc[each.index]
     end = matched(run).waits["end_ns"].loc[each.index]
     at = integers(end)
     first, last = (int(at.min()), int(at.max())) if at.size else (0, 1)

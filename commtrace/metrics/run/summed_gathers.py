@@ -33,18 +33,17 @@ def summed_gathers(run: Measures) -> pd.DataFrame:
     The rows of ``called``, which have their number in ``operation``, of those groups, types and
     sizes of which nearly all are: the first rank of each tells it, by what runs behind its call.
     """
-    table = run.collectives
+    table = run.collective_columns
     mine = (table["op"] == "all_gather") & (table["device"] == "cpu") & table["launch_ns"].notna()
     at = np.flatnonzero(mine)
-    known = called(run).reset_index()
     if not at.size:
-        return known.iloc[:0]
+        return matched(run).operations.iloc[:0].copy()
     rows = table[["rank", "thread", "launch_ns"]].iloc[at]
     operation = matched(run).matches["operation"].to_numpy()[at]
     rows = rows.assign(operation=operation).drop_duplicates("operation")
     ranks = rows["rank"].unique().tolist()
     found = [_summed(run, rank, rows[rows["rank"] == rank]) for rank in ranks]
-    known = known.merge(pd.concat(found), on="operation")
+    known = called(run).reset_index().merge(pd.concat(found), on="operation")
     kind = ["communicator", "dtype", "size_bytes"]
     always = known.groupby(kind, observed=True)["summed"].transform("mean") >= _ALWAYS
     return known[always].drop(columns="summed")

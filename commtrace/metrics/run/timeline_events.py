@@ -9,6 +9,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64, integers
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import rows_at
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.run_clock import on_run
@@ -69,9 +70,9 @@ def _parts(run: Measures) -> Iterator[Columns]:
 
 def _communication(run: Measures) -> Columns:
     # Coalesced operations share one kernel: it is drawn once.
-    once = ~run.collectives.duplicated(INTERVAL).to_numpy()
-    called = run.collectives[once]
-    waits = matched(run).waits[once]
+    once = np.flatnonzero(~run.collective_columns[INTERVAL].duplicated())
+    called = rows_at(run, "collectives", once)
+    waits = matched(run).waits[["operation", "wait_ns"]].iloc[once]
     start, duration = integers(called["start_ns"]), integers(called["duration_ns"])
     wait = integers(waits["wait_ns"])
     since = called_ns(called) - start

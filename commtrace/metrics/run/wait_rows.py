@@ -30,7 +30,7 @@ WAIT_ROWS = Table(
 def wait_rows(run: Measures) -> pd.DataFrame:
     """Arrival and wait of every rank in every operation, and what it was: WAIT_ROWS."""
     found = matched(run)
-    own = {name: run.collectives[name].array for name in _OWN}
+    own = {name: run.collective_columns[name].array for name in _OWN}
     dimension = dimensions_of(run, found.matches["communicator"]).astype("category")
     columns = [column.name for column in WAIT_ROWS.columns]
-    return found.waits.assign(**own, dimension=dimension.array)[columns]
+    return found.waits.frame().assign(**own, dimension=dimension.array)[columns]

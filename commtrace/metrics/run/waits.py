@@ -16,8 +16,10 @@ from msgspec import Struct
 from commtrace import matching
 from commtrace.arrays import NULL, integers
 from commtrace.diagnosis import Note
+from commtrace.heap import give_back
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import Arrivals, coded
+from commtrace.packed import Packed, columns_in
 from commtrace.table import Column, Table
 
 if TYPE_CHECKING:
@@ -108,9 +110,9 @@ OPERATIONS = Table(
 class RunOperations(Struct, frozen=True):
     """A run's operations across ranks: tables MATCHES, CLOCK, WAITS and OPERATIONS."""
 
-    matches: pd.DataFrame
+    matches: Packed
     clock: pd.DataFrame
-    waits: pd.DataFrame
+    waits: Packed
     operations: pd.DataFrame
     notes: tuple[Note, ...]
 
@@ -121,12 +123,16 @@ def matched(run: Measures) -> RunOperations:
     found = matching.match(run)
     rows = Arrivals(run, found)
     waits, operations = _waits(rows), _operations(rows, run, found.matches)
-    return RunOperations(found.matches, found.clock, waits, operations, found.notes)
+    matches = Packed(matching.MATCHES, [columns_in(found.matches)])
+    its = RunOperations(matches, found.clock, waits, operations, found.notes)
+    if len(run.ranks) > 1:
+        give_back()
+    return its
 
 
 def waits(run: Measures) -> pd.DataFrame:
     """Arrival and wait of every rank in every operation: WAITS."""
-    return matched(run).waits
+    return matched(run).waits.frame()
 
 
 def operations(run: Measures) -> pd.DataFrame:
@@ -139,7 +145,7 @@ def unmatched(run: Measures) -> tuple[Note, ...]:
     return matched(run).notes
 
 
-def _waits(rows: Arrivals) -> pd.DataFrame:
+def _waits(rows: Arrivals) -> Packed:
     wait = rows.wait()
     columns = {
         "operation": rows.number[rows.of],
@@ -151,12 +157,13 @@ def _waits(rows: Arrivals) -> pd.DataFrame:
         "last": rows.rank == rows.last_rank[rows.of],
     }
     back = np.argsort(rows.order)
-    return WAITS.frame({name: values[back] for name, values in columns.items()})
+    return Packed(WAITS, [{name: values[back] for name, values in columns.items()}])
 
 
 def _operations(rows: Arrivals, run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
-    table = run.collectives
-    of_lowest, found = table.iloc[rows.lowest], matches.iloc[rows.lowest]
+    table = run.collective_columns
+    of_lowest = table[["group", "op", "seq"]].iloc[rows.lowest]
+    found = matches.iloc[rows.lowest]
     timed = rows.all(rows.timed)
     several = rows.size > 1
     transfer, exact = rows.transfer()

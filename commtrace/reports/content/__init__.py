@@ -72,7 +72,9 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
         yield section
     if len(costs := collectives_by_dimension(run)):
         # A rank's exposed time is the sum of its devices', and a share is of their time.
-        most = int(run.collectives.groupby("rank")["device"].nunique().max())
+        most = int(
+            run.collective_columns[["rank", "device"]].groupby("rank")["device"].nunique().max()
+        )
         yield tables.collectives(costs, most * analysis.run.span_ns, waiting.clocks(analysis))
     if waiting.matters(analysis):
         yield waiting.section(analysis)

@@ -64,7 +64,9 @@ def _ran(analysis: Analysis) -> set[str]:
     """What there was to look at: operations by name, and kinds of work."""
     run = analysis.measures
     of_nccl = any("nccl" in backend for backend in analysis.run.backends)
-    communicates = len(run.collectives) > 0 or bool((run.kernels["kind"] == "communication").any())
+    communicates = len(run.collective_columns) > 0 or bool(
+        (run.kernels["kind"] == "communication").any()
+    )
     copied = set(run.copies["kind"].dropna())
     found = {
         "communication": communicates,
@@ -73,5 +75,5 @@ def _ran(analysis: Analysis) -> set[str]:
         "copies to or from the host": bool(copied & {"HtoD", "DtoH"}),
         "copies between GPUs": "PtoP" in copied,
     }
-    operations = {str(op) for op in run.collectives["op"].dropna().unique()}
+    operations = {str(op) for op in run.collective_columns["op"].dropna().unique()}
     return operations | {what for what, ran in found.items() if ran}

@@ -128,8 +128,8 @@ def _findings(analysis: Analysis) -> list[Json]:
 def _operations(run: Measures) -> list[Json]:
     arrivals: dict[int, Json] = defaultdict(dict)
     ends: dict[int, Json] = defaultdict(dict)
-    waits = matched(run).waits.sort_values("rank", kind="stable")
-    for row in rows(waits[["operation", "rank", "arrival_ns", "end_ns"]]):
+    waits = matched(run).waits[["operation", "rank", "arrival_ns", "end_ns"]]
+    for row in rows(waits.sort_values("rank", kind="stable")):
         arrivals[row["operation"]][str(row["rank"])] = row["arrival_ns"]
         ends[row["operation"]][str(row["rank"])] = row["end_ns"]
     found = operations(run)

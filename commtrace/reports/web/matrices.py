@@ -129,7 +129,7 @@ def _grid(
 
 
 def _unrouted(run: Measures) -> str:
-    ops = run.collectives["op"].astype(object)
+    ops = run.collective_columns["op"].astype(object)
     hidden = ops[ops.notna() & ~ops.isin([*ROUTED, "barrier"])]
     names = sorted(set(hidden))
     return f"{', '.join(names)} ({counted(len(hidden), 'call')})" if names else ""
