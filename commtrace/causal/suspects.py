@@ -26,6 +26,7 @@ from commtrace.causal.search import (
     by_rank_and_step,
     critical_edges,
     known_sets,
+    least_noise_ns,
 )
 from commtrace.causal.segments import idle_ns, work_on_cores
 
@@ -112,7 +113,8 @@ def suspects_in_median(
     kind = Kind(lags, work.own_ns, wanted_in_median(run, work), "median")
     way = critical_edges(run, lag_ns)
     found = Search(run, left, lag_ns, least_ns, kind, way).single()
-    return [found] if found else []
+    beyond = found is not None and float(np.median(found.steps_ns)) > least_noise_ns(run)
+    return [found] if found is not None and beyond else []
 
 
 def _of_kind(
