@@ -62,5 +62,7 @@ def _places(work: Work) -> Int64:
     first = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
     nth = np.empty_like(order)
     nth[order] = np.arange(order.size) - first
-    places = np.unique(np.stack((work.name, work.stream, nth)), axis=1, return_inverse=True)[1]
-    return places.reshape(-1)
+    streams, most = work.streams.values.size, int(nth.max(initial=0)) + 1
+    place = (work.name * streams + work.stream) * most + nth
+    number: Int64 = np.unique(place, return_inverse=True)[1]
+    return number
