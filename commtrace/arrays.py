@@ -44,10 +44,11 @@ def codes(*columns: Any) -> Int64:
     """Numbers from 0, equal where all columns are; what is missing equals what is missing."""
     import pandas as pd
 
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
+    first, *others = columns
+    code: Int64 = pd.factorize(first, use_na_sentinel=False)[0].astype(np.int64, copy=False)
+    for column in others:
         found, values = pd.factorize(column, use_na_sentinel=False)
-        code = pd.factorize(code * len(values) + found)[0].astype(np.int64)
+        code = pd.factorize(code * len(values) + found)[0].astype(np.int64, copy=False)
     return code
 
 

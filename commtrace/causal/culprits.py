@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Float64, Int64
-from commtrace.causal.builder import MEET
+from commtrace.causal.awaited import Waits, awaited
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import fight, works_more
@@ -18,20 +20,21 @@ from commtrace.causal.edits import (
     saved,
     steps_at,
     typical,
+    typical_in_median,
     typically_idle,
 )
 from commtrace.causal.graph import replayed
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.search import Suspects, by_rank_and_step, least_noise_ns
 from commtrace.causal.segments import OwnWork, own_work, work_on_cores, work_with
 from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter, since
 from commtrace.causal.suspects import (
-    Suspects,
-    by_rank_and_step,
     late_together,
     own_and_more,
     suspects,
+    suspects_in_median,
 )
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.measures import measure
@@ -41,44 +44,17 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
-    "AWAITED",
     "Culprit",
     "Culprits",
-    "Waits",
     "culprits",
     "evened",
-    "least_noise_ns",
     "stalls_in_turn",
 ]
 
-_NOISE_CPU_NS = 2_000_000
-_NOISE_GPU_NS = 50_000
 _MOSTLY = 0.5  # of the steps
 _HALF = 0.5  # of a stall, as another stalls by turns
 _MOST = 4  # culprits, one on top of the other
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
-
-
-AWAITED = ("collective", "root", "send", "recv")
-"""What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
-
-
-class Waits(Struct, frozen=True, eq=False):
-    """The waits of others for some ranks: from ``start_ns`` to ``end_ns``, ``kind`` of AWAITED.
-
-    ``call`` is the call that waited, a row of the graph's.
-    """
-
-    call: Int64
-    start_ns: Int64
-    end_ns: Int64
-    kind: Int64
-
-    @property
-    def mostly(self) -> str:
-        """Of which kind most of the time is."""
-        time = np.bincount(self.kind, weights=self.end_ns - self.start_ns, minlength=len(AWAITED))
-        return AWAITED[int(time.argmax())]
 
 
 class Culprit(Struct, frozen=True, eq=False):
@@ -90,7 +66,8 @@ class Culprit(Struct, frozen=True, eq=False):
     does, if these are few. ``others_ns`` is the most that any other rank alone saves. ``cause``
     is one of CAUSES, or None; ``parts_ns`` their excess over what is typical, summed; ``call`` the
     call before which most of it is, a row of the graph's. ``waits`` are the others' for them.
-    ``doubt`` says why it is not sure.
+    ``doubt`` says why it is not sure. ``in_median`` says that only what they mostly do beyond the
+    typical is theirs: they take turns with others being late besides.
     """
 
     ranks: tuple[int, ...]
@@ -108,6 +85,7 @@ class Culprit(Struct, frozen=True, eq=False):
     call: int
     waits: Waits
     doubt: str | None
+    in_median: bool
 
 
 class _Edited(Struct, frozen=True, eq=False):
@@ -163,17 +141,16 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
     lag, mended = lags_on_cores(run), as_measured(run)
-    least = min_share * float(steps_at(run, replayed(its.graph, lag)).sum())
+    worth = min_share * float(its.step_ns.sum())
+    least = min_share * float(steps_at(run, replayed(its.graph, lag)).sum())  # on cores
     taken: list[int] = []
     while len(found) < min(_MOST, len(ranks) - 1):
         left = [rank for rank in ranks if rank not in taken]
-        each = suspects(run, left, lag, least)
-        weighed = ((who, _weighed(run, who, len(ranks), lag)) for who in each)
-        weighed = ((who, its) for who, its in weighed if its.persistent or its.spikes)
-        sure = ((who, its) for who, its in weighed if late_together(run, who, lag))
-        who, culprit = next(sure, (None, None))
-        if who is None or culprit is None:
+        each = (tried(run, left, lag, least) for tried in (suspects, suspects_in_median))
+        first = _first(run, chain.from_iterable(each), len(ranks), lag, worth)
+        if first is None:
             break
+        who, culprit = first
         found.append(culprit)
         taken += who.ranks
         mended = who.lag_ns if mended is lag else _edit(run, who, mended, work_with(run, mended))
@@ -183,9 +160,23 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     return Culprits(tuple(found), without, on_cores)
 
 
+def _first(
+    run: Measures, each: Iterable[Suspects], ranks: int, lag_ns: Int64, worth_ns: float
+) -> tuple[Suspects, Culprit] | None:
+    """The first of the suspects that surely delay the run, by so much."""
+    for who in each:
+        it = _weighed(run, who, ranks, lag_ns)
+        sure = (it.persistent or it.spikes) and it.on_top_ns >= worth_ns
+        if sure and late_together(run, who, lag_ns):
+            return who, it
+    return None
+
+
 def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
     """These lags without what they do more than is typical."""
-    edit = typically_idle if who.only_idle else typical
+    if who.made == "median":
+        return typical_in_median(run, who.ranks, lag_ns, work)
+    edit = typically_idle if who.made == "idle" else typical
     return edit(run, who.ranks, lag_ns, work=work)
 
 
@@ -193,9 +184,9 @@ def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
 def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
     known = culprits(run, min_share)
-    but = [rank for culprit in known.found for rank in culprit.ranks]
-    lag, work = known.on_cores.lag_ns, work_on_cores(run, lags_on_cores(run))
-    return saved(run, lag, [even(run, lag, but, work)])[:, 0]
+    but = [rank for its in known.found if not its.in_median for rank in its.ranks]
+    lag = known.on_cores.lag_ns
+    return saved(run, lag, [even(run, lag, but, work_on_cores(run, lag))])[:, 0]
 
 
 @measure
@@ -219,13 +210,13 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
     noise = max(scatter(more), least)
     after = steps_at(run, replayed(run_graph(run).graph, lag_ns)) - steps
-    longer = _longer_for_cores(run, who.ranks)
-    delays = np.rint(steps * longer).astype(np.int64)
     spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
-    if who.only_idle:
+    if who.made == "idle":
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
+    longer = _longer_for_cores(run, who.ranks) if cause == "compute" else 1.0
+    delays = np.rint(steps * longer).astype(np.int64)
     whole = steps[:-1] if run_graph(run).is_cut else steps
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.
@@ -236,7 +227,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     persistent = in_every(whole, more, least if far else noise, least, p_value)
     if spikes and not persistent and _all_stall(run, lag_ns, np.sort(more)[-len(spikes) :]):
         spikes = ()
-    mostly = not who.only_idle and float((more > 0).mean()) >= _MOSTLY
+    mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
     return Culprit(
         ranks=who.ranks,
@@ -252,7 +243,8 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
         cause=cause,
         parts_ns=parts,
         call=call,
-        waits=_waits(run, who.ranks, lag_ns),
+        waits=awaited(run, who.ranks, lag_ns),
+        in_median=who.made == "median",
         doubt=_NOT_ALWAYS
         if works
         else doubt_of(run, who.ranks, int(delays.sum()), cause, () if persistent else spikes),
@@ -287,25 +279,6 @@ def _waiting_ns(run: Measures) -> Int64:
     return saved(run, measured, [without])[:, 0]
 
 
-def _waits(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
-    """Where others waited until the last of these ranks came, or would with these lags."""
-    its = run_graph(run)
-    calls, time = its.calls, replayed(its.graph, lag_ns)
-    start_ns = time[its.started]
-    meets = np.flatnonzero(its.graph.kind == MEET)
-    source, met = its.call_of[its.graph.source[meets]], its.graph.target[meets]
-    late = np.isin(calls.rank[source], ranks) & (start_ns[source] == time[met])
-    last = np.full(time.size, -1)
-    last[met[late]] = source[late]
-    call = np.flatnonzero(~np.isin(calls.rank, ranks) & (last[its.met] >= 0))
-    source = last[its.met[call]]
-    waits = start_ns[source] > start_ns[call]
-    call, source = call[waits], source[waits]
-    kind = np.where(calls.is_p2p[source], np.where(calls.is_send[source], 2, 3), 0)
-    kind = np.where(calls.from_root[call] & calls.is_root[source], 1, kind)
-    return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
-
-
 def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Float64]:
     """What the ranks did in each step, and how much of it beyond the typical, with these lags.
 
@@ -317,8 +290,3 @@ def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Floa
     # What was before the first call of a run that is cut is not whole.
     first = int(its.is_cut and own.size > 1)
     return own[first:], beyond[first:]
-
-
-def least_noise_ns(run: Measures) -> int:
-    """By how much a step is never sure to be longer."""
-    return _NOISE_CPU_NS if run_graph(run).calls.on_cpu.any() else _NOISE_GPU_NS

@@ -212,10 +212,12 @@ class _Edges:
 
 
 def _last(target: Int64, arrival_ns: Int64) -> Bool:
-    """Which edge into each target arrives last."""
-    order = np.lexsort((arrival_ns, target))
+    """Which edge into each target arrives last, the last one of several; targets are in order."""
+    begins = np.flatnonzero(np.diff(target, prepend=-1))
+    latest = np.maximum.reduceat(arrival_ns, begins)
+    at = np.flatnonzero(arrival_ns == np.repeat(latest, np.diff(np.append(begins, target.size))))
     last = np.zeros(target.size, dtype=np.bool_)
-    last[order[np.append(np.diff(target[order]) != 0, True)[: order.size]]] = True
+    last[at[np.append(np.diff(target[at]) != 0, True)[: at.size]]] = True
     return last
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, codes, nth
 from commtrace.causal.device_waits import Pairs
 from commtrace.causal.device_work import ROUNDING_NS, Numbered, Work
 
@@ -54,15 +54,5 @@ def in_other_steps(work: Work, pairs: Pairs) -> tuple[Pairs, Pairs]:
 
 def _places(work: Work) -> Int64:
     """A number for each name, stream, and how many times it came in the step before."""
-    order = np.lexsort((work.name, work.stream, work.step))
-    new = np.ones(order.size, dtype=np.bool_)
-    for column in (work.name, work.stream, work.step):
-        new[1:] &= np.diff(column[order]) == 0
-    new[1:] = ~new[1:]
-    first = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
-    nth = np.empty_like(order)
-    nth[order] = np.arange(order.size) - first
-    streams, most = work.streams.values.size, int(nth.max(initial=0)) + 1
-    place = (work.name * streams + work.stream) * most + nth
-    number: Int64 = np.unique(place, return_inverse=True)[1]
-    return number
+    place = codes(work.name, work.stream)
+    return codes(place, nth(codes(work.step, place)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, codes
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, replayed
 from commtrace.causal.run_graph import run_graph
@@ -31,8 +31,10 @@ __all__ = [
     "transferring",
     "transferring_less",
     "typical",
+    "typical_in_median",
     "typically_idle",
     "wanted_idle",
+    "wanted_in_median",
     "without_waits",
 ]
 
@@ -63,6 +65,24 @@ def typical(
     else:
         wanted = work.typical_ns[mine]
     return _scaled(run, work, wanted, mine, lag_ns, part)
+
+
+def typical_in_median(run: Measures, ranks: Collection[int], lag_ns: Int64, work: OwnWork) -> Int64:
+    """The ranks' work is typical in the median of steps at each place; how it scatters, stays."""
+    mine = np.isin(run_graph(run).calls.rank, list(ranks))
+    return _scaled(run, work, wanted_in_median(run, work)[mine], mine, lag_ns)
+
+
+def wanted_in_median(run: Measures, work: OwnWork) -> Float64:
+    """The own work of calls less what it mostly is beyond the typical there: calls × 2."""
+    calls = run_graph(run).calls
+    at = codes(calls.rank, calls.place)
+    excess = np.nan_to_num(work.own_ns - work.typical_ns)
+    first = np.cumsum(np.bincount(at)) - np.bincount(at)
+    middle = first + np.bincount(at) // 2
+    usual = np.stack([its[np.lexsort((its, at))][middle] for its in excess.T], axis=1)[at]
+    wanted: Float64 = work.own_ns - usual
+    return np.maximum(wanted, 0.0)
 
 
 def typically_idle(

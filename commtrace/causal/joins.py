@@ -98,14 +98,18 @@ def _usually_at_once(
 ) -> Bool:
     """Whether a call was waited for right behind it, as its thread does with most of its kind.
 
-    An end that is noted late lies in a later gap: gloo's thread notes it when it gets a core.
+    An end that is noted late lies in a later gap: gloo's thread notes it when it gets a core. By
+    chance: a long gap that ends with it has waited for it.
     """
     kind = codes(calls.kind, place)
     size = int(kind.max()) + 1
     waited = np.bincount(kind[found >= 0], minlength=size)
     at_once = np.bincount(kind[at_call & (found == own)], minlength=size)
     usual = (at_once > 0) & (2 * at_once >= waited)
-    return np.asarray(at_call & (found > own) & usual[kind] & (gaps.end_ns[own] > calls.last_ns))
+    wake = np.maximum(np.abs(gaps.end_ns[found] - calls.end_ns), _LATE_NS)
+    chance = wake > _WAKES * (gaps.end_ns - gaps.start_ns)[found]
+    later = at_call & (found > own) & chance
+    return np.asarray(later & usual[kind] & (gaps.end_ns[own] > calls.last_ns))
 
 
 def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:

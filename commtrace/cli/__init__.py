@@ -12,12 +12,15 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from enum import Enum
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer.main import get_command_name
+from typer.models import CommandInfo
 
 from commtrace import __version__
 from commtrace.causal.edit_names import EDITS, beginnings
@@ -102,7 +105,8 @@ def _status_of(arguments: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            return app(arguments or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
+            named = _named(arguments[:1])
+            return named(arguments or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
     except CommtraceError as error:
         return fail(str(error))
     except _TyperError as error:
@@ -116,6 +120,18 @@ def _status_of(arguments: Sequence[str]) -> int:
     except OSError as error:
         where = error.filename or "standard output"
         return fail(f"{where}: {error.strerror}: mend that, or use another")
+
+
+def _named(command: Sequence[str]) -> typer.Typer:
+    """With only the command that is named, if there is one: typer takes a while to make each."""
+    its = [one for one in app.registered_commands if _name(one) in command]
+    only = copy(app)
+    only.registered_commands = its or app.registered_commands
+    return only
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or get_command_name(getattr(command.callback, "__name__", ""))
 
 
 def _closed(mode: int) -> TextIO:

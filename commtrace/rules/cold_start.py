@@ -150,19 +150,21 @@ def _run(first_us: float) -> Measures:
 def _times(run: Measures) -> pd.DataFrame:
     """Operations of groups that count, with the time that each took on host and device."""
     found = matched(run)
-    calls = run.collectives.reset_index(drop=True).assign(
-        operation=found.matches["operation"].to_numpy(),
-        host_ns=_host_ns(run),
-        end_ns=lambda rows: rows["start_ns"] + rows["duration_ns"],
-    )
-    each = calls.groupby("operation").agg(
-        host_ns=("host_ns", "min"),
-        start_ns=("start_ns", "min"),
-        end_ns=("end_ns", "max"),
-        stream=("stream", "first"),
-        rank=("rank", "min"),
-        peer=("peer", "first"),
-        counted=("seq", "count"),
+    rows = run.collectives
+    calls = pd.DataFrame(
+        {
+            "host_ns": _host_ns(run),
+            "end_ns": (rows["start_ns"] + rows["duration_ns"]).array,
+            **{name: rows[name].array for name in ("start_ns", "stream", "rank", "peer", "seq")},
+        }
+    ).groupby(found.matches["operation"].to_numpy())
+    each = pd.DataFrame(
+        {
+            **{name: calls[name].min() for name in ("host_ns", "start_ns", "rank")},
+            **{name: calls[name].first() for name in ("stream", "peer")},
+            "end_ns": calls["end_ns"].max(),
+            "counted": calls["seq"].count(),
+        }
     )
     times = found.operations.set_index("operation").join(each).sort_values("start_ns")
     times = times[(times["counted"] == times["present"]) & times["communicator"].notna()]

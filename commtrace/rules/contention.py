@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import codes
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _KIND = ["rank", "device", "name"]
+_COLUMNS = [*_KIND, "stream", "start_ns", "duration_ns"]
 
 
 class Contention(Rule, frozen=True):
@@ -73,7 +75,6 @@ class Contention(Rule, frozen=True):
 
     def _compared(self, kernels: pd.DataFrame) -> pd.DataFrame:
         """Of each device's kernels the times beside communication and alone, if steady."""
-        kernels = kernels.astype(dict.fromkeys(("device", "name"), object))
         beside = _spread(kernels[kernels["beside"]])
         alone = _spread(kernels[kernels["alone"]])
         both = beside.add_suffix("_beside").join(alone.add_suffix("_alone"))
@@ -81,12 +82,13 @@ class Contention(Rule, frozen=True):
         enough = both[["count_beside", "count_alone"]].min(axis=1) >= self.min_kernels
         steady = both[["spread_beside", "spread_alone"]].max(axis=1) <= self.spread_pct
         slowdown = both["median_beside"] / both["median_alone"]
-        touched = kernels[~kernels["alone"]].groupby(_KIND)["duration_ns"].agg(["sum", "size"])
+        touched = kernels[~kernels["alone"]].groupby("number")["duration_ns"].agg(["sum", "size"])
         touched = touched.reindex(both.index)
         lost = (touched["sum"] - touched["size"] * both["median_alone"]).clip(lower=0)
         both = both.assign(slowdown=slowdown, lost_ns=lost)
         both = both[enough & steady & (slowdown < self.max_slowdown)]
-        return both.reset_index()
+        kinds = kernels.drop_duplicates("number").set_index("number")[_KIND]
+        return both.join(kinds.astype({"device": object, "name": object})).sort_values(_KIND)
 
     def _finding(
         self,
@@ -154,8 +156,11 @@ def _run(beside_us: float) -> Measures:
 
 
 def _compute_kernels(run: Measures) -> pd.DataFrame:
-    """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``."""
-    kernels = run.kernels[run.kernels["kind"] == "compute"]
+    """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``.
+
+    The ``number`` is that of each one's rank, device and name.
+    """
+    kernels = run.kernels.loc[run.kernels["kind"] == "compute", _COLUMNS]
     if kernels.empty or not (run.collectives["device"] != "cpu").any():
         raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
@@ -165,15 +170,16 @@ def _compute_kernels(run: Measures) -> pd.DataFrame:
         start = kernels["start_ns"].to_numpy()[at]
         duration = kernels["duration_ns"].to_numpy()[at]
         share[at] = covered(start, start + duration, done.communication) / duration.clip(min=1)
-    return kernels.assign(beside=share >= 0.8, alone=share == 0)
+    number = codes(*(kernels[name] for name in _KIND))
+    return kernels.assign(number=number, beside=share >= 0.8, alone=share == 0)
 
 
 def _spread(kernels: pd.DataFrame) -> pd.DataFrame:
-    by_name = kernels.groupby(_KIND)["duration_ns"]
-    low, middle, high = (by_name.quantile(q) for q in (0.25, 0.5, 0.75))
+    by_kind = kernels.groupby("number")["duration_ns"]
+    low, middle, high = (by_kind.quantile(q) for q in (0.25, 0.5, 0.75))
     return pd.DataFrame(
         {
-            "count": by_name.size(),
+            "count": by_kind.size(),
             "median": middle,
             "spread": 100 * (high - low) / middle.clip(lower=1),
         }

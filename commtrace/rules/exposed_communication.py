@@ -35,7 +35,9 @@ _ONE_BY_ONE = (
 )
 _ASK = {
     "broadcast": "send what does not change from step to step once, before the loop",
-    "all_gather": "all_reduce what is only summed, and gather what does not change once",
+    "all_gather": "all_reduce what is only summed, leave apart what each rank cuts its part from "
+    "again, and gather what does not change once",
+    "all_to_all": "send each rank only what is for it (split sizes), not padded to a capacity",
     "gather": "let each rank reduce what it has, and gather less",
     "send": _ONE_BY_ONE,
     "recv": _ONE_BY_ONE,
@@ -111,12 +113,14 @@ class ExposedCommunication(Rule, frozen=True):
         if not worth_reporting(exposed, run, self.large_step_share):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
         share, used = share_pct(exposed, run), cores_used(run) or 0.0
+        longest = _longest(run)
+        most = " and ".join(longest) or "waiting"
         return self.finding(
             run.collectives,
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"{percent(share, 100)} {of_time(run)}, most of it {_longest(run)}; {why}, so "
-                "that overlapping would save nothing"
+                f"{percent(share, 100)} {of_time(run)}, most of it {most}; {why}, so that "
+                "overlapping would save nothing"
             ),
             ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
             cost_ns=0,
@@ -126,8 +130,9 @@ class ExposedCommunication(Rule, frozen=True):
                 Evidence("used of the CPU cores", min(100 * used, 100), "%", 100 * FULL),
             ),
             advice=(
-                f"{_asked(run, most_exposed(run)[0])}communicate less: only what is needed, in "
-                "fewer bytes (half precision), or less often; or give each rank more cores"
+                f"{_asked(run, longest[0] if longest else None)}communicate less: only what is "
+                "needed, in fewer bytes (half precision), or less often; or give each rank more "
+                "cores"
             ),
             confidence="low",
         )
@@ -211,12 +216,12 @@ def _each(found: pd.DataFrame) -> str:
     return f" (median of {len(found)} devices)" if len(found) > 1 else ""
 
 
-def _longest(run: Measures) -> str:
+def _longest(run: Measures) -> list[str]:
     """The operations that have most of the critical path's transfers."""
     path = critical_path(run)
     times = path[path["kind"] == "transfer"].groupby("op", observed=True)["time_ns"].sum()
     some = times[times >= _MUCH * times.sum()].sort_values(ascending=False)
-    return " and ".join(map(str, some.index)) or "waiting"
+    return [str(op) for op in some.index]
 
 
 def _mended(run: Measures, min_step_share: float) -> Int64:

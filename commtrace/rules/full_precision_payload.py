@@ -61,7 +61,8 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding for all float32 operations, and one for all float64 ones."""
-        half, double = (_share(run, pattern) for pattern in (HALF, DOUBLE))
+        time = _times(run)
+        half, double = (_share(time, pattern) for pattern in (HALF, DOUBLE))
         is_double = "float64" in set(run.collectives["dtype"])
         if half is None and not is_double:
             raise CannotLook("needs kernels whose names show the precision of the model's compute")
@@ -150,13 +151,20 @@ def _double(double: float | None, most: float) -> _Payload:
     )
 
 
-def _share(run: Measures, precision: str) -> float | None:
-    """The share of a precision in the matrix kernels' time, None if no name shows one."""
+def _times(run: Measures) -> pd.Series[int]:
+    """The time of compute kernels by name."""
     times = (
-        some[some["kind"] == "compute"].groupby("name", observed=True)["duration_ns"].sum()
+        some.loc[some["kind"] == "compute", ["name", "duration_ns"]]
+        .groupby("name", observed=True)["duration_ns"]
+        .sum()
         for some in blocks(run, "kernels")
     )
-    time = pd.concat(times).groupby(level=0, observed=True).sum()
+    every: pd.Series[int] = pd.concat(times).groupby(level=0, observed=True).sum()
+    return every
+
+
+def _share(time: pd.Series[int], precision: str) -> float | None:
+    """The share of a precision in the matrix kernels' time, None if no name shows one."""
     names = time.index.astype(str)
     matrix = names.str.contains(MATRIX, case=False)
     named = matrix & names.str.contains("|".join((HALF, SINGLE, DOUBLE)), case=False)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.causal.chance import above_zero
-from commtrace.causal.culprits import evened, least_noise_ns, stalls_in_turn
+from commtrace.causal.culprits import evened, stalls_in_turn
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.search import least_noise_ns
 from commtrace.causal.segments import LABELLED, own_parts
 from commtrace.causal.usual import mean_of
 from commtrace.diagnosis import Cause, Evidence, Finding

@@ -114,6 +114,8 @@ def _run(send_at: float, recv_at: float) -> Measures:
 def _in_vain(run: Measures, min_step_share: float) -> pd.DataFrame:
     """Long recvs without a send from a rank that sent too few; its recording is around them."""
     rows = joined_messages(run)
+    if rows.empty:
+        return rows
     rows = rows[rows["peer"].notna()]
     rows = rows.assign(peer=rows["peer"].astype("int64"), start_ns=rows["arrival_ns"])
     recvs, sends = rows[rows["op"] == "recv"], rows[rows["op"] == "send"]

@@ -147,10 +147,7 @@ class LatencyBound(Rule, frozen=True):
                 *gain.evidence,
             ),
             ruled_out=("order: nothing ran long enough in between to need the result",),
-            advice=(
-                "send them together: flatten the tensors, use a coalescing manager, or raise "
-                "DDP's bucket_cap_mb"
-            ),
+            advice=_advice(run, str(in_rows["op"].iloc[0])),
             confidence="low" if full else "medium",
         )
         yield len(in_rows), finding
@@ -178,6 +175,19 @@ class LatencyBound(Rule, frozen=True):
     def good() -> Measures:
         """The same with 200 µs in between."""
         return _all_reduces(pause_us=200)
+
+
+def _advice(run: Measures, op: str) -> str:
+    labels = run.steps["label"].dropna().unique()
+    if op == "broadcast" and any("ZeroRedundancyOptimizer.step" in str(label) for label in labels):
+        return (
+            "construct ZeroRedundancyOptimizer with parameters_as_bucket_view=True: it sends "
+            "buckets in place of parameters"
+        )
+    return (
+        "send them together: flatten the tensors, use a coalescing manager, or raise DDP's "
+        "bucket_cap_mb"
+    )
 
 
 def _fitted(some: pd.DataFrame, max_residual: float) -> Model | None:

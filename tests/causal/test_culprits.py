@@ -265,3 +265,29 @@ def test_what_sets_in_is_named_since_then(training: Make) -> None:
     )
     (its,) = culprits(run, 0.05).found
     assert (its.ranks, its.spikes) == ((1,), (3, 4, 5, 6, 7))
+
+
+def test_of_two_late_ranks_neither_hides_the_other_in_few_steps(training: Make) -> None:
+    """Each is the later one in some step, by as much as it saves alone."""
+    later = {(2, 0): 12_000, (3, 1): 10_000, (2, 2): 2_000}
+    run = training(
+        lambda rank, step: 8_000,
+        ranks=4,
+        steps=3,
+        sleep_us=lambda rank, step: 20_000 * (rank > 1) + later.get((rank, step), 0),
+    )
+    (its,) = culprits(run, 0.05).found
+    assert (its.ranks, its.persistent) == ((2, 3), True)
+
+
+def test_who_is_mostly_late_is_so_beside_those_that_stall_in_turn(training: Make) -> None:
+    """Rank 1 works 3 ms longer in every step, and each rank stalls in some steps of 12."""
+    stalls = {(0, 2): 16_000, (0, 7): 14_000, (1, 0): 2_000, (1, 8): 7_000, (0, 9): 7_000}
+    run = training(
+        lambda rank, step: 10_000 + 3_000 * (rank == 1) + stalls.get((rank, step), 0),
+        steps=12,
+    )
+    (its,) = culprits(run, 0.05).found
+    assert (its.ranks, its.in_median) == ((1,), True)
+    assert its.on_top_ns == 9 * 3 * MS  # in three steps rank 0 is later
+    assert evened(run, 0.05).sum() == pytest.approx(20 * MS, rel=0.3)

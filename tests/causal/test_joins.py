@@ -85,6 +85,14 @@ def test_what_is_usually_waited_for_at_once_is_so_where_its_end_is_noted_in_a_la
     assert found(its, gaps(*there)) == [there.index(wait) for wait in waits]
 
 
+def test_a_long_gap_that_ends_with_it_has_waited_for_it_though_others_wait_at_once() -> None:
+    at = [50_000 * step for step in range(8)]
+    its = called(*((start, start + (6_000 if start else 39_950)) for start in at))
+    waits = [(start, start + 6_040) for start in at]
+    there = sorted([*waits, (6_300, 40_000)])
+    assert found(its, gaps(*there)) == [1, *range(2, 9)]
+
+
 def test_much_may_have_run_between_a_wait_and_a_late_note() -> None:
     starts = np.arange(6) * 10_000
     its = called(*((at, at + (5_890 if at == 20_000 else 5_010)) for at in starts))

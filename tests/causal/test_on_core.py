@@ -18,14 +18,16 @@ Training = Callable[..., Measures]
 STEPS = 6
 
 
-def on_cores(run: Measures, waited_us: Callable[[int, int], int], ran_us: int) -> Measures:
-    """As if ranks had waited so long for a core in each step, and run so long."""
+def on_cores(
+    run: Measures, waited_us: Callable[[int, int], int], ran_us: int, *more_us: int
+) -> Measures:
+    """As if ranks had waited so long for a core in each step, and run so long, or so much more."""
     rows = [
         {
             "rank": rank,
-            "machine": {"steps": [[n, ran_us, waited_us(rank, n), ran_us] for n in range(STEPS)]},
+            "machine": {"steps": [[n, ran, waited_us(rank, n), ran] for n in range(STEPS)]},
         }
-        for rank in run.ranks["rank"].tolist()
+        for rank, ran in enumerate((*(ran_us + more for more in more_us), *(ran_us,) * 8))
     ]
     return replace(run, manifest={**(run.manifest or {}), "ranks": rows})
 
@@ -55,6 +57,15 @@ def test_who_waited_long_shares_its_core_and_its_caches(training: Training) -> N
     shared = on_cores(run, lambda rank, step: 25_000 * (rank == 1), ran_us=25_000)
     (its,) = diagnose(shared, select=["straggler"]).findings
     assert (its.ranks, its.confidence) == ((1,), "low")
+
+
+def test_who_computes_less_waits_less_for_a_core(training: Training) -> None:
+    """Rank 1 works twice as long, and each waited as long as it ran."""
+    run = training(lambda rank, step: 10_000 + 10_000 * (rank == 1), ranks=3, cores=2)
+    shared = on_cores(run, lambda rank, step: 5_000 * (1 + (rank == 1)), 5_000, 0, 5_000)
+    (its,) = diagnose(shared, select=["straggler"]).findings
+    assert its.ranks == (1,)
+    assert its.cost_ns == pytest.approx(STEPS * 10_000_000, rel=0.05)
 
 
 def test_sleeping_is_no_waiting_for_a_core(training: Training) -> None:

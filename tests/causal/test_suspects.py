@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from commtrace.causal import suspects as search
+from commtrace.causal import search
 from commtrace.causal.culprits import Culprit, culprits
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
@@ -49,7 +49,7 @@ def test_no_rank_saves_more_than_the_critical_path_has_of_it(
 ) -> None:
     run = training(uneven, ranks=6, sleep_us=late(culprit))
     lag, work = as_measured(run), own_work(run)
-    way = search._critical_edges(run, lag)
+    way = search.critical_edges(run, lag)
     most = search._at_most(run, lag, way, work.own_ns, work.typical_ns)
     ranks = np.unique(run_graph(run).calls.rank)
     alone = saved(run, lag, (typical(run, [rank], lag) for rank in ranks.tolist()))

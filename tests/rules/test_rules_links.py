@@ -35,6 +35,7 @@ def all_reduces(
     sizes: Sequence[int] | int = 16 * MB,
     ranks: int = 2,
     pause_us: float = 1000,
+    op: str = "all_reduce",
     **tiny: Any,
 ) -> Tiny:
     """One after the other, everybody there on time."""
@@ -43,7 +44,8 @@ def all_reduces(
     for i, took in enumerate(took_us):
         size = sizes if isinstance(sizes, int) else sizes[i]
         for rank in range(ranks):
-            run.collective(rank, "all_reduce", now, took, size=size)
+            root = 0 if op == "broadcast" else None
+            run.collective(rank, op, now, took, size=size, root=root)
         now += took + pause_us
     return run
 
@@ -146,6 +148,15 @@ class TestLatencyBound:
         (finding,) = found(self.run(60, 2), "latency-bound")
         assert "60 all_reduces of 8 kB each follow one another" in finding.summary
         assert finding.cost_ns == pytest.approx(59 * (20_000 + 2_000), rel=0.02)
+
+    def test_an_optimizer_that_sends_parameter_by_parameter_can_send_buckets(self) -> None:
+        sizes = [*self.LARGE, *[8_000] * 60]
+        times = [20 + size / 1e5 for size in self.LARGE] + [20.0] * 60
+        run = all_reduces(times, sizes=sizes, pause_us=2, op="broadcast")
+        label = "Optimizer.step#ZeroRedundancyOptimizer.step"
+        run.step(0, 0, 0, 10_000, label=label)
+        (finding,) = found(run.trace(), "latency-bound")
+        assert "parameters_as_bucket_view=True" in finding.advice
 
     @pytest.mark.parametrize(("busy_s", "confidence"), [(1.0, "medium"), (2.0, "low")])
     def test_where_others_take_the_cores_it_is_not_sure(

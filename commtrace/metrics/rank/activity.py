@@ -186,14 +186,17 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
     )
 
 
+_COLUMNS = ["rank", "device", "stream", "step", "start_ns", "duration_ns"]
+
+
 def events_by_table(run: Measures, ranks: Sequence[int]) -> Iterator[pd.DataFrame]:
     """What ran on some ranks, table by table in one form: a ``call`` enqueues or awaits others."""
     yield rows_of_ranks(run, "kernels", ranks)
-    copies = rows_of_ranks(run, "copies", ranks)
+    copies = rows_of_ranks(run, "copies", ranks)[_COLUMNS]
     if len(copies):
         yield copies.assign(kind="copy")
     called = rows_of_ranks(run, "collectives", ranks)
-    yield called[without_kernel(called)].assign(kind="communication")
+    yield called.loc[without_kernel(called), _COLUMNS].assign(kind="communication")
     ops = rows_of_ranks(run, "ops", ranks)
     ops = ops[~ops["rank"].isin(on_gpu(run))].rename(columns={"thread": "stream"})
     if len(ops):

@@ -106,6 +106,8 @@ def _labels(steps: pd.DataFrame) -> Iterator[_Range]:
 
 def _ranges(events: pd.DataFrame, name: str, phase_of: dict[str, str]) -> Iterator[_Range]:
     """The events whose name tells a phase; who encloses another comes before it."""
+    if not phase_of:
+        return iter(())
     known = events[events[name].isin(list(phase_of))]
     known = known.assign(
         phase=known[name].astype(object).map(phase_of),

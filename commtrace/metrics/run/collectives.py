@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import NULL, Float64, codes
+from commtrace.arrays import NULL, Float64, Int64, codes, integers
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
@@ -17,7 +17,7 @@ from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
 from commtrace.metrics.run.joined_rows import operation_of
-from commtrace.metrics.run.waits import RunOperations, matched
+from commtrace.metrics.run.waits import matched
 from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
@@ -190,12 +190,13 @@ def events_of_kinds(run: Measures, kind: list[str], *, by_dimension: bool = Fals
     of an uneven all_to_all the largest array counts.
     """
     found, table = matched(run), run.collectives
-    its = found.operations.join(_clock_error_ns(found), on="operation")
+    its = found.operations.assign(error_ns=_clock_error_ns(run))
     for column in ("group_size", DEDUCED.name):
         its[column] = group_sizes(run)[column]  # which is in the order of operations, too
-    of_group = group_dimensions(run).set_index("communicator")
+    communicator = its["communicator"].cat
+    of_group = group_dimensions(run).set_index("communicator").reindex(communicator.categories)
     for column in _DIMENSION:
-        its[column] = its["communicator"].astype(object).map(of_group[column])
+        its[column] = of_group[column].array.take(communicator.codes, allow_fill=True)
     of = operation_of(run)
     columns = {
         **{name: table[name].array for name in (*INTERVAL, "op", "executed")},
@@ -204,22 +205,40 @@ def events_of_kinds(run: Measures, kind: list[str], *, by_dimension: bool = Fals
     }
     events = pd.DataFrame(columns, copy=False)
     for name in ("group", "dtype"):
-        events[name] = table[name].groupby(of, sort=False).transform("first")
+        events[name] = _first(table[name].array, of)
     if by_dimension:
         events["group"] = events["group"].where(events["dimension"].isna())
-    events["kind"] = events.groupby(kind, observed=True, dropna=False, sort=False).ngroup()
+    events["kind"] = codes(*(events[name] for name in kind))
     interval = codes(*(events[name] for name in INTERVAL))
     events["shared"] = pd.Series(interval).duplicated(keep=False)
     events["kernel"] = codes(events["kind"], interval)
     return events
 
 
-def _clock_error_ns(found: RunOperations) -> pd.Series[Any]:
+def _first(names: Any, of: Int64) -> pd.Categorical:
+    """The first name that there is among the rows of each number, for every row."""
+    first: Any = np.full(of.max(initial=-1) + 1, -1)
+    known = np.flatnonzero(names.codes >= 0)[::-1]
+    first[of[known]] = names.codes[known]
+    return pd.Categorical.from_codes(first[of], dtype=names.dtype)
+
+
+def _clock_error_ns(run: Measures) -> Any:
     """How far apart two clocks of each operation's ranks may be."""
-    clocks = found.waits[["operation", "rank"]].merge(found.clock[["rank", "clock", "error_ns"]])
-    by_operation = clocks.groupby("operation")
-    several = by_operation["clock"].max() > by_operation["clock"].min()
-    return by_operation["error_ns"].max().where(several, SAME_HOST_ERROR_NS)
+    found, of = matched(run), operation_of(run)
+    its = found.clock.set_index("rank").reindex(found.waits["rank"])
+    clock, error = integers(its["clock"]), integers(its["error_ns"])
+    count = len(found.operations)
+    low, high, most = (
+        np.full(count, clock.max(initial=0)),
+        np.full(count, NULL),
+        np.full(count, NULL),
+    )
+    np.minimum.at(low, of, clock)
+    np.maximum.at(high, of, clock)
+    np.maximum.at(most, of, error)
+    most = np.where(high > low, most, SAME_HOST_ERROR_NS)
+    return pd.arrays.IntegerArray(most, most == NULL)
 
 
 def _compared(events: pd.DataFrame) -> pd.DataFrame:
@@ -249,8 +268,13 @@ def _median(times: pd.Series[Any], kind: pd.Series[Any]) -> pd.Series[Any]:
 
 def _waiting(events: pd.DataFrame) -> pd.Series[Any]:
     """Each kind's waiting; a rank waits once in a kernel, however many operations share it."""
-    once = events.groupby("kernel").agg(kind=("kind", "first"), wait_ns=("wait_ns", "max"))
-    return once.groupby("kind")["wait_ns"].sum(min_count=1)
+    kernel, wait = events["kernel"].to_numpy(), integers(events["wait_ns"])
+    longest = np.full(kernel.max(initial=-1) + 1, NULL)
+    np.maximum.at(longest, kernel, wait)
+    once = pd.Series(pd.arrays.IntegerArray(longest, longest == NULL))
+    kind = np.zeros(longest.size, dtype=np.int64)
+    kind[kernel] = events["kind"]
+    return once.groupby(kind).sum(min_count=1)
 
 
 def _exposed_per_rank(events: pd.DataFrame, run: Measures) -> pd.Series[Any]:

@@ -11,6 +11,7 @@ import pandas as pd
 from commtrace.arrays import NULL, Bool, Int64, integers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
+from commtrace.measures import measure
 from commtrace.metrics.run.waits import OPERATIONS, WAITS, matched
 from commtrace.table import Column, Table
 from commtrace.trace_tables import COLLECTIVES
@@ -58,12 +59,21 @@ def joined_rows(run: Measures, which: Bool | None = None) -> pd.DataFrame:
     Times are on the run's clock, but for ``start_ns``. CannotLook for one rank.
     """
     several_ranks(run)
+    timed = integers(matched(run).waits["arrival_ns"]) != NULL
+    mine = np.flatnonzero(timed if which is None else timed & which)
+    return _joined(run, mine) if mine.size else _none(run)
+
+
+@measure
+def _none(run: Measures) -> pd.DataFrame:
+    return _joined(run, np.empty(0, dtype=np.int64))
+
+
+def _joined(run: Measures, mine: Int64) -> pd.DataFrame:
     found, table = matched(run), run.collectives
     number, arrival, rank = (
         integers(found.waits[name]) for name in ("operation", "arrival_ns", "rank")
     )
-    timed = arrival != NULL
-    mine = np.flatnonzero(timed if which is None else timed & which)
     mine = mine[np.lexsort((number[mine], arrival[mine], rank[mine]))]
     of = operation_of(run)[mine]
     rows = pd.DataFrame(

@@ -1,0 +1,269 @@
+"""Single ranks and sets of them tried by replay: the fewest without whose work a run is shorter.
+
+The steps are as long as the critical path, so that an edit saves at most what it takes from
+that: a rank that could save but little is not replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import Float64, Int32, Int64
+from commtrace.causal.chance import above_zero
+from commtrace.causal.edits import factors, saved
+from commtrace.causal.graph import longest_way, replayed
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import own_work
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = [
+    "Kind",
+    "Search",
+    "Suspects",
+    "by_rank_and_step",
+    "critical_edges",
+    "known_sets",
+    "least_noise_ns",
+]
+
+Made = Literal["all", "idle", "median"]
+
+_OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
+_AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
+_CHANCE = 0.01
+_FEW = 8  # ranks, each of which is replayed however little it could save
+_GROWS = 1.5
+_FAR_MORE = 1.25  # times what the one saves alone
+_BY_TURNS = 0.25  # of the steps
+_NOISE_CPU_NS = 2_000_000
+_NOISE_GPU_NS = 50_000
+_HIDE = 3  # ranks: of two one is late beside the other
+
+
+class Suspects(Struct, frozen=True, eq=False):
+    """Ranks that save ``steps_ns`` if they work as is typical.
+
+    Any other saves ``others_ns`` at most. ``lag_ns`` are the lags then; ``made`` says what was made
+    typical: all their work in each step, only their time without operators (``idle``), or the
+    median of all steps.
+    """
+
+    ranks: tuple[int, ...]
+    steps_ns: Int64
+    others_ns: int
+    lag_ns: Int64
+    made: Made
+
+
+class Kind(Struct, frozen=True, eq=False):
+    """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
+
+    lags: Callable[[tuple[int, ...]], Int64]
+    own_ns: Int64
+    wanted_ns: Float64
+    made: Made
+
+
+def by_rank_and_step(rank: Int32, step: Int64, time_ns: Float64) -> tuple[Int32, Float64]:
+    """The ranks of some calls in order, and the sums of a time of each call: ranks × steps."""
+    ranks, of = np.unique(rank, return_inverse=True)
+    steps, at = np.unique(step, return_inverse=True)
+    sums = np.bincount(of * steps.size + at, time_ns, minlength=ranks.size * steps.size)
+    return ranks, sums.astype(np.float64).reshape(ranks.size, -1)
+
+
+def least_noise_ns(run: Measures) -> int:
+    """By how much a step is never sure to be longer."""
+    return _NOISE_CPU_NS if run_graph(run).calls.on_cpu.any() else _NOISE_GPU_NS
+
+
+class Search:
+    """One kind of edit, tried on single ranks and on sets of them."""
+
+    def __init__(
+        self, run: Measures, left: list[int], lag: Int64, least: float, kind: Kind, way: Int64
+    ) -> None:
+        self.run, self.left, self.lag, self.least, self.kind = run, left, lag, least, kind
+        self.way = way
+        nothing = np.zeros(kind.own_ns.shape)
+        self.on_way = _at_most(run, lag, way, kind.own_ns, nothing)
+        most = _at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
+        self.surely = {one: max(float(most[one]), 0.0) for one in left}
+        self.asked = [
+            one for one in left if len(left) <= _FEW or self.surely[one] > _OTHERS * least
+        ]
+        self.alone = self._saved([(one,) for one in self.asked])
+        self.surely |= dict(zip(self.asked, _surely(self.alone).tolist(), strict=True))
+
+    def single(self) -> Suspects | None:
+        """The one rank that saves enough, if no other does, nor hides behind it."""
+        totals = self.alone.sum(axis=0)
+        if not totals.size:
+            return None
+        best = int(totals.argmax())
+        ranks, steps = (self.asked[best],), self.alone[:, best]
+        if not self._fits(ranks, steps) or self._hides(ranks[0], int(totals[best])):
+            return None
+        return self._suspects(ranks, steps)
+
+    def _hides(self, rank: int, alone_ns: int) -> bool:
+        """Whether another is as late: they are the last by turns, and save far more together."""
+        other = next((one for one in self._ordered() if one != rank), None)
+        if other is None or len(self.left) < _HIDE:
+            return False
+        pair = self.kind.lags((min(rank, other), max(rank, other)))
+        both = saved(self.run, self.lag, [pair])[:, 0]
+        more = both - self.alone[:, self.asked.index(rank)]
+        always = bool((more > 2 * least_noise_ns(self.run)).all())  # no chance, however few
+        sure = always or above_zero(more.astype(np.float64)) < _CHANCE
+        if both.sum() < _FAR_MORE * alone_ns or not sure:
+            return False
+        excess = np.nan_to_num(self.kind.own_ns - self.kind.wanted_ns).sum(axis=1)
+        calls = run_graph(self.run).calls
+        ranks, late = by_rank_and_step(calls.rank, calls.step, excess)
+        mine, its = late[np.searchsorted(ranks, [rank, other])]
+        return bool((its > mine).mean() > _BY_TURNS)
+
+    def several(self) -> Suspects | None:
+        """The fewest that save nearly as much as any set of them does."""
+        nested = self._ordered()
+        sizes = list(_sizes(len(self.left) // 2))
+        sets = [tuple(sorted(nested[:size])) for size in sizes]
+        sets += known_sets(self.run, self.left)
+        sets = [its for its in dict.fromkeys(sets) if self.on_way[list(its)].sum() >= self.least]
+        sets, shorter = self._tried(sets)
+        fits = [at for at, ranks in enumerate(sets) if self._fits(ranks, shorter[:, at])]
+        if not fits:
+            return None
+        enough = _AS_MUCH * max(int(shorter[:, at].sum()) for at in fits)
+        at = min(
+            (at for at in fits if shorter[:, at].sum() >= enough), key=lambda at: len(sets[at])
+        )
+        size, found = len(sets[at]), (sets[at], shorter[:, at])
+        if size in sizes and set(sets[at]) == set(nested[:size]):
+            found = self._fewer(nested, sizes, size, enough) or found
+        return self._first_of(*found) or self._suspects(*found)
+
+    def _first_of(self, ranks: tuple[int, ...], steps: Int64) -> Suspects | None:
+        """The one that saves most, if they save in sum and in every step what they do together.
+
+        Then none hides another: each is found by itself, on top of those before it.
+        """
+        if not set(ranks) <= set(self.asked):
+            return None
+        alone = self.alone[:, [self.asked.index(one) for one in ranks]]
+        chance = max(above_zero(each.astype(np.float64)) for each in alone.T)
+        totals = alone.sum(axis=0)
+        most = int(totals.argmax())
+        if chance * len(self.left) >= _CHANCE or totals[most] < self.least:
+            return None
+        if totals.sum() < _AS_MUCH * int(steps.sum()):
+            return None
+        return self._suspects((ranks[most],), alone[:, most])
+
+    def _fewer(
+        self, nested: list[int], sizes: list[int], size: int, enough: float
+    ) -> tuple[tuple[int, ...], Int64] | None:
+        """Between two sizes that were tried, the fewest that are enough."""
+        found, low = None, max((one for one in sizes if one < size), default=1)
+        while size - low > 1:
+            middle = (low + size) // 2
+            ranks = tuple(sorted(nested[:middle]))
+            steps = self._saved([ranks])[:, 0]
+            if self._fits(ranks, steps) and steps.sum() >= enough:
+                found, size = (ranks, steps), middle
+            else:
+                low = middle
+        return found
+
+    def _tried(self, sets: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], Int64]:
+        """Those of the sets that take enough from the critical path, and what each step saves."""
+        tried = []
+
+        def lags() -> Iterator[Int64]:
+            for ranks in sets:
+                lag = self.kind.lags(ranks)
+                if (self.lag[self.way] - lag[self.way]).sum() >= self.least:
+                    tried.append(ranks)
+                    yield lag
+
+        shorter = saved(self.run, self.lag, lags())
+        return tried, shorter
+
+    def _saved(self, sets: list[tuple[int, ...]]) -> Int64:
+        return saved(self.run, self.lag, (self.kind.lags(ranks) for ranks in sets))
+
+    def _fits(self, ranks: tuple[int, ...], steps: Int64) -> bool:
+        """Whether they save enough, and no other rank does."""
+        total = int(steps.sum())
+        return total >= self.least and self._rest(ranks) <= _OTHERS * total
+
+    def _rest(self, ranks: tuple[int, ...]) -> float:
+        """The most that any other rank saves."""
+        return max((self.surely[one] for one in self.left if one not in ranks), default=0.0)
+
+    def _suspects(self, ranks: tuple[int, ...], steps: Int64) -> Suspects:
+        rest = round(max(self._rest(ranks), 0.0))
+        return Suspects(ranks, steps, rest, self.kind.lags(ranks), self.kind.made)
+
+    def _ordered(self) -> list[int]:
+        """The ranks, those with the most excess first."""
+        its, work = run_graph(self.run), own_work(self.run)
+        excess = np.nan_to_num(work.own_ns - work.mean_ns).sum(axis=1)
+        by_rank = np.bincount(its.calls.rank, weights=excess)
+        return sorted(self.left, key=lambda rank: -by_rank[rank])
+
+
+def _sizes(most: int) -> Iterator[int]:
+    """2, 3, 4, … and then ever more at once, with the most."""
+    size = 2
+    while size < most:
+        yield size
+        size = size + 1 if size < _FEW else int(size * _GROWS)
+    if most > 1:
+        yield most
+
+
+def known_sets(run: Measures, left: list[int]) -> Iterator[tuple[int, ...]]:
+    """The ranks of a host, and of a process group, that are no more than half of these."""
+    hosts = [tuple(its) for _, its in run.ranks.groupby("host", observed=True)["rank"]]
+    texts = run.groups["ranks"].dropna().astype(str).unique()
+    for ranks in (*hosts, *(tuple(map(int, text.split(","))) for text in texts)):
+        if set(ranks) <= set(left) and 1 < len(ranks) <= len(left) / 2:
+            yield tuple(sorted(int(rank) for rank in ranks))
+
+
+def _surely(steps_ns: Int64) -> Float64:
+    """What is saved in all, less the standard error of that: steps × edits."""
+    count = steps_ns.shape[0]
+    error = steps_ns.std(axis=0, ddof=1) * np.sqrt(count) if count > 1 else 0.0
+    return np.asarray(np.trunc(steps_ns.sum(axis=0) - error))
+
+
+def critical_edges(run: Measures, lag_ns: Int64) -> Int64:
+    """The edges of ranks' own work on the critical path with these lags."""
+    its = run_graph(run)
+    time = replayed(its.graph, lag_ns)
+    ended = its.ended[its.graph.time_ns[its.ended] <= its.end_ns[-1]]
+    done = np.concatenate((its.ends[-1], ended))
+    way = longest_way(its.graph, lag_ns, time, int(done[time[done].argmax()]))
+    return np.sort(way[its.own_of(way) >= 0])
+
+
+def _at_most(
+    run: Measures, lag_ns: Int64, way: Int64, own_ns: Int64, wanted_ns: Float64
+) -> Float64:
+    """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
+    its = run_graph(run)
+    own = its.own_of(way)
+    call = its.own_call[own]
+    factor = factors(own_ns, wanted_ns)[call, its.own_column[own]]
+    size = int(its.calls.rank.max()) + 1
+    shorter = lag_ns[way] * (1 - factor)
+    return np.bincount(its.calls.rank[call], shorter, minlength=size).astype(np.float64)
