@@ -11,14 +11,22 @@ from commtrace.diagnosis import Note
 from commtrace.matching.collective_arrays import rows_of
 from commtrace.matching.notes import unmatched
 from commtrace.matching.operations import MATCHES, matches_of
-from commtrace.matching.rank_clocks import CLOCK, SAME_HOST_ERROR_NS, clock, on_run_clock
+from commtrace.matching.rank_clocks import CLOCK, SAME_HOST_ERROR_NS, Offsets, clock, on_run_clock
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
 
-__all__ = ["CLOCK", "MATCHES", "SAME_HOST_ERROR_NS", "Matched", "match", "on_run_clock"]
+__all__ = [
+    "CLOCK",
+    "MATCHES",
+    "SAME_HOST_ERROR_NS",
+    "Matched",
+    "Offsets",
+    "match",
+    "on_run_clock",
+]
 
 
 class Matched(Struct, frozen=True):

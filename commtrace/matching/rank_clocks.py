@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Bool, Float64, Int64
 from commtrace.matching.clock_line import (
     CLOSE_NS,
     DRIFT,
@@ -37,6 +37,7 @@ __all__ = [
     "CLOCK",
     "END_ERROR_NS",
     "SAME_HOST_ERROR_NS",
+    "Offsets",
     "RankClock",
     "clock",
     "on_run_clock",
@@ -138,17 +139,40 @@ def _row(rank: int, one: RankClock, start: int, end: int) -> dict[str, Any]:
     }
 
 
+class Offsets(Struct, frozen=True, eq=False):
+    """What CLOCK holds, as arrays: how far each rank's clock is ahead, as far as is known."""
+
+    rank: Int64
+    known: Bool
+    ahead_ns: Int64
+    drift: Float64
+    at_ns: Int64
+
+    @classmethod
+    def of(cls, clocks: pd.DataFrame) -> Offsets:
+        """Those of a table."""
+        return cls(
+            clocks["rank"].to_numpy(),
+            clocks["offset_ns"].notna().to_numpy(),
+            clocks["offset_ns"].fillna(0).to_numpy(dtype=np.int64),
+            clocks["drift_ppm"].fillna(0.0).to_numpy() * 1e-6,
+            clocks["at_ns"].to_numpy(),
+        )
+
+    def on_run_clock(self, times: Int64, rank: Int64) -> tuple[Int64, Bool]:
+        """As the function of that name."""
+        index = self.rank.searchsorted(rank)
+        since = times - self.at_ns[index]
+        late = self.ahead_ns[index] + np.rint(since * self.drift[index]).astype(np.int64)
+        return times - late, self.known[index]
+
+
 def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64, Bool]:
     """Times of given ranks on the run's clock, and whether each is known.
 
     What could not is on its own clock still.
     """
-    index = clocks["rank"].to_numpy().searchsorted(rank)
-    known = clocks["offset_ns"].notna().to_numpy()[index]
-    offset = clocks["offset_ns"].fillna(0).to_numpy(dtype=np.int64)[index]
-    drift = clocks["drift_ppm"].fillna(0.0).to_numpy()[index]
-    since = times - clocks["at_ns"].to_numpy()[index]
-    return times - offset - np.rint(since * (drift * 1e-6)).astype(np.int64), known
+    return Offsets.of(clocks).on_run_clock(times, rank)
 
 
 def readings(rows: Rows, number: Int64) -> dict[int, RankClock]:

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
-from commtrace.arrays import Int64
+from commtrace.arrays import NULL, Int64
+from commtrace.causal.device_work import being, numbers
 from commtrace.causal.rank_edits import not_blocking
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.rank.rows_of import rows_of_device, rows_of_rank
+from commtrace.metrics.rank.rows_of import columns_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.table import Table
+from commtrace.trace_tables import COLLECTIVES, COPIES
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 _SILENCE = 10  # median launch intervals: so long does a host not pause by chance
@@ -68,10 +70,8 @@ class HostSync(Rule, frozen=True):
             raise CannotLook(f"needs {self.min_operations} collectives launched on a GPU")
         found = []
         for line in timelines(run):
-            mine = rows_of_device(run, "collectives", line.rank, line.device)
-            mine = mine[mine["launch_ns"].notna()]
-            to_host = rows_of_rank(run, "copies", line.rank)
-            to_host = to_host[to_host["kind"] == "DtoH"]
+            mine = _launched(run, COLLECTIVES, line.rank, "device", line.device)
+            to_host = _launched(run, COPIES, line.rank, "kind", "DtoH")
             blocked, by_copy, idle = _blocked(line, mine, to_host, round(1e3 * self.resume_us))
             enough = len(blocked) >= self.min_operations
             if enough and worth_reporting(idle, run, self.min_step_share):
@@ -173,15 +173,32 @@ def _at(time_us: float) -> int:
     return BASE_NS + round(1e3 * time_us)
 
 
+class _Launched(Struct, frozen=True, eq=False):
+    """When some rows were launched, which is their order, and when they ran."""
+
+    launch_ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+
+def _launched(run: Measures, table: Table, rank: int, column: str, value: str) -> _Launched:
+    """A rank's rows that have a value in a column, where their launch is known."""
+    its = columns_of_rank(run, table, rank)
+    launch_ns, start_ns = numbers(its, "launch_ns"), numbers(its, "start_ns")
+    rows = np.flatnonzero(being(its, column, value) & (launch_ns != NULL))
+    rows = rows[np.argsort(launch_ns[rows], kind="stable")]
+    end_ns = start_ns[rows] + numbers(its, "duration_ns")[rows]
+    return _Launched(launch_ns[rows], start_ns[rows], end_ns)
+
+
 def _blocked(
-    line: Timeline, calls: pd.DataFrame, to_host: pd.DataFrame, resume_ns: int
+    line: Timeline, calls: _Launched, to_host: _Launched, resume_ns: int
 ) -> tuple[Int64, int, int]:
     """When the host unblocked, how often a copy shows why, and the idle time behind it all."""
     launches = np.sort(line.launch_ns)
     intervals = np.diff(launches)
     usual = float(np.median(intervals[intervals > 0])) if (intervals > 0).any() else 0.0
-    launch = calls["launch_ns"].to_numpy(dtype=np.int64)
-    done = calls["start_ns"].to_numpy() + calls["duration_ns"].to_numpy()
+    launch, done = calls.launch_ns, calls.end_ns
     read, read_launch = _read(launch, done, to_host, resume_ns)
     after = np.where(read, read_launch, launch)
     until = np.where(read, _copy_end(read_launch, to_host), done)
@@ -196,12 +213,10 @@ def _blocked(
 
 
 def _read(
-    launch: Int64, done: Int64, to_host: pd.DataFrame, within_ns: int
+    launch: Int64, done: Int64, to_host: _Launched, within_ns: int
 ) -> tuple[npt.NDArray[np.bool_], Int64]:
     """Whether a copy to the host that was launched meanwhile follows, and its launch."""
-    copies = to_host[to_host["launch_ns"].notna()].sort_values("launch_ns")
-    asked = copies["launch_ns"].to_numpy(dtype=np.int64)
-    began = copies["start_ns"].to_numpy()
+    asked, began = to_host.launch_ns, to_host.start_ns
     if not len(asked):
         return np.zeros(launch.shape, np.bool_), launch
     at = np.searchsorted(asked, launch, side="right")
@@ -210,14 +225,12 @@ def _read(
     return (at < len(asked)) & (asked[inside] < done) & follows, asked[inside]
 
 
-def _copy_end(asked: Int64, to_host: pd.DataFrame) -> Int64:
-    copies = to_host[to_host["launch_ns"].notna()].sort_values("launch_ns")
-    launched = copies["launch_ns"].to_numpy(dtype=np.int64)
-    end = (copies["start_ns"] + copies["duration_ns"]).to_numpy()
+def _copy_end(asked: Int64, to_host: _Launched) -> Int64:
+    end = to_host.end_ns
     if not len(end):
         return asked
-    found = np.minimum(np.searchsorted(launched, asked), len(end) - 1)
-    return np.asarray(end[found], dtype=np.int64)
+    found: Int64 = end[np.minimum(np.searchsorted(to_host.launch_ns, asked), len(end) - 1)]
+    return found
 
 
 def _idle_after(line: Timeline, times_ns: Int64) -> int:

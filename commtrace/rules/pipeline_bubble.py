@@ -59,7 +59,12 @@ class PipelineBubble(Rule, frozen=True):
         chains = _chains(rows)
         chain_of = {rank: number for number, chain in enumerate(chains) for rank in chain}
         each = dict(list(rows.groupby(rows["rank"].map(chain_of))))
-        handing_on = [(chain, each[at]) for at, chain in enumerate(chains) if _hand_on(each[at])]
+        share = _handed_on(rows)
+        handing_on = [
+            (chain, mine)
+            for at, chain in enumerate(chains)
+            if _hand_on(chain, share, mine := each[at])
+        ]
         if not handing_on:
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         for chain, mine in handing_on:
@@ -192,16 +197,20 @@ def _chains(rows: pd.DataFrame) -> list[list[int]]:
     ]
 
 
-def _hand_on(mine: pd.DataFrame) -> bool:
+def _handed_on(rows: pd.DataFrame) -> pd.Series[float]:
+    """Of each rank the share of its steps in which it sends only what it received before."""
+    is_send, keys = rows["op"] == "send", ["rank", "step"]
+    sent = rows[is_send].groupby(keys)["arrival_ns"].min().rename("sent")
+    received = rows[~is_send].groupby(keys)["end_ns"].min().rename("received")
+    first = pd.concat([sent, received], axis=1)
+    after = first["sent"].isna() | (first["sent"] >= first["received"])
+    return after.astype("float64").groupby(level="rank").mean()
+
+
+def _hand_on(chain: list[int], share: pd.Series[float], mine: pd.DataFrame) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before."""
-    is_send = mine["op"] == "send"
     # A run without steps begins anywhere in its schedule: nothing tells there.
     if mine["step"].isna().all():
         return True
-    keys = ["rank", "step"]
-    sent = mine[is_send].groupby(keys)["arrival_ns"].min().rename("sent")
-    received = mine[~is_send].groupby(keys)["end_ns"].min().rename("received")
-    first = pd.concat([sent, received], axis=1)
-    after = first["sent"].isna() | (first["sent"] >= first["received"])
-    share = after.astype("float64").groupby(level="rank").mean().sort_values()
-    return bool((share.to_numpy()[1:] >= _MOST).all())
+    of_chain = share.reindex(chain).dropna().sort_values()
+    return bool((of_chain.to_numpy()[1:] >= _MOST).all())

@@ -8,7 +8,8 @@ import numpy as np
 
 from commtrace.arrays import Int64
 from commtrace.intervals import Intervals
-from commtrace.matching import on_run_clock
+from commtrace.matching import Offsets
+from commtrace.measures import measure
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ def on_run(run: Measures, rank: int | Int64, times_ns: Int64) -> Int64:
     """Times of a rank, or of one for each, on the run's clock; as they are where it has none."""
     if not times_ns.size:
         return times_ns
-    return on_run_clock(times_ns, np.asarray(rank), matched(run).clock)[0]
+    return _offsets(run).on_run_clock(times_ns, np.asarray(rank))[0]
+
+
+@measure
+def _offsets(run: Measures) -> Offsets:
+    return Offsets.of(matched(run).clock)
 
 
 def intervals_on_run(run: Measures, rank: int, when: Intervals) -> Intervals:
