@@ -128,7 +128,7 @@ class ExposedCommunication(Rule, frozen=True):
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence(f"exposed, {of_time(run)}", share, "%", 100 * self.large_step_share),
-                Evidence("used of the CPU cores", min(100 * used, 100), "%", 100 * FULL),
+                Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL),
             ),
             advice=(
                 f"{_asked(run, longest[0] if longest else None)}communicate less: only what is "
