@@ -100,12 +100,15 @@ def doubt_of(
     work = own_work(run)
     if len(spikes) > 1 or cause not in ("compute", None) or not its.calls.on_cpu.any():
         return None
-    mine = mine & ~np.isnan(work.typical_ns[:, HOSTS])
+    typical = work.typical_ns[:, HOSTS].copy()
+    if len(ranks) > 1:
+        typical[mine] = work.parts[HOSTS].of_the_rest(mine)
+    mine = mine & ~np.isnan(typical)
     if spikes:
         mine &= its.calls.step == np.unique(its.calls.step)[spikes[0]]
     step = codes(its.calls.step[mine])
     own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
-    usual = np.bincount(step, weights=work.typical_ns[mine, HOSTS])
+    usual = np.bincount(step, weights=typical[mine])
     factor = float(own.sum() / max(usual.sum(), 1.0))
     scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
     if factor - scatter / max(own.size, 1) ** 0.5 > fight(run, ranks, once=bool(spikes)):

@@ -41,6 +41,8 @@ _FEW = 8  # ranks, each of which is replayed however little it could save
 _GROWS = 1.5
 _FAR_MORE = 1.25  # times what the one saves alone
 _BY_TURNS = 0.25  # of the steps
+_AS_LATE = 0.5  # of what one is late
+_MOSTLY = 0.5  # of the steps
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
 _HIDE = 3  # ranks: of two one is late beside the other
@@ -113,22 +115,39 @@ class Search:
         return self._suspects(ranks, steps)
 
     def _hides(self, rank: int, alone_ns: int) -> bool:
-        """Whether another is as late: they are the last by turns, and save far more together."""
-        other = next((one for one in self._ordered() if one != rank), None)
-        if other is None or len(self.left) < _HIDE:
+        """Whether others are as late, and save far more together with it.
+
+        Another with which it is the last by turns, or its host or a group of its, all late.
+        """
+        calls = run_graph(self.run).calls
+        own, wanted = (its.sum(axis=1) for its in (self.kind.own_ns, self._wanted()))
+        every, did = by_rank_and_step(calls.rank, calls.step, own)
+        if every.size < _HIDE:
             return False
-        pair = self.kind.lags((min(rank, other), max(rank, other)))
-        both = saved(self.run, self.lag, [pair])[:, 0]
-        more = both - self.alone[:, self.asked.index(rank)]
+        late = did - by_rank_and_step(calls.rank, calls.step, wanted)[1]
+        at = {int(one): row for row, one in enumerate(every)}
+        sets: list[tuple[int, ...]] = []
+        other = next((one for one in self._ordered() if one != rank), None)
+        if other is not None and (late[at[other]] > late[at[rank]]).mean() > _BY_TURNS:
+            sets.append((min(rank, other), max(rank, other)))
+        for ranks in known_sets(self.run, every.tolist()):
+            theirs = np.isin(every, ranks)
+            beyond = did - np.median(did[~theirs], axis=0)
+            as_late = beyond[theirs] > _AS_LATE * np.maximum(beyond[at[rank]], 0)
+            if rank in ranks and (as_late.mean(axis=1) > _MOSTLY).all():
+                sets.append(ranks)
+        return any(self._save_far_more(ranks, rank, alone_ns) for ranks in dict.fromkeys(sets))
+
+    def _wanted(self) -> Float64:
+        """What is wanted of each call; its own where nobody is to compare with."""
+        return np.where(np.isnan(self.kind.wanted_ns), self.kind.own_ns, self.kind.wanted_ns)
+
+    def _save_far_more(self, ranks: tuple[int, ...], rank: int, alone_ns: int) -> bool:
+        together = saved(self.run, self.lag, [self.kind.lags(ranks)])[:, 0]
+        more = together - self.alone[:, self.asked.index(rank)]
         always = bool((more > 2 * least_noise_ns(self.run)).all())  # no chance, however few
         sure = always or above_zero(more.astype(np.float64)) < _CHANCE
-        if both.sum() < _FAR_MORE * alone_ns or not sure:
-            return False
-        excess = np.nan_to_num(self.kind.own_ns - self.kind.wanted_ns).sum(axis=1)
-        calls = run_graph(self.run).calls
-        ranks, late = by_rank_and_step(calls.rank, calls.step, excess)
-        mine, its = late[np.searchsorted(ranks, [rank, other])]
-        return bool((its > mine).mean() > _BY_TURNS)
+        return sure and bool(together.sum() >= _FAR_MORE * alone_ns)
 
     def several(self) -> Suspects | None:
         """The fewest that save nearly as much as any set of them does."""

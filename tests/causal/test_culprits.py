@@ -291,3 +291,17 @@ def test_who_is_mostly_late_is_so_beside_those_that_stall_in_turn(training: Make
     assert (its.ranks, its.in_median) == ((1,), True)
     assert its.on_top_ns == 9 * 3 * MS  # in three steps rank 0 is later
     assert evened(run, 0.05).sum() == pytest.approx(20 * MS, rel=0.3)
+
+
+def test_a_late_host_is_named_whole_though_one_of_its_ranks_is_mostly_the_last(
+    training: Make,
+) -> None:
+    run = training(
+        lambda rank, step: 30_000,
+        ranks=4,
+        hosts=("a", "a", "b", "b"),
+        steps=8,
+        sleep_us=lambda rank, step: 25_000 * (rank > 1) + 8_000 * (rank == 2 and step > 0),
+    )
+    (its,) = culprits(run, 0.05).found
+    assert its.ranks == (2, 3)
