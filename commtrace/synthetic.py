@@ -232,7 +232,8 @@ class Tiny:
 
     def gap(self, rank: int, start_us: float, duration_us: float, thread: int = 1) -> None:
         """A time without operators on a host thread."""
-        self._host_gaps.append({"rank": rank, "thread": thread, **_when(start_us, duration_us)})
+        row = {"rank": rank, "thread": thread, "step": None, **_when(start_us, duration_us)}
+        self._host_gaps.append(row)
 
     def step(
         self, rank: int, step: int, start_us: float, duration_us: float, label: str | None = None
@@ -250,6 +251,7 @@ class Tiny:
             self._blocking_calls,
             self._synchronisations,
             self._ops,
+            self._host_gaps,
         ):
             for row in rows:
                 row["step"] = row["step"] or self._step_of(row)

@@ -218,7 +218,13 @@ HOST_GAPS = Table(
     "a time in which a host thread that calls communication ran no operator, while an operation "
     "it had called was under way; calls of communication count as such times, data loading, "
     "checkpoints and garbage collection do not; of ranks without a GPU",
-    (_RANK, _int("thread", "The thread."), _START, _DURATION),
+    (
+        _RANK,
+        _int("thread", "The thread."),
+        _START,
+        _DURATION,
+        _maybe("step", "n of the `ProfilerStep#n` that it begins in; null outside any."),
+    ),
 )
 
 STEPS = Table(

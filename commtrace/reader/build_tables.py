@@ -96,7 +96,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "synchronisations": synchronisations.synchronisations(scan, steps, rank),
         "collectives": _collectives(rows, steps, launches=scan.launches.start_ns.size > 0),
         "ops": host.operators(scan, steps, rank),
-        "host_gaps": host_gaps(scan, gloo.rows, rank),
+        "host_gaps": host_gaps(scan, gloo.rows, steps, rank),
         "steps": host.step_ranges(scan, steps, rank),
         "groups": _groups(context.groups, rank),
         "ranks": _ranks(scan, job, identity),

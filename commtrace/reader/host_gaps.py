@@ -10,6 +10,7 @@ import numpy as np
 from commtrace import comms
 from commtrace.arrays import Bool, Int64
 from commtrace.intervals import Intervals, covered, inside, intersect, subtract, union
+from commtrace.reader.host import Steps
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.nesting import innermost
 from commtrace.table import Columns
@@ -25,7 +26,7 @@ _Threads = tuple[Int64, Int64, Int64]
 """Thread, start and end of something."""
 
 
-def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
+def host_gaps(scan: Scan, rows: list[dict[str, Any]], steps: Steps, rank: int) -> Columns:
     """The gaps between operators of the threads that called ``rows``, while any was under way.
 
     Calls of communication count as gaps: a wait may be within. Labels that tell of work
@@ -58,6 +59,7 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> Columns:
         "thread": threads,
         "start_ns": starts,
         "duration_ns": ends - starts,
+        "step": steps.containing(starts),
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from commtrace.intervals import union
 from commtrace.metrics.rank.activity import Work, _both, _Part, _together
+from commtrace.metrics.rank.devices import devices
+from commtrace.synthetic import Tiny
 
 NONE = union([], [])
 
@@ -22,3 +24,17 @@ def test_a_device_of_which_one_stream_tells_no_compute_tells_none() -> None:
         device = _together(streams)
         assert device.compute is None
         assert (device.start_ns, device.end_ns, device.events["compute"]) == (0, 9, 3)
+
+
+def test_an_operator_that_waits_for_communication_within_does_not_compute_then() -> None:
+    """As a torch.autograd.Function that gathers: 10 ms, of which 6 ms are the wait within."""
+    run = Tiny(2, backend="gloo")
+    for rank in range(2):
+        run.step(rank, 0, 0, 12_000)
+        run.op(rank, 0, 10_000)
+        run.collective(rank, "all_gather", 2_000, 6_000, size=1 << 20, thread=1, stream=50)
+        run.gap(rank, 2_000, 6_000)
+    for by_step in (False, True):
+        table = devices(run.trace(), by_step=by_step)
+        assert table["compute_ns"].tolist() == [4_000_000] * 2
+        assert table["exposed_communication_ns"].tolist() == [6_000_000] * 2

@@ -203,6 +203,10 @@ def events_by_table(run: Measures, ranks: Sequence[int]) -> Iterator[pd.DataFram
     if len(ops):
         kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
         yield ops.assign(device="cpu", kind=kind)
+        # An operator that waits for communication within, as of autograd, does not compute then.
+        gaps = rows_of_ranks(run, "host_gaps", ranks)
+        gaps = gaps[gaps["rank"].isin(ops["rank"].unique())].rename(columns={"thread": "stream"})
+        yield gaps.assign(device="cpu", kind="call")
 
 
 def without_kernel(called: pd.DataFrame | Packed) -> pd.Series[bool]:
