@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
-from commtrace.causal.cores import fight, processor, taken_cores
+from commtrace.causal.cores import asleep_ns, fight, processor, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.on_core import on_core
 from commtrace.causal.run_graph import run_graph
@@ -27,6 +27,7 @@ __all__ = ["cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
 _LITTLE_OF = 0.25  # of what is saved
+_MOST = 0.5
 
 
 def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
@@ -98,7 +99,8 @@ def doubt_of(
     if took is not None and took.more_ns < _LITTLE_OF * saved_ns:
         return f"its process took {took.times:.2f} times the others' processor time, no more"
     work = own_work(run)
-    if len(spikes) > 1 or cause not in ("compute", None) or not its.calls.on_cpu.any():
+    working = cause in ("compute", None) or (cause == "host" and _awake(run, ranks, saved_ns))
+    if len(spikes) > 1 or not working or not its.calls.on_cpu.any():
         return None
     typical = work.typical_ns[:, HOSTS].copy()
     if len(ranks) > 1:
@@ -114,6 +116,15 @@ def doubt_of(
     if factor - scatter / max(own.size, 1) ** 0.5 > fight(run, ranks, once=bool(spikes)):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
+
+
+def _awake(run: Measures, ranks: tuple[int, ...], more_ns: int) -> bool:
+    """Whether these ranks' threads surely ran for most of what they did more, outside of torch."""
+    asleep = asleep_ns(run)
+    if asleep is None:
+        return False
+    usual = float(np.median([its for rank, its in asleep.items() if rank not in ranks]))
+    return max(asleep[rank] for rank in ranks) - usual < _MOST * more_ns
 
 
 def _clock_error_ns(run: Measures, operations: Int64) -> int:

@@ -180,8 +180,9 @@ def full_cores(run: Measures) -> str | None:
     return f"operators and transfers fill {min(100 * used, 100):.0f} % of the CPU cores"
 
 
-def asleep_ns(run: Measures) -> float | None:
-    """How long the median rank's thread neither ran, nor waited for a core or another rank.
+@measure
+def asleep_ns(run: Measures) -> dict[int, float] | None:
+    """How long each rank's thread neither ran, nor waited for a core or another rank.
 
     Whatever fills the cores, that is time in which something else can be done. None where no
     recording says what each rank's thread ran.
@@ -189,14 +190,14 @@ def asleep_ns(run: Measures) -> float | None:
     calls, own = run_graph(run).calls, own_work(run).own_ns.sum(axis=1)
     steps = set(profiler_steps(run)["step"].tolist())
     known = machines(run)
-    asleep = []
+    asleep = {}
     for rank in np.unique(calls.rank).tolist():
         its = known[rank].steps if rank in known else None
         ran = [ran_us for number, ran_us, *_ in its or () if number in steps]
         if not ran:
             return None
-        asleep.append(max(float(own[calls.rank == rank].sum()) - 1e3 * sum(ran), 0.0))
-    return float(np.median(asleep))
+        asleep[rank] = max(float(own[calls.rank == rank].sum()) - 1e3 * sum(ran), 0.0)
+    return asleep
 
 
 def idle_cores_ns(run: Measures) -> int | None:

@@ -89,6 +89,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "unlisted-groups": context.groups.unlisted,
         "unreadable-flight-recorder": context.flight.unreadable,
     }
+    gaps = host_gaps(scan, gloo.rows, rank)
     columns: dict[str, Columns] = {
         "kernels": gpu.kernels(scan, join, rank),
         "copies": copies,
@@ -96,7 +97,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "synchronisations": synchronisations.synchronisations(scan, steps, rank),
         "collectives": _collectives(rows, steps, launches=scan.launches.start_ns.size > 0),
         "ops": host.operators(scan, steps, rank),
-        "host_gaps": host_gaps(scan, gloo.rows, steps, rank),
+        "host_gaps": {**gaps, "step": steps.containing(gaps["start_ns"])},
         "steps": host.step_ranges(scan, steps, rank),
         "groups": _groups(context.groups, rank),
         "ranks": _ranks(scan, job, identity),

@@ -10,10 +10,8 @@ import numpy as np
 from commtrace import comms
 from commtrace.arrays import Bool, Int64
 from commtrace.intervals import Intervals, covered, inside, intersect, subtract, union
-from commtrace.reader.host import Steps
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.nesting import innermost
-from commtrace.table import Columns
 
 __all__ = ["host_gaps"]
 
@@ -26,14 +24,14 @@ _Threads = tuple[Int64, Int64, Int64]
 """Thread, start and end of something."""
 
 
-def host_gaps(scan: Scan, rows: list[dict[str, Any]], steps: Steps, rank: int) -> Columns:
+def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> dict[str, Int64]:
     """The gaps between operators of the threads that called ``rows``, while any was under way.
 
     Calls of communication count as gaps: a wait may be within. Labels that tell of work
     without operators, a data loader's and the recorder's own, do not, but while what was called
     within is under way, as where ranks that save a checkpoint agree on it. Where the recorder
-    labelled the waits of a gap, it is these. None where the scan holds no operators, as in
-    traces of a GPU.
+    labelled the waits of a gap, it is these. All columns but the step. None where the scan holds
+    no operators, as in traces of a GPU.
     """
     called = [row for row in rows if row["thread"] is not None and row["launch_ns"] is not None]
     thread = np.asarray([row["thread"] for row in called], dtype=np.int64)
@@ -59,7 +57,6 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], steps: Steps, rank: int) -
         "thread": threads,
         "start_ns": starts,
         "duration_ns": ends - starts,
-        "step": steps.containing(starts),
     }
 
 

@@ -97,7 +97,8 @@ class ExposedCommunication(Rule, frozen=True):
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
             gain, on_top = _replayed(run, gain, self.min_step_share)
             if (why := full_cores(run)) is not None:
-                gain = min(gain, asleep_ns(run) or 0.0)
+                asleep = asleep_ns(run)
+                gain = min(gain, float(np.median([*asleep.values()])) if asleep else 0.0)
                 if not worth_reporting(gain, run, self.min_step_share):
                     yield self._beside_full_cores(found, run, why)
                     return

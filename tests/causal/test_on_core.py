@@ -93,3 +93,20 @@ def test_what_no_recorder_writes_is_left_alone(steps: Any, training: Training) -
     run = training(lambda rank, step: 4_000)
     rows = [{"rank": rank, "machine": {"steps": steps}} for rank in range(2)]
     assert on_core(replace(run, manifest={"ranks": rows})) is None
+
+
+@pytest.mark.parametrize(("awake", "confidence"), [(True, "low"), (False, "high")])
+def test_who_runs_longer_outside_of_torch_may_fight_for_its_core_and_who_sleeps_not(
+    training: Training, awake: bool, confidence: str
+) -> None:
+    """Rank 1 is without operators for 4 ms longer, a seventh of what it does."""
+    run = training(
+        lambda rank, step: 20_000,
+        ranks=3,
+        cores=2,
+        sleep_us=lambda rank, step: 8_000 + 4_000 * (rank == 1),
+    )
+    more = (0, 4_000) if awake else (0, 0)
+    on = on_cores(run, lambda rank, step: 0, 28_000 if awake else 20_000, *more)
+    (its,) = diagnose(on, select=["straggler"]).findings
+    assert (its.ranks, its.confidence) == ((1,), confidence)
