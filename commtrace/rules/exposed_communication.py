@@ -60,7 +60,8 @@ class ExposedCommunication(Rule, frozen=True):
         always exposed. Where compute could hide less than ``min_hideable_pct`` of what is exposed,
         the run is nearly all communication, and overlap cannot help. Nor does it where operators
         and transfers fill the CPU's cores: exposed communication of at least ``large_step_share``
-        of the steps is named there without a saving.
+        of the steps is named there without a saving. Where other processes leave no core idle
+        what is named is what could hide behind sleeping, or else has no saving either.
 
     Why it costs time
         The device waits for a result, and then the links wait for the device. Overlapped they take
@@ -111,10 +112,12 @@ class ExposedCommunication(Rule, frozen=True):
 
     def _beside_full_cores(self, found: pd.DataFrame, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""
-        exposed = _exposed_ns(run)
-        if not worth_reporting(exposed, run, self.large_step_share):
+        exposed, used = _exposed_ns(run), cores_used(run) or 0.0
+        # Where others take the cores it may be worth hiding once these are gone.
+        least = self.large_step_share if used >= FULL else self.min_step_share
+        if not worth_reporting(exposed, run, least):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
-        share, used = share_pct(exposed, run), cores_used(run) or 0.0
+        share = share_pct(exposed, run)
         longest = _longest(run)
         most = " and ".join(longest) or "waiting"
         return self.finding(
@@ -128,7 +131,7 @@ class ExposedCommunication(Rule, frozen=True):
             cost_ns=0,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
-                Evidence(f"exposed, {of_time(run)}", share, "%", 100 * self.large_step_share),
+                Evidence(f"exposed, {of_time(run)}", share, "%", 100 * least),
                 Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL),
             ),
             advice=(
