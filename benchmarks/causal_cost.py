@@ -56,7 +56,7 @@ def on_cpus(run: Measures) -> Measures:
         "duration_ns": (start + duration)[last] - begin,
     }
     gaps = {"rank": rank, "thread": np.ones(rank.size, np.int64)}
-    gaps |= {"start_ns": start, "duration_ns": duration}
+    gaps |= {"start_ns": start, "duration_ns": duration, "step": step}
     return replace(
         run,
         collectives=calls,
