@@ -27,7 +27,7 @@ __all__ = ["cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
 _LITTLE_OF = 0.25  # of what is saved
-_MOST = 0.5
+_MOST = 0.5  # of what they do more: less of it asleep
 
 
 def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:

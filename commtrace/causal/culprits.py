@@ -22,6 +22,7 @@ from commtrace.causal.edits import (
     typical,
     typical_in_median,
     typically_idle,
+    wanted_in_median,
 )
 from commtrace.causal.graph import replayed
 from commtrace.causal.on_core import lags_on_cores
@@ -175,7 +176,7 @@ def _first(
 def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
     """These lags without what they do more than is typical."""
     if who.made == "median":
-        return typical_in_median(run, who.ranks, lag_ns, work)
+        return typical_in_median(run, who.ranks, lag_ns, work, wanted_in_median(run, work))
     edit = typically_idle if who.made == "idle" else typical
     return edit(run, who.ranks, lag_ns, work=work)
 

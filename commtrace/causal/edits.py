@@ -67,22 +67,27 @@ def typical(
     return _scaled(run, work, wanted, mine, lag_ns, part)
 
 
-def typical_in_median(run: Measures, ranks: Collection[int], lag_ns: Int64, work: OwnWork) -> Int64:
-    """The ranks' work is typical in the median of steps at each place; how it scatters, stays."""
+def typical_in_median(
+    run: Measures, ranks: Collection[int], lag_ns: Int64, work: OwnWork, wanted_ns: Float64
+) -> Int64:
+    """The ranks' work is as ``wanted_in_median`` has it."""
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
-    return _scaled(run, work, wanted_in_median(run, work)[mine], mine, lag_ns)
+    return _scaled(run, work, wanted_ns[mine], mine, lag_ns)
 
 
 def wanted_in_median(run: Measures, work: OwnWork) -> Float64:
-    """The own work of calls less what it mostly is beyond the typical there: calls × 2."""
+    """The own work of calls, typical in the median of steps at each place: calls × 2.
+
+    How it scatters over the steps, stays.
+    """
     calls = run_graph(run).calls
     at = codes(calls.rank, calls.place)
+    count = np.bincount(at)
+    middle = np.cumsum(count) - count + count // 2
     excess = np.nan_to_num(work.own_ns - work.typical_ns)
-    first = np.cumsum(np.bincount(at)) - np.bincount(at)
-    middle = first + np.bincount(at) // 2
     usual = np.stack([its[np.lexsort((its, at))][middle] for its in excess.T], axis=1)[at]
-    wanted: Float64 = work.own_ns - usual
-    return np.maximum(wanted, 0.0)
+    wanted: Float64 = np.maximum(work.own_ns - usual, 0.0)
+    return wanted
 
 
 def typically_idle(

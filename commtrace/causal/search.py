@@ -130,11 +130,11 @@ class Search:
         other = next((one for one in self._ordered() if one != rank), None)
         if other is not None and (late[at[other]] > late[at[rank]]).mean() > _BY_TURNS:
             sets.append((min(rank, other), max(rank, other)))
-        for ranks in known_sets(self.run, every.tolist()):
+        for ranks in (its for its in known_sets(self.run, every.tolist()) if rank in its):
             theirs = np.isin(every, ranks)
             beyond = did - np.median(did[~theirs], axis=0)
             as_late = beyond[theirs] > _AS_LATE * np.maximum(beyond[at[rank]], 0)
-            if rank in ranks and (as_late.mean(axis=1) > _MOSTLY).all():
+            if (as_late.mean(axis=1) > _MOSTLY).all():
                 sets.append(ranks)
         return any(self._save_far_more(ranks, rank, alone_ns) for ranks in dict.fromkeys(sets))
 

@@ -107,10 +107,12 @@ def suspects_in_median(
     if saved(run, lag_ns, [even(run, lag_ns, (), work)]).sum() < least_ns:
         return []
 
-    def lags(ranks: tuple[int, ...]) -> Int64:
-        return typical_in_median(run, ranks, lag_ns, work)
+    wanted = wanted_in_median(run, work)
 
-    kind = Kind(lags, work.own_ns, wanted_in_median(run, work), "median")
+    def lags(ranks: tuple[int, ...]) -> Int64:
+        return typical_in_median(run, ranks, lag_ns, work, wanted)
+
+    kind = Kind(lags, work.own_ns, wanted, "median")
     way = critical_edges(run, lag_ns)
     found = Search(run, left, lag_ns, least_ns, kind, way).single()
     beyond = found is not None and float(np.median(found.steps_ns)) > least_noise_ns(run)

@@ -96,14 +96,16 @@ class ExposedCommunication(Rule, frozen=True):
         gain = float(found["gain_ns"].median())
         on_top = None
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
-            gain, on_top = _replayed(run, gain, self.min_step_share)
-            if (why := full_cores(run)) is not None:
-                asleep = asleep_ns(run)
-                gain = min(gain, float(np.median([*asleep.values()])) if asleep else 0.0)
+            why = full_cores(run)
+            if why is not None:
+                gain = min(gain, _asleep_ns(run))
+            if worth_reporting(gain, run, self.min_step_share):
+                gain, on_top = _replayed(run, gain, self.min_step_share)
+            if why is not None:
                 if not worth_reporting(gain, run, self.min_step_share):
                     yield self._beside_full_cores(found, run, why)
                     return
-                on_top = min(on_top, round(gain))
+                on_top = min(on_top or 0, round(gain))
         hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
         exposed = float(found["exposed_ns"].median())
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
@@ -215,6 +217,12 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     measured, mended = as_measured(run), _mended(run, min_step_share)
     alone = hidden(measured)
     return alone, round(alone if mended is measured else hidden(mended))
+
+
+def _asleep_ns(run: Measures) -> float:
+    """How long the median rank slept; 0 where no recording says it."""
+    asleep = asleep_ns(run)
+    return float(np.median([*asleep.values()])) if asleep else 0.0
 
 
 def _each(found: pd.DataFrame) -> str:

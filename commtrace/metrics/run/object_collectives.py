@@ -21,7 +21,8 @@ def of_objects(run: Measures, op: str) -> bool:
     Objects are bytes (uint8), behind an operation of their group that has an int64 length for each
     (https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object).
     """
-    if not (run.collective_columns["op"] == op).any():
+    called = run.collective_columns
+    if not (called["op"] == op).any() or not (called["dtype"] == "uint8").any():
         return False
     rows = sequences(run)
     small = rows["size_bytes"].astype(float) <= _LENGTH_BYTES * rows["group_size"].astype(float)
