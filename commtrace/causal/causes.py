@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64, codes, sorted_by
+from commtrace.arrays import Bool, Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.cores import asleep_ns, fight, processor, taken_cores
 from commtrace.causal.edits import as_measured, saved, typical
@@ -30,13 +30,17 @@ _LITTLE_OF = 0.25  # of what is saved
 _MOST = 0.5  # of what they do more: less of it asleep
 
 
-def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], int]:
+def excess(
+    run: Measures, ranks: tuple[int, ...], which: Bool | None = None
+) -> tuple[dict[Cause, float], int]:
     """What the ranks did more than is typical, by cause; and the call with most of it before it.
 
     By place where others have such a place, else by step: others than these, if they are several.
+    ``which`` are the calls before which it counts (a flag for each), by default all of theirs.
     """
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
+    counts = mine if which is None else mine & which
     in_step, first = its.calls.in_step, its.calls.first
     parts: dict[Cause, float] = {}
     for cause, time in own_parts(run).items():
@@ -46,11 +50,11 @@ def excess(run: Measures, ranks: tuple[int, ...]) -> tuple[dict[Cause, float], i
             usual = of_the_rest(sums, its.calls.step[first], mine[first])
             more = (sums - usual)[mine[first]]
         else:
-            more = (time - usual)[mine]
+            more = (time - usual)[counts]
         parts[cause] = float(np.nansum(more))
-    more = np.where(mine, work.excess_ns, 0)
+    more = np.where(counts, work.excess_ns, 0)
     by_place = np.bincount(its.calls.place, weights=more)
-    at = np.flatnonzero(mine & (its.calls.place == by_place.argmax()))
+    at = np.flatnonzero(counts & (its.calls.place == by_place.argmax()))
     return parts, int(at[more[at].argmax()]) if at.size else -1
 
 

@@ -10,10 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Float64, Int64
-from commtrace.causal.awaited import Waits, awaited
+from commtrace.causal.awaited import awaited
 from commtrace.causal.causes import cause_of, doubt_of, excess
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import fight, works_more
+from commtrace.causal.culprit import Culprit, as_awaited
 from commtrace.causal.edits import (
     as_measured,
     even,
@@ -37,7 +38,7 @@ from commtrace.causal.suspects import (
     suspects,
     suspects_in_median,
 )
-from commtrace.diagnosis import CannotLook, Cause
+from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import several_ranks
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
-    "Culprit",
     "Culprits",
     "culprits",
     "evened",
@@ -56,37 +56,6 @@ _MOSTLY = 0.5  # of the steps
 _HALF = 0.5  # of a stall, as another stalls by turns
 _MOST = 4  # culprits, one on top of the other
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
-
-
-class Culprit(Struct, frozen=True, eq=False):
-    """Ranks that together delay a run, by ``saved_ns`` alone and ``on_top_ns`` after those before.
-
-    ``steps_ns`` is what each step is shorter without (on top), ``noise_ns`` the scatter of that.
-    ``persistent`` says that it delays every step, beyond chance and noise: ``p_value`` is the
-    chance that it does not, corrected for the ranks tried. ``spikes`` are the steps in which it
-    does, if these are few. ``others_ns`` is the most that any other rank alone saves. ``cause``
-    is one of CAUSES, or None; ``parts_ns`` their excess over what is typical, summed; ``call`` the
-    call before which most of it is, a row of the graph's. ``waits`` are the others' for them.
-    ``doubt`` says why it is not sure. ``in_median`` says that only what they mostly do beyond the
-    typical is theirs: they take turns with others being late besides.
-    """
-
-    ranks: tuple[int, ...]
-    saved_ns: int
-    on_top_ns: int
-    replayed_step_ns: int
-    steps_ns: Int64
-    noise_ns: float
-    p_value: float
-    persistent: bool
-    spikes: tuple[int, ...]
-    others_ns: int
-    cause: Cause | None
-    parts_ns: dict[Cause, float]
-    call: int
-    waits: Waits
-    doubt: str | None
-    in_median: bool
 
 
 class _Edited(Struct, frozen=True, eq=False):
@@ -144,16 +113,20 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     lag, mended = lags_on_cores(run), as_measured(run)
     worth = min_share * float(its.step_ns.sum())
     least = min_share * float(steps_at(run, replayed(its.graph, lag)).sum())  # on cores
-    taken: list[int] = []
-    while len(found) < min(_MOST, len(ranks) - 1):
-        left = [rank for rank in ranks if rank not in taken]
-        each = (tried(run, left, lag, least) for tried in (suspects, suspects_in_median))
+    left = ranks
+    while left and len(found) < _MOST:
+        # The last is compared with what the others' work is at its places, as that mostly is.
+        last = len(left) == 1
+        if last and not all(culprit.in_median for culprit in found):
+            break
+        ways = (suspects_in_median,) if last else (suspects, suspects_in_median)
+        each = (tried(run, left, lag, least) for tried in ways)
         first = _first(run, chain.from_iterable(each), len(ranks), lag, worth)
         if first is None:
             break
         who, culprit = first
-        found.append(culprit)
-        taken += who.ranks
+        found += as_awaited(run, culprit, who.lag_ns, lag, worth)
+        left = [rank for rank in left if rank not in who.ranks]
         mended = who.lag_ns if mended is lag else _edit(run, who, mended, work_with(run, mended))
         lag = who.lag_ns
     on_cores = _Edited.of(lags_on_cores(run), lag)

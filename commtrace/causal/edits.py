@@ -78,15 +78,15 @@ def typical_in_median(
 def wanted_in_median(run: Measures, work: OwnWork) -> Float64:
     """The own work of calls, typical in the median of steps at each place: calls × 2.
 
-    How it scatters over the steps, stays.
+    How it scatters over the steps stays, and where it is mostly less.
     """
     calls = run_graph(run).calls
     at = codes(calls.rank, calls.place)
     count = np.bincount(at)
-    middle = np.cumsum(count) - count + count // 2
+    middle = np.cumsum(count) - count + (count - 1) // 2  # half of the steps are not most of them
     excess = np.nan_to_num(work.own_ns - work.typical_ns)
     usual = np.stack([its[np.lexsort((its, at))][middle] for its in excess.T], axis=1)[at]
-    wanted: Float64 = np.maximum(work.own_ns - usual, 0.0)
+    wanted: Float64 = np.maximum(work.own_ns - np.maximum(usual, 0.0), 0.0)
     return wanted
 
 

@@ -114,6 +114,25 @@ class Search:
             return None
         return self._suspects(ranks, steps)
 
+    def apart(self) -> Suspects | None:
+        """The one that saves most, though others save by themselves, too: at other places.
+
+        Then they save in sum what they do together, and each in most steps.
+        """
+        totals = self.alone.sum(axis=0)
+        if not totals.size:
+            return None
+        best = int(totals.argmax())
+        ranks, steps = (self.asked[best],), self.alone[:, best]
+        late = [at for at, one in enumerate(self.asked) if totals[at] > _OTHERS * totals[best]]
+        if totals[best] < self.least or len(late) < 2:
+            return None
+        beyond = np.median(self.alone[:, late], axis=0) > least_noise_ns(self.run)
+        together = saved(self.run, self.lag, [self.kind.lags(tuple(self.asked[at] for at in late))])
+        if not beyond.all() or together.sum() < _AS_MUCH * totals[late].sum():
+            return None
+        return self._suspects(ranks, steps)
+
     def _hides(self, rank: int, alone_ns: int) -> bool:
         """Whether others are as late, and save far more together with it.
 

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from commtrace.causal.cores import foreign_load, processor
-from commtrace.causal.culprits import Culprit, culprits
+from commtrace.causal.culprit import Culprit
+from commtrace.causal.culprits import culprits
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of

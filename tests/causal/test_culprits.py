@@ -8,12 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commtrace.causal.culprits import (
-    Culprit,
-    culprits,
-    evened,
-    stalls_in_turn,
-)
+from commtrace.causal.culprit import Culprit
+from commtrace.causal.culprits import culprits, evened, stalls_in_turn
 from commtrace.causal.step_patterns import in_every, in_few
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from commtrace.causal import search
-from commtrace.causal.culprits import Culprit, culprits
+from commtrace.causal.culprit import Culprit
+from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work

@@ -1,0 +1,88 @@
+"""Ranks that are late at places of their own, and a rank that is late at several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from commtrace.causal.culprit import Culprit
+from commtrace.causal.culprits import culprits
+from commtrace.measures import Measures
+from commtrace.rules import diagnose
+from commtrace.synthetic import BASE_NS, Tiny
+
+MS = 1_000_000
+SHARE = 0.05
+STEPS = 8
+WORK_US = 10_000.0
+
+
+def training(*late_us: Sequence[float]) -> Measures:
+    """In each step a broadcast by rank 0, then an all_reduce; how late each rank is to each."""
+    ranks = len(late_us[0])
+    run, at = Tiny(ranks, backend="gloo"), 0.0
+    for step in range(STEPS):
+        begin = at
+        for op, late in zip(("broadcast", "all_reduce"), late_us, strict=True):
+            called = [at + WORK_US + 7 * (rank + step) % 50 + late[rank] for rank in range(ranks)]
+            end = max(called) + 1000
+            for rank, call in enumerate(called):
+                run.op(rank, at, call - at)
+                run.collective(
+                    rank,
+                    op,
+                    call + 50,
+                    end - call - 50,
+                    size=1 << 20,
+                    asynchronous=0,
+                    thread=1,
+                    stream=50,
+                    launch_ns=BASE_NS + round(call * 1e3),
+                    root=0 if op == "broadcast" else None,
+                )
+                run.gap(rank, call, end - call)
+            at = end
+        for rank in range(ranks):
+            run.step(rank, step, begin, at - begin)
+    return run.trace()
+
+
+def found(run: Measures) -> list[tuple[tuple[int, ...], str]]:
+    return [(its.ranks, its.waits.mostly) for its in culprits(run, SHARE).found]
+
+
+def saved_ms(its: Culprit) -> float:
+    return its.on_top_ns / STEPS / MS
+
+
+def test_of_two_ranks_each_is_late_at_a_place_of_its_own() -> None:
+    run = training((8_000, 0), (0, 5_000))
+    first, second = culprits(run, SHARE).found
+    assert (first.ranks, first.waits.mostly) == ((0,), "root")
+    assert (second.ranks, second.waits.mostly) == ((1,), "collective")
+    assert saved_ms(first) == pytest.approx(8, rel=0.02)
+    assert saved_ms(second) == pytest.approx(5, rel=0.02)
+    assert diagnose(run).findings[0].rule == "late-root"
+
+
+def test_of_two_ranks_one_is_late() -> None:
+    assert found(training((0, 0), (0, 5_000))) == [((1,), "collective")]
+    assert found(training((0, 0), (0, 0))) == []
+
+
+def test_a_rank_that_is_late_as_root_and_in_operations_of_all_is_so_twice() -> None:
+    run = training((6_000, 0, 0), (4_000, 0, 0))
+    as_root, of_all = culprits(run, SHARE).found
+    assert (as_root.ranks, as_root.waits.mostly) == ((0,), "root")
+    assert (of_all.ranks, of_all.waits.mostly) == ((0,), "collective")
+    assert saved_ms(as_root) == pytest.approx(6, rel=0.02)
+    assert saved_ms(of_all) == pytest.approx(4, rel=0.02)
+    assert as_root.replayed_step_ns - of_all.replayed_step_ns == pytest.approx(-2 * MS, rel=0.05)
+    named = {its.rule: its.place for its in diagnose(run).findings if its.ranks == (0,)}
+    assert named["late-root"] == "before the broadcast"
+    assert named["straggler"] == "before the all_reduce"
+
+
+def test_what_is_a_small_part_of_it_is_no_finding_of_its_own() -> None:
+    assert found(training((9_000, 0, 0), (800, 0, 0))) == [((0,), "root")]
