@@ -110,3 +110,24 @@ def test_who_runs_longer_outside_of_torch_may_fight_for_its_core_and_who_sleeps_
     on = on_cores(run, lambda rank, step: 0, 28_000 if awake else 20_000, *more)
     (its,) = diagnose(on, select=["straggler"]).findings
     assert (its.ranks, its.confidence) == ((1,), confidence)
+
+
+@pytest.mark.parametrize(
+    ("stalls", "busy_s", "confidence"),
+    [({3}, 1.9, "low"), ({3}, 0.9, "high"), ({1, 3}, 1.9, "high")],
+)
+def test_a_stall_once_may_be_others_doing_where_these_took_the_cores(
+    training: Training, stalls: set[int], busy_s: float, confidence: str
+) -> None:
+    """Two ranks of 0.4 s each, on two cores; all processes of the machine ran ``busy_s``."""
+    run = training(
+        lambda rank, step: 10_000,
+        ranks=2,
+        sleep_us=lambda rank, step: 30_000 * (rank == 1 and step in stalls),
+    )
+    known = on_cores(run, lambda rank, step: 0, ran_us=10_000)
+    load = {"cores": 2, "usable_cores": 2, "seconds": 1.0, "own_s": 0.4, "busy_s": busy_s}
+    rows = [{**row, "machine": row["machine"] | load} for row in known.manifest["ranks"]]
+    shared = replace(known, manifest={**known.manifest, "ranks": rows})
+    (its,) = diagnose(shared, select=["straggler"]).findings
+    assert (its.ranks, its.confidence) == ((1,), confidence)
