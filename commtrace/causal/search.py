@@ -13,9 +13,9 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Float64, Int32, Int64
+from commtrace.causal.bounds import at_most
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import factors, saved
-from commtrace.causal.graph import longest_way, replayed
+from commtrace.causal.edits import saved
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 
@@ -27,7 +27,6 @@ __all__ = [
     "Search",
     "Suspects",
     "by_rank_and_step",
-    "critical_edges",
     "known_sets",
     "least_noise_ns",
 ]
@@ -94,8 +93,8 @@ class Search:
         self.run, self.left, self.lag, self.least, self.kind = run, left, lag, least, kind
         self.way = way
         nothing = np.zeros(kind.own_ns.shape)
-        self.on_way = _at_most(run, lag, way, kind.own_ns, nothing)
-        most = _at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
+        self.on_way = at_most(run, lag, way, kind.own_ns, nothing)
+        most = at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
         self.surely = {one: max(float(most[one]), 0.0) for one in left}
         self.asked = [
             one for one in left if len(left) <= _FEW or self.surely[one] > _OTHERS * least
@@ -282,26 +281,3 @@ def _surely(steps_ns: Int64) -> Float64:
     count = steps_ns.shape[0]
     error = steps_ns.std(axis=0, ddof=1) * np.sqrt(count) if count > 1 else 0.0
     return np.asarray(np.trunc(steps_ns.sum(axis=0) - error))
-
-
-def critical_edges(run: Measures, lag_ns: Int64) -> Int64:
-    """The edges of ranks' own work on the critical path with these lags."""
-    its = run_graph(run)
-    time = replayed(its.graph, lag_ns)
-    ended = its.ended[its.graph.time_ns[its.ended] <= its.end_ns[-1]]
-    done = np.concatenate((its.ends[-1], ended))
-    way = longest_way(its.graph, lag_ns, time, int(done[time[done].argmax()]))
-    return np.sort(way[its.own_of(way) >= 0])
-
-
-def _at_most(
-    run: Measures, lag_ns: Int64, way: Int64, own_ns: Int64, wanted_ns: Float64
-) -> Float64:
-    """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
-    its = run_graph(run)
-    own = its.own_of(way)
-    call = its.own_call[own]
-    factor = factors(own_ns, wanted_ns)[call, its.own_column[own]]
-    size = int(its.calls.rank.max()) + 1
-    shorter = lag_ns[way] * (1 - factor)
-    return np.bincount(its.calls.rank[call], shorter, minlength=size).astype(np.float64)

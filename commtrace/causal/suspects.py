@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.bounds import critical_edges
 from commtrace.causal.cores import works_more
 from commtrace.causal.edits import (
     even,
@@ -24,7 +25,6 @@ from commtrace.causal.search import (
     Search,
     Suspects,
     by_rank_and_step,
-    critical_edges,
     known_sets,
     least_noise_ns,
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from commtrace.causal import search
+from commtrace.causal import bounds, search
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, typical
@@ -50,8 +50,8 @@ def test_no_rank_saves_more_than_the_critical_path_has_of_it(
 ) -> None:
     run = training(uneven, ranks=6, sleep_us=late(culprit))
     lag, work = as_measured(run), own_work(run)
-    way = search.critical_edges(run, lag)
-    most = search._at_most(run, lag, way, work.own_ns, work.typical_ns)
+    way = bounds.critical_edges(run, lag)
+    most = bounds.at_most(run, lag, way, work.own_ns, work.typical_ns)
     ranks = np.unique(run_graph(run).calls.rank)
     alone = saved(run, lag, (typical(run, [rank], lag) for rank in ranks.tolist()))
     assert (alone.sum(axis=0) <= most[ranks] + way.size).all()  # a nanosecond of rounding each
