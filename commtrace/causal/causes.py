@@ -97,8 +97,10 @@ def doubt_of(
     if its.explained < _EXPLAINED:
         share = f"{100 * its.explained:.0f} %"
         return f"the trace shows for {share} of the GPUs' work what it waited for"
-    # Who waited for a core is known, who waited once for a disk or a lock that others held is not.
-    if (on_core(run) is None or len(spikes) == 1) and (taken := taken_cores(run, ranks)):
+    # Who waited for a core is known; not who waited once for a disk or a lock that others held, nor
+    # who computed longer now and then, since others used its core's caches.
+    unknown = on_core(run) is None or len(spikes) == 1 or (spikes and cause in ("compute", None))
+    if unknown and (taken := taken_cores(run, ranks)):
         return taken
     took = processor(run, ranks) if cause in ("compute", None) and not spikes else None
     if took is not None and took.more_ns < _LITTLE_OF * saved_ns:

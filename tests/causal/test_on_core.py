@@ -113,17 +113,27 @@ def test_who_runs_longer_outside_of_torch_may_fight_for_its_core_and_who_sleeps_
 
 
 @pytest.mark.parametrize(
-    ("stalls", "busy_s", "confidence"),
-    [({3}, 1.9, "low"), ({3}, 0.9, "high"), ({1, 3}, 1.9, "high")],
+    ("stalls", "sleeps", "busy_s", "confidence"),
+    [
+        ({3}, True, 1.9, "low"),
+        ({3}, True, 0.9, "high"),
+        ({1, 3}, True, 1.9, "high"),
+        ({1, 3}, False, 1.9, "low"),
+        ({1, 3}, False, 0.9, "high"),
+    ],
 )
-def test_a_stall_once_may_be_others_doing_where_these_took_the_cores(
-    training: Training, stalls: set[int], busy_s: float, confidence: str
+def test_a_stall_once_and_computing_longer_now_and_then_may_be_others_doing(
+    training: Training, stalls: set[int], sleeps: bool, busy_s: float, confidence: str
 ) -> None:
     """Two ranks of 0.4 s each, on two cores; all processes of the machine ran ``busy_s``."""
+
+    def more(rank: int, step: int) -> int:
+        return 30_000 * (rank == 1 and step in stalls)
+
     run = training(
-        lambda rank, step: 10_000,
+        lambda rank, step: 10_000 + more(rank, step) * (not sleeps),
         ranks=2,
-        sleep_us=lambda rank, step: 30_000 * (rank == 1 and step in stalls),
+        sleep_us=lambda rank, step: more(rank, step) * sleeps,
     )
     known = on_cores(run, lambda rank, step: 0, ran_us=10_000)
     load = {"cores": 2, "usable_cores": 2, "seconds": 1.0, "own_s": 0.4, "busy_s": busy_s}

@@ -106,3 +106,40 @@ def test_calls_that_wait_without_a_label_wait_beside_many_that_have_one(
     assert found[0] == (1, 0, 210)
     assert {duration for _, _, duration in found[1:]} == {40}
     assert len(found) == 11
+
+
+def test_a_library_s_operator_is_at_work_between_those_that_it_calls(
+    gaps: Any, events: Any
+) -> None:
+    """A matrix product that prepares for 2 µs within, and computes by itself then."""
+    product = [events.op("aten::addmm", 120, 100), events.op("aten::expand", 121, 2)]
+    ops = [events.op("aten::mm", 0, 100), events.op("aten::mm", 310, 5), *product]
+    assert gaps(*ops) == [(1, 0, 20), (1, 120, 90)]
+
+
+def test_autograd_s_operators_and_those_that_communicate_wait_within(
+    gaps: Any, events: Any
+) -> None:
+    """A hook of a gradient's, and an operator of a tensor that is gathered first."""
+    ops = [events.op("aten::mm", 0, 90), events.op("aten::mm", 310, 5)]
+    name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    hook = [events.op(name, 120, 100), events.op("aten::detach", 121, 1)]
+    gathered = events.op("aten::linear", 95, 150)  # around the call at 100
+    assert gaps(*ops, *hook) == [(1, 0, 31), (1, 32, 188)]
+    assert gaps(*ops, gathered) == [(1, 0, 220)]
+
+
+COPY_OUT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+
+
+@pytest.mark.parametrize("views", [0, 2])
+def test_ddp_s_bucket_was_waited_for_where_it_is_taken_apart(
+    gaps: Any, events: Any, views: int
+) -> None:
+    """It is at 250, though its end is noted at 300 only: what is idle behind it is no wait."""
+    viewed = [events.op("aten::as_strided", 250 + i, 1) for i in range(views)]
+    at = 250 + views
+    copied = [events.op(COPY_OUT, at, 4), events.op("aten::copy_", at + 1, 2)]
+    ops = [events.op("aten::mm", 0, 100), *viewed, *copied, events.op("aten::add", 270, 2)]
+    rest = [events.op("aten::mm", 310, 5)]
+    assert gaps(*ops, *rest) == [(1, 0, 150)]
