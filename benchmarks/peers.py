@@ -73,7 +73,7 @@ def commtrace_analyze(paths: Sequence[Path]) -> Work:
     from commtrace.reports.formats.json import render
     from commtrace.run import load
 
-    return lambda: render(load(list(paths)).analysis())
+    return lambda: render(load(list(paths), cache=False).analysis())
 
 
 def json_pandas(paths: Sequence[Path]) -> Work:

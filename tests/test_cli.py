@@ -603,12 +603,14 @@ def test_the_commands_are_told_in_whole_sentences(capsys: Captured) -> None:
         (["--help"], ("numpy", "pandas", "torch", "matplotlib", "msgspec")),
         (["workloads"], ("torch", "pandas", "matplotlib")),
         (["analyze", "TRACE"], ("torch", "matplotlib", "pydantic", "rich.console")),
+        (["analyze", "TRACE", "-o", "REPORT"], ("torch", "matplotlib", "pydantic")),
     ],
 )
 def test_a_command_imports_only_what_it_needs(
-    a_trace: Path, arguments: list[str], unwanted: tuple[str, ...]
+    a_trace: Path, tmp_path: Path, arguments: list[str], unwanted: tuple[str, ...]
 ) -> None:
-    given = [str(a_trace) if argument == "TRACE" else argument for argument in arguments]
+    files = {"TRACE": str(a_trace), "REPORT": str(tmp_path / "report.json")}
+    given = [files.get(argument, argument) for argument in arguments]
     script = (
         "import sys; from commtrace.cli import main; "
         f"status = main({given}); loaded = [m for m in {unwanted} if m in sys.modules]; "

@@ -5,6 +5,7 @@ To import it takes longer than to import typer.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer.core
@@ -13,7 +14,7 @@ __all__ = ["LightCommand", "LightGroup"]
 
 
 class _Light:
-    """Leaves texts, defaults, and what is not given, as they are."""
+    """Leaves texts, paths, defaults, and what is not given, as they are."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -40,7 +41,7 @@ class _Converter:
             return () if param.multiple or param.nargs == -1 else None
         if type(value) is kind:
             return value
-        if kind == list[str]:
-            return list(value)
+        if kind in (list[str], Path):  # of any path: none has to exist
+            return kind(value)
         param._runtime_param = None
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
