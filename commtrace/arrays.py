@@ -20,6 +20,7 @@ __all__ = [
     "integers",
     "nth",
     "ranges",
+    "rows_by",
     "rows_of_each",
     "sorted_by",
 ]
@@ -31,25 +32,55 @@ Bool = npt.NDArray[np.bool_]
 
 NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
+_MOST = 2**62  # a number of several columns
 
 
 def integers(column: pd.Series[Any]) -> Int64:
     """A column of integers as an array; what is missing is NULL."""
     if column.dtype == np.int64:
         return column.to_numpy()
-    return column.fillna(NULL).to_numpy(dtype=np.int64)
+    values: Int64 = column.array.to_numpy(np.int64, na_value=NULL)  # faster than the Series'
+    return values
 
 
 def codes(*columns: Any) -> Int64:
     """Numbers from 0, equal where all columns are; what is missing equals what is missing."""
     import pandas as pd
 
-    first, *others = columns
-    code: Int64 = pd.factorize(first, use_na_sentinel=False)[0].astype(np.int64, copy=False)
-    for column in others:
-        found, values = pd.factorize(column, use_na_sentinel=False)
-        code = pd.factorize(code * len(values) + found)[0].astype(np.int64, copy=False)
-    return code
+    code, count = _numbers(columns[0])
+    for column in columns[1:]:
+        found, values = _numbers(column)
+        if count * values > _MOST:
+            code, distinct = pd.factorize(code)
+            count = len(distinct)
+        code, count = code * values + found, count * values
+    numbers: Int64 = pd.factorize(code)[0].astype(np.int64, copy=False)
+    return numbers
+
+
+def _numbers(column: Any) -> tuple[Int64, int]:
+    """Numbers that are equal where a column is, and how many there may be."""
+    import pandas as pd
+
+    values = getattr(column, "array", column)
+    if isinstance(values, pd.Categorical):
+        return values.codes.astype(np.int64) + 1, len(values.categories) + 1
+    if isinstance(values, pd.arrays.IntegerArray):
+        values = values.to_numpy(np.int64, na_value=NULL)
+    code, distinct = pd.factorize(np.asarray(values), use_na_sentinel=False)
+    return code.astype(np.int64, copy=False), len(distinct)
+
+
+def rows_by(*columns: pd.Series[Any]) -> dict[tuple[Any, ...], Int64]:
+    """The rows of each combination of values that occurs; what is missing is in none."""
+    number = codes(*columns)
+    order = sorted_by(number)
+    first = np.flatnonzero(np.diff(number[order], prepend=-1))
+    values = [column.array[order[first]] for column in columns]
+    known = ~np.logical_or.reduce([its.isna() for its in values])
+    its = zip(zip(*(one.tolist() for one in values), strict=True), known.tolist(), strict=True)
+    rows = np.split(order, first[1:])
+    return {key: at for (key, is_known), at in zip(its, rows, strict=False) if is_known}
 
 
 def nth(code: Int64) -> Int64:

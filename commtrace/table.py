@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -128,4 +129,12 @@ def _categorical(parts: list[Coded]) -> pd.Categorical:
 
     its = joined(parts)
     codes: Any = its.codes
-    return pd.Categorical.from_codes(codes, categories=pd.Index(list(its.names), dtype=object))
+    return pd.Categorical.from_codes(codes, dtype=_categories(its.names))
+
+
+@lru_cache
+def _categories(names: tuple[str, ...]) -> pd.CategoricalDtype:
+    """Kept: that they differ takes pandas longer to find than all else of a small column."""
+    import pandas as pd
+
+    return pd.CategoricalDtype(pd.Index(list(names), dtype=object))

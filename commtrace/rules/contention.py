@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import codes
+from commtrace.arrays import codes, rows_by
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
@@ -167,9 +167,9 @@ def _compute_kernels(run: Measures) -> pd.DataFrame:
     if kernels.empty or not (run.collective_columns["device"] != "cpu").any():
         raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
-    places: Any = kernels.groupby(["rank", "device"], observed=True, sort=False).indices
+    places = rows_by(kernels["rank"], kernels["device"])
     for where, done in device_work(run).items():
-        at = places.get((where.rank, where.device), np.empty(0, np.int64))
+        at = places.get(where, np.empty(0, np.int64))
         start = kernels["start_ns"].to_numpy()[at]
         duration = kernels["duration_ns"].to_numpy()[at]
         share[at] = covered(start, start + duration, done.communication) / duration.clip(min=1)

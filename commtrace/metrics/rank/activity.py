@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
+from commtrace.arrays import Int64, rows_by
 from commtrace.intervals import Intervals, subtract, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import blocks_of_ranks, ranks_of, rows_of_ranks
@@ -27,6 +27,7 @@ __all__ = [
     "Stream",
     "Work",
     "by_device",
+    "calls_by_device",
     "device_order",
     "device_work",
     "events_by_table",
@@ -34,8 +35,6 @@ __all__ = [
     "without_kernel",
     "work",
 ]
-
-Rows = npt.NDArray[np.intp]
 
 _NONE: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -119,6 +118,14 @@ def device_work(run: Measures) -> dict[Device, Work]:
     """Every device that did any work, all its streams together; as ``work`` otherwise."""
     streams = by_device(work(run))
     return {device: _together([done for _, done in its]) for device, its in streams.items()}
+
+
+@measure
+def calls_by_device(run: Measures) -> dict[tuple[int, str], Int64]:
+    """The rows of ``collectives`` on every device that did any work."""
+    called = run.collective_columns
+    places = rows_by(called["rank"], called["device"])
+    return {device: places.get(device, np.empty(0, np.int64)) for device in device_work(run)}
 
 
 def _together(parts: Sequence[Work]) -> Work:
@@ -216,11 +223,10 @@ def without_kernel(called: pd.DataFrame | Packed) -> pd.Series[bool]:
     return (called["device"] == "cpu") | copied[name.codes]
 
 
-def _groups(events: pd.DataFrame) -> Iterator[tuple[Stream, str, Rows]]:
-    columns = ["rank", "device", "stream", "kind"]
-    groups: Any = events.groupby(columns, observed=True, sort=False).indices
-    for (rank, device, stream, kind), rows in groups.items():
-        yield Stream(int(rank), device, int(stream)), kind, rows
+def _groups(events: pd.DataFrame) -> Iterator[tuple[Stream, str, Int64]]:
+    columns = (events[name] for name in ("rank", "device", "stream", "kind"))
+    for (rank, device, stream, kind), rows in rows_by(*columns).items():
+        yield Stream(rank, device, stream), kind, rows
 
 
 def _order(item: tuple[Stream, object]) -> tuple[int, tuple[str, int, str], int]:

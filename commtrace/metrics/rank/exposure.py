@@ -12,7 +12,7 @@ import pandas as pd
 from commtrace.arrays import Float64, Int64, codes
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Work, device_work
+from commtrace.metrics.rank.activity import Work, calls_by_device, device_work
 from commtrace.metrics.rank.phases import phases
 from commtrace.table import Column, Table, rows
 
@@ -85,14 +85,13 @@ def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
     and may add up to more.
     """
     table, keys_of = _WAYS[by]
-    called = run.collective_columns[["rank", "device", "start_ns", "duration_ns"]]
+    called = run.collective_columns[["start_ns", "duration_ns"]]
     code, keys = keys_of(run)
     start = called["start_ns"].to_numpy()
     end = start + called["duration_ns"].to_numpy()
-    places = called.groupby(["rank", "device"], observed=True, sort=False).indices
     found = []
     for (rank, device), done in device_work(run).items():
-        at = places.get((rank, device), np.empty(0, np.intp))
+        at = calls_by_device(run)[rank, device]
         parts = _parts(done, start[at], end[at], code[at], keys)
         names = [column.name for column in table.columns[2:]]
         found += [

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, rows_by
 from commtrace.intervals import Intervals, covered, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Device, device_work, without_kernel
@@ -75,9 +75,8 @@ def _launched(run: Measures, its: Labels, devices: dict[Device, int]) -> _Work:
     for kind, events in _events(run) if devices else ():
         start = events["start_ns"].to_numpy(dtype=np.int64)
         device = np.empty(start.size, dtype=np.int64)
-        by_device: Any = events.groupby(["rank", "device"], observed=True).indices
-        for (rank, name), at in by_device.items():
-            device[at] = devices[Device(int(rank), str(name))]
+        for (rank, name), at in rows_by(events["rank"], events["device"]).items():
+            device[at] = devices[Device(rank, name)]
         rows, ranges = its.around(its.innermost(events))
         end = start + events["duration_ns"].to_numpy(dtype=np.int64)
         kinds = np.full(rows.size, kind)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, rows_by
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
@@ -194,8 +194,7 @@ def ready_ns(calls: pd.DataFrame, run: Measures) -> Int64:
     On the rank's own clock; ``calls`` are rows of ``collectives`` with a known launch.
     """
     ready = np.array(calls["launch_ns"], dtype=np.int64)
-    calling: Any = calls.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device), at in calling.items():
+    for (rank, device), at in rows_by(calls["rank"], calls["device"]).items():
         its, on = _on_device(run, KERNELS, rank, device)
         on = on[_being(its["kind"], "compute")[on] & (its["launch_ns"][on] != NULL)]
         on = on[np.argsort(its["launch_ns"][on], kind="stable")]

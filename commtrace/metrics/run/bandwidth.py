@@ -13,7 +13,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
 from commtrace.intervals import covered
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import OPERATIONS, matched
@@ -92,13 +92,12 @@ def fitted(known: pd.DataFrame) -> Model | None:
 
 def hidden(run: Measures) -> pd.Series[Any]:
     """By operation, the share of it during which its devices computed: the ranks' mean."""
-    called = run.collective_columns[["rank", "device", "start_ns", "duration_ns"]]
+    called = run.collective_columns[["start_ns", "duration_ns"]]
     start = called["start_ns"].to_numpy()
     end = start + called["duration_ns"].to_numpy()
     share: npt.NDArray[np.float64] = np.zeros(len(called))
-    places = called.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device), done in device_work(run).items():
-        at = places.get((rank, device), np.empty(0, np.intp))
+    for place, done in device_work(run).items():
+        at = calls_by_device(run)[place]
         if done.compute is not None:
             share[at] = covered(start[at], end[at], done.compute) / np.maximum(
                 end[at] - start[at], 1

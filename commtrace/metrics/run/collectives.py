@@ -12,7 +12,7 @@ from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.intervals import covered
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
@@ -101,7 +101,6 @@ COLLECTIVES = Table(
 )
 INTERVAL = ["rank", "device", "stream", "start_ns", "duration_ns"]
 """What distinguishes the kernels: coalesced operations share one."""
-_NOWHERE = np.empty(0, np.intp)
 _TIME = ["transfer_ns", "error_ns", "exact"]
 _OF_OPERATION = (
     *("communicator", "group_size", DEDUCED.name, "size_bytes", "present", "expected", "skew_ns"),
@@ -298,10 +297,8 @@ def _exposed_ns(events: pd.DataFrame, run: Measures) -> Float64:
     before[order] = reach.groupby(place).shift(fill_value=NULL)
     start = np.minimum(np.maximum(start, before), end)
     exposed: Float64 = (end - start).astype(np.float64)
-    places = events.groupby(["rank", "device"], observed=True, sort=False).indices
-    for (rank, device), done in device_work(run).items():
-        at = places.get((rank, device), _NOWHERE)
-        compute = done.compute
+    for device, done in device_work(run).items():
+        at, compute = calls_by_device(run)[device], done.compute
         exposed[at] -= np.nan if compute is None else covered(start[at], end[at], compute)
     return exposed
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import NULL, integers
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Column, Table
@@ -44,15 +44,11 @@ def exposed_waits(run: Measures) -> pd.DataFrame:
     arrival, start = called_ns(called), integers(called["start_ns"])
     until = np.where(wait == NULL, start, arrival + np.where(wait == NULL, 0, wait))
     until = until.clip(start, start + integers(called["duration_ns"]))
-    places: Any = (
-        called[["rank", "device"]].groupby(["rank", "device"], observed=True, sort=False).indices
-    )
-    nowhere = np.empty(0, np.intp)
     rows = []
     for (rank, device), done in device_work(run).items():
         if done.compute is None:
             continue
-        at = places.get((rank, device), nowhere)
+        at = calls_by_device(run)[rank, device]
         exposed = subtract(union(start[at], until[at]), done.compute)
         rows.append({"rank": rank, "device": device, "exposed_wait_ns": total(exposed)})
     return EXPOSED_WAITS.from_rows(rows)

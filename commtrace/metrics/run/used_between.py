@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from commtrace.arrays import Bool
+from commtrace.arrays import Bool, rows_by
 from commtrace.metrics.rank.rows_of import blocks
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def used_between(run: Measures, operations: pd.DataFrame, both: pd.DataFrame) ->
     used = np.zeros(len(both), np.bool_)
     if both.empty:
         return used
-    places: Any = both.groupby(["rank", "device", "communicator"], observed=True).indices
+    places = rows_by(both["rank"], both["device"], both["communicator"])
     for work in _work(run, operations):
-        by_device: Any = work.groupby(["rank", "device"], observed=True).indices
+        by_device = rows_by(work["rank"], work["device"])
         for (rank, device, communicator), at in places.items():
             if (rank, device) not in by_device:
                 continue

@@ -1,0 +1,34 @@
+"""Numbers for what is equal, and the rows of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.arrays import NULL, codes, integers, rows_by
+
+
+def test_codes_count_in_the_order_of_appearance() -> None:
+    names = pd.Series(pd.Categorical(["b", None, "b", "a", None], categories=["a", "b"]))
+    numbers = pd.Series([3, None, 3, 3, None], dtype="Int64")
+    assert codes(names, numbers).tolist() == [0, 1, 0, 2, 1]
+    assert codes(numbers).tolist() == [0, 1, 0, 0, 1]
+
+
+def test_codes_of_many_large_columns_do_not_overflow() -> None:
+    columns = [np.arange(5_000)] * 6
+    assert codes(*columns).tolist() == list(range(5_000))
+
+
+def test_rows_by_leaves_out_what_is_missing() -> None:
+    rank = pd.Series([1, 0, 1, 1])
+    device = pd.Series(pd.Categorical(["cuda:0", "cpu", "cuda:0", None]))
+    rows = {key: at.tolist() for key, at in rows_by(rank, device).items()}
+    assert rows == {(1, "cuda:0"): [0, 2], (0, "cpu"): [1]}
+    assert rows_by(rank[:0], device[:0]) == {}
+
+
+def test_integers_of_any_column() -> None:
+    assert integers(pd.Series([1, None], dtype="Int64")).tolist() == [1, NULL]
+    assert integers(pd.Series([1.0, np.nan])).tolist() == [1, NULL]
+    assert integers(pd.Series([1, None], dtype=object)).tolist() == [1, NULL]
