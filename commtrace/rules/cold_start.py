@@ -161,8 +161,8 @@ def _times(run: Measures) -> pd.DataFrame:
     ).groupby(found.matches["operation"].to_numpy())
     each = pd.DataFrame(
         {
-            **{name: calls[name].min() for name in ("host_ns", "start_ns", "rank")},
-            **{name: calls[name].first() for name in ("stream", "peer")},
+            **calls[["host_ns", "start_ns", "rank"]].min(),
+            **calls[["stream", "peer"]].first(),
             "end_ns": calls["end_ns"].max(),
             "counted": calls["seq"].count(),
         }

@@ -61,7 +61,7 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding for all float32 operations, and one for all float64 ones."""
-        time = _times(run)
+        time = _of_matrices(run)
         half, double = (_share(time, pattern) for pattern in (HALF, DOUBLE))
         is_double = "float64" in set(run.collective_columns["dtype"])
         if half is None and not is_double:
@@ -151,8 +151,8 @@ def _double(double: float | None, most: float) -> _Payload:
     )
 
 
-def _times(run: Measures) -> pd.Series[int]:
-    """The time of compute kernels by name."""
+def _of_matrices(run: Measures) -> pd.Series[int]:
+    """The time of matrix kernels by name, of those whose names show a precision."""
     times = (
         some.loc[some["kind"] == "compute", ["name", "duration_ns"]]
         .groupby("name", observed=True)["duration_ns"]
@@ -160,20 +160,16 @@ def _times(run: Measures) -> pd.Series[int]:
         for some in blocks(run, "kernels")
     )
     every: pd.Series[int] = pd.concat(times).groupby(level=0, observed=True).sum()
-    return every
+    every = every[every.index.astype(str).str.contains(MATRIX, case=False)]
+    shown = "|".join((HALF, SINGLE, DOUBLE))
+    return every[every.index.astype(str).str.contains(shown, case=False)]
 
 
 def _share(time: pd.Series[int], precision: str) -> float | None:
     """The share of a precision in the matrix kernels' time, None if no name shows one."""
-    names = time.index.astype(str)
-    matrix = names.str.contains(MATRIX, case=False)
-    named = matrix & names.str.contains("|".join((HALF, SINGLE, DOUBLE)), case=False)
-    known = int(time[named].sum())
-    return (
-        int(time[named & names.str.contains(precision, case=False)].sum()) / known
-        if known
-        else None
-    )
+    known = int(time.sum())
+    its = time.index.astype(str).str.contains(precision, case=False)
+    return int(time[its].sum()) / known if known else None
 
 
 def _gain_ns(known: pd.DataFrame) -> pd.Series[float]:

@@ -200,9 +200,9 @@ _COLUMNS = ["rank", "device", "stream", "step", "start_ns", "duration_ns"]
 def events_by_table(run: Measures, ranks: Sequence[int]) -> Iterator[pd.DataFrame]:
     """What ran on some ranks, table by table in one form: a ``call`` enqueues or awaits others."""
     yield rows_of_ranks(run, "kernels", ranks)
-    copies = rows_of_ranks(run, "copies", ranks)[_COLUMNS]
+    copies = rows_of_ranks(run, "copies", ranks)
     if len(copies):
-        yield copies.assign(kind="copy")
+        yield copies[_COLUMNS].assign(kind="copy")
     called = rows_of_ranks(run, "collectives", ranks)
     yield called.loc[without_kernel(called), _COLUMNS].assign(kind="communication")
     ops = rows_of_ranks(run, "ops", ranks)

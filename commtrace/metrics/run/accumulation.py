@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Bool, Int64
 from commtrace.comms import DDP_FORWARD
 from commtrace.intervals import inside, union
 
@@ -31,7 +31,13 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     that also reduce during a forward pass do not reduce gradients (tensor parallelism); what
     FSDP2 reduces it marks.
     """
-    steps = run.steps.assign(end_ns=run.steps["start_ns"] + run.steps["duration_ns"])
+    label = run.steps["label"]
+    steps = run.steps.assign(
+        end_ns=run.steps["start_ns"] + run.steps["duration_ns"],
+        marks=_begins(label, _FSDP_REDUCES),
+        updates=_begins(label, _OPTIMIZER),
+        is_range=label.notna() & (label != "") & ~_begins(label, _NO_RANGES),
+    )
     forward = steps[steps["label"].isin([DDP_FORWARD, _FSDP])]
     none = rows.iloc[:0].assign(micro_batches=0)
     if forward.empty:
@@ -56,9 +62,8 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """One rank's rows, each with the forward pass before it, its range and updates so far."""
-    label = steps["label"].astype("string").fillna("")
     if (forward["label"] == _FSDP).any():
-        marked = steps[label.str.startswith(_FSDP_REDUCES)]
+        marked = steps[steps["marks"]]
         rows = rows[inside(rows["order"], union(marked["start_ns"], marked["end_ns"] + 1))]
     else:
         rows = rows[rows["op"] == "all_reduce"]
@@ -66,10 +71,9 @@ def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> p
     start, end = forward["start_ns"].to_numpy(), forward["end_ns"].to_numpy()
     moment = rows["order"].to_numpy(np.int64)
     near = np.searchsorted(start, moment, side="right") - 1
-    updated = np.sort(steps.loc[label.str.startswith(_OPTIMIZER), "start_ns"].to_numpy())
+    updated = np.sort(steps.loc[steps["updates"], "start_ns"].to_numpy())
     updates = np.searchsorted(updated, moment)
-    ranges = steps[(label != "") & ~label.str.startswith(_NO_RANGES)]
-    around = _innermost(start, ranges)
+    around = _innermost(start, steps[steps["is_range"]])
     return rows.assign(
         forward=near,
         range=around[near.clip(min=0)],
@@ -77,6 +81,12 @@ def _placed(rows: pd.DataFrame, forward: pd.DataFrame, steps: pd.DataFrame) -> p
         before_update=updates == np.searchsorted(updated, start[near.clip(min=0)]),
         in_forward=(near >= 0) & (moment < end[near.clip(min=0)]),
     )
+
+
+def _begins(label: pd.Series[Any], prefix: str | tuple[str, ...]) -> Bool:
+    """Which labels begin like that; none is none."""
+    begins = [name.startswith(prefix) for name in label.cat.categories]
+    return np.asarray([*begins, False], dtype=np.bool_)[label.cat.codes]
 
 
 def _innermost(moments: Int64, ranges: pd.DataFrame) -> Int64:

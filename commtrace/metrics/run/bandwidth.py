@@ -41,6 +41,7 @@ SERVED = Table(
 )
 
 
+@measure
 def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataFrame:
     """The operations whose size is known, in the order of their arrival: SERVED.
 
@@ -61,8 +62,7 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataF
 def _served(run: Measures) -> tuple[pd.DataFrame, Bool]:
     """All whose size is known, and which is its communicator's first."""
     found = matched(run).operations
-    size = group_sizes(run).set_index("operation")["group_size"]
-    known = found.assign(ranks=found["operation"].map(size).astype("Int64"))
+    known = found.assign(ranks=group_sizes(run)["group_size"].array)  # in the same order
     known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
     place = known.groupby("communicator", observed=True, dropna=False).cumcount()
     needed = ["op", "size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns"]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from commtrace.arrays import rows_by
 from commtrace.diagnosis import too_few
 from commtrace.intervals import Intervals, covered, total, union
 from commtrace.metrics.rank.hosts import hosts
@@ -74,8 +75,8 @@ def too_few_copies(run: Measures, min_bytes: int, min_copies: int) -> CannotLook
     """What a claim about pairs lacks where ``pairs`` finds none."""
     peer = run.copies[run.copies["kind"] == "PtoP"]
     large = peer[peer["size_bytes"].fillna(0) >= min_bytes]
-    counts = large.groupby(["rank", "source", "destination"], observed=True).size()
-    most = int(counts.max()) if len(counts) else 0  # devices may be unknown
+    of_pairs = rows_by(*(large[name] for name in ("rank", "source", "destination")))
+    most = max(map(len, of_pairs.values()), default=0)  # devices may be unknown
     which = f"of {mb(min_bytes)} or more between two GPUs"
     return too_few(most, "copy", min_copies, which)
 

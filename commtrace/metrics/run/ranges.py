@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import Bool, codes
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
 from commtrace.metrics.rank.labels import Labels, is_own, labels
 from commtrace.metrics.rank.phases import launching_threads
 from commtrace.metrics.rank.range_times import range_times
 from commtrace.metrics.run.collectives import INTERVAL
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.question import question
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Column, Table, rows
@@ -119,14 +121,15 @@ def ranges(run: Measures) -> pd.DataFrame:
     each = _each(run, its, operations).assign(row=row)
     each = each[_took_part(each)]
     by_row = each.groupby("row", sort=False)
+    middle = by_row[["duration_ns", "host_ns"]].quantile(0.5).round().astype("int64")
     busbw = _busbw(operations.assign(row=row[operations["range"]]))
     table = pd.DataFrame(
         {
             "count": by_row.size(),
-            "duration_ns_p50": by_row["duration_ns"].quantile(0.5).round().astype("int64"),
+            "duration_ns_p50": middle["duration_ns"],
             "duration_ns_p95": by_row["duration_ns"].quantile(0.95).round().astype("int64"),
-            "host_ns_p50": by_row["host_ns"].quantile(0.5).round().astype("int64"),
-            **{name: _mean(by_row, column) for name, column in _MEAN.items()},
+            "host_ns_p50": middle["host_ns"],
+            **_means(by_row),
         }
     )
     names = np.array([*its.names, None], dtype=object)
@@ -156,19 +159,22 @@ def _each(run: Measures, its: Labels, operations: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _took_part(each: pd.DataFrame) -> pd.Series[bool]:
+def _took_part(each: pd.DataFrame) -> Bool:
     """Whether a range's rank launched anything under its label, if any rank did."""
-    on_rank = each["worked"].groupby([each["row"], each["rank"]]).transform("any")
-    return on_rank | ~each["worked"].groupby(each["row"]).transform("any")
+    worked = each["worked"].to_numpy()
+    on_rank, row = codes(each["row"], each["rank"]), codes(each["row"])
+    its_rank, nobody = np.bincount(on_rank, worked) > 0, np.bincount(row, worked) == 0
+    took_part: Bool = its_rank[on_rank] | nobody[row]
+    return took_part
 
 
-def _mean(by_row: Any, column: str) -> pd.Series[Any]:
+def _means(by_row: Any) -> dict[str, pd.Series[Any]]:
     """Of each row over its ranges; null where unknown of one, and where no size is."""
-    known, size = by_row[column], by_row.size()
-    mean: pd.Series[Any] = (known.sum() / size).where(known.count() == size)
-    if column == "size_bytes":
-        mean = mean.where(mean > 0)
-    return mean.round().astype("Int64")
+    known, size = by_row[list(_MEAN.values())], by_row.size()
+    means: pd.DataFrame = known.sum().div(size, axis=0).where(known.count().eq(size, axis=0))
+    means["size_bytes"] = means["size_bytes"].where(means["size_bytes"] > 0)
+    means = means.round().astype("Int64")
+    return {name: means[column] for name, column in _MEAN.items()}
 
 
 def _operations(run: Measures, its: Labels) -> pd.DataFrame:
@@ -177,12 +183,16 @@ def _operations(run: Measures, its: Labels) -> pd.DataFrame:
     called = run.collective_columns[needed].assign(thread=launching_threads(run))
     at, ranges = its.around(its.innermost(called))
     found = matched(run)
-    shared = called.groupby(INTERVAL, observed=True, sort=False)["op"].transform("size")
-    each = called[["op", "size_bytes", "group_size"]].assign(
-        operation=found.waits["operation"].to_numpy(), shared=shared.to_numpy()
-    )
-    measured = found.operations[["operation", "expected", "transfer_ns", "exact"]]
-    return each.iloc[at].assign(range=ranges).merge(measured, on="operation")
+    kernel = codes(*(called[name] for name in INTERVAL))
+    of = operation_of(run)[at]
+    columns = {
+        **{name: called[name].array[at] for name in ("op", "size_bytes", "group_size")},
+        "operation": found.waits["operation"].array[at],
+        "shared": np.bincount(kernel)[kernel][at],
+        "range": ranges,
+        **{name: found.operations[name].array[of] for name in ("expected", "transfer_ns", "exact")},
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
 def _busbw(operations: pd.DataFrame) -> pd.Series[Any]:

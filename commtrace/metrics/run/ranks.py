@@ -66,21 +66,23 @@ def ranks(run: Measures) -> pd.DataFrame:
 def arrivals(run: Measures) -> pd.DataFrame:
     """How often each rank was the last of its group, and who waited for it, as ``ARRIVALS``."""
     each = compared(run)
+    if each.empty:
+        return ARRIVALS.from_rows([])
     place = ["communicator", "rank"]
     by_place = each.groupby(place, observed=True, dropna=False)
     # A rank waits once in a kernel, however many operations share it.
     longest_first = each.sort_values("wait_ns", ascending=False, kind="stable")
     once = longest_first.drop_duplicates(INTERVAL)
     caused = once.groupby(["communicator", "culprit"], observed=True, dropna=False)["wait_ns"]
-    table = by_place.agg(
-        group=("group", "first"),
-        operations=("operation", "size"),
-        last_arrivals=("last", "sum"),
-        expected_last_arrivals=("chance", "sum"),
-    ).assign(
-        wait_ns_total=once.groupby(place, observed=True, dropna=False)["wait_ns"].sum(),
-        caused_wait_ns=caused.sum().rename_axis(place),
-    )
+    table = pd.DataFrame(
+        {
+            "group": by_place["group"].first(),
+            "operations": by_place.size(),
+            "last_arrivals": by_place["last"].sum(),
+            "expected_last_arrivals": by_place["chance"].sum(),
+            "wait_ns_total": once.groupby(place, observed=True, dropna=False)["wait_ns"].sum(),
+        }
+    ).assign(caused_wait_ns=caused.sum().rename_axis(place))
     nobody_waited = {"caused_wait_ns": 0}
     return ARRIVALS.from_rows(rows(table.fillna(nobody_waited).reset_index().astype(object)))
 
