@@ -42,8 +42,9 @@ class Measures:
 
     Every function under ``metrics`` takes one of these and is computed once for it: what was asked
     for is kept here, and travels with it when it is pickled. Tables are shared, never copied: do
-    not change them in place. ``kernels``, ``copies`` and ``collectives`` may be given Packed: then
-    they are made anew once nobody holds them. ``manifest`` is what ``commtrace record`` wrote
+    not change them in place. Those of many rows (``kernels``, ``copies``, ``blocking_calls``,
+    ``synchronisations``, ``collectives``) may be given Packed: then they are made anew once nobody
+    holds them. ``manifest`` is what ``commtrace record`` wrote
     beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
     ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's times to reach
     rank 0's) and ``error_ns`` (the true offset is no further off), normally one before and one
@@ -73,6 +74,8 @@ class Measures:
     if not TYPE_CHECKING:
         kernels = _Unpacked()
         copies = _Unpacked()
+        blocking_calls = _Unpacked()
+        synchronisations = _Unpacked()
         collectives = _Unpacked()
 
     def packed(self, table: str) -> Packed | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
@@ -11,6 +10,7 @@ from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Int32, Int64
 from commtrace.table import Coded, Columns, Table, joined
@@ -18,10 +18,65 @@ from commtrace.table import Coded, Columns, Table, joined
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Packed", "columns_in", "spans"]
+__all__ = ["Integers", "Packed", "PackedColumns", "Strings", "columns_in", "pack", "spans"]
 
 _ALL = slice(None)
 _FEW = 50_000  # rows: their frame takes little memory, and most measures ask for it
+
+_Taken = slice | Int32 | Int64
+
+
+class Integers(Struct, frozen=True, eq=False):
+    """Integers as they are above a ``base``, which itself stands for NULL."""
+
+    base: int
+    above: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return self.above.size
+
+    def values(self, rows: _Taken) -> Int64:
+        """Some of them as they were."""
+        above = self.above[rows]
+        values = above.astype(np.int64)
+        values += self.base
+        values[above == 0] = NULL
+        return values
+
+
+class Strings(Struct, frozen=True, eq=False):
+    """Codes into ``names``, as narrow as there are names."""
+
+    codes: npt.NDArray[Any]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return self.codes.size
+
+    def values(self, rows: _Taken) -> Coded:
+        """Some of them as they were."""
+        return Coded(self.codes[rows].astype(np.int32), self.names)
+
+
+class PackedColumns(Mapping[str, Any]):
+    """Columns of one file in few bytes, each unpacked whenever it is asked for."""
+
+    def __init__(self, columns: Mapping[str, Integers | Strings]) -> None:
+        self.packed = columns
+
+    def __getitem__(self, name: str) -> Int64 | Coded:
+        return self.packed[name].values(_ALL)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.packed)
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+
+def pack(*parts: Columns) -> PackedColumns:
+    """Columns of integers and strings, one part behind the other."""
+    return PackedColumns({name: _packed([part[name] for part in parts]) for name in parts[0]})
 
 
 class Packed:
@@ -33,19 +88,39 @@ class Packed:
     def __init__(self, table: Table, parts: Sequence[Columns]) -> None:
         """The parts, one behind the other. Raises KeyError when one lacks a column."""
         self.table = table
-        self._columns = {c.name: _packed([part[c.name] for part in parts]) for c in table.columns}
+        names = [column.name for column in table.columns]
+        packed = [part if isinstance(part, PackedColumns) else pack(part) for part in parts]
+        self._parts: list[dict[str, Any]] = [
+            {name: part.packed[name] for name in names} for part in packed
+        ]
+        rows = [len(part[names[0]]) for part in self._parts]
+        self._bounds = np.cumsum([0, *rows])
+        self._names = {
+            column.name: _Names.of(self._parts, column.name)
+            for column in table.columns
+            if column.dtype == "category"
+        }
         self._frame: ref[pd.DataFrame] | None = None
         self._held: pd.DataFrame | None = None
 
     def __len__(self) -> int:
         """How many rows there are."""
-        return len(self._columns[self.table.columns[0].name])
+        return int(self._bounds[-1])
 
     @cached_property
     def of_ranks(self) -> Mapping[int, slice] | None:
         """The rows of each rank; None where they are not behind one another."""
-        rank: Any = self._columns["rank"].values(_ALL)
-        return spans(rank)
+        each = (spans(part["rank"].values(_ALL)) for part in self._parts)
+        found: dict[int, slice] = {}
+        for its, first in zip(each, self._bounds.tolist(), strict=False):
+            if its is None:
+                return None
+            for rank, span in its.items():
+                begun = found.get(rank, slice(first + span.start, first + span.start))
+                if begun.stop != first + span.start:
+                    return None
+                found[rank] = slice(begun.start, first + span.stop)
+        return found
 
     @overload
     def __getitem__(self, names: str) -> pd.Series[Any]: ...
@@ -69,9 +144,41 @@ class Packed:
         its = self.table.frame(self.columns(rows))
         return its.set_axis(range(rows.start, rows.stop) if isinstance(rows, slice) else rows)
 
-    def columns(self, rows: slice | Int32 | Int64 = _ALL) -> Columns:
+    def columns(self, rows: _Taken = _ALL) -> Columns:
         """Some of its rows, before pandas."""
-        return _Rows(self._columns, rows)
+        return _Rows(self, rows)
+
+    def values(self, name: str, rows: _Taken = _ALL) -> Int64 | Coded:
+        """A column of some of its rows."""
+        places, order = self._places(rows)
+        each = [self._parts[part][name].values(its) for part, its in places]
+        if (known := self._names.get(name)) is None:
+            its: Int64 = _in_order([np.empty(0, np.int64), *each], order)
+            return its
+        codes = (
+            known.numbers[part][one.codes] for (part, _), one in zip(places, each, strict=True)
+        )
+        return Coded(_in_order([np.empty(0, np.int32), *codes], order), known.names)
+
+    def _places(self, rows: _Taken) -> tuple[list[tuple[int, _Taken]], Int64 | None]:
+        """The rows of each part that has some; which of these are which, where they are mixed."""
+        if len(self._parts) == 1:
+            return [(0, rows)], None
+        if isinstance(rows, slice):
+            first, last, _ = rows.indices(len(self))
+            begins, ends = self._bounds[:-1].clip(first, last), self._bounds[1:].clip(first, last)
+            parts = np.flatnonzero(ends > begins)
+            spans = zip(begins - self._bounds[:-1], ends - self._bounds[:-1], strict=True)
+            every = [slice(int(begin), int(end)) for begin, end in spans]
+            return [(part, every[part]) for part in parts.tolist()], None
+        part = np.searchsorted(self._bounds, rows, side="right") - 1
+        order = np.argsort(part, kind="stable")
+        parts, firsts = np.unique(part[order], return_index=True)
+        its = np.split(rows[order], firsts[1:])
+        return [
+            (number, rows - self._bounds[number])
+            for number, rows in zip(parts.tolist(), its, strict=False)
+        ], order
 
     def frame(self) -> pd.DataFrame:
         """All of them."""
@@ -85,6 +192,47 @@ class Packed:
     def __getstate__(self) -> dict[str, object]:
         """Without frames, which are made again."""
         return {**self.__dict__, "_frame": None, "_held": None}
+
+
+class _Names(Struct, frozen=True, eq=False):
+    """The names of all parts, and in each part the number of each of its own; -1 at the end."""
+
+    names: tuple[str, ...]
+    numbers: list[Int32]
+
+    @classmethod
+    def of(cls, parts: Sequence[Mapping[str, Any]], column: str) -> _Names:
+        index: dict[str, int] = {}
+        each = (
+            [index.setdefault(name, len(index)) for name in part[column].names] for part in parts
+        )
+        numbers = [np.asarray([*its, -1], np.int32) for its in each]
+        return cls(tuple(index), numbers)
+
+
+class _Rows(Mapping[str, Any]):
+    """Columns of some rows, each unpacked when it is asked for."""
+
+    def __init__(self, of: Packed, rows: _Taken) -> None:
+        self._of, self._rows = of, rows
+
+    def __getitem__(self, name: str) -> Int64 | Coded:
+        return self._of.values(name, self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return (column.name for column in self._of.table.columns)
+
+    def __len__(self) -> int:
+        return len(self._of.table.columns)
+
+
+def _in_order(parts: list[Any], order: Int64 | None) -> Any:
+    values = np.concatenate(parts)
+    if order is None:
+        return values
+    found = np.empty_like(values)
+    found[order] = values
+    return found
 
 
 def columns_in(frame: pd.DataFrame, rows: slice | Int32 | Int64 = _ALL) -> Columns:
@@ -110,62 +258,14 @@ def spans(rank: Int64) -> Mapping[int, slice] | None:
     return {rank: slice(*span) for rank, span in zip(ranks, its, strict=True)}
 
 
-class _Rows(Mapping[str, Any]):
-    """Columns of some rows, each unpacked when it is asked for."""
-
-    def __init__(
-        self, columns: Mapping[str, _Integers | _Strings], rows: slice | Int32 | Int64
-    ) -> None:
-        self._columns, self._rows = columns, rows
-
-    def __getitem__(self, name: str) -> Int64 | Coded:
-        return self._columns[name].values(self._rows)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-
-@dataclass(frozen=True, eq=False)
-class _Integers:
-    """Integers as they are above a ``base``, which itself stands for NULL."""
-
-    base: int
-    above: npt.NDArray[Any]
-
-    def __len__(self) -> int:
-        return self.above.size
-
-    def values(self, rows: slice | Int32 | Int64) -> Int64:
-        above = self.above[rows]
-        values = above.astype(np.int64)
-        values += self.base
-        values[above == 0] = NULL
-        return values
-
-
-@dataclass(frozen=True, eq=False)
-class _Strings:
-    codes: npt.NDArray[Any]
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return self.codes.size
-
-    def values(self, rows: slice | Int32 | Int64) -> Coded:
-        return Coded(self.codes[rows].astype(np.int32), self.names)
-
-
-def _packed(parts: list[Any]) -> _Integers | _Strings:
+def _packed(parts: list[Any]) -> Integers | Strings:
     if parts and isinstance(parts[0], Coded):
         its = joined(parts)
-        return _Strings(its.codes.astype(np.min_scalar_type(-1 - len(its.names))), its.names)
+        return Strings(its.codes.astype(np.min_scalar_type(-1 - len(its.names))), its.names)
     values = np.concatenate([np.empty(0, np.int64), *parts])
     is_null = values == NULL
     known = values[~is_null]
     base = int(known.min()) - 1 if known.size else 0
     most = int(known.max()) - base if known.size else 0
     above = np.where(is_null, 0, values - base)
-    return _Integers(base, above.astype(np.min_scalar_type(most)))
+    return Integers(base, above.astype(np.min_scalar_type(most)))

@@ -10,12 +10,16 @@ from commtrace.diagnosis import Note
 from commtrace.machine import Machine
 from commtrace.table import Columns
 
-__all__ = ["RankTrace"]
+__all__ = ["PACKED", "RankTrace"]
+
+PACKED = ("kernels", "copies", "blocking_calls", "synchronisations")
+"""The tables of a rank that may have millions of rows: they are packed where they are made."""
 
 
 class RankTrace(Struct, frozen=True):
     """What one file adds to a Trace: columns by table, notes with rank and file.
 
+    Those of ``PACKED`` are ``packed.PackedColumns``.
     ``provenance`` says where the rank is known from, as ``kineto.identify`` does; ``machine`` is
     what the recorder noted of the rank's machine.
     """

@@ -19,7 +19,7 @@ from commtrace.metrics.rank.activity import work
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.rows_of import columns_of_rank, rows_of_device, rows_of_rank
 from commtrace.metrics.run.whole import whole
-from commtrace.packed import Packed
+from commtrace.packed import Packed, pack
 from commtrace.synthetic import Tiny
 from commtrace.table import Coded, Columns
 from commtrace.trace_tables import KERNELS
@@ -133,7 +133,7 @@ def test_a_frame_of_many_rows_lives_as_long_as_it_is_held(
 
 def test_values_take_the_bytes_that_they_need() -> None:
     packed = Packed(KERNELS, [kernels(0, list(range(10**18, 10**18 + 200)))])
-    assert packed._columns["launch_ns"].above.itemsize == 1  # type: ignore[union-attr]
+    assert packed._parts[0]["launch_ns"].above.itemsize == 1  # type: ignore[union-attr]
     assert isinstance(packed.columns()["name"], Coded)
 
 
@@ -147,3 +147,26 @@ def test_columns_and_rows_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch
     pd.testing.assert_series_equal(packed["launch_ns"], whole["launch_ns"])
     for rows in (slice(1, 4), np.asarray([4, 0])):
         pd.testing.assert_frame_equal(packed.rows(rows), whole.iloc[rows])
+
+
+@given(st.lists(st.lists(LIMITS, max_size=4), min_size=1, max_size=4), st.data())
+def test_rows_are_found_in_whichever_part_they_are(
+    launches: list[list[int]], data: st.DataObject
+) -> None:
+    parts = [kernels(rank, its) for rank, its in enumerate(launches)]
+    packed, whole = Packed(KERNELS, [pack(part) for part in parts]), KERNELS.frame(*parts)
+    if len(whole):
+        places = st.integers(0, len(whole) - 1)
+        at = np.asarray(data.draw(st.lists(places, max_size=6)), dtype=np.int64)
+        first, last = data.draw(st.tuples(places, places))
+        for rows in (at, slice(first, last)):
+            frame = KERNELS.frame(packed.columns(rows))
+            taken = whole.iloc[rows].reset_index(drop=True)
+            pd.testing.assert_frame_equal(frame, taken)
+
+
+def test_files_of_one_rank_are_one_span() -> None:
+    parts = [kernels(0, [1, 2]), kernels(0, [3]), kernels(1, []), kernels(2, [4])]
+    assert Packed(KERNELS, parts).of_ranks == {0: slice(0, 3), 2: slice(3, 4)}
+    assert Packed(KERNELS, [*parts, kernels(0, [5])]).of_ranks is None
+    assert Packed(KERNELS, []).of_ranks == {}

@@ -16,6 +16,7 @@ from commtrace.causal.rank_edits import copying_within
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence
+from commtrace.metrics.rank.rows_of import ranks_of
 from commtrace.metrics.run.whole import worth_reporting
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _need_waits(run: Measures) -> None:
     """CannotLook where the trace of a GPU shows none of its host's waits: they look like work."""
     calls = run_graph(run).calls
     on_gpu = calls.rank[~calls.on_cpu]
-    if not np.isin(on_gpu, run.blocking_calls["rank"].unique()).all():
+    if not np.isin(on_gpu, [*ranks_of(run, "blocking_calls")]).all():
         raise CannotLook("needs the calls by which hosts wait for GPUs, which the trace lacks")
 
 

@@ -18,7 +18,7 @@ from commtrace.errors import TraceError
 from commtrace.heap import give_back, keep_little
 from commtrace.machine import Machine
 from commtrace.measures import Measures
-from commtrace.packed import Packed
+from commtrace.packed import Packed, pack
 from commtrace.reader.build_tables import Identity
 from commtrace.reader.check_run import (
     one_recording,
@@ -33,7 +33,7 @@ from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
 from commtrace.reader.workers import Failure, read_each
 from commtrace.table import Table
-from commtrace.trace import RankTrace
+from commtrace.trace import PACKED, RankTrace
 from commtrace.units import counted
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
-_LARGE = (schema.KERNELS, schema.COPIES, schema.COLLECTIVES)
-"""Tables that are asked for by rank, or by column."""
 _ReadAll = Callable[[Mapping[Path, Identity]], Iterator[tuple[Path, RankTrace | Failure]]]
 
 
@@ -139,7 +137,9 @@ def _machines(parts: Sequence[RankTrace]) -> dict[int, Machine]:
 def _table(table: Table, parts: Sequence[RankTrace]) -> Any:
     """A table of all parts, which need not hold theirs any longer."""
     its = [part.columns.pop(table.name) for part in parts]
-    return Packed(table, its) if table in _LARGE else table.frame(*its)
+    if table.name in PACKED:
+        return Packed(table, its)
+    return Packed(table, [pack(*its)]) if table is schema.COLLECTIVES else table.frame(*its)
 
 
 def _local(paths: Sequence[str | Path]) -> Sequence[str | Path]:

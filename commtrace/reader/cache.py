@@ -23,8 +23,9 @@ from msgspec import Struct
 from commtrace import __version__, config
 from commtrace.diagnosis import Note
 from commtrace.machine import Machine
+from commtrace.packed import Integers, PackedColumns, Strings
 from commtrace.table import Coded, Columns
-from commtrace.trace import RankTrace
+from commtrace.trace import PACKED, RankTrace
 
 __all__ = ["MOST_BYTES", "Cached", "clear", "copies", "entries", "folder", "get", "put", "trim"]
 
@@ -32,19 +33,25 @@ MOST_BYTES = 2_000_000_000
 """How large the folder may become."""
 
 _SUFFIX = ".commtrace"
-_MAGIC = b"commtrace cache 1\n"
+_MAGIC = b"commtrace cache 2\n"
 _DIGEST = 32
 _ENDS = 1 << 16  # bytes of a file's head and tail
 _ALIGNED = 8
 _IN_USE_S = 3600.0
 
+_Kept = np.ndarray[Any, Any] | Coded | Integers | Strings
+
 
 class _Column(Struct, array_like=True):
-    """Where a column lies: its type and length; of strings the different ones, too."""
+    """What a column's array is: its type and length; of strings the different ones, too.
+
+    ``base`` is that of packed integers.
+    """
 
     dtype: str
     length: int
     names: list[str] | None = None
+    base: int | None = None
 
 
 class _Head(Struct):
@@ -184,21 +191,35 @@ def _packed(part: RankTrace) -> bytes:
 
 def _described(tables: Mapping[str, Columns]) -> dict[str, dict[str, _Column]]:
     return {
-        table: {name: _column(its) for name, its in columns.items()}
+        table: {name: _column(its) for name, its in _as_kept(columns).items()}
         for table, columns in tables.items()
     }
 
 
-def _column(values: np.ndarray[Any, Any] | Coded) -> _Column:
-    if isinstance(values, Coded):
-        return _Column(values.codes.dtype.str, values.codes.size, list(values.names))
-    return _Column(values.dtype.str, values.size)
+def _as_kept(columns: Columns) -> Mapping[str, _Kept]:
+    return columns.packed if isinstance(columns, PackedColumns) else columns
+
+
+def _column(values: _Kept) -> _Column:
+    array = _array(values)
+    return _Column(
+        array.dtype.str,
+        array.size,
+        list(values.names) if isinstance(values, Coded | Strings) else None,
+        values.base if isinstance(values, Integers) else None,
+    )
+
+
+def _array(values: _Kept) -> np.ndarray[Any, Any]:
+    if isinstance(values, Integers):
+        return values.above
+    return values.codes if isinstance(values, Coded | Strings) else values
 
 
 def _arrays(tables: Mapping[str, Columns]) -> Iterator[bytes]:
     for columns in tables.values():
-        for values in columns.values():
-            yield (values.codes if isinstance(values, Coded) else values).tobytes()
+        for values in _as_kept(columns).values():
+            yield _array(values).tobytes()
 
 
 def _padded(text: bytes) -> bytes:
@@ -215,10 +236,17 @@ def _unpacked(file: Path, text: bytes) -> RankTrace | None:
     at = 8 + length + -length % _ALIGNED
     tables: dict[str, Columns] = {}
     for table, columns in head.tables.items():
-        made: dict[str, np.ndarray[Any, Any] | Coded] = {}
+        made: dict[str, Any] = {}
         for name, column in columns.items():
-            values = np.frombuffer(body, column.dtype, column.length, at)
+            # A copy: it would hold all that lies beside it.
+            values = np.frombuffer(body, column.dtype, column.length, at).copy()
             at += values.nbytes + -values.nbytes % _ALIGNED
-            made[name] = values if column.names is None else Coded(values, tuple(column.names))
-        tables[table] = made
+            made[name] = _as_made(column, values, packed=table in PACKED)
+        tables[table] = PackedColumns(made) if table in PACKED else made
     return RankTrace(file, head.rank, head.provenance, tables, tuple(head.notes), head.machine)
+
+
+def _as_made(column: _Column, values: np.ndarray[Any, Any], *, packed: bool) -> _Kept:
+    if column.names is not None:
+        return (Strings if packed else Coded)(values, tuple(column.names))
+    return values if column.base is None else Integers(column.base, values)

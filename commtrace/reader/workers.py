@@ -13,12 +13,13 @@ from msgspec import Struct, structs
 from commtrace.diagnosis import Note
 from commtrace.engine import HERE, Lost, cores, each, for_files
 from commtrace.errors import TraceError
+from commtrace.packed import pack
 from commtrace.reader import cache
 from commtrace.reader.build_tables import Identity, identify, tables
 from commtrace.reader.json.document import NotATraceError
 from commtrace.reader.json.scan import scan
 from commtrace.reader.json.shares import is_large
-from commtrace.trace import RankTrace
+from commtrace.trace import PACKED, RankTrace
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -99,7 +100,8 @@ def _outcome(file: Path, otherwise: Identity, processes: int = 1) -> RankTrace |
     except MemoryError:
         return Failure(f"{file}: needs more memory than there is: {_FEWER}")
     noted = tuple(replace(note, rank=identity[0]) for note in found.notes)
-    return RankTrace(file, *identity, made.columns, noted + made.notes, made.machine)
+    columns = {table: pack(its) if table in PACKED else its for table, its in made.columns.items()}
+    return RankTrace(file, *identity, columns, noted + made.notes, made.machine)
 
 
 def _noted(part: RankTrace, refusals: list[OSError]) -> RankTrace:

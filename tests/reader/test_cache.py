@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 
 from commtrace import config
 from commtrace.cli import main
+from commtrace.packed import Integers, PackedColumns
 from commtrace.reader import cache, workers
 from commtrace.reader.recordings import same
 from commtrace.reader.workers import read_each
 from commtrace.run import load
-from commtrace.trace import RankTrace
+from commtrace.trace import PACKED, RankTrace
 
 RANK_0 = (0, "assumed")
 KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1000, "dur": 5}
@@ -75,6 +77,19 @@ def test_tables_and_notes_are_those_of_the_file(
     for table in ("kernels", "collectives", "ops", "steps", "groups", "ranks", "host_gaps"):
         assert getattr(again, table).equals(getattr(plain, table)), table
     assert again.notes == plain.notes
+
+
+def test_what_may_have_millions_of_rows_is_packed_where_it_is_read(trace: Path) -> None:
+    part = read(trace)
+    again = read(trace)
+    for its in (part, again, pickle.loads(pickle.dumps(part))):
+        for table in PACKED:
+            columns = its.columns[table]
+            assert isinstance(columns, PackedColumns)
+            for name, values in columns.packed.items():
+                array = values.above if isinstance(values, Integers) else values.codes
+                assert array.itemsize == 1, (table, name)
+                assert array.base is None, "it would hold all of the entry"
 
 
 def test_another_content_time_rank_or_path_is_another_entry(

@@ -13,7 +13,7 @@ from commtrace.arrays import NULL, Bool, Int64, rows_by
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import columns_of, columns_of_rank
+from commtrace.metrics.rank.rows_of import columns_of_rank, ranks_of
 from commtrace.table import Coded, Table
 from commtrace.trace_tables import COPIES, KERNELS
 
@@ -109,7 +109,7 @@ def timelines(run: Measures) -> Iterator[Timeline]:
     """Every GPU's timeline, in turn; CannotLook where the trace has no GPU or no launches."""
     if not places(run):
         raise CannotLook("needs work on a GPU")
-    if not any((_all(run, table)["launch_ns"] != NULL).any() for table in (KERNELS, COPIES)):
+    if not any((its["launch_ns"] != NULL).any() for _, its in _by_rank(run)):
         raise CannotLook("needs launches: the trace links none to the device's work")
     return (_timeline(run, rank, device) for rank, device in places(run))
 
@@ -118,15 +118,17 @@ def timelines(run: Measures) -> Iterator[Timeline]:
 def places(run: Measures) -> list[tuple[int, str]]:
     """The ranks' GPUs."""
     found = set[tuple[int, str]]()
-    for its in (_all(run, table) for table in (KERNELS, COPIES)):
-        names, codes = its["device"].names, its["device"].codes
-        pairs = np.unique(its["rank"][codes >= 0] * len(names) + codes[codes >= 0]).tolist()
-        found |= {(pair // len(names), names[pair % len(names)]) for pair in pairs}
+    for rank, its in _by_rank(run):
+        names, codes = its["device"].names, np.unique(its["device"].codes).tolist()
+        found |= {(rank, names[code]) for code in codes if code >= 0}
     return sorted(found)
 
 
-def _all(run: Measures, table: Table) -> Any:
-    return columns_of(run, table)
+def _by_rank(run: Measures) -> Iterator[tuple[int, Any]]:
+    """The kernels of each rank, and its copies."""
+    for table in (KERNELS, COPIES):
+        for rank in ranks_of(run, table.name):
+            yield int(rank), columns_of_rank(run, table, rank)
 
 
 def _timeline(run: Measures, rank: int, device: str) -> Timeline:
