@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.programs.fifth_lot import FIFTH
 from benchmarks.programs.fourth_lot import FOURTH
 from benchmarks.programs.program import (
     COMPUTE,
@@ -17,7 +18,7 @@ from benchmarks.programs.program import (
 )
 from benchmarks.programs.third_lot import THIRD
 
-__all__ = ["FIRST", "FOURTH", "HOSTS", "PROGRAMS", "SECOND", "THIRD"]
+__all__ = ["FIFTH", "FIRST", "FOURTH", "HOSTS", "PROGRAMS", "SECOND", "THIRD"]
 
 FIRST = (
     Program(
@@ -225,5 +226,5 @@ HOSTS = (
     ),
 )
 
-PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH)
+PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH)
 """In the order in which they were written, each lot by name."""
