@@ -36,7 +36,7 @@ FIFTH = (
     Program("dino_teacher", (Fault("share-teacher", NEEDLESS, place="broadcast"),)),
     Program(
         "dit_fsdp2",
-        (Fault("cold-cache", LATE, (1, 2), "all_gather", LOADER, 24),),
+        (Fault("cold-cache", LATE, (1, 2), "all_gather", LOADER, 40),),
         world_size=3,
     ),
     Program("gru_monitor", (Fault("whole-history", LATE, (0,), "all_reduce", (*COMPUTE, *IDLE)),)),

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 @dataclass
 class Config:
-    width: int = 96
-    depth: int = 3
+    width: int = 64
+    depth: int = 2
     heads: int = 4
-    tokens: int = 16
+    tokens: int = 8
     channels: int = 16
     batch: int = 8
     steps: int = 14
@@ -100,7 +100,7 @@ def train(cfg: Config, fault: str):
     optimizer = torch.optim.AdamW(model.parameters(), lr=cfg.lr)
     # rank 0's host made the latents, so it has them in memory; the others read over the network
     cold = fault == "cold-cache" and rank > 0
-    dataset = Latents(cfg, read_s=0.0035 if cold else 0.0005)
+    dataset = Latents(cfg, read_s=0.0055 if cold else 0.0005)
     loader = DataLoader(dataset, cfg.batch, sampler=DistributedSampler(dataset, seed=1))
     torch.manual_seed(rank)
     losses = []
