@@ -10,7 +10,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.nn.functional import all_gather
 
 VOCAB, CHUNK, BATCH, WIDTH, HEADS, LAYERS = 40, 80, 2, 64, 4, 2
 SEPARATOR = 0
@@ -30,6 +29,24 @@ def split_documents_slowly(tokens):
     return documents
 
 
+class GatherContext(torch.autograd.Function):
+    """All parts of the context, one after the other; gradients go back to whose part it is."""
+
+    @staticmethod
+    def forward(ctx, part, group):
+        ctx.group = group
+        parts = [torch.empty_like(part) for _ in range(group.size())]
+        dist.all_gather(parts, part.contiguous(), group=group)
+        return torch.cat(parts, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        parts = [part.contiguous() for part in grad.chunk(ctx.group.size(), 1)]
+        mine = torch.empty_like(parts[0])
+        dist.reduce_scatter(mine, parts, group=ctx.group)
+        return mine, None
+
+
 class ContextAttention(nn.Module):
     def __init__(self, group):
         super().__init__()
@@ -39,7 +56,7 @@ class ContextAttention(nn.Module):
 
     def forward(self, x, mask):
         q, k, v = self.qkv(x).chunk(3, -1)
-        both = torch.cat(all_gather(torch.cat([k, v], -1), group=self.group), 1)
+        both = GatherContext.apply(torch.cat([k, v], -1), self.group)
         q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (q, *both.chunk(2, -1)))
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None])
         return self.out(y.transpose(1, 2).flatten(2))
