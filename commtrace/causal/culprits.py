@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 _MOSTLY = 0.5  # of the steps
+_ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
 _HALF = 0.5  # of a stall, as another stalls by turns
 _MOST = 4  # culprits, one on top of the other
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
@@ -189,7 +190,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     if who.made == "idle":
         parts = {**parts, "compute": 0.0}
     cause = cause_of(run, who.ranks, parts)
-    longer = _longer_for_cores(run, who.ranks) if cause == "compute" else 1.0
+    longer = _longer_for_cores(run, who.ranks) if cause in _ON_CORES else 1.0
     delays = np.rint(steps * longer).astype(np.int64)
     whole = steps[:-1] if run_graph(run).is_cut else steps
     # What is cut saves less, never more: either way of counting it is safe. Where others are later

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.causal.chance import at_least
-from commtrace.diagnosis import Evidence, Finding, enough, too_few
+from commtrace.causal.culprits import culprits
+from commtrace.diagnosis import CannotLook, Evidence, Finding, enough, too_few
 from commtrace.intervals import total, union
 from commtrace.metrics.run.arrivals import TO_ROOT
 from commtrace.metrics.run.joined_rows import joined_rows
@@ -63,8 +64,10 @@ class EarlyRoot(Rule, frozen=True):
             sure = few or p_value <= _SIGNIFICANT
             if sure and worth_reporting(_cost_ns(early), run, self.min_step_share):
                 found.append((len(mine), (early, len(mine), p_value)))
+        late = _late_ranks(run, self.min_step_share) if found else set()
         for one in enough(found, self.min_operations, "operation", "with one root"):
-            yield self._finding(*one)
+            early, count, p_value = one
+            yield self._finding(early, count, p_value, late)
 
     def _often(self, roots: pd.DataFrame) -> pd.Series[Any]:
         """The size of operations that enough others share, with its communicator and root."""
@@ -74,8 +77,11 @@ class EarlyRoot(Rule, frozen=True):
             size.groupby(keys, observed=True).transform("size") >= self.min_operations
         )
 
-    def _finding(self, early: pd.DataFrame, operations: int, p_value: float) -> Finding:
+    def _finding(
+        self, early: pd.DataFrame, operations: int, p_value: float, late: set[int]
+    ) -> Finding:
         root, cost = int(early["root"].iloc[0]), _cost_ns(early)
+        more = "" if root in late else ", or give it a larger share of the work"
         median = float(early["wait_ns"].median())
         return self.finding(
             early,
@@ -92,8 +98,7 @@ class EarlyRoot(Rule, frozen=True):
             ),
             ruled_out=("clock error: only waits above three times the clocks' error are counted",),
             advice=(
-                f"let rank {root} do other work before it collects, call asynchronously, or give "
-                "it a larger share of the work"
+                f"let rank {root} do other work before it collects, or call asynchronously{more}"
             ),
             confidence="high" if p_value < 1e-3 else "medium",
         )
@@ -121,6 +126,14 @@ def _run(arrivals_us: tuple[float, ...]) -> Measures:
 def _cost_ns(early: pd.DataFrame) -> int:
     start = early["arrival_ns"].to_numpy()
     return total(union(start, start + early["wait_ns"].to_numpy()))
+
+
+def _late_ranks(run: Measures, min_step_share: float) -> set[int]:
+    """Who is late elsewhere, and should not be given more to do."""
+    try:
+        return {rank for its in culprits(run, min_step_share).found for rank in its.ranks}
+    except CannotLook:
+        return set()
 
 
 def _at_root(run: Measures, min_operations: int) -> pd.DataFrame:

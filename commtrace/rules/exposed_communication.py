@@ -18,6 +18,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.object_collectives import of_objects
+from commtrace.metrics.run.sizes import unsized_per_step
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -30,15 +31,17 @@ if TYPE_CHECKING:
 
 _EVENTS = ["op", "stream", "start_ns", "duration_ns"]
 _MUCH = 0.25  # of what is transferred
+_MANY = 16  # of one operation in a step
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
     "(scatter, gather, all_to_all)"
 )
 _ASK = {
     "broadcast": "send what does not change from step to step once, before the loop",
-    "all_gather": "all_reduce what is only summed, leave apart what each rank cuts its part from "
-    "again, and gather what does not change once",
-    "all_to_all": "send each rank only what is for it (split sizes), not padded to a capacity",
+    "all_gather": "all_reduce what is only summed, do not gather what each rank cuts its own part "
+    "out of again, and gather what does not change once",
+    "all_to_all": "send each rank only what it needs: chosen beforehand, with split sizes in place "
+    "of padding",
     "gather": "let each rank reduce what it has, and gather less",
     "send": _ONE_BY_ONE,
     "recv": _ONE_BY_ONE,
@@ -268,8 +271,12 @@ def _per_device(run: Measures) -> pd.DataFrame:
 
 
 def _asked(run: Measures, op: str | None) -> str:
-    if op is not None and of_objects(run, op):
+    if op is None:
+        return ""
+    if of_objects(run, op):
         return f"{_OBJECTS}; "
+    if (count := unsized_per_step(run, op)) >= _MANY:  # of known sizes latency-bound tells
+        return f"each step has {count:.0f} of them: put what is small into one; "
     return f"{_ASK[op]}; " if op in _ASK else ""
 
 

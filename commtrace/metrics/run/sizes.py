@@ -9,7 +9,7 @@ from commtrace.diagnosis import Note
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["unsized"]
+__all__ = ["unsized", "unsized_per_step"]
 
 
 def unsized(run: Measures) -> tuple[Note, ...]:
@@ -26,3 +26,14 @@ def unsized(run: Measures) -> tuple[Note, ...]:
         "PyTorch 2.4 and later record it for NCCL, record_shapes=True for the rest"
     )
     return (Note("sizes-unknown", message),)
+
+
+def unsized_per_step(run: Measures, op: str) -> float:
+    """How many operations of that name and of unknown size a rank takes part in, in a step.
+
+    The mean; 0 where no steps are labelled.
+    """
+    rows = run.collective_columns[["op", "size_bytes", "rank", "step"]]
+    rows = rows[(rows["op"] == op) & rows["size_bytes"].isna() & rows["step"].notna()]
+    steps = rows[["rank", "step"]].drop_duplicates()
+    return len(rows) / max(len(steps), 1)
