@@ -9,6 +9,7 @@ from benchmarks.programs.program import (
     COMPUTE,
     IDLE,
     LATE,
+    LOADER,
     Fault,
     Program,
 )
@@ -19,7 +20,25 @@ NEEDLESS = ("redundant", "exposed-communication")  # communication that a better
 ROOT = ("late-root", *LATE)
 
 FIFTH = (
+    Program(
+        "context_mesh",
+        (Fault("word-by-word", LATE, (3,), "all_gather", IDLE),),
+        world_size=4,
+    ),
+    Program(
+        "ctr_wide_deep",
+        (
+            Fault(
+                "dense-gradients", ("exposed-communication", "byte-inflation"), place="all_reduce"
+            ),
+        ),
+    ),
     Program("dino_teacher", (Fault("share-teacher", NEEDLESS, place="broadcast"),)),
+    Program(
+        "dit_fsdp2",
+        (Fault("cold-cache", LATE, (1, 2), "all_gather", LOADER, 40),),
+        world_size=3,
+    ),
     Program("gru_monitor", (Fault("whole-history", LATE, (0,), "all_reduce", (*COMPUTE, *IDLE)),)),
     Program("hard_mining", (Fault("sort-in-python", ROOT, (0,), "broadcast", IDLE),)),
     Program(
@@ -35,8 +54,19 @@ FIFTH = (
     Program("sac_normalise", (Fault("each-moment", ("latency-bound",), place="all_reduce"),)),
     Program("sage_neighbours", (Fault("unsorted-edges", LATE, (1,), "all_reduce", COMPUTE),)),
     Program(
+        "speaker_soup",
+        (
+            Fault(
+                "through-rank-0",
+                ("emulated-operation", "decomposed-all-reduce", "exposed-communication"),
+            ),
+        ),
+        world_size=3,
+    ),
+    Program(
         "video_keyframes",
         (Fault("rare-keyframes", ("jitter",), place="all_reduce"),),
     ),
+    Program("weather_zarr", (Fault("compress-more", ()),)),
 )
 """By name."""
