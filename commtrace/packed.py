@@ -166,11 +166,17 @@ class Packed:
             return [(0, rows)], None
         if isinstance(rows, slice):
             first, last, _ = rows.indices(len(self))
-            begins, ends = self._bounds[:-1].clip(first, last), self._bounds[1:].clip(first, last)
-            parts = np.flatnonzero(ends > begins)
-            spans = zip(begins - self._bounds[:-1], ends - self._bounds[:-1], strict=True)
-            every = [slice(int(begin), int(end)) for begin, end in spans]
-            return [(part, every[part]) for part in parts.tolist()], None
+            # Only these are looked at: most who ask want one part's, and each part's is asked for.
+            some = slice(
+                max(int(np.searchsorted(self._bounds, first, side="right")) - 1, 0),
+                int(np.searchsorted(self._bounds, last)) + 1,
+            )
+            bounds = pairwise(self._bounds[some].tolist())
+            return [
+                (part, slice(max(first - begin, 0), min(last, end) - begin))
+                for part, (begin, end) in enumerate(bounds, some.start)
+                if max(first, begin) < min(last, end)
+            ], None
         part = np.searchsorted(self._bounds, rows, side="right") - 1
         order = np.argsort(part, kind="stable")
         parts, firsts = np.unique(part[order], return_index=True)
