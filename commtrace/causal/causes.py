@@ -10,7 +10,7 @@ import numpy as np
 from commtrace.arrays import Bool, Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.cores import asleep_ns, fight, processor, taken_cores
-from commtrace.causal.edits import as_measured, saved, typical
+from commtrace.causal.edits import as_measured, saved_by, typical
 from commtrace.causal.on_core import on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
@@ -63,7 +63,7 @@ def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]
     possible = dict(parts)
     if not run_graph(run).calls.on_cpu.any():
         edits = (typical(run, ranks, None, part) for part in (None, HOSTS, DEVICES))
-        both, host, device = saved(run, as_measured(run), edits).sum(axis=0).tolist()
+        both, host, device = saved_by(run, as_measured(run), edits).sum(axis=0).tolist()
         if max(host, device) < both / 2:
             return None
         possible = {

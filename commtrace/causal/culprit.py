@@ -11,7 +11,8 @@ from msgspec import Struct, structs
 from commtrace.arrays import Bool, Int64
 from commtrace.causal.awaited import AWAITED, Waits
 from commtrace.causal.causes import cause_of, excess
-from commtrace.causal.edits import saved
+from commtrace.causal.edits import saved_by
+from commtrace.causal.graph import Change
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.diagnosis import Cause
@@ -57,11 +58,11 @@ class Culprit(Struct, frozen=True, eq=False):
 
 
 def as_awaited(
-    run: Measures, culprit: Culprit, edited_ns: Int64, lag_ns: Int64, worth_ns: float
+    run: Measures, culprit: Culprit, edit: Change, lag_ns: Int64, worth_ns: float
 ) -> Sequence[Culprit]:
     """The culprit; twice, where others await it as a root, and in operations of all as well.
 
-    ``edited_ns`` are these lags without what it does more. Each saves what its work before
+    ``edit`` is what changes of these lags without what it does more. Each saves what its work before
     operations of that kind does, if that is worth so much, and a good part, in both.
     """
     calls, kinds = run_graph(run).calls, set(culprit.waits.kind.tolist())
@@ -71,8 +72,8 @@ def as_awaited(
         return [culprit]
     as_root = mine & calls.from_root & calls.is_root
     each = {_ROOT: as_root, _OF_ALL: mine & ~as_root}
-    edits = (_only(run, which, edited_ns, lag_ns) for which in each.values())
-    whole, *shorter = saved(run, lag_ns, (edited_ns, *edits)).T
+    edits = (_only(run, which, edit) for which in each.values())
+    whole, *shorter = saved_by(run, lag_ns, (edit, *edits)).T
     least = max(worth_ns, _EACH * culprit.on_top_ns)
     longer = culprit.on_top_ns / max(int(whole.sum()), 1)  # for waits for cores
     if min(float(steps.sum()) * longer for steps in shorter) < least:
@@ -84,13 +85,11 @@ def as_awaited(
     return sorted(parts, key=lambda part: -part.on_top_ns)
 
 
-def _only(run: Measures, which: Bool, edited_ns: Int64, lag_ns: Int64) -> Int64:
-    """These lags, but those of work before some calls as they were edited."""
-    its = run_graph(run)
-    lag: Int64 = lag_ns.copy()
-    rows = its.own[which[its.own_call]]
-    lag[rows] = edited_ns[rows]
-    return lag
+def _only(run: Measures, which: Bool, edit: Change) -> Change:
+    """Of an edit of own work that before some calls."""
+    its, (edges, lag_ns) = run_graph(run), edit
+    mine = which[its.own_call[its.own_of(edges)]]
+    return edges[mine], lag_ns[mine]
 
 
 def _part(run: Measures, culprit: Culprit, kind: int, which: Bool, steps_ns: Int64) -> Culprit:

@@ -19,13 +19,14 @@ from commtrace.causal.edits import (
     as_measured,
     even,
     saved,
-    steps_at,
+    saved_by,
+    step_ns,
     typical,
     typical_in_median,
     typically_idle,
     wanted_in_median,
 )
-from commtrace.causal.graph import replayed
+from commtrace.causal.graph import Change, changed, changes
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
@@ -60,25 +61,19 @@ _NOT_ALWAYS = "its process takes more processor time than the others', but not e
 
 
 class _Edited(Struct, frozen=True, eq=False):
-    """Lags of which some are others: those of ``edges``."""
+    """Lags, and what is changed of them."""
 
     before_ns: Int64
-    edges: Int64
-    edited_ns: Int64
+    change: Change
 
     @classmethod
     def of(cls, before_ns: Int64, lag_ns: Int64) -> _Edited:
-        edges = np.flatnonzero(lag_ns != before_ns)
-        return cls(before_ns, edges, lag_ns[edges])
+        return cls(before_ns, changes(before_ns, lag_ns))
 
     @property
     def lag_ns(self) -> Int64:
         """A new array each time; those before where none is another."""
-        if not self.edges.size:
-            return self.before_ns
-        lag: Int64 = self.before_ns.copy()
-        lag[self.edges] = self.edited_ns
-        return lag
+        return changed(self.before_ns, self.change) if self.change[0].size else self.before_ns
 
 
 class Culprits(Struct, frozen=True, eq=False):
@@ -113,7 +108,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     found: list[Culprit] = []
     lag, mended = lags_on_cores(run), as_measured(run)
     worth = min_share * float(its.step_ns.sum())
-    least = min_share * float(steps_at(run, replayed(its.graph, lag)).sum())  # on cores
+    least = min_share * float(step_ns(run, [lag]).sum())  # on cores
     left = ranks
     while left and len(found) < _MOST:
         # The last is compared with what the others' work is at its places, as that mostly is.
@@ -126,10 +121,14 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         if first is None:
             break
         who, culprit = first
-        found += as_awaited(run, culprit, who.lag_ns, lag, worth)
+        found += as_awaited(run, culprit, who.edit, lag, worth)
         left = [rank for rank in left if rank not in who.ranks]
-        mended = who.lag_ns if mended is lag else _edit(run, who, mended, work_with(run, mended))
-        lag = who.lag_ns
+        edited = changed(lag, who.edit)
+        if mended is lag:
+            mended = edited
+        else:
+            mended = changed(mended, _edit(run, who, mended, work_with(run, mended)))
+        lag = edited
     on_cores = _Edited.of(lags_on_cores(run), lag)
     without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
     return Culprits(tuple(found), without, on_cores)
@@ -147,8 +146,8 @@ def _first(
     return None
 
 
-def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Int64:
-    """These lags without what they do more than is typical."""
+def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Change:
+    """What changes of these lags without what they do more than is typical."""
     if who.made == "median":
         return typical_in_median(run, who.ranks, lag_ns, work, wanted_in_median(run, work))
     edit = typically_idle if who.made == "idle" else typical
@@ -161,7 +160,7 @@ def evened(run: Measures, min_share: float) -> Int64:
     known = culprits(run, min_share)
     but = [rank for its in known.found if not its.in_median for rank in its.ranks]
     lag = known.on_cores.lag_ns
-    return saved(run, lag, [even(run, lag, but, work_on_cores(run, lag))])[:, 0]
+    return saved_by(run, lag, [even(run, lag, but, work_on_cores(run, lag))])[:, 0]
 
 
 @measure
@@ -181,10 +180,10 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     before, alone, steps = lags_on_cores(run), who.steps_ns, who.steps_ns
     if lag_ns is not before:
         edited = _edit(run, who, before, work_on_cores(run, before))
-        alone = saved(run, before, [edited])[:, 0]
+        alone = saved_by(run, before, [edited])[:, 0]
     (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
     noise = max(scatter(more), least)
-    after = steps_at(run, replayed(run_graph(run).graph, lag_ns)) - steps
+    after = step_ns(run, [lag_ns])[:, 0] - steps
     spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
     parts, call = excess(run, who.ranks)
     if who.made == "idle":

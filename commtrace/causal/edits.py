@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64, codes
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
-from commtrace.causal.graph import DROPPED, replayed
+from commtrace.causal.graph import DROPPED, Change, changes
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import OwnWork, idle_ns, own_work
 from commtrace.causal.usual import Usual
@@ -25,6 +26,7 @@ __all__ = [
     "joined",
     "needing_nobody",
     "saved",
+    "saved_by",
     "step_ends",
     "step_ns",
     "steps_at",
@@ -39,6 +41,9 @@ __all__ = [
 ]
 
 
+_AT_ONCE = 1 << 20  # edges of own work
+
+
 def as_measured(run: Measures) -> Int64:
     """The lags of no edit."""
     return run_graph(run).graph.lag_ns
@@ -50,13 +55,13 @@ def typical(
     lag_ns: Int64 | None = None,
     part: int | None = None,
     work: OwnWork | None = None,
-) -> Int64:
+) -> Change:
     """The ranks do each segment in the time that is typical of those that are not among them.
 
     Where none of these has such a place, so much of its time as is typical of a rank's step.
     ``part`` is HOSTS or DEVICES for only that of their own work. ``lag_ns`` are the lags of
-    edits made before, and ``work`` the own work with these, by default as measured; so in the
-    others.
+    edits made before, that this one changes, and ``work`` the own work with these, by default as
+    measured; so in the others.
     """
     its, work = run_graph(run), work or own_work(run)
     mine = np.isin(its.calls.rank, list(ranks))
@@ -69,7 +74,7 @@ def typical(
 
 def typical_in_median(
     run: Measures, ranks: Collection[int], lag_ns: Int64, work: OwnWork, wanted_ns: Float64
-) -> Int64:
+) -> Change:
     """The ranks' work is as ``wanted_in_median`` has it."""
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
     return _scaled(run, work, wanted_ns[mine], mine, lag_ns)
@@ -95,7 +100,7 @@ def typically_idle(
     ranks: Collection[int],
     lag_ns: Int64 | None = None,
     work: OwnWork | None = None,
-) -> Int64:
+) -> Change:
     """The ranks' hosts are without operators as long as is typical of the rest; these stay.
 
     Processes that fight for cores compute longer by turns, and seldom sleep.
@@ -135,7 +140,7 @@ def even(
     lag_ns: Int64 | None = None,
     but: Collection[int] = (),
     work: OwnWork | None = None,
-) -> Int64:
+) -> Change:
     """All ranks, ``but`` some, do each segment in the mean time of these."""
     its, work = run_graph(run), work or own_work(run)
     mine = ~np.isin(its.calls.rank, list(but))
@@ -211,9 +216,15 @@ def transferring_less(run: Measures, less_ns: Int64, lag_ns: Int64) -> Int64:
 
 
 def saved(run: Measures, lag_ns: Int64, edits: Iterable[Int64]) -> Int64:
-    """What each step is shorter with each edit than with these lags: steps × edits."""
-    before = steps_at(run, replayed(run_graph(run).graph, lag_ns))
-    return before[:, None] - step_ns(run, edits)
+    """What each step is shorter with the lags of each edit than with these: steps × edits."""
+    return saved_by(run, lag_ns, (changes(lag_ns, lag) for lag in edits))
+
+
+def saved_by(run: Measures, lag_ns: Int64, edits: Iterable[Change]) -> Int64:
+    """What each step is shorter with each change of these lags: steps × edits."""
+    nothing = np.empty(0, np.int64), np.empty(0, np.int64)
+    steps = _changed_ns(run, lag_ns, chain([nothing], edits))
+    return steps[:, :1] - steps[:, 1:]
 
 
 def steps_at(run: Measures, time_ns: Int64) -> Int64:
@@ -224,7 +235,13 @@ def steps_at(run: Measures, time_ns: Int64) -> Int64:
 
 def step_ns(run: Measures, lags: Iterable[Int64]) -> Int64:
     """How long each step is with the lags of each edit: steps × edits."""
-    return np.diff(step_ends(run, lags), axis=0, prepend=run_graph(run).begin_ns)
+    measured = as_measured(run)
+    return _changed_ns(run, measured, (changes(measured, lag) for lag in lags))
+
+
+def _changed_ns(run: Measures, lag_ns: Int64, edits: Iterable[Change]) -> Int64:
+    its = run_graph(run)
+    return np.diff(its.step_ends.replayed(lag_ns, edits), axis=0, prepend=its.begin_ns)
 
 
 def step_ends(run: Measures, lags: Iterable[Int64]) -> Int64:
@@ -235,8 +252,7 @@ def step_ends(run: Measures, lags: Iterable[Int64]) -> Int64:
     operations.
     """
     measured = as_measured(run)
-    changes = ((edges := np.flatnonzero(lag != measured), lag[edges]) for lag in lags)
-    return run_graph(run).step_ends.replayed(measured, changes)
+    return run_graph(run).step_ends.replayed(measured, (changes(measured, lag) for lag in lags))
 
 
 def _scaled(
@@ -246,19 +262,24 @@ def _scaled(
     which: Bool,
     lag_ns: Int64 | None,
     part: int | None = None,
-) -> Int64:
+) -> Change:
     """The segments of some calls take the time that is wanted of these, shared as it was."""
     its = run_graph(run)
-    factor = np.ones(work.own_ns.shape)
-    own = work.on_clock(work.own_ns[which], which)
-    factor[which] = factors(own, work.on_clock(wanted_ns, which))
-    mine = np.flatnonzero(which[its.own_call])
-    if part is not None:
-        mine = mine[its.own_column[mine] == part]
-    lag: Int64 = (its.graph.lag_ns if lag_ns is None else lag_ns).copy()
-    rows, factor = its.own[mine], factor[its.own_call[mine], its.own_column[mine]]
-    lag[rows] = np.rint(lag[rows] * factor).astype(np.int64)
-    return lag
+    lag = its.graph.lag_ns if lag_ns is None else lag_ns
+    factor = factors(work.on_clock(work.own_ns[which], which), work.on_clock(wanted_ns, which))
+    row = np.cumsum(which, dtype=np.int32) - 1
+    found: list[Change] = [(np.empty(0, np.int32), np.empty(0, np.int64))]
+    for at in range(0, its.own.size, _AT_ONCE):
+        some = slice(at, at + _AT_ONCE)
+        call, column = its.own_call[some], its.own_column[some]
+        mine = which[call] if part is None else which[call] & (column == part)
+        edges = its.own[some][mine]
+        its_factor = factor[row[call[mine]], column[mine]]
+        edited = np.rint(lag[edges] * its_factor).astype(np.int64)
+        other = edited != lag[edges]
+        found.append((edges[other], edited[other]))
+    edges, lags = map(np.concatenate, zip(*found, strict=True))
+    return edges, lags
 
 
 def factors(own_ns: Int64 | Float64, wanted_ns: Float64) -> Float64:

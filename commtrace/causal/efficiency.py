@@ -11,7 +11,8 @@ import pandas as pd
 
 from commtrace.arrays import Float64, Int64, rows_of_each
 from commtrace.causal.builder import HOSTS
-from commtrace.causal.edits import as_measured, even, step_ends, transferring
+from commtrace.causal.edits import as_measured, even, transferring
+from commtrace.causal.graph import Change, changed, changes
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.comms import members
@@ -73,34 +74,36 @@ def slowdown(run: Measures) -> pd.DataFrame:
     """How much slower uneven work makes the run: SLOWDOWN; empty where no graph holds the run."""
     if not replayable(run):
         return SLOWDOWN.frame()
-    time, ideal = _run_ns(run, (as_measured(run), even(run)))
+    edges, mean = even(run)
+    lag = as_measured(run)
+    time, ideal = _run_ns(run, lag, ((edges[:0], mean[:0]), (edges, mean)))
     rows = [
         {"by": "run", "slowdown": _ratio(time, ideal)},
-        *_by_ranks(run, ideal),
+        *_by_ranks(run, (edges, mean), ideal),
         *_by_operation(run, time),
     ]
     none = dict.fromkeys(("rank", "host", "stage", "op"))
     return SLOWDOWN.from_rows([{**none, **row} for row in rows])
 
 
-def _by_ranks(run: Measures, ideal_ns: int) -> list[dict[str, Any]]:
-    """With only some ranks' work as measured: each rank, host and stage."""
-    its, lag, mean = run_graph(run), as_measured(run), even(run)
+def _by_ranks(run: Measures, mean: Change, ideal_ns: int) -> list[dict[str, Any]]:
+    """With only some ranks' work not in its mean time: each rank, host and stage."""
+    its, lag = run_graph(run), as_measured(run)
     hosts = run.ranks.dropna(subset="host").groupby("host", observed=True)["rank"]
     some: list[tuple[dict[str, Any], list[int]]] = [
         *(({"by": "rank", "rank": rank}, [rank]) for rank in np.unique(its.calls.rank).tolist()),
         *(({"by": "host", "host": str(host)}, list(on)) for host, on in hosts),
         *(({"by": "stage", "stage": stage}, on) for stage, on in enumerate(_stages(run))),
     ]
-    edges = np.flatnonzero(lag != mean)
+    edges, mean_ns = mean
     of = its.rank[its.graph.target[edges]]
     most = max((rank for _, ranks in some for rank in ranks), default=0)
-    beyond = np.bincount(of, np.maximum(lag - mean, 0)[edges], minlength=most + 1)
+    beyond = np.bincount(of, np.maximum(lag[edges] - mean_ns, 0), minlength=most + 1)
     replayed = _most([(row["by"], float(beyond[ranks].sum())) for row, ranks in some])
     of_rank = rows_of_each(of, np.arange(most + 1))
     uneven = (edges[np.concatenate([of_rank[rank] for rank in some[at][1]])] for at in replayed)
-    ends = its.step_ends.replayed(mean, ((these, lag[these]) for these in uneven))
-    times = dict(zip(replayed, _longest(run, ends), strict=True))
+    each = _run_ns(run, changed(lag, mean), ((these, lag[these]) for these in uneven))
+    times = dict(zip(replayed, each, strict=True))
     values = [_ratio(times[at], ideal_ns) if at in times else None for at in range(len(some))]
     return [{**row, "slowdown": value} for (row, _), value in zip(some, values, strict=True)]
 
@@ -111,10 +114,10 @@ def _by_operation(run: Measures, time_ns: int) -> list[dict[str, Any]]:
     code = ops.codes.to_numpy()[run_graph(run).calls.row]
     found = sorted((name, code == at) for at, name in enumerate(ops.categories) if at in code)
     lag, usual = as_measured(run), _usual(run)
-    steady = (transferring(run, which, usual, lag) for _, which in found)
+    steady = (changes(lag, transferring(run, which, usual, lag)) for _, which in found)
     return [
         {"by": "op", "op": op, "slowdown": _ratio(time_ns, each)}
-        for (op, _), each in zip(found, _run_ns(run, steady), strict=True)
+        for (op, _), each in zip(found, _run_ns(run, lag, steady), strict=True)
     ]
 
 
@@ -124,8 +127,8 @@ def efficiency(run: Measures) -> pd.DataFrame:
     if not replayable(run):
         return EFFICIENCY.frame()
     lag, every = as_measured(run), np.ones(run_graph(run).calls.rank.size, dtype=np.bool_)
-    at_once = transferring(run, every, np.zeros(every.size), lag)
-    time, ideal = _run_ns(run, [lag, at_once])
+    edits = ((lag, lag), (lag, transferring(run, every, np.zeros(every.size), lag)))
+    time, ideal = _run_ns(run, lag, (changes(*edit) for edit in edits))
     own = _own_ns(run)
     most, mean = max(own), float(np.mean(own))
     row = {
@@ -155,15 +158,10 @@ def _stages(run: Measures) -> list[list[int]]:
     return [[rank for rank in its if rank is not None] for its in zip_longest(*ranks)]
 
 
-def _run_ns(run: Measures, lags: Iterable[Int64]) -> list[int]:
-    """How long the run is with each of these lags."""
-    return _longest(run, step_ends(run, lags))
-
-
-def _longest(run: Measures, ends_ns: Int64) -> list[int]:
-    """How long the run is with each edit, by the ends of its steps: steps × edits."""
-    ends: list[int] = ends_ns.max(axis=0).tolist()
-    return [end - run_graph(run).begin_ns for end in ends]
+def _run_ns(run: Measures, lag_ns: Int64, edits: Iterable[Change]) -> list[int]:
+    """How long the run is with each change of these lags."""
+    ends = run_graph(run).step_ends.replayed(lag_ns, edits).max(axis=0)
+    return [end - run_graph(run).begin_ns for end in ends.tolist()]
 
 
 def _usual(run: Measures) -> Float64:

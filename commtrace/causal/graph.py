@@ -19,15 +19,27 @@ from commtrace.arrays import Int32, Int64, sorted_by
 from commtrace.causal.plan import Plan
 from commtrace.causal.ways import Levels, Ways
 
-__all__ = ["DROPPED", "Change", "Graph", "Latest", "longest_way", "replay", "replayed"]
+__all__ = [
+    "DROPPED",
+    "Change",
+    "Graph",
+    "Latest",
+    "changed",
+    "changes",
+    "longest_way",
+    "replay",
+    "replayed",
+]
 
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
-Change = tuple[Int64, Int64]
+Change = tuple[Int32 | Int64, Int64]
 """Edges, and the lags that they get by an edit."""
 _AT_ONCE = 16  # edits
 _MOST_BYTES = 1 << 26  # of what is known of heads with these
 _PART = 1 << 14  # nodes
+_MANY = 1 / 8  # of the edges
+_KNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,20 @@ def replayed(graph: Graph, lag_ns: Int64) -> Int64:
     return graph.time_ns if lag_ns is graph.lag_ns else graph.plan.times(lag_ns)
 
 
+def changes(lag_ns: Int64, edited_ns: Int64) -> Change:
+    """What an edit changes of these lags."""
+    edges = np.flatnonzero(edited_ns != lag_ns)
+    return edges, edited_ns[edges]
+
+
+def changed(lag_ns: Int64, change: Change) -> Int64:
+    """These lags with a change, as a new array."""
+    edges, by = change
+    lag: Int64 = lag_ns.copy()
+    lag[edges] = by
+    return lag
+
+
 class Latest:
     """When the last of some nodes of each group happens; groups are numbered from 0."""
 
@@ -91,13 +117,24 @@ class Latest:
         """With each of some changes of these lags: groups × edits."""
         graph = self._graph
         is_measured = lag_ns is graph.lag_ns
+        many = _MANY * graph.lag_ns.size
+
+        def how(change: Change) -> int:
+            return _KNOWN if is_measured and not change[0].size else int(change[0].size > many)
+
         found = [np.empty((self._groups.size, 0), dtype=np.int64)]
-        for known, some in groupby(changes, lambda change: is_measured and not change[0].size):
-            if known:
+        for by, some in groupby(changes, how):
+            if by == _KNOWN:
                 found += [self.at(graph.time_ns)[:, None] for _ in some]
+            elif by:  # what is told by edge costs more than all anew
+                found += [self._anew(changed(lag_ns, change)) for change in some]
             else:
                 found += self._followed(lag_ns, some)
         return np.concatenate(found, axis=1)
+
+    def _anew(self, lag_ns: Int64) -> Int64:
+        nothing: Change = np.empty(0, np.int64), np.empty(0, np.int64)
+        return next(self._followed(lag_ns, iter([nothing])))
 
     def _followed(self, lag_ns: Int64, edits: Iterator[Change]) -> Iterator[Int64]:
         plan = self._graph.plan

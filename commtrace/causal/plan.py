@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan"]
 
+_AT_ONCE = 1 << 20  # nodes
+
 
 class Plan:
     """The graph with its chains drawn together, in levels that depend on earlier ones only.
@@ -70,10 +72,12 @@ class Plan:
 
     def behind(self, lag_ns: Int64) -> Int64:
         """How long after the head of its chain the node in each place is, with these lags."""
-        own = np.append(lag_ns, 0)[self._links]
+        own = lag_ns[self._links]
+        own[self._links < 0] = 0
         behind = np.append(own, 0)
         np.subtract.at(behind, self._end, own)
-        return np.cumsum(behind[:-1])
+        del own
+        return np.cumsum(behind, out=behind)[:-1]
 
     def after(self, lag_ns: Int64, behind_ns: Int64) -> Int64:
         """How long after the head that it begins with each way ends."""
@@ -81,7 +85,7 @@ class Plan:
         after += lag_ns[self._edges]
         return after
 
-    def later(self, edges: Int64, by_ns: Int64) -> tuple[Later, Later]:
+    def later(self, edges: Int32 | Int64, by_ns: Int64) -> tuple[Later, Later]:
         """The places, and the ways, that are later behind their heads if edges take longer."""
         way = self._way[edges]
         places = self._places(edges[way < 0], by_ns[way < 0])
@@ -90,7 +94,7 @@ class Plan:
         later: Int64 = np.append(ways, way[its])
         return places, (later, np.append(by, by_ns[its]).astype(np.int64))
 
-    def _places(self, edges: Int64, by_ns: Int64) -> Later:
+    def _places(self, edges: Int32 | Int64, by_ns: Int64) -> Later:
         """The places that are later if edges of chains take longer."""
         place = self.place[self._target[edges]].astype(np.int64)
         order = np.argsort(place)
@@ -136,7 +140,10 @@ class Plan:
         behind = self.behind(lag_ns)
         nothing = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         time = self.heads(self.after(lag_ns, behind), [nothing])[:, 0]
-        return np.asarray(time[self.head] + behind[self.place])
+        found: Int64 = behind[self.place]
+        for at in range(0, found.size, _AT_ONCE):
+            found[at : at + _AT_ONCE] += time[self.head[at : at + _AT_ONCE]]
+        return found
 
 
 def _where(those: Bool) -> Int32:

@@ -15,7 +15,8 @@ from msgspec import Struct
 from commtrace.arrays import Float64, Int32, Int64
 from commtrace.causal.bounds import at_most
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import saved
+from commtrace.causal.edits import saved_by
+from commtrace.causal.graph import Change
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 
@@ -50,22 +51,22 @@ _HIDE = 3  # ranks: of two one is late beside the other
 class Suspects(Struct, frozen=True, eq=False):
     """Ranks that save ``steps_ns`` if they work as is typical.
 
-    Any other saves ``others_ns`` at most. ``lag_ns`` are the lags then; ``made`` says what was made
-    typical: all their work in each step, only their time without operators (``idle``), or the
-    median of all steps.
+    Any other saves ``others_ns`` at most. ``edit`` is what that changes of the lags that they were
+    tried on; ``made`` says what was made typical: all their work in each step, only their time
+    without operators (``idle``), or the median of all steps.
     """
 
     ranks: tuple[int, ...]
     steps_ns: Int64
     others_ns: int
-    lag_ns: Int64
+    edit: Change
     made: Made
 
 
 class Kind(Struct, frozen=True, eq=False):
     """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
 
-    lags: Callable[[tuple[int, ...]], Int64]
+    change: Callable[[tuple[int, ...]], Change]
     own_ns: Int64
     wanted_ns: Float64
     made: Made
@@ -127,7 +128,7 @@ class Search:
         if totals[best] < self.least or len(late) < 2:
             return None
         beyond = np.median(self.alone[:, late], axis=0) > least_noise_ns(self.run)
-        together = saved(self.run, self.lag, [self.kind.lags(tuple(self.asked[at] for at in late))])
+        together = self._saved([tuple(self.asked[at] for at in late)])
         if not beyond.all() or together.sum() < _AS_MUCH * totals[late].sum():
             return None
         return self._suspects(ranks, steps)
@@ -161,7 +162,7 @@ class Search:
         return np.where(np.isnan(self.kind.wanted_ns), self.kind.own_ns, self.kind.wanted_ns)
 
     def _save_far_more(self, ranks: tuple[int, ...], rank: int, alone_ns: int) -> bool:
-        together = saved(self.run, self.lag, [self.kind.lags(ranks)])[:, 0]
+        together = self._saved([ranks])[:, 0]
         more = together - self.alone[:, self.asked.index(rank)]
         always = bool((more > 2 * least_noise_ns(self.run)).all())  # no chance, however few
         sure = always or above_zero(more.astype(np.float64)) < _CHANCE
@@ -223,18 +224,19 @@ class Search:
         """Those of the sets that take enough from the critical path, and what each step saves."""
         tried = []
 
-        def lags() -> Iterator[Int64]:
+        def edits() -> Iterator[Change]:
             for ranks in sets:
-                lag = self.kind.lags(ranks)
-                if (self.lag[self.way] - lag[self.way]).sum() >= self.least:
+                edges, lag = change = self.kind.change(ranks)
+                mine = np.isin(edges, self.way)
+                if (self.lag[edges[mine]] - lag[mine]).sum() >= self.least:
                     tried.append(ranks)
-                    yield lag
+                    yield change
 
-        shorter = saved(self.run, self.lag, lags())
+        shorter = saved_by(self.run, self.lag, edits())
         return tried, shorter
 
     def _saved(self, sets: list[tuple[int, ...]]) -> Int64:
-        return saved(self.run, self.lag, (self.kind.lags(ranks) for ranks in sets))
+        return saved_by(self.run, self.lag, (self.kind.change(ranks) for ranks in sets))
 
     def _fits(self, ranks: tuple[int, ...], steps: Int64) -> bool:
         """Whether they save enough, and no other rank does."""
@@ -247,7 +249,7 @@ class Search:
 
     def _suspects(self, ranks: tuple[int, ...], steps: Int64) -> Suspects:
         rest = round(max(self._rest(ranks), 0.0))
-        return Suspects(ranks, steps, rest, self.kind.lags(ranks), self.kind.made)
+        return Suspects(ranks, steps, rest, self.kind.change(ranks), self.kind.made)
 
     def _ordered(self) -> list[int]:
         """The ranks, those with the most excess first."""

@@ -11,13 +11,14 @@ from commtrace.causal.bounds import critical_edges
 from commtrace.causal.cores import works_more
 from commtrace.causal.edits import (
     even,
-    saved,
+    saved_by,
     typical,
     typical_in_median,
     typically_idle,
     wanted_idle,
     wanted_in_median,
 )
+from commtrace.causal.graph import Change
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import (
@@ -105,15 +106,15 @@ def suspects_in_median(
     """
     work = work_on_cores(run, lag_ns)
     # To do as the mean of two does saves half of what one of them is late.
-    if saved(run, lag_ns, [even(run, lag_ns, (), work)]).sum() < least_ns / 2:
+    if saved_by(run, lag_ns, [even(run, lag_ns, (), work)]).sum() < least_ns / 2:
         return []
 
     wanted = wanted_in_median(run, work)
 
-    def lags(ranks: tuple[int, ...]) -> Int64:
+    def change(ranks: tuple[int, ...]) -> Change:
         return typical_in_median(run, ranks, lag_ns, work, wanted)
 
-    kind = Kind(lags, work.own_ns, wanted, "median")
+    kind = Kind(change, work.own_ns, wanted, "median")
     way = critical_edges(run, lag_ns)
     search = Search(run, left, lag_ns, least_ns, kind, way)
     found = search.single() or search.apart()

@@ -23,6 +23,7 @@ from commtrace.causal.edits import (
     typical,
     without_waits,
 )
+from commtrace.causal.graph import changed
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import work_with
@@ -160,7 +161,7 @@ def replayed_steps(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
 
 def _edit(run: Measures, text: str) -> _Edit:
     if text == "even":
-        return lambda run, lag: even(run, lag, work=work_with(run, lag))
+        return lambda run, lag: changed(lag, even(run, lag, work=work_with(run, lag)))
     if match := re.fullmatch(r"rank=(\d+):typical", text):
         rank = int(match[1])
         if rank not in set(run.ranks["rank"].tolist()):
@@ -189,7 +190,7 @@ def _typical(ranks: list[int]) -> _Edit:
     def edit(run: Measures, lag: Int64) -> Int64:
         if set(run_graph(run).calls.rank.tolist()) <= set(ranks):
             raise CannotLook("no other ranks to compare with")
-        return typical(run, ranks, lag, work=work_with(run, lag))
+        return changed(lag, typical(run, ranks, lag, work=work_with(run, lag)))
 
     return edit
 

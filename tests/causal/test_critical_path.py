@@ -11,7 +11,7 @@ import pytest
 import commtrace as ct
 from commtrace.causal.critical_path import critical_path, critical_pieces, path_with
 from commtrace.causal.edits import as_measured, even, step_ends
-from commtrace.causal.graph import replay
+from commtrace.causal.graph import changed, replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
@@ -42,7 +42,7 @@ def test_recordings_are_replayed_exactly_and_their_paths_sum_to_their_steps(
 
 def test_with_edits_it_sums_to_the_steps_replayed(training: Make) -> None:
     run = training(lambda rank, step: 5_000 + 1_000 * rank, ranks=3)
-    lag = even(run)
+    lag = changed(as_measured(run), even(run))
     ends = step_ends(run, [lag])[:, 0]
     steps = np.diff(ends, prepend=run_graph(run).begin_ns)
     assert path_with(run, lag).groupby("step")["time_ns"].sum().tolist() == steps.tolist()
@@ -73,7 +73,7 @@ def test_what_an_edit_shortens_is_made_of_what_it_was(training: Make) -> None:
     run = training(
         lambda rank, step: 2_000 * (1 + rank), sleep_us=lambda rank, step: 2_000 * (1 + rank)
     )
-    path = path_with(run, even(run, as_measured(run)))
+    path = path_with(run, changed(as_measured(run), even(run)))
     own = path[path["kind"].isin(("compute", "host"))].groupby("kind", observed=True)
     compute, host = (own["time_ns"].sum()[kind] for kind in ("compute", "host"))
     assert compute == pytest.approx(6 * 3 * MS, rel=0.02)

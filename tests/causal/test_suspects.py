@@ -10,7 +10,7 @@ import pytest
 from commtrace.causal import bounds, search
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
-from commtrace.causal.edits import as_measured, saved, typical
+from commtrace.causal.edits import as_measured, saved_by, typical
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.measures import Measures
@@ -53,5 +53,5 @@ def test_no_rank_saves_more_than_the_critical_path_has_of_it(
     way = bounds.critical_edges(run, lag)
     most = bounds.at_most(run, lag, way, work.own_ns, work.typical_ns)
     ranks = np.unique(run_graph(run).calls.rank)
-    alone = saved(run, lag, (typical(run, [rank], lag) for rank in ranks.tolist()))
+    alone = saved_by(run, lag, (typical(run, [rank], lag) for rank in ranks.tolist()))
     assert (alone.sum(axis=0) <= most[ranks] + way.size).all()  # a nanosecond of rounding each
