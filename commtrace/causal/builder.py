@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import Int32, Int64
 from commtrace.causal.calls import Calls
-from commtrace.causal.graph import Graph
+from commtrace.causal.graph import Graph, arranged
 
 __all__ = [
     "COPY",
@@ -63,10 +63,12 @@ class Builder:
         self._edges = 0
         self._step_ends: list[tuple[Int64, Int64]] = []
 
-    def ranks(self) -> npt.NDArray[np.signedinteger[Any]]:
-        """Each node's rank, in as few bytes as the highest needs; once."""
+    def ranks(self, node: Int32) -> npt.NDArray[np.signedinteger[Any]]:
+        """Each node's rank, in as few bytes as the highest needs, by new numbers; once."""
         ranks = _whole(self._ranks, np.int32)
-        return ranks.astype(np.min_scalar_type(-1 - int(ranks.max(initial=0))))
+        found = np.empty(ranks.size, np.min_scalar_type(-1 - int(ranks.max(initial=0))))
+        found[node] = ranks
+        return found
 
     def nodes(self, time_ns: Int64, rank: Int32 | Int64) -> Int64:
         """More of them; their numbers."""
@@ -108,16 +110,24 @@ class Builder:
         none = np.empty(0, np.int64)
         return np.concatenate((none, *nodes)), np.concatenate((none, *step))
 
-    def graph(self) -> tuple[Graph, Int32, Int32]:
-        """The graph; its edges that are part of a segment, and the call of each; once."""
+    def graph(self) -> tuple[Graph, Int32, Int32, Int32] | None:
+        """The graph and each node's number in it; once.
+
+        And its edges that are part of a segment, with the call of each. None where operations wait
+        for themselves.
+        """
         time, lag = (_whole(parts, np.int64) for parts in (self._times, self._lags))
-        source, target, own, call = (
-            _whole(parts, np.int32)
-            for parts in (self._sources, self._targets, self._own, self._own_calls)
-        )
+        source, target = (_whole(parts, np.int32) for parts in (self._sources, self._targets))
         kind = _whole(self._kinds, np.int8)
         _bind(time, source, target, lag)
-        return Graph(time, source, target, lag, kind), own, call
+        made = arranged(time, source, target, lag, kind)
+        if made is None:
+            return None
+        graph, node, edge = made
+        own, call = (_whole(parts, np.int32) for parts in (self._own, self._own_calls))
+        own = edge[own]
+        order = np.argsort(own)
+        return graph, node, own[order], call[order]
 
 
 def _whole(parts: list[npt.NDArray[_T]], dtype: type[_T]) -> npt.NDArray[_T]:

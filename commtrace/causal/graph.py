@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.arrays import Int32, Int64, sorted_by
+from commtrace.causal.arrange import order_of
 from commtrace.causal.plan import Plan
 from commtrace.causal.ways import Levels, Ways
 
@@ -24,6 +25,7 @@ __all__ = [
     "Change",
     "Graph",
     "Latest",
+    "arranged",
     "changed",
     "changes",
     "longest_way",
@@ -44,11 +46,12 @@ _KNOWN = -1
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes with the ``time_ns`` that was measured; edges by target, with kind and lag.
+    """Nodes with the ``time_ns`` that was measured; edges with kind and lag.
 
     ``source`` and ``target`` are nodes; of the edges to a node at least one binds:
     ``time_ns[source] + lag_ns`` is its time, and no other's is later. Nodes without edges to
-    them stay where they were.
+    them stay where they were. All but ``replay`` take nodes and edges to be in the order in which
+    they are replayed: ``arranged`` makes such a graph of any.
     """
 
     time_ns: Int64
@@ -60,21 +63,53 @@ class Graph:
     @cached_property
     def plan(self) -> Plan:
         """How to replay it."""
-        return Plan(self)
+        order = order_of(self.time_ns, self.source, self.target)
+        if order is None or any((np.diff(its) < 0).any() for its in (order.node, order.edges)):
+            raise ValueError("a graph that is not arranged")
+        return Plan(self, order)
 
     def __getstate__(self) -> dict[str, object]:
         """Without the plan, which is made again faster than it is sent."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
+def arranged(
+    time_ns: Int64, source: Int32, target: Int32, lag_ns: Int64, kind: npt.NDArray[np.int8]
+) -> tuple[Graph, Int32, Int32] | None:
+    """The graph of nodes and edges in any order; the new number of each node, and of each edge.
+
+    The arrays are changed in place. None where nodes wait for themselves.
+    """
+    order = order_of(time_ns, source, target)
+    if order is None:
+        return None
+    time_ns[order.node] = time_ns.copy()
+    for ends in (source, target):
+        ends[:] = order.node[ends[order.edges]]
+    lag_ns[:] = lag_ns[order.edges]
+    kind[:] = kind[order.edges]
+    graph = Graph(time_ns, source, target, lag_ns, kind)
+    graph.__dict__["plan"] = Plan(graph, order)  # which else would find the same order again
+    edge = np.empty_like(order.edges)
+    edge[order.edges] = np.arange(edge.size, dtype=np.int32)
+    return graph, order.node, edge
+
+
 def replay(graph: Graph, lags: Int64) -> Int64:
     """The time of every node with other lags: ``lags`` is edges × edits, the answer nodes × edits.
 
-    Linear in nodes, edges and edits.
+    Of a graph in any order. Linear in nodes, edges and edits. Raises ValueError where nodes wait
+    for themselves.
     """
+    columns = (getattr(graph, name).copy() for name in Graph.__dataclass_fields__)
+    if (its := arranged(*columns)) is None:
+        raise ValueError("nodes wait for themselves")
+    in_order, node, edge = its
     found = np.empty((graph.time_ns.size, lags.shape[1]), dtype=np.int64)
+    arranged_ns = np.empty_like(in_order.lag_ns)
     for edit, lag in enumerate(lags.T):
-        found[:, edit] = graph.plan.times(lag)
+        arranged_ns[edge] = lag
+        found[:, edit] = in_order.plan.times(arranged_ns)[node]
     return found
 
 
@@ -103,14 +138,13 @@ class Latest:
     def __init__(self, graph: Graph, node: Int64, group: Int64) -> None:
         self._graph, plan = graph, graph.plan
         order = sorted_by(group)
-        self._node, group = node[order], group[order]
+        self._node, group = node[order].astype(np.int32), group[order]
         self._groups = np.flatnonzero(np.diff(group, prepend=-1))
         parts = np.unique(np.append(self._groups, np.arange(0, node.size, _PART)))
         one, size = np.ones(parts.size, dtype=np.int64), np.diff(np.append(parts, node.size))
         levels = Levels(parts, plan.count + np.arange(parts.size), one, size)
         self._parts = np.searchsorted(parts, self._groups)
-        its = plan.place[self._node], plan.head[self._node]
-        self._ways = Ways(*its, levels, graph.time_ns.size)
+        self._ways = Ways(self._node, plan.heads_of(self._node), levels, graph.time_ns.size)
         self._count = parts.size
 
     def replayed(self, lag_ns: Int64, changes: Iterable[Change]) -> Int64:
@@ -144,9 +178,9 @@ class Latest:
         while some := [(edges, by - lag_ns[edges]) for edges, by in islice(edits, at_once)]:
             later, ends = [], []
             for edges, by in some:
-                places, ways = plan.later(edges, by)
+                nodes, ways = plan.later(edges, by)
                 later.append(ways)
-                ends.append(self._ways.later(places))
+                ends.append(self._ways.later(nodes))
             time = plan.heads(after, later, self._count)
             self._ways.follow(time, last, ends)
             yield np.maximum.reduceat(time[plan.count :], self._parts)

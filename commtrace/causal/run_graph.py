@@ -141,21 +141,23 @@ def run_graph(run: Measures) -> RunGraph:
         add_gpus(run, made, np.flatnonzero(~mine.on_cpu))
     met = _meet(made, mine)
     made.edges(TRANSFER, met, made.ended)
-    graph, own, own_call = made.graph()
-    if graph.plan.circular:
+    whole = made.graph()
+    if whole is None:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")
+    graph, node, own, own_call = whole
     if len(run.ranks) > 1:
-        give_back()  # what the ranks' own graphs and the plan took
-    numbers, ends, over_ns = _ends(made, graph)
+        give_back()  # what the ranks' own graphs and the order of all took
+    ended = node[made.ended]
+    numbers, ends, over_ns = _ends(made, graph, node, ended)
     return RunGraph(
         graph,
         mine,
-        made.started.astype(np.int32),
-        met.astype(np.int32),
-        made.ended.astype(np.int32),
-        made.ranks(),
+        node[made.started],
+        node[met],
+        ended,
+        made.ranks(node),
         numbers,
-        tuple(nodes.astype(np.int32) for nodes in ends),
+        ends,
         _begin(run, mine),
         over_ns,
         own,
@@ -200,14 +202,15 @@ def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64,
     return order[ranges(begin[rows], size[rows])], np.repeat(rows, size[rows])
 
 
-def _ends(made: Builder, graph: Graph) -> tuple[tuple[int, ...], tuple[Int64, ...], int]:
+def _ends(
+    made: Builder, graph: Graph, node: Int32, ended: Int32
+) -> tuple[tuple[int, ...], tuple[Int32, ...], int]:
     """The nodes that each step ends with; of the last one, or without steps, joint operations.
 
     And when the last one was over.
     """
-    nodes, step = made.step_ends()
-    numbers = np.unique(step)
-    mine, ended = made.calls, made.ended
+    last, step = made.step_ends()
+    nodes, numbers, mine = node[last], np.unique(step), made.calls
     if numbers.size:
         inside = ended[mine.step <= numbers[-1]] if (mine.step != NULL).any() else ended
         ends = *(nodes[step == number] for number in numbers[:-1]), inside

@@ -1,0 +1,166 @@
+"""The order in which a graph is replayed: its chains drawn together, level by level."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import Bool, Int32, Int64, sorted_by
+from commtrace.causal.ways import Levels
+
+__all__ = ["Order", "order_of"]
+
+
+class Order(Struct, frozen=True, eq=False):
+    """Where each ``node`` is then, and which the ``edges`` are, in their order.
+
+    Each head of a chain is followed by all that hang on it: ``first`` is where each is, and where
+    the last chain ends; the first ``free`` wait for nothing, the others are led to in ``levels``.
+    What hangs on a node, itself included, is up to its ``end``. The edges to nodes that wait for
+    several come first, as ``levels`` have them; then the others, by the place of their target.
+    """
+
+    node: Int32
+    edges: Int32
+    first: Int32
+    free: int
+    end: Int32
+    levels: Levels
+
+
+def order_of(time_ns: Int64, source: Int32, target: Int32) -> Order | None:
+    """The order of a graph's nodes, which happened at these times, and edges.
+
+    None where nodes wait for themselves: nothing can be replayed.
+    """
+    count = time_ns.size
+    into = np.bincount(target, minlength=count).astype(np.int32)
+    single, several = _by_number(into, target)
+    parent = np.arange(count, dtype=np.int32)
+    parent[target[single]] = source[single]
+    roots, place, size = _trees(parent)
+    if (into[roots] == 1).any():
+        return None
+    level = _levels(roots[source[several]], target[several], into, time_ns)
+    if (level < 0).any():
+        return None
+    free, joint = _where(into == 0), _where(into > 1)
+    joint = joint[sorted_by(into[joint])]
+    joint = joint[sorted_by(level[joint])]
+    heads = np.append(free, joint)
+    at = np.zeros(count, dtype=np.int32)
+    at[heads] = np.arange(heads.size, dtype=np.int32)
+    first = np.zeros(heads.size + 1, dtype=np.int32)
+    np.cumsum(size[heads], out=first[1:])
+    place += first[at[roots]]
+    del at, roots
+    end = np.empty(count, dtype=np.int32)
+    end[place] = place + size
+    places, levels = _batches(joint, level, into, free.size)
+    links = np.full(count, -1, dtype=np.int32)
+    links[place[target[single]]] = single
+    edges = np.append(several[places], links[links >= 0])
+    return Order(place, edges, first, free.size, end, levels)
+
+
+def _by_number(into: Int32, target: Int32) -> tuple[Int32, Int32]:
+    """The edges to nodes with one only, and the others, by their target."""
+    edges = into[target]
+    single, several = _where(edges == 1), _where(edges > 1)
+    return single, several[sorted_by(target[several])]
+
+
+def _where(those: Bool) -> Int32:
+    return np.flatnonzero(those).astype(np.int32)
+
+
+def _trees(parent: Int32) -> tuple[Int32, Int32, Int32]:
+    """Of each node its root, its place behind it, and how many hang on it, itself included."""
+    roots, hops = _hops(parent)
+    size = np.ones(parent.size, dtype=np.int32)
+    for nodes, before in reversed(hops):
+        np.add.at(size, before, size[nodes])
+    inner = _where(parent != np.arange(parent.size, dtype=np.int32))
+    siblings = inner[np.bincount(parent[inner], minlength=parent.size)[parent[inner]] > 1]
+    siblings = siblings[sorted_by(parent[siblings])]
+    before = np.cumsum(size[siblings], dtype=np.int32) - size[siblings]
+    first = np.flatnonzero(np.diff(parent[siblings], prepend=-1))
+    counts = np.diff(np.append(first, siblings.size))
+    place = np.zeros(parent.size, dtype=np.int32)
+    place[inner] = 1
+    place[siblings] += before - np.repeat(before[first], counts)
+    for nodes, before in hops:
+        place[nodes] += place[before]
+    outer = _where(parent == np.arange(parent.size, dtype=np.int32))
+    size[outer] = np.bincount(roots, minlength=parent.size)[outer]
+    return roots, place, size
+
+
+def _hops(parent: Int32) -> tuple[Int32, list[tuple[Int32, Int32]]]:
+    """The roots; and nodes 1, 2, 4, … steps from one, or more, with what is so far before them."""
+    up, hops = parent.copy(), []
+    nodes = _where(up[up] != up)
+    for _ in range(parent.size.bit_length()):  # nodes in a circle are left then
+        if not nodes.size:
+            break
+        before = up[nodes]
+        hops.append((nodes, before))
+        up[nodes] = up[before]
+        nodes = nodes[up[up[nodes]] != up[nodes]]
+    return up, hops
+
+
+def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32:
+    """The level of each node with several edges, which lead to it from sources of lower levels.
+
+    Targets are in their order. Negative where a node depends on itself. Each node goes by the
+    source that it takes for the highest, at first the latest; with the levels that this gives,
+    those who were wrong choose again: a few rounds, however many levels there are.
+    """
+    joint, inner = _where(into > 1), into[source] > 1
+    number = np.cumsum(into > 1, dtype=np.int32) - 1
+    source, target = number[source[inner]], number[target[inner]]
+    begins = np.flatnonzero(np.diff(target, prepend=-1))
+    heads, sizes = target[begins], np.diff(np.append(begins, target.size))
+    above, roots = np.arange(joint.size, dtype=np.int32), np.arange(joint.size, dtype=np.int32)
+    level: Int32 | Int64 = time_ns[joint]
+    if (source == target).any():
+        return np.full(into.size, -1, dtype=np.int32)
+    wrong = np.ones(heads.size, dtype=np.bool_)
+    while wrong.any():
+        before = level[source]
+        highest = np.where(wrong, np.maximum.reduceat(before, begins), -1)
+        chosen = before == np.repeat(highest, sizes)
+        above[target[chosen]] = source[chosen]
+        up, level = above, (above != roots).astype(np.int32)
+        for _ in range(joint.size.bit_length()):
+            if not (more := level[up]).any():
+                break
+            level += more
+            up = up[up]
+        if (above[up] != up).any():
+            return np.full(into.size, -1, dtype=np.int32)
+        wrong = np.maximum.reduceat(level[source], begins) >= level[heads]
+    levels = np.zeros(into.size, dtype=np.int32)
+    levels[joint] = level if heads.size else 0
+    return levels
+
+
+def _batches(joint: Int32, level: Int32, into: Int32, free: int) -> tuple[Int32, Levels]:
+    """Edges to nodes of one level and as many edges: of each the first, of each the second, ….
+
+    As places among all edges to joint nodes, by node. Heads behind ``free`` others are led to.
+    """
+    sizes = np.where(into > 1, into, 0)
+    first = (np.cumsum(sizes, dtype=np.int32) - sizes)[joint]
+    size, level = into[joint], level[joint]
+    begin = np.flatnonzero((np.diff(size, prepend=0) != 0) | (np.diff(level, prepend=0) != 0))
+    nodes = np.diff(np.append(begin, joint.size))
+    edges = nodes * size[begin]
+    start = np.cumsum(edges) - edges
+    places = np.arange(edges.sum(), dtype=np.int32)
+    places -= np.repeat(start.astype(np.int32), edges)
+    places, node = np.divmod(places, np.repeat(nodes.astype(np.int32), edges))
+    node += np.repeat(begin.astype(np.int32), edges)
+    places += first[node]
+    return places, Levels(start, begin + free, nodes, size[begin].astype(np.int64))
