@@ -13,8 +13,9 @@ from commtrace.arrays import NULL, Int32, Int64, integers, ranges
 from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
-from commtrace.causal.graph import Graph, Latest
+from commtrace.causal.graph import Graph
 from commtrace.causal.host_part import add_hosts
+from commtrace.causal.step_ends import StepEnds
 from commtrace.diagnosis import CannotLook
 from commtrace.heap import give_back
 from commtrace.measures import measure
@@ -65,7 +66,7 @@ class RunGraph:
         return np.maximum.accumulate(np.asarray(ends, dtype=np.int64))
 
     @cached_property
-    def step_ends(self) -> Latest:
+    def step_ends(self) -> StepEnds:
         """What each step ends with: also the operations that were done within it.
 
         Ranks that are steps ahead have operations within it that are not of it.
@@ -73,12 +74,7 @@ class RunGraph:
         step = np.searchsorted(self.end_ns, self.graph.time_ns[self.ended])
         step = np.maximum(step, np.searchsorted(self.steps, self.calls.step))
         inside = step < len(self.ends)
-        sizes = [nodes.size for nodes in self.ends]
-        return Latest(
-            self.graph,
-            np.concatenate((*self.ends, self.ended[inside])),
-            np.concatenate((np.repeat(np.arange(len(sizes)), sizes), step[inside])),
-        )
+        return StepEnds(self.graph, self.ends, self.ended[inside], step[inside])
 
     @cached_property
     def own_column(self) -> npt.NDArray[np.int8]:
