@@ -47,7 +47,7 @@ def awaited(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
     meets = np.flatnonzero(its.graph.kind == MEET)
     source, met = its.call_of[its.graph.source[meets]], its.graph.target[meets]
     late = np.isin(calls.rank[source], ranks) & (start_ns[source] == time[met])
-    last = np.full(time.size, -1)
+    last = np.full(time.size, -1, dtype=np.int32)
     last[met[late]] = source[late]
     call = np.flatnonzero(~np.isin(calls.rank, ranks) & (last[its.met] >= 0))
     source = last[its.met[call]]

@@ -61,7 +61,7 @@ class Builder:
         self._own: list[Int32] = []
         self._own_calls: list[Int32] = []
         self._edges = 0
-        self._step_ends: list[tuple[Int64, Int64]] = []
+        self._step_ends: list[tuple[Int32, Int64]] = []
 
     def ranks(self, node: Int32) -> npt.NDArray[np.signedinteger[Any]]:
         """Each node's rank, in as few bytes as the highest needs, by new numbers; once."""
@@ -102,13 +102,15 @@ class Builder:
 
     def end_steps(self, nodes: Int64, step: Int64) -> None:
         """Nodes before which a step is not over."""
-        self._step_ends.append((nodes, step))
+        self._step_ends.append((nodes.astype(np.int32), step))
 
-    def step_ends(self) -> tuple[Int64, Int64]:
+    def step_ends(self) -> tuple[Int32, Int64]:
         """All of these, and their steps."""
         nodes, step = zip(*self._step_ends, strict=True) if self._step_ends else ((), ())
-        none = np.empty(0, np.int64)
-        return np.concatenate((none, *nodes)), np.concatenate((none, *step))
+        return (
+            np.concatenate((np.empty(0, np.int32), *nodes)),
+            np.concatenate((np.empty(0, np.int64), *step)),
+        )
 
     def graph(self) -> tuple[Graph, Int32, Int32, Int32] | None:
         """The graph and each node's number in it; once.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from commtrace.arrays import NULL, Bool, Int32, Int64, codes, integers, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
+from commtrace.heap import give_back
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -114,7 +115,10 @@ def calls(run: Measures) -> Calls:
         is_send=op == "send",
         on_cpu=(table["device"] == "cpu").to_numpy(),
     ).taken(order)
-    return replace(every, last_ns=_last(every), place=_alike(every))
+    found = replace(every, last_ns=_last(every), place=_alike(every))
+    if len(run.ranks) > 1:
+        give_back()  # as much as all of it, of names and of places by step
+    return found
 
 
 def _alike(every: Calls) -> Int32:

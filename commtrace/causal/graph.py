@@ -7,7 +7,7 @@ when everything would have been.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from commtrace.arrays import Int32, Int64, sorted_by
 from commtrace.causal.arrange import order_of
 from commtrace.causal.plan import Plan
-from commtrace.causal.ways import Levels, Ways
+from commtrace.causal.ways import Later, Levels, Ways
 
 __all__ = [
     "DROPPED",
@@ -161,19 +161,18 @@ class Latest:
             if by == _KNOWN:
                 found += [self.at(graph.time_ns)[:, None] for _ in some]
             elif by:  # what is told by edge costs more than all anew
-                found += [self._anew(changed(lag_ns, change)) for change in some]
+                found += [self._changed(lag_ns, change) for change in some]
             else:
                 found += self._followed(lag_ns, some)
         return np.concatenate(found, axis=1)
 
-    def _anew(self, lag_ns: Int64) -> Int64:
-        nothing: Change = np.empty(0, np.int64), np.empty(0, np.int64)
-        return next(self._followed(lag_ns, iter([nothing])))
+    def _changed(self, lag_ns: Int64, change: Change) -> Int64:
+        nothing: Later = np.empty(0, np.int64), np.empty(0, np.int64)
+        return self._latest(*self._after(changed(lag_ns, change)), [nothing], [nothing])
 
     def _followed(self, lag_ns: Int64, edits: Iterator[Change]) -> Iterator[Int64]:
         plan = self._graph.plan
-        behind = plan.behind(lag_ns)
-        after, last = plan.after(lag_ns, behind), behind[self._ways.place]
+        after = self._after(lag_ns)
         at_once = min(max(_MOST_BYTES // (8 * (plan.count + self._count)), 1), _AT_ONCE)
         while some := [(edges, by - lag_ns[edges]) for edges, by in islice(edits, at_once)]:
             later, ends = [], []
@@ -181,9 +180,21 @@ class Latest:
                 nodes, ways = plan.later(edges, by)
                 later.append(ways)
                 ends.append(self._ways.later(nodes))
-            time = plan.heads(after, later, self._count)
-            self._ways.follow(time, last, ends)
-            yield np.maximum.reduceat(time[plan.count :], self._parts)
+            yield self._latest(*after, later, ends)
+
+    def _after(self, lag_ns: Int64) -> tuple[Int64, Int64]:
+        """How long after the head of its chain each way ends, and each of these nodes is."""
+        plan = self._graph.plan
+        behind = plan.behind(lag_ns)
+        return plan.after(lag_ns, behind), behind[self._ways.place]
+
+    def _latest(
+        self, after_ns: Int64, last_ns: Int64, later: Sequence[Later], ends: Sequence[Later]
+    ) -> Int64:
+        plan = self._graph.plan
+        time = plan.heads(after_ns, later, self._count)
+        self._ways.follow(time, last_ns, ends)
+        return np.asarray(np.maximum.reduceat(time[plan.count :], self._parts))
 
     def at(self, time_ns: Int64) -> Int64:
         """With the times of every node in a replay."""
@@ -192,8 +203,8 @@ class Latest:
 
 def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64:
     """The edges of the longest way to a node, the last one first, of a graph replayed."""
-    edge_to, way = graph.plan.waited(lag_ns, time_ns), list[int]()
-    while (edge := int(edge_to[node])) >= 0:
+    way = list[int]()
+    while (edge := graph.plan.waited(node, lag_ns, time_ns)) >= 0:
         way.append(edge)
         node = int(graph.source[edge])
     return np.asarray(way, dtype=np.int64)

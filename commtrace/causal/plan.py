@@ -86,21 +86,18 @@ class Plan:
         np.subtract.at(by, end + in_row, by_ns)
         return ranges(first, sizes), np.cumsum(by[:-1])
 
-    def waited(self, lag_ns: Int64, time_ns: Int64) -> Int32:
-        """The edge that each node waited for, -1 if for none, with these lags and times.
+    def waited(self, node: int, lag_ns: Int64, time_ns: Int64) -> int:
+        """The edge that a node waited for, -1 if for none, with these lags and times.
 
         Of several the one from the latest moment, and of those the first.
         """
-        found = np.full(time_ns.size, -1, dtype=np.int32)
-        found[self._is_link] = np.arange(self.ways.place.size, lag_ns.size)
-        before, target = time_ns[self.ways.place], self._target[: self.ways.place.size]
-        edges = np.flatnonzero(before + lag_ns[: before.size] == time_ns[target])
-        before, target = before[edges], target[edges]
-        latest = np.full(time_ns.size, np.iinfo(np.int64).min)
-        np.maximum.at(latest, target, before)
-        last = np.flatnonzero(before == latest[target])[::-1]
-        found[target[last]] = edges[last]
-        return found
+        head = int(np.searchsorted(self._first, node, side="right")) - 1
+        if self._first[head] != node:
+            return self.ways.place.size + node - head - 1
+        ways = self.ways.to(head)
+        before = time_ns[self.ways.place[ways]]
+        binds = before + lag_ns[ways] == time_ns[node]
+        return int(ways[binds][before[binds].argmax()]) if binds.any() else -1
 
     def heads(self, after_ns: Int64, later: Sequence[Later], more: int = 0) -> Int64:
         """The time of each head, with what each edit makes later: heads × edits.

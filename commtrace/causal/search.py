@@ -245,7 +245,8 @@ class Search:
 
     def _rest(self, ranks: tuple[int, ...]) -> float:
         """The most that any other rank saves."""
-        return max((self.surely[one] for one in self.left if one not in ranks), default=0.0)
+        rest = set(self.left).difference(ranks)
+        return max((self.surely[one] for one in rest), default=0.0)
 
     def _suspects(self, ranks: tuple[int, ...], steps: Int64) -> Suspects:
         rest = round(max(self._rest(ranks), 0.0))
@@ -271,10 +272,11 @@ def _sizes(most: int) -> Iterator[int]:
 
 def known_sets(run: Measures, left: list[int]) -> Iterator[tuple[int, ...]]:
     """The ranks of a host, and of a process group, that are no more than half of these."""
+    every = set(left)
     hosts = [tuple(its) for _, its in run.ranks.groupby("host", observed=True)["rank"]]
     texts = run.groups["ranks"].dropna().astype(str).unique()
     for ranks in (*hosts, *(tuple(map(int, text.split(","))) for text in texts)):
-        if set(ranks) <= set(left) and 1 < len(ranks) <= len(left) / 2:
+        if 1 < len(ranks) <= len(left) / 2 and every.issuperset(ranks):
             yield tuple(sorted(int(rank) for rank in ranks))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,14 +56,13 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
     Arrays are calls × (HOSTS, DEVICES), for what these do at one time. ``typical_ns`` is the median
     of the other ranks' at the same place of the same step; where ranks call differently, its own
     times what the step's own work of a rank is to its own in the median; NaN where nobody is to
-    compare with. ``mean_ns`` is the mean of all ranks there, its own included. ``place`` numbers
-    step and place; ``parts`` are the two columns, to ask what is usual without some. ``waited_ns``
-    is what was left out since the rank waited for a core, None where no recording says it.
+    compare with. ``place`` numbers step and place; ``parts`` are the two columns, to ask what is
+    usual without some. ``waited_ns`` is what was left out since the rank waited for a core, None
+    where no recording says it.
     """
 
     own_ns: Int64
     typical_ns: Float64
-    mean_ns: Float64
     place: Int32
     parts: tuple[Usual, Usual]
     waited_ns: Int64 | None
@@ -71,6 +71,16 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
         """So much work of each call, and what it waited for a core: of all calls or of some."""
         times = np.asarray(work_ns, dtype=np.float64)
         return times if self.waited_ns is None else times + self.waited_ns[which]
+
+    @cached_property
+    def mean_ns(self) -> Float64:
+        """The mean of all ranks at the same place of the same step, its own included."""
+        alone = (np.bincount(self.place) == 1)[self.place]
+        mean = np.empty(self.own_ns.shape)
+        for at, part in enumerate(self.parts):
+            scaled = _as_in_step(part, mean_of(part.in_step, part.at_step.group))
+            mean[:, at] = np.where(alone, scaled, mean_of(part.time_ns, self.place))
+        return mean
 
     @property
     def excess_ns(self) -> Float64:
@@ -108,20 +118,21 @@ def _work(run: Measures, lag_ns: Int64, on: OnCore | None) -> OwnWork:
     if on is not None:
         waited = _summed(cell, time_ns * (1 - on.whole), calls.rank.size)
         own -= waited
-    typical, mean = np.empty(own.shape), np.empty(own.shape)
     parts = Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])
+    typical = np.empty(own.shape)
     for at, part in enumerate(parts):
-        usual, level = part.at_place.others(), mean_of(part.time_ns, calls.in_place)
-        median, average = part.at_step.others(), mean_of(part.in_step, part.at_step.group)
-        alone = np.isnan(usual)
-        with np.errstate(divide="ignore", invalid="ignore"):  # no own work is nothing times any
-            to_median, to_mean = (
-                _as_later(calls.taken(calls.first), ratio)[calls.in_step]
-                for ratio in (median / part.in_step, average / part.in_step)
-            )
-            typical[:, at] = np.where(alone, part.time_ns * to_median, usual)
-            mean[:, at] = np.where(alone, part.time_ns * to_mean, level)
-    return OwnWork(own, typical, mean, calls.in_place, parts, waited)
+        usual = part.at_place.others()
+        scaled = _as_in_step(part, part.at_step.others())
+        typical[:, at] = np.where(np.isnan(usual), scaled, usual)
+    return OwnWork(own, typical, calls.in_place, parts, waited)
+
+
+def _as_in_step(part: Usual, usual_ns: Float64) -> Float64:
+    """The times, so much longer or shorter as what is usual of each rank's step is than it took."""
+    calls = part.calls
+    with np.errstate(divide="ignore", invalid="ignore"):  # no own work is nothing times any
+        ratio = _as_later(calls.taken(calls.first), usual_ns / part.in_step)[calls.in_step]
+        return np.asarray(part.time_ns * ratio)
 
 
 def _summed(cell: Int64, time_ns: Int64 | Float64, calls: int) -> Int64:
@@ -137,10 +148,12 @@ def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
     step, rank = first_calls.step, first_calls.rank
     answer: Float64 = ratio.copy()
     first = step == step[step != NULL].min(initial=np.iinfo(np.int64).max)
-    for row in np.flatnonzero(first & ~first_calls.on_cpu).tolist():
-        later = ratio[(rank == rank[row]) & ~first & np.isfinite(ratio)]
-        if later.size:
-            answer[row] = np.median(later)
+    later = np.flatnonzero(~first & np.isfinite(ratio))
+    later = later[np.lexsort((ratio[later], rank[later]))]
+    ranks, begin, count = np.unique(rank[later], return_index=True, return_counts=True)
+    low, high = (ratio[later[begin + half]] for half in ((count - 1) // 2, count // 2))
+    rows = np.flatnonzero(first & ~first_calls.on_cpu & np.isin(rank, ranks))
+    answer[rows] = ((low + high) / 2)[np.searchsorted(ranks, rank[rows])]
     return answer
 
 
@@ -150,7 +163,7 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     its = run_graph(run)
     target, segment, lag = its.graph.target[its.own], its.own_call, its.graph.lag_ns[its.own]
     on = on_core(run)
-    nothing = np.zeros(its.calls.rank.size, dtype=np.int64)
+    nothing = np.broadcast_to(np.int64(0), its.calls.rank.size)
     parts: dict[Cause, Int64] = dict.fromkeys(CAUSES, nothing)
 
     def add(cause: Cause, calls: Int32, time_ns: Int64) -> None:

@@ -18,6 +18,8 @@ Later = tuple[Int32 | Int64, Int64]
 """Places, or ways, that are later, and by how much, in ns; of one that is there twice the sum."""
 _FEW = 20  # ways of a level, all edits together
 _BLOCK = 1 << 13  # ways whose levels are followed with the same arrays
+_BITS = 2  # of places that are found together: a number for each would be as long as all ways
+_FEW_PLACES = (1 << _BITS) - 1
 _NEVER = -(2**62)
 
 
@@ -51,11 +53,10 @@ class Ways:
         levels = [(slice(a, b), size, slice(h, h + m)) for a, b, size, h, m in each]
         return [list(block) for _, block in groupby(levels, lambda it: it[0].start // _BLOCK)]
 
-    @cached_property
-    def _block(self) -> npt.NDArray[np.uint16]:
-        """The block of each way's level."""
-        sizes = [its[-1][0].stop - its[0][0].start for its in self._blocks]
-        return np.repeat(np.arange(len(sizes), dtype=np.uint16), sizes)
+    def _block(self, way: Int32 | Int64) -> npt.NDArray[np.uint16]:
+        """The block of each of some ways' levels."""
+        ends = [its[-1][0].stop for its in self._blocks]
+        return np.searchsorted(ends, way, side="right").astype(np.uint16)
 
     @cached_property
     def _head(self) -> Int32:
@@ -68,18 +69,38 @@ class Ways:
 
     @cached_property
     def _by_place(self) -> tuple[Int32, Int32]:
-        """The ways in the order of their places, and how many there are before each place."""
-        before = np.zeros(self._places + 1, dtype=np.int32)
-        np.cumsum(np.bincount(self.place, minlength=self._places), out=before[1:])
+        """The ways in the order of their places, and how many there are before each few places."""
+        before = np.zeros((self._places >> _BITS) + 2, dtype=np.int32)
+        np.cumsum(np.bincount(self.place >> _BITS, minlength=before.size - 1), out=before[1:])
         return sorted_by(self.place).astype(np.int32), before
 
+    def to(self, head: int) -> Int64:
+        """The ways to a head, in their order; none to one that waits for nothing."""
+        its = self._levels
+        level = int(np.searchsorted(its.head, head, side="right")) - 1
+        if level < 0:
+            return np.empty(0, dtype=np.int64)
+        first = int(its.way[level] + head - its.head[level])
+        return first + int(its.heads[level]) * np.arange(int(its.size[level]))
+
     def later(self, places: Later) -> Later:
-        """The ways from places that are later by so much."""
+        """The ways from places, each there once and in order, that are later by so much."""
         order, before = self._by_place
         place, by_ns = places
-        first = before[place]
-        count = before[place + 1] - first
-        return order[ranges(first, count)], np.repeat(by_ns, count)
+        few = place >> _BITS
+        new = np.diff(few, prepend=-1) != 0
+        at = np.cumsum(new) - 1
+        few = few[new]
+        by = np.zeros(few.size << _BITS, dtype=np.int64)
+        by[(at << _BITS) + (place & _FEW_PLACES)] = by_ns
+        first = before[few]
+        count = before[few + 1] - first
+        ways = order[ranges(first, count)]
+        found = by[
+            np.repeat(np.arange(few.size) << _BITS, count) + (self.place[ways] & _FEW_PLACES)
+        ]
+        later = found != 0
+        return ways[later], found[later]
 
     def follow(self, time_ns: Int64, after_ns: Int64, later: Sequence[Later]) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.
@@ -93,7 +114,7 @@ class Ways:
             return
         way = np.concatenate([ways for ways, _ in later])
         number = np.repeat(np.arange(edits), [ways.size for ways, _ in later])
-        block = self._block[way]
+        block = self._block(way)
         order = np.argsort(block, kind="stable")  # numbers of 16 bits: without comparing them
         at = (way.astype(np.int64) * edits + number)[order]
         by = np.concatenate([by for _, by in later])[order]
