@@ -115,10 +115,10 @@ def calls(run: Measures) -> Calls:
         is_send=op == "send",
         on_cpu=(table["device"] == "cpu").to_numpy(),
     ).taken(order)
-    found = replace(every, last_ns=_last(every), place=_alike(every))
+    answer = replace(every, last_ns=_last(every), place=_alike(every))
     if len(run.ranks) > 1:
         give_back()  # as much as all of it, of names and of places by step
-    return found
+    return answer
 
 
 def _alike(every: Calls) -> Int32:

@@ -62,8 +62,8 @@ def as_awaited(
 ) -> Sequence[Culprit]:
     """The culprit; twice, where others await it as a root, and in operations of all as well.
 
-    ``edit`` is what changes of these lags without what it does more. Each saves what its work before
-    operations of that kind does, if that is worth so much, and a good part, in both.
+    ``edit`` is what changes of these lags without what it does more. Each saves what its work
+    before operations of that kind does, if that is worth so much, and a good part, in both.
     """
     calls, kinds = run_graph(run).calls, set(culprit.waits.kind.tolist())
     mine = np.isin(calls.rank, culprit.ranks)

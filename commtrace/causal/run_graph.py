@@ -82,7 +82,7 @@ class RunGraph:
         on_host = self.graph.kind[self.own] == HOST
         return np.where(on_host, HOSTS, DEVICES).astype(np.int8)
 
-    def own_of(self, edges: Int64) -> Int64:
+    def own_of(self, edges: Int32 | Int64) -> Int64:
         """Which of the edges that are part of a segment some edges are; -1 for others."""
         at = np.searchsorted(self.own, edges)
         return np.where(np.append(self.own, -1)[at] == edges, at, -1)
