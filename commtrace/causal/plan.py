@@ -91,7 +91,8 @@ class Plan:
 
         Of several the one from the latest moment, and of those the first.
         """
-        head = int(np.searchsorted(self._first, node, side="right")) - 1
+        # A number of another type would make numpy convert all of them, each time.
+        head = int(self._first.searchsorted(np.int32(node), side="right")) - 1
         if self._first[head] != node:
             return self.ways.place.size + node - head - 1
         ways = self.ways.to(head)

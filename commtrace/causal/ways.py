@@ -77,7 +77,7 @@ class Ways:
     def to(self, head: int) -> Int64:
         """The ways to a head, in their order; none to one that waits for nothing."""
         its = self._levels
-        level = int(np.searchsorted(its.head, head, side="right")) - 1
+        level = int(its.head.searchsorted(head, side="right")) - 1
         if level < 0:
             return np.empty(0, dtype=np.int64)
         first = int(its.way[level] + head - its.head[level])
