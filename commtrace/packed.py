@@ -132,17 +132,22 @@ class Packed:
         """A column, or some, as of the ``frame``, but without unpacking all the others."""
         if len(self) <= _FEW:
             return self.frame()[names]
-        known = {column.name: column for column in self.table.columns}
-        some = tuple(known[name] for name in ([names] if isinstance(names, str) else names))
-        its = Table(self.table.name, self.table.row, some).frame(self.columns())
+        its = self._only([names] if isinstance(names, str) else names).frame(self.columns())
         return its[names] if isinstance(names, str) else its
 
-    def rows(self, rows: slice | Int64) -> pd.DataFrame:
-        """Some of its rows, indexed as in the ``frame``."""
+    def rows(self, rows: slice | Int64, names: list[str] | None = None) -> pd.DataFrame:
+        """Some of its rows, indexed as in the ``frame``; of all columns or only these."""
         if len(self) <= _FEW:
-            return self.frame().iloc[rows]
-        its = self.table.frame(self.columns(rows))
+            its = self.frame().iloc[rows]
+            return its[names] if names else its
+        its = self._only(names).frame(self.columns(rows))
         return its.set_axis(range(rows.start, rows.stop) if isinstance(rows, slice) else rows)
+
+    def _only(self, names: list[str] | None) -> Table:
+        if names is None:
+            return self.table
+        known = {column.name: column for column in self.table.columns}
+        return Table(self.table.name, self.table.row, tuple(known[name] for name in names))
 
     def columns(self, rows: _Taken = _ALL) -> Columns:
         """Some of its rows, before pandas."""

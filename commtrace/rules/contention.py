@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import codes, rows_by
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.intervals import covered
-from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.rank.rows_of import blocks
+from commtrace.metrics.rank.kernels_beside import KERNELS_BESIDE, covered_shares, kernels_beside
+from commtrace.metrics.rank.rows_of import blocks, columns_of_rank, ranks_of
+from commtrace.metrics.rank.timelines import being
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.packed import columns_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.trace_tables import KERNELS
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -56,8 +58,7 @@ class Contention(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
-        kernels = _compute_kernels(run)
-        places = self._compared(kernels).groupby(["rank", "device"])
+        places = self._compared(run).groupby(["rank", "device"])
         compared = [one.reset_index(drop=True).set_index("name") for _, one in places]
         if not compared:
             raise CannotLook(
@@ -72,24 +73,22 @@ class Contention(Rule, frozen=True):
         if worth:
             worst = max(worth, key=lambda at: lost[at])
             ranks = tuple(sorted({int(slow[at]["rank"].iloc[0]) for at in worth}))
+            kernels = _compute_kernels(run, slow[worst].index)
             yield self._finding(slow[worst], len(compared[worst]), ranks, kernels)
 
-    def _compared(self, kernels: pd.DataFrame) -> pd.DataFrame:
+    def _compared(self, run: Measures) -> pd.DataFrame:
         """Of each device's kernels the times beside communication and alone, if steady."""
-        beside = _spread(kernels[kernels["beside"]])
-        alone = _spread(kernels[kernels["alone"]])
-        both = beside.add_suffix("_beside").join(alone.add_suffix("_alone"))
-        both = both.dropna()
+        ranks = sorted(ranks_of(run, "kernels"))
+        if not any(map(partial(_computes, run), ranks)) or not _communicates(run):
+            raise CannotLook("needs compute kernels and communication on one GPU")
+        both = KERNELS_BESIDE.frame(*(kernels_beside(run, int(rank)) for rank in ranks))
         enough = both[["count_beside", "count_alone"]].min(axis=1) >= self.min_kernels
         steady = both[["spread_beside", "spread_alone"]].max(axis=1) <= self.spread_pct
         slowdown = both["median_beside"] / both["median_alone"]
-        touched = kernels[~kernels["alone"]].groupby("number")["duration_ns"].agg(["sum", "size"])
-        touched = touched.reindex(both.index)
-        lost = (touched["sum"] - touched["size"] * both["median_alone"]).clip(lower=0)
+        lost = (both["touched_ns"] - both["touched"] * both["median_alone"]).clip(lower=0)
         both = both.assign(slowdown=slowdown, lost_ns=lost)
         both = both[enough & steady & (slowdown < self.max_slowdown)]
-        kinds = kernels.drop_duplicates("number").set_index("number")[_KIND]
-        return both.join(kinds.astype({"device": object, "name": object})).sort_values(_KIND)
+        return both.astype({"device": object, "name": object}).sort_values(_KIND)
 
     def _finding(
         self,
@@ -156,37 +155,29 @@ def _run(beside_us: float) -> Measures:
     return run.trace()
 
 
-def _compute_kernels(run: Measures) -> pd.DataFrame:
-    """Compute kernels, ``beside`` communication for four fifths of their time or ``alone``.
+def _computes(run: Measures, rank: int) -> bool:
+    kind: Any = columns_of_rank(run, KERNELS, rank)["kind"]
+    return bool(being(kind, "compute").any())
 
-    The ``number`` is that of each one's rank, device and name.
-    """
+
+def _communicates(run: Measures) -> bool:
+    return bool((run.collective_columns["device"] != "cpu").any())
+
+
+def _compute_kernels(run: Measures, names: pd.Index[str]) -> pd.DataFrame:
+    """Compute kernels of some names, ``beside`` communication or ``alone``."""
     kernels = pd.concat(
-        some.loc[some["kind"] == "compute", _COLUMNS] for some in blocks(run, "kernels")
+        some.loc[(some["kind"] == "compute") & some["name"].isin(names), _COLUMNS]
+        for some in blocks(run, "kernels", [*_COLUMNS, "kind"])
     )
-    if kernels.empty or not (run.collective_columns["device"] != "cpu").any():
-        raise CannotLook("needs compute kernels and communication on one GPU")
     share = np.zeros(len(kernels))
-    places = rows_by(kernels["rank"], kernels["device"])
-    for where, done in device_work(run).items():
-        at = places.get(where, np.empty(0, np.int64))
-        start = kernels["start_ns"].to_numpy()[at]
-        duration = kernels["duration_ns"].to_numpy()[at]
-        share[at] = covered(start, start + duration, done.communication) / duration.clip(min=1)
-    number = codes(*(kernels[name] for name in _KIND))
-    return kernels.assign(number=number, beside=share >= 0.8, alone=share == 0)
-
-
-def _spread(kernels: pd.DataFrame) -> pd.DataFrame:
-    by_kind = kernels.groupby("number")["duration_ns"]
-    low, middle, high = (by_kind.quantile(q) for q in (0.25, 0.5, 0.75))
-    return pd.DataFrame(
-        {
-            "count": by_kind.size(),
-            "median": middle,
-            "spread": 100 * (high - low) / middle.clip(lower=1),
-        }
-    )
+    places: Any = kernels.groupby("rank", sort=False).indices
+    for rank, at in places.items():
+        its: Any = columns_in(kernels, at)
+        share[at] = covered_shares(
+            run, int(rank), its["device"], its["start_ns"], its["duration_ns"]
+        )
+    return kernels.assign(beside=share >= 0.8, alone=share == 0)
 
 
 def _steady_over_time(kernels: pd.DataFrame, slow: pd.DataFrame) -> bool:

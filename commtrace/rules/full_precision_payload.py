@@ -157,7 +157,7 @@ def _of_matrices(run: Measures) -> pd.Series[int]:
         some.loc[some["kind"] == "compute", ["name", "duration_ns"]]
         .groupby("name", observed=True)["duration_ns"]
         .sum()
-        for some in blocks(run, "kernels")
+        for some in blocks(run, "kernels", ["kind", "name", "duration_ns"])
     )
     every: pd.Series[int] = pd.concat(times).groupby(level=0, observed=True).sum()
     every = every[every.index.astype(str).str.contains(MATRIX, case=False)]

@@ -199,11 +199,11 @@ _COLUMNS = ["rank", "device", "stream", "step", "start_ns", "duration_ns"]
 
 def events_by_table(run: Measures, ranks: Sequence[int]) -> Iterator[pd.DataFrame]:
     """What ran on some ranks, table by table in one form: a ``call`` enqueues or awaits others."""
-    yield rows_of_ranks(run, "kernels", ranks)
-    copies = rows_of_ranks(run, "copies", ranks)
+    yield rows_of_ranks(run, "kernels", ranks, [*_COLUMNS, "kind"])
+    copies = rows_of_ranks(run, "copies", ranks, _COLUMNS)
     if len(copies):
-        yield copies[_COLUMNS].assign(kind="copy")
-    called = rows_of_ranks(run, "collectives", ranks)
+        yield copies.assign(kind="copy")
+    called = rows_of_ranks(run, "collectives", ranks, [*_COLUMNS, "name"])
     yield called.loc[without_kernel(called), _COLUMNS].assign(kind="communication")
     ops = rows_of_ranks(run, "ops", ranks)
     ops = ops[~ops["rank"].isin(on_gpu(run))].rename(columns={"thread": "stream"})

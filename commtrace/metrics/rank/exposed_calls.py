@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.intervals import covered, subtract
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
+from commtrace.metrics.rank.rows_of import columns_of_rank
+from commtrace.metrics.rank.timelines import being
+from commtrace.trace_tables import KERNELS
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -59,11 +62,11 @@ def asynchronous(run: Measures, op: str | None) -> pd.DataFrame:
 def _beside(calls: pd.DataFrame, run: Measures) -> Bool:
     """Whether compute that was launched after a call starts while it runs."""
     found = np.zeros(len(calls), np.bool_)
-    compute = _compute(run)
-    for (rank, device), kernels in compute.groupby(["rank", "device"], observed=True):
+    launched_calls = calls[["rank", "device"]][calls["launch_ns"].notna()]
+    for rank, device in launched_calls.drop_duplicates().dropna().itertuples(index=False):
+        begun, launched = _compute(run, int(rank), str(device))
         here = (calls["rank"] == rank) & (calls["device"] == device) & calls["launch_ns"].notna()
         at = np.flatnonzero(here.to_numpy(dtype=bool))
-        begun, launched = kernels["start_ns"].to_numpy(), _launches(kernels)
         start = calls["start_ns"].to_numpy()[at]
         end = start + calls["duration_ns"].to_numpy()[at]
         launch = calls["launch_ns"].iloc[at].to_numpy(dtype=np.int64)
@@ -75,15 +78,14 @@ def _beside(calls: pd.DataFrame, run: Measures) -> Bool:
 
 def unlaunched_ns(run: Measures) -> int:
     """Exposed time before the host had launched the compute behind it: the median device's."""
-    compute = _compute(run)
     times = []
     for place, done in device_work(run).items():
-        mine = (compute["rank"] == place.rank) & (compute["device"] == place.device)
-        kernels = compute[mine.to_numpy(dtype=bool)]
-        if done.compute is None or not done.communication[0].size or kernels.empty:
+        if done.compute is None or not done.communication[0].size:
+            continue
+        begun, launched = _compute(run, *place)
+        if not begun.size:
             continue
         exposed = subtract(done.communication, done.compute)
-        begun, launched = kernels["start_ns"].to_numpy(), _launches(kernels)
         opens, closes = done.compute
         launch = np.minimum(launched[np.searchsorted(begun, opens)], opens)
         before = np.append(np.int64(0), closes[:-1])
@@ -91,11 +93,10 @@ def unlaunched_ns(run: Measures) -> int:
     return int(np.median(times)) if times else 0
 
 
-def _compute(run: Measures) -> pd.DataFrame:
-    kernels = run.kernels[run.kernels["kind"] == "compute"]
-    return kernels.sort_values("start_ns", kind="stable")
-
-
-def _launches(kernels: pd.DataFrame) -> Int64:
-    """Of compute whose launch is unknown: long ago."""
-    return kernels["launch_ns"].fillna(0).to_numpy(dtype=np.int64)
+def _compute(run: Measures, rank: int, device: str) -> tuple[Int64, Int64]:
+    """When compute on a device began and was launched; long ago where that is unknown."""
+    its: Any = columns_of_rank(run, KERNELS, rank)
+    rows = np.flatnonzero(being(its["kind"], "compute") & being(its["device"], device))
+    rows = rows[np.argsort(its["start_ns"][rows], kind="stable")]
+    launch = its["launch_ns"][rows]
+    return its["start_ns"][rows], np.where(launch == NULL, 0, launch)

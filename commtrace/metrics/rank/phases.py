@@ -79,7 +79,7 @@ def launching_threads(run: Measures) -> Any:
     place = ["rank", "device", "stream", "start_ns"]
     kernels = pd.concat(
         some.loc[some["kind"] == "communication", [*place, "thread"]]
-        for some in blocks(run, "kernels")
+        for some in blocks(run, "kernels", [*place, "kind", "thread"])
     )
     of_rows = run.collective_columns[place].merge(
         kernels.drop_duplicates(place), how="left", on=place

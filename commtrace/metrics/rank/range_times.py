@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RangeTimes", "range_times"]
 
 _COPY, _COMPUTE, _COMMUNICATION = range(3)
+_COLUMNS = ["rank", "device", "thread", "launch_ns", "start_ns", "duration_ns"]
 
 
 class RangeTimes(Struct, frozen=True):
@@ -86,13 +87,13 @@ def _launched(run: Measures, its: Labels, devices: dict[Device, int]) -> _Work:
 
 def _events(run: Measures) -> Iterator[tuple[int, pd.DataFrame]]:
     """The tables of events in one form."""
-    for kernels in blocks(run, "kernels"):
+    for kernels in blocks(run, "kernels", [*_COLUMNS, "kind"]):
         communicates = kernels["kind"] == "communication"
         yield _COMPUTE, kernels[~communicates]
         yield _COMMUNICATION, kernels[communicates]
     alone = np.flatnonzero(without_kernel(run.collective_columns))
     yield _COMMUNICATION, rows_at(run, "collectives", alone)
-    yield _COPY, run.copies
+    yield from ((_COPY, copies) for copies in blocks(run, "copies", _COLUMNS))
     known = {
         place.rank
         for place, done in device_work(run).items()

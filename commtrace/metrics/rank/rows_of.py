@@ -40,15 +40,17 @@ def rows_of_rank(run: Measures, table: str, rank: int) -> pd.DataFrame:
     return rows_at(run, table, places_of_rank(run, table, rank))
 
 
-def rows_of_ranks(run: Measures, table: str, ranks: Sequence[int]) -> pd.DataFrame:
-    """The rows of some ranks, one behind the other."""
+def rows_of_ranks(
+    run: Measures, table: str, ranks: Sequence[int], names: list[str] | None = None
+) -> pd.DataFrame:
+    """The rows of some ranks, one behind the other; of all columns or only these."""
     known = _by_rank(run, table)
     places = [known[rank] for rank in ranks if rank in known] or [slice(0, 0)]
     slices = [its for its in places if isinstance(its, slice)]
     if len(slices) == len(places) and all(a.stop == b.start for a, b in pairwise(slices)):
-        return rows_at(run, table, slice(slices[0].start, slices[-1].stop))
+        return rows_at(run, table, slice(slices[0].start, slices[-1].stop), names)
     each = [np.arange(its.start, its.stop) if isinstance(its, slice) else its for its in places]
-    return rows_at(run, table, np.concatenate(each))
+    return rows_at(run, table, np.concatenate(each), names)
 
 
 def blocks_of_ranks(run: Measures) -> list[list[int]]:
@@ -59,12 +61,12 @@ def blocks_of_ranks(run: Measures) -> list[list[int]]:
     return [its.tolist() for its in np.array_split(np.asarray(ranks, np.int64), max(count, 1))]
 
 
-def blocks(run: Measures, table: str) -> Iterator[pd.DataFrame]:
-    """All rows, those of a packed table in parts of whole ranks that are unpacked in turn."""
+def blocks(run: Measures, table: str, names: list[str]) -> Iterator[pd.DataFrame]:
+    """All rows of these columns, of a packed table in parts of whole ranks, unpacked in turn."""
     if len(ranks := blocks_of_ranks(run)) == 1:
-        yield getattr(run, table)
+        yield (run.packed(table) or getattr(run, table))[names]
     else:
-        yield from (rows_of_ranks(run, table, some) for some in ranks)
+        yield from (rows_of_ranks(run, table, some, names) for some in ranks)
 
 
 def ranks_of(run: Measures, table: str) -> Collection[int]:
@@ -96,11 +98,15 @@ def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.Data
     return its[its["device"] == device]
 
 
-def rows_at(run: Measures, table: str, rows: slice | Int64) -> pd.DataFrame:
-    """These rows of a table, and no others if it is packed."""
+def rows_at(
+    run: Measures, table: str, rows: slice | Int64, names: list[str] | None = None
+) -> pd.DataFrame:
+    """These rows of a table, and no others if it is packed; of all columns or only these."""
     packed = run.packed(table)
-    its: pd.DataFrame = packed.rows(rows) if packed else getattr(run, table).iloc[rows]
-    return its
+    if packed is not None:
+        return packed.rows(rows, names)
+    its: pd.DataFrame = getattr(run, table).iloc[rows]
+    return its[names] if names else its
 
 
 @measure

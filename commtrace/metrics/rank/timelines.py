@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["SMALL_BYTES", "Timeline", "behind", "elsewhere", "places", "ready_ns", "timelines"]
+__all__ = [
+    "SMALL_BYTES",
+    "Timeline",
+    "behind",
+    "being",
+    "elsewhere",
+    "places",
+    "ready_ns",
+    "timelines",
+]
 
 SMALL_BYTES = 1_000_000
 """A copy of fewer costs its launch and the host's waiting for it, not its bytes."""
@@ -169,10 +178,11 @@ def _timeline(run: Measures, rank: int, device: str) -> Timeline:
 def _on_device(run: Measures, table: Table, rank: int, device: str) -> tuple[Any, Int64]:
     """A rank's columns, and which of its rows are of the device."""
     its: Any = columns_of_rank(run, table, rank)
-    return its, np.flatnonzero(_being(its["device"], device))
+    return its, np.flatnonzero(being(its["device"], device))
 
 
-def _being(column: Coded, name: str) -> Bool:
+def being(column: Coded, name: str) -> Bool:
+    """Where a column of strings is this one."""
     has: Bool = np.asarray([*(its == name for its in column.names), False])[column.codes]
     return has
 
@@ -182,9 +192,9 @@ def elsewhere(line: Timeline, run: Measures) -> Intervals:
     begun, ended = [], []
     for table in (KERNELS, COPIES):
         its: Any = columns_of_rank(run, table, line.rank)
-        other = ~_being(its["device"], line.device)
+        other = ~being(its["device"], line.device)
         if table is KERNELS:
-            other &= _being(its["kind"], "compute")
+            other &= being(its["kind"], "compute")
         begun.append(its["start_ns"][other])
         ended.append((its["start_ns"] + its["duration_ns"])[other])
     return union(np.concatenate(begun), np.concatenate(ended))
@@ -198,7 +208,7 @@ def ready_ns(calls: pd.DataFrame, run: Measures) -> Int64:
     ready = np.array(calls["launch_ns"], dtype=np.int64)
     for (rank, device), at in rows_by(calls["rank"], calls["device"]).items():
         its, on = _on_device(run, KERNELS, rank, device)
-        on = on[_being(its["kind"], "compute")[on] & (its["launch_ns"][on] != NULL)]
+        on = on[being(its["kind"], "compute")[on] & (its["launch_ns"][on] != NULL)]
         on = on[np.argsort(its["launch_ns"][on], kind="stable")]
         launched = its["launch_ns"][on]
         done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"])[on])

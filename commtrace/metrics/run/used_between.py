@@ -21,6 +21,7 @@ _FOREVER = np.iinfo(np.int64).max
 MOVES = ("as_strided", "chunk", "copy_", "detach", "empty", "narrow", "select", "slice", "view")
 """Operators that make nothing: on a CPU the backend itself moves what it received to its place."""
 _WHEN = ["rank", "device", "start_ns", "end_ns", "launch_ns"]
+_TIMES = ["rank", "device", "start_ns", "duration_ns", "launch_ns"]
 
 
 def used_between(run: Measures, operations: pd.DataFrame, both: pd.DataFrame) -> Bool:
@@ -75,9 +76,10 @@ def _launch(launch: pd.Series[Any], unknown: int) -> npt.NDArray[np.int64]:
 
 def _work(run: Measures, operations: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """What may use data, one kind at a time, as ``_WHEN``."""
-    for kernels in blocks(run, "kernels"):
+    for kernels in blocks(run, "kernels", [*_TIMES, "kind"]):
         yield _when(kernels[kernels["kind"] == "compute"])
-    yield _when(run.copies[run.copies["kind"] != "Memset"])
+    for copies in blocks(run, "copies", [*_TIMES, "kind"]):
+        yield _when(copies[copies["kind"] != "Memset"])
     ops = run.ops[run.ops["kind"] == "compute"]
     ops = ops[~ops["name"].isin([f"aten::{name}" for name in MOVES])]
     yield _when(ops.assign(device="cpu", launch_ns=ops["start_ns"].astype("Int64")))

@@ -118,14 +118,14 @@ def has_steps(run: Measures) -> bool:
 
 def _steps_ns(run: Measures) -> int:
     steps = run.steps[run.steps["label"].isna()]
-    tables = chain.from_iterable(blocks(run, name) for name in _LAUNCHED)
+    tables = chain.from_iterable(blocks(run, name, [*_TIMES, "step"]) for name in _LAUNCHED)
     launched = (table.loc[table["step"].notna(), _TIMES] for table in tables)
     return _longest_ns(run, chain((steps,), launched))
 
 
 def _span_ns(run: Measures) -> int:
     steps = run.steps[run.steps["label"].isna()]
-    tables = chain.from_iterable(blocks(run, name) for name in (*_LAUNCHED, "ops"))
+    tables = chain.from_iterable(blocks(run, name, _TIMES) for name in (*_LAUNCHED, "ops"))
     return _longest_ns(run, chain((steps,), tables))
 
 

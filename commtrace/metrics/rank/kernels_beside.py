@@ -1,0 +1,114 @@
+"""How long one rank's compute kernels take while communication runs on their GPU, and alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commtrace.arrays import Bool, Float64, Int64
+from commtrace.intervals import covered
+from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.rows_of import columns_of_rank
+from commtrace.metrics.rank.timelines import being
+from commtrace.table import Coded, Column, Columns, Table
+from commtrace.trace_tables import KERNELS
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["KERNELS_BESIDE", "covered_shares", "kernels_beside"]
+
+_WAYS = ("beside", "alone")
+_BESIDE = 0.8  # of a kernel's time
+
+
+def _of_way(way: str) -> tuple[Column, ...]:
+    return (
+        Column(f"count_{way}", "int64", f"How many ran {way}.", "kernels"),
+        Column(f"median_{way}", "float64", "Their median duration.", "ns"),
+        Column(f"spread_{way}", "float64", "Their middle half, as a share of it.", "percent"),
+    )
+
+
+KERNELS_BESIDE = Table(
+    "kernels_beside",
+    "the compute kernels of one name on one GPU of which some ran beside communication, for at "
+    "least four fifths of their time, and some alone",
+    (
+        Column("rank", "int64", "The rank."),
+        Column("device", "category", "torch's name, with the trace's own number."),
+        Column("name", "category", "The kernels' name."),
+        *(column for way in _WAYS for column in _of_way(way)),
+        Column("touched", "int64", "How many ran beside communication at all.", "kernels"),
+        Column("touched_ns", "int64", "Their durations' sum.", "ns"),
+    ),
+)
+
+
+def kernels_beside(run: Measures, rank: int) -> Columns:
+    """The rank's rows of ``KERNELS_BESIDE``, before pandas."""
+    its: Any = columns_of_rank(run, KERNELS, rank)
+    name, device, kind = its["name"], its["device"], its["kind"]
+    rows = np.flatnonzero(being(kind, "compute") & (device.codes >= 0) & (name.codes >= 0))
+    duration = its["duration_ns"][rows]
+    share = covered_shares(run, rank, device, its["start_ns"], its["duration_ns"])[rows]
+    count = len(name.names)
+    number = device.codes[rows].astype(np.int64) * count + name.codes[rows]
+    kinds, of_kind = np.unique(number, return_inverse=True)
+    alone, beside = share == 0, share >= _BESIDE
+    touched = np.bincount(of_kind[~alone], minlength=kinds.size)
+    touched_ns = np.zeros(kinds.size, np.int64)
+    np.add.at(touched_ns, of_kind[~alone], duration[~alone])
+    found: dict[str, Any] = {"touched": touched, "touched_ns": touched_ns}
+    for way, which in zip(_WAYS, (beside, alone), strict=True):
+        found |= _spread(of_kind[which], duration[which], kinds.size, way)
+    both = (found["count_beside"] > 0) & (found["count_alone"] > 0)
+    kinds = kinds[both]
+    return {
+        "rank": np.full(kinds.size, rank),
+        "device": Coded((kinds // count).astype(np.int32), device.names),
+        "name": Coded((kinds % count).astype(np.int32), name.names),
+        **{column: values[both] for column, values in found.items()},
+    }
+
+
+def covered_shares(
+    run: Measures, rank: int, device: Coded, start: Int64, duration: Int64
+) -> Float64:
+    """Of each of a rank's events, the share in which communication runs on its device."""
+    share = np.zeros(start.size)
+    work = device_work(run)
+    for code, place in enumerate(device.names):
+        at = np.flatnonzero(device.codes == code)
+        if at.size and (done := work.get(Device(rank, place))):
+            ns = covered(start[at], start[at] + duration[at], done.communication)
+            share[at] = ns / duration[at].clip(min=1)
+    return share
+
+
+def _spread(of_kind: Int64, duration: Int64, kinds: int, way: str) -> dict[str, Any]:
+    """How many there are of each kind, their median, and how wide their middle half is."""
+    order = np.lexsort((duration, of_kind))
+    count = np.bincount(of_kind, minlength=kinds)
+    first = np.cumsum(count) - count
+    some = count > 0
+    low, middle, high = (
+        _quantile(duration[order].astype(np.float64), first, count, some, q)
+        for q in (0.25, 0.5, 0.75)
+    )
+    return {
+        f"count_{way}": count,
+        f"median_{way}": middle,
+        f"spread_{way}": 100 * (high - low) / middle.clip(min=1),
+    }
+
+
+def _quantile(values: Float64, first: Int64, count: Int64, some: Bool, q: float) -> Float64:
+    """Of each stretch of sorted values, between its two nearest; NaN of none."""
+    found = np.full(count.size, np.nan)
+    place = q * (count[some] - 1)
+    lower = first[some] + place.astype(np.int64)
+    upper = np.minimum(lower + 1, first[some] + count[some] - 1)
+    found[some] = values[lower] + (values[upper] - values[lower]) * (place % 1)
+    return found
