@@ -16,9 +16,10 @@ from benchmarks.programs.program import (
     Fault,
     Program,
 )
+from benchmarks.programs.sixth_lot import SIXTH
 from benchmarks.programs.third_lot import THIRD
 
-__all__ = ["FIFTH", "FIRST", "FOURTH", "HOSTS", "PROGRAMS", "SECOND", "THIRD"]
+__all__ = ["FIFTH", "FIRST", "FOURTH", "HOSTS", "PROGRAMS", "SECOND", "SIXTH", "THIRD"]
 
 FIRST = (
     Program(
@@ -226,5 +227,5 @@ HOSTS = (
     ),
 )
 
-PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH)
+PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH, *SIXTH)
 """In the order in which they were written, each lot by name."""
