@@ -48,33 +48,32 @@ class Stage(nn.Module):
 
 def first_stage(stage, embed, batch, tokens, step):
     chosen = [torch.full((batch,), 7 * g) for g in range(2)]
-    text, sends = [], []
+    text = []
     for t in range(tokens):
+        sends = []
         for g in range(2):
             if t:
                 dist.recv(chosen[g], src=1)
                 text.append(chosen[g].clone())
             sends.append((hidden := stage(embed(chosen[g]), g), dist.isend(hidden, dst=1)))
-            if len(sends) > 2:
-                sends.pop(0)[1].wait()
+        for _, work in sends:
+            work.wait()
         step()
-    for _, work in sends:
-        work.wait()
     return torch.stack(text)
 
 
 def last_stage(stage, head, batch, tokens, step):
-    text, sends = [], []
-    hidden = torch.empty(batch, DIM)
+    text, hidden = [], torch.empty(batch, DIM)
     for t in range(tokens):
+        sends = []
         for g in range(2):
             dist.recv(hidden, src=0)
             text.append(head(stage(hidden.clone(), g)).argmax(dim=1))
             if t < tokens - 1:
                 sends.append(dist.isend(text[-1], dst=0))
+        for work in sends:
+            work.wait()
         step()
-    for work in sends:
-        work.wait()
     return torch.stack(text[:-2])
 
 

@@ -30,16 +30,13 @@ def advance(x, substeps, dt=0.005):
 def simulate(members, substeps, step):
     """Sends each state and the next; while a pair travels, the one after it is integrated."""
     x = advance(8.0 + torch.randn(members, CELLS), 400)
-    pending = None
+    pair = torch.stack([x, advance(x, substeps)])
     for _ in range(BATCHES):
-        after = advance(x, substeps)
-        pair = torch.stack([x, after])
-        if pending is not None:
-            pending.wait()
         pending = dist.isend(pair, dst=1)
-        x = after
+        following = torch.stack([pair[1], advance(pair[1], substeps)])
+        pending.wait()
+        pair = following
         step()
-    pending.wait()
 
 
 def draw(errors, path):
