@@ -80,4 +80,5 @@ final = all_energies(fields)
 if rank == 0:
     print(f"{swaps} swaps, energies {start.tolist()} -> {final.tolist()}")
 assert (final < start).all() and swaps > 0
+dist.barrier()  # else a thread of gloo's may still hold tensors when Python ends
 dist.destroy_process_group()
