@@ -59,7 +59,7 @@ class Judged:
             return None
         told = [trial.first.get(key) for key in ("place", "label", "summary", "advice")]
         text = " ".join(str(part) for part in told if part)
-        return re.search(rf"\b{self.fault.place}\b", text) is not None
+        return re.search(rf"\b{self.fault.place}s?\b", text) is not None
 
     def cause(self, trial: Trial) -> bool | None:
         """Whether the right finding has a right cause; None where there is none to judge."""

@@ -39,7 +39,7 @@ FULL = 0.85
 """The share of the cores above which they have no time left: what then runs takes another's."""
 _FOREIGN = 0.15  # of the cores
 _FIGHT = 1.36  # so much longer operators take that fight for a core
-_SHARED = 1.15
+_SHARED = 1.3
 _MORE_WORK = 1.2  # times the others' processor time: 1.1 is chance where cores share caches
 
 

@@ -42,8 +42,8 @@ def test_who_did_not_get_a_core_is_not_slow(training: Training) -> None:
 
 
 def test_who_works_longer_on_its_core_is(training: Training) -> None:
-    """A fifth more work than the others', which processes that share cores may seem to have."""
-    run = training(lambda rank, step: 20_000 + 5_000 * (rank == 1), ranks=3, cores=2)
+    """A third more work than the others', which processes that share cores may seem to have."""
+    run = training(lambda rank, step: 20_000 + 6_600 * (rank == 1), ranks=3, cores=2)
     (its,) = diagnose(run, select=["straggler"]).findings
     assert its.confidence == "low"
     alone = on_cores(run, lambda rank, step: 0, ran_us=20_000)
