@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -10,7 +10,7 @@ from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
-from commtrace.synthetic import BASE_NS, Tiny
+from tests.gloo_loop import gloo_loop
 
 MS = 1_000_000
 SHARE = 0.05
@@ -20,32 +20,14 @@ WORK_US = 10_000.0
 
 def training(*late_us: Sequence[float]) -> Measures:
     """In each step a broadcast by rank 0, then an all_reduce; how late each rank is to each."""
-    ranks = len(late_us[0])
-    run, at = Tiny(ranks, backend="gloo"), 0.0
-    for step in range(STEPS):
-        begin = at
-        for op, late in zip(("broadcast", "all_reduce"), late_us, strict=True):
-            called = [at + WORK_US + 7 * (rank + step) % 50 + late[rank] for rank in range(ranks)]
-            end = max(called) + 1000
-            for rank, call in enumerate(called):
-                run.op(rank, at, call - at)
-                run.collective(
-                    rank,
-                    op,
-                    call + 50,
-                    end - call - 50,
-                    size=1 << 20,
-                    asynchronous=0,
-                    thread=1,
-                    stream=50,
-                    launch_ns=BASE_NS + round(call * 1e3),
-                    root=0 if op == "broadcast" else None,
-                )
-                run.gap(rank, call, end - call)
-            at = end
-        for rank in range(ranks):
-            run.step(rank, step, begin, at - begin)
-    return run.trace()
+
+    def work(late: Sequence[float]) -> Callable[[int, int], float]:
+        return lambda rank, step: WORK_US + 7 * (rank + step) % 50 + late[rank]
+
+    operations = [
+        (op, work(late)) for op, late in zip(("broadcast", "all_reduce"), late_us, strict=True)
+    ]
+    return gloo_loop(*operations, ranks=len(late_us[0]), steps=STEPS, size=1 << 20)
 
 
 def found(run: Measures) -> list[tuple[tuple[int, ...], str]]:
