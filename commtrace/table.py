@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, Bool
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +35,15 @@ class Coded(Struct, frozen=True):
     def decoded(self) -> list[str | None]:
         """The plain strings again."""
         return [None if code < 0 else self.names[code] for code in self.codes]
+
+    def where(self, is_meant: Callable[[str], bool]) -> Bool:
+        """Which of them are meant; null is not."""
+        meant: Bool = np.asarray([*map(is_meant, self.names), False], np.bool_)[self.codes]
+        return meant
+
+    def being(self, value: str) -> Bool:
+        """Which of them are this one."""
+        return self.where(lambda name: name == value)
 
 
 Columns = Mapping[str, "np.ndarray[Any, Any] | Coded"]

@@ -175,7 +175,4 @@ def _existing(ended: Int64, held: Int64) -> Pairs:
 
 
 def _named(calls: Columns, pattern: re.Pattern[str]) -> Bool:
-    name = strings(calls, "name")
-    matches = [pattern.match(one) is not None for one in name.names]
-    found: Bool = np.asarray([*matches, False])[name.codes]
-    return found
+    return strings(calls, "name").where(lambda one: pattern.match(one) is not None)

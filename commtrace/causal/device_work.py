@@ -176,9 +176,7 @@ def strings(table: Columns, name: str) -> Coded:
 
 def being(table: Columns, name: str, value: str) -> Bool:
     """Which rows of a column of strings have a value."""
-    column = strings(table, name)
-    has: Bool = np.asarray([*(n == value for n in column.names), False])[column.codes]
-    return has
+    return strings(table, name).being(value)
 
 
 def _codes(column: Coded, known: Mapping[str | None, int]) -> Int64:

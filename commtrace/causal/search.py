@@ -105,12 +105,10 @@ class Search:
 
     def single(self) -> Suspects | None:
         """The one rank that saves enough, if no other does, nor hides behind it."""
-        totals = self.alone.sum(axis=0)
-        if not totals.size:
+        if not self.asked:
             return None
-        best = int(totals.argmax())
-        ranks, steps = (self.asked[best],), self.alone[:, best]
-        if not self._fits(ranks, steps) or self._hides(ranks[0], int(totals[best])):
+        ranks, steps = self._best()
+        if not self._fits(ranks, steps) or self._hides(ranks[0], int(steps.sum())):
             return None
         return self._suspects(ranks, steps)
 
@@ -119,19 +117,23 @@ class Search:
 
         Then they save in sum what they do together, and each in most steps.
         """
-        totals = self.alone.sum(axis=0)
-        if not totals.size:
+        if not self.asked:
             return None
-        best = int(totals.argmax())
-        ranks, steps = (self.asked[best],), self.alone[:, best]
-        late = [at for at, one in enumerate(self.asked) if totals[at] > _OTHERS * totals[best]]
-        if totals[best] < self.least or len(late) < 2:
+        ranks, steps = self._best()
+        totals = self.alone.sum(axis=0)
+        late = np.flatnonzero(totals > _OTHERS * steps.sum())
+        if steps.sum() < self.least or late.size < 2:
             return None
         beyond = np.median(self.alone[:, late], axis=0) > least_noise_ns(self.run)
         together = self._saved([tuple(self.asked[at] for at in late)])
         if not beyond.all() or together.sum() < _AS_MUCH * totals[late].sum():
             return None
         return self._suspects(ranks, steps)
+
+    def _best(self) -> tuple[tuple[int, ...], Int64]:
+        """The rank that saves most by itself, and what each step is shorter then."""
+        best = int(self.alone.sum(axis=0).argmax())
+        return (self.asked[best],), self.alone[:, best]
 
     def _hides(self, rank: int, alone_ns: int) -> bool:
         """Whether others are as late, and save far more together with it.

@@ -22,12 +22,14 @@ def buckets_taken_apart(operators: Hosted, leaf: Bool, thread: int) -> Int64:
     without others within.
     """
     mine = operators.thread == thread
-    copies = mine & _named(operators, _COPY_OUT)
+    copies = mine & operators.name.being(_COPY_OUT)
+    if not copies.any():
+        return np.empty(0, np.int64)
     start, length = operators.start_ns[copies], operators.duration_ns[copies]
     copying = union(start, start + np.maximum(length, 1))
     rows = np.flatnonzero(mine & leaf)
     rows = rows[np.argsort(operators.start_ns[rows], kind="stable")]
-    starts, is_view = operators.start_ns[rows], _named(operators, _VIEW)[rows]
+    starts, is_view = operators.start_ns[rows], operators.name.being(_VIEW)[rows]
     copies_out = inside(starts, copying)
     first = np.flatnonzero(copies_out & ~np.append(False, copies_out[:-1]))
     # The first of the views before: behind the last that is none.
@@ -37,9 +39,3 @@ def buckets_taken_apart(operators: Hosted, leaf: Bool, thread: int) -> Int64:
     copied = start[np.searchsorted(start, starts[first], side="right") - 1]
     begun: Int64 = np.minimum(copied, viewed)
     return begun
-
-
-def _named(operators: Hosted, name: str) -> Bool:
-    names = operators.name.names
-    code = names.index(name) if name in names else len(names)
-    return np.asarray(operators.name.codes == code)

@@ -44,7 +44,7 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> dict[str, In
         work = scan.operators
         leaf = innermost(work.thread, work.start_ns, work.duration_ns)
         labelled = _labelled(scan)
-        waits = _spans(scan.annotations, _named(scan.annotations, _is_wait))
+        waits = _spans(scan.annotations, scan.annotations.name.being(comms.WAIT))
         for its in np.unique(thread).tolist():
             mine = thread == its
             labels = tuple(of[waits[0] == its] for of in waits[1:])
@@ -130,11 +130,11 @@ def _at_work(work: Hosted, leaf: Bool, thread: int, waits: Int64) -> Intervals:
     Of these only such as neither call communication nor wait for it: torch's, too, compute
     between the operators that they call. What autograd's hold is a program's.
     """
-    mine, calls = work.thread == thread, _named(work, comms.is_communication_call)
+    mine, calls = work.thread == thread, work.name.where(comms.is_communication_call)
     start, end = work.start_ns, work.start_ns + work.duration_ns
     waiting = np.sort(np.append(start[mine & calls], waits))
     waits_within = np.searchsorted(waiting, start) < np.searchsorted(waiting, end)
-    library = _named(work, lambda name: "::" in name and not name.startswith(_AUTOGRAD))
+    library = work.name.where(lambda name: "::" in name and not name.startswith(_AUTOGRAD))
     rows = mine & ((leaf & ~calls) | (library & ~waits_within))
     return start[rows], end[rows]
 
@@ -142,19 +142,10 @@ def _at_work(work: Hosted, leaf: Bool, thread: int, waits: Int64) -> Intervals:
 def _labelled(scan: Scan) -> _Threads:
     """Thread, start and end of labelled work."""
     labels = scan.annotations
-    is_work = _named(labels, lambda name: name.startswith(_OWN_WORK))
-    return _spans(labels, is_work & ~_named(labels, _is_wait))
-
-
-def _is_wait(name: str) -> bool:
-    return name == comms.WAIT
+    is_work = labels.name.where(lambda name: name.startswith(_OWN_WORK))
+    return _spans(labels, is_work & ~labels.name.being(comms.WAIT))
 
 
 def _spans(hosted: Hosted, rows: Bool) -> _Threads:
     start = hosted.start_ns[rows]
     return hosted.thread[rows], start, start + hosted.duration_ns[rows]
-
-
-def _named(hosted: Hosted, is_meant: Any) -> Bool:
-    meant = np.asarray([*(is_meant(name) for name in hosted.name.names), False], dtype=np.bool_)
-    return np.asarray(meant[hosted.name.codes], dtype=np.bool_)

@@ -12,7 +12,6 @@ import pandas as pd
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.kernels_beside import KERNELS_BESIDE, covered_shares, kernels_beside
 from commtrace.metrics.rank.rows_of import blocks, columns_of_rank, ranks_of
-from commtrace.metrics.rank.timelines import being
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.packed import columns_in
 from commtrace.rules._rule import Rule
@@ -157,7 +156,7 @@ def _run(beside_us: float) -> Measures:
 
 def _computes(run: Measures, rank: int) -> bool:
     kind: Any = columns_of_rank(run, KERNELS, rank)["kind"]
-    return bool(being(kind, "compute").any())
+    return bool(kind.being("compute").any())
 
 
 def _communicates(run: Measures) -> bool:

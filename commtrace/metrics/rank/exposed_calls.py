@@ -13,7 +13,6 @@ from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import columns_of_rank
-from commtrace.metrics.rank.timelines import being
 from commtrace.trace_tables import KERNELS
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def unlaunched_ns(run: Measures) -> int:
 def _compute(run: Measures, rank: int, device: str) -> tuple[Int64, Int64]:
     """When compute on a device began and was launched; long ago where that is unknown."""
     its: Any = columns_of_rank(run, KERNELS, rank)
-    rows = np.flatnonzero(being(its["kind"], "compute") & being(its["device"], device))
+    rows = np.flatnonzero(its["kind"].being("compute") & its["device"].being(device))
     rows = rows[np.argsort(its["start_ns"][rows], kind="stable")]
     launch = its["launch_ns"][rows]
     return its["start_ns"][rows], np.where(launch == NULL, 0, launch)

@@ -10,7 +10,6 @@ from commtrace.arrays import Bool, Float64, Int64
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.rows_of import columns_of_rank
-from commtrace.metrics.rank.timelines import being
 from commtrace.table import Coded, Column, Columns, Table
 from commtrace.trace_tables import KERNELS
 
@@ -50,7 +49,7 @@ def kernels_beside(run: Measures, rank: int) -> Columns:
     """The rank's rows of ``KERNELS_BESIDE``, before pandas."""
     its: Any = columns_of_rank(run, KERNELS, rank)
     name, device, kind = its["name"], its["device"], its["kind"]
-    rows = np.flatnonzero(being(kind, "compute") & (device.codes >= 0) & (name.codes >= 0))
+    rows = np.flatnonzero(kind.being("compute") & (device.codes >= 0) & (name.codes >= 0))
     duration = its["duration_ns"][rows]
     share = covered_shares(run, rank, device, its["start_ns"], its["duration_ns"])[rows]
     count = len(name.names)

@@ -26,7 +26,6 @@ __all__ = [
     "SMALL_BYTES",
     "Timeline",
     "behind",
-    "being",
     "elsewhere",
     "places",
     "ready_ns",
@@ -68,9 +67,7 @@ class Timeline(Struct, frozen=True):
     @property
     def with_host(self) -> Bool:
         """Whether it is a copy from or to the host."""
-        of_kind = [*(kind in ("HtoD", "DtoH") for kind in self.kinds.names), False]
-        with_host: Bool = np.asarray(of_kind)[self.kinds.codes]
-        return with_host
+        return self.kinds.where(lambda kind: kind in ("HtoD", "DtoH"))
 
     def small_copies(self, below_bytes: float = SMALL_BYTES) -> Bool:
         """Whether it is a copy from or to the host of less."""
@@ -178,13 +175,7 @@ def _timeline(run: Measures, rank: int, device: str) -> Timeline:
 def _on_device(run: Measures, table: Table, rank: int, device: str) -> tuple[Any, Int64]:
     """A rank's columns, and which of its rows are of the device."""
     its: Any = columns_of_rank(run, table, rank)
-    return its, np.flatnonzero(being(its["device"], device))
-
-
-def being(column: Coded, name: str) -> Bool:
-    """Where a column of strings is this one."""
-    has: Bool = np.asarray([*(its == name for its in column.names), False])[column.codes]
-    return has
+    return its, np.flatnonzero(its["device"].being(device))
 
 
 def elsewhere(line: Timeline, run: Measures) -> Intervals:
@@ -192,9 +183,9 @@ def elsewhere(line: Timeline, run: Measures) -> Intervals:
     begun, ended = [], []
     for table in (KERNELS, COPIES):
         its: Any = columns_of_rank(run, table, line.rank)
-        other = ~being(its["device"], line.device)
+        other = ~its["device"].being(line.device)
         if table is KERNELS:
-            other &= being(its["kind"], "compute")
+            other &= its["kind"].being("compute")
         begun.append(its["start_ns"][other])
         ended.append((its["start_ns"] + its["duration_ns"])[other])
     return union(np.concatenate(begun), np.concatenate(ended))
@@ -208,7 +199,7 @@ def ready_ns(calls: pd.DataFrame, run: Measures) -> Int64:
     ready = np.array(calls["launch_ns"], dtype=np.int64)
     for (rank, device), at in rows_by(calls["rank"], calls["device"]).items():
         its, on = _on_device(run, KERNELS, rank, device)
-        on = on[being(its["kind"], "compute")[on] & (its["launch_ns"][on] != NULL)]
+        on = on[its["kind"].being("compute")[on] & (its["launch_ns"][on] != NULL)]
         on = on[np.argsort(its["launch_ns"][on], kind="stable")]
         launched = its["launch_ns"][on]
         done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"])[on])

@@ -49,9 +49,8 @@ def copied(
 
 
 def _between_gpus(scan: Scan) -> list[int]:
-    names = [name.startswith("Memcpy PtoP") for name in scan.gpu.name.names]
-    rows: list[int] = np.flatnonzero(np.asarray([*names, False])[scan.gpu.name.codes]).tolist()
-    return rows
+    rows = np.flatnonzero(scan.gpu.name.where(lambda name: name.startswith("Memcpy PtoP")))
+    return [*rows.tolist()]
 
 
 def _is_operation(call: Call) -> bool:
