@@ -172,11 +172,14 @@ def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
     lag: Int64 = lag_ns.copy()
     kind, time = its.graph.kind, its.graph.time_ns
     call, source = its.call_of[its.graph.target], its.call_of[its.graph.source]
-    lag[(call >= 0) & which[call] & (kind == LAUNCH)] = 0
+    on_cpu = which & its.calls.on_cpu
+    starts = (call >= 0) & which[call] & (kind == LAUNCH)
+    called = np.zeros(time.size, dtype=np.bool_)  # what their threads did within the calls
+    called[its.graph.source[starts & on_cpu[call]]] = True
+    lag[starts | ((kind == LAUNCH) & called[its.graph.source])] = 0
     moves = np.flatnonzero((call >= 0) & which[call] & (kind == TRANSFER))
     arrived = (time[its.started] - time[its.met])[call[moves]]
     lag[moves] = np.where(its.calls.on_cpu[call[moves]], 0, arrived)
-    on_cpu = which & its.calls.on_cpu
     mine, out = (call >= 0) & on_cpu[call], (source >= 0) & on_cpu[source]
     lag[(mine & (kind == QUEUE)) | (out & np.isin(kind, (QUEUE, JOIN)))] = DROPPED
     return lag

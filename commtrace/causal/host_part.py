@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, integers, rows_of_each
+from commtrace.arrays import NULL, Bool, Int64, codes, integers, rows_of_each
 from commtrace.causal.builder import HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.calls import Calls
+from commtrace.causal.in_call import in_call_ns
 from commtrace.causal.joins import Gaps, joins
+from commtrace.causal.moments import Moments
 from commtrace.matching import on_run_clock
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import matched
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_hosts"]
 
-_CALL, _WAITS, _RESUMES, _END_OF_STEP = range(4)
+_RETURNS, _CALL, _WAITS, _RESUMES, _END_OF_STEP = range(5)
 """What a moment of a host is, in the order of those at one time."""
 
 
@@ -53,15 +55,20 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     bound_ns, bound_place, step, is_end = _step_bounds(run, mine, place)
     bounds = made.nodes(bound_ns, rank_of[bound_place])
     made.end_steps(bounds[is_end], step[is_end])
+    return_ns = mine.launch_ns + in_call_ns(run, mine)
+    in_wait = Moments(gap_place, gaps.start_ns[used]).last(place, return_ns)
+    in_wait = (in_wait >= 0) & (np.append(resume_ns, NULL)[in_wait] > mine.launch_ns)
+    back = np.flatnonzero((return_ns > mine.launch_ns) & ~in_wait)
+    returns = made.nodes(return_ns[back], mine.rank[back])
     _chain(
         made,
         rows,
-        np.concatenate((called, waits, resumes, bounds)),
-        np.concatenate((place, wait_place, gap_place, bound_place)),
-        np.concatenate((mine.launch_ns, wait_ns, resume_ns, bound_ns)),
+        np.concatenate((called, returns, waits, resumes, bounds)),
+        np.concatenate((place, place[back], wait_place, gap_place, bound_place)),
+        np.concatenate((mine.launch_ns, return_ns[back], wait_ns, resume_ns, bound_ns)),
         np.repeat(
-            [_CALL, _WAITS, _RESUMES, _END_OF_STEP],
-            [called.size, waits.size, resumes.size, bounds.size],
+            [_CALL, _RETURNS, _WAITS, _RESUMES, _END_OF_STEP],
+            [called.size, returns.size, waits.size, resumes.size, bounds.size],
         ),
     )
     started = made.nodes(mine.start_ns, mine.rank)
@@ -81,8 +88,10 @@ def _chain(
     follows = place[1:] == place[:-1]
     segment = np.append(rows, -1)[_next(call, place)][1:]
     waits = follows & (what[1:] == _RESUMES)  # a step can end within a wait
-    own = follows & ~waits
+    calling = follows & (what[1:] == _RETURNS)
+    own = follows & ~waits & ~calling
     made.edges(HOST, node[:-1][own], node[1:][own], np.diff(time_ns)[own], segment[own])
+    made.edges(LAUNCH, node[:-1][calling], node[1:][calling], np.diff(time_ns)[calling])
     made.edges(WAIT, node[:-1][waits], node[1:][waits], np.zeros(int(waits.sum()), np.int64))
 
 
