@@ -173,7 +173,7 @@ class Search:
     def several(self) -> Suspects | None:
         """The fewest that save nearly as much as any set of them does."""
         nested = self._ordered()
-        sizes = list(_sizes(len(self.left) // 2))
+        sizes = list(_sizes((len(self.left) + 1) // 2))  # of three two
         sets = [tuple(sorted(nested[:size])) for size in sizes]
         sets += known_sets(self.run, self.left)
         sets = [its for its in dict.fromkeys(sets) if self.on_way[list(its)].sum() >= self.least]

@@ -105,7 +105,7 @@ def _finding(
         if not culprit.persistent
         else f"{delay} every {part}{whole} by {mean}"
     )
-    does = f", {_does(culprit.cause, run)}" if culprit.cause else ""
+    does = f", {_does(culprit.cause, culprit.ranks, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
     whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()
     compared = _compared(run, culprit.ranks)
@@ -163,12 +163,15 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
         yield Evidence("share of the CPU cores that other processes took", 100 * foreign, "%")
     for cause, time in culprit.parts_ns.items():
         if time > 0.05 * max(culprit.on_top_ns, 1):
-            yield Evidence(f"time {_does(cause, run)}, more than typical", time, "ns")
+            doing = _does(cause, culprit.ranks, run)
+            yield Evidence(f"time {doing}, more than typical", time, "ns")
 
 
-def _does(cause: Cause, run: Measures) -> str:
+def _does(cause: Cause, ranks: Collection[int], run: Measures) -> str:
     if cause == "host" and not run_graph(run).calls.on_cpu.any():
         return "launching nothing"
+    if cause == "loader" and len(ranks) > 1:
+        return "in their data loaders"
     return _DOES[cause]
 
 

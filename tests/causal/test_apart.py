@@ -68,3 +68,20 @@ def test_a_rank_that_is_late_as_root_and_in_operations_of_all_is_so_twice() -> N
 
 def test_what_is_a_small_part_of_it_is_no_finding_of_its_own() -> None:
     assert found(training((9_000, 0, 0), (800, 0, 0))) == [((0,), "root")]
+
+
+def test_of_three_ranks_two_are_late() -> None:
+    run = training((0, 0, 0), (0, 5_000, 5_000))
+    (both,) = culprits(run, SHARE).found
+    assert both.ranks == (1, 2)
+    assert saved_ms(both) == pytest.approx(5, rel=0.02)
+    said = diagnose(run).findings[0]
+    assert (said.rule, said.ranks) == ("straggler", (1, 2))
+
+
+def test_of_three_ranks_two_that_are_late_by_turns_are_not_so_together() -> None:
+    def work(rank: int, step: int) -> float:
+        return WORK_US + 5_000 * (rank == 1 + step % 2)
+
+    run = gloo_loop(("all_reduce", work), ranks=3, steps=STEPS, size=1 << 20)
+    assert found(run) == []
