@@ -86,7 +86,8 @@ def section(analysis: Analysis) -> Section:
         ],
         (
             *more(len(table), _SHOWN),
-            "Sums over operations; the wait caused is over all ranks that waited.",
+            "Sums over operations, several at once included; the wait caused is over all ranks that "
+            "waited.",
             *(_PARTIAL if analysis.run.missing_ranks else ()),
         ),
     )
