@@ -42,9 +42,9 @@ class SlowLink(Rule, frozen=True):
         quartile above their third, and no other pair is half as slow, or only a few are, on GPUs,
         none of whose ranks is slow with all that it exchanges with; and it is worth
         ``min_step_share`` of the step. Between machines also all pairs of two hosts, or all that
-        one host sends or receives. Of gloo's messages only the wait for them is known: it has to be
-        as long for nearly every exchange, as cores that are shared would not make it, and four
-        times another pair's.
+        one host sends or receives. What gloo moves has to take as long nearly every time, as cores
+        that are shared would not make it; of its messages only the wait for them is known, which
+        has to be four times another pair's.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -234,9 +234,9 @@ def _of_hosts(
 
 
 def _steady(slow: pd.DataFrame) -> bool:
-    """Whether waits for messages are never much shorter than usual; times of transfers may be."""
-    waits = slow[slow["on_cpu"]].groupby(ENDS)["relative"]
-    return bool((waits.quantile(0.1) >= _STEADY * waits.median()).all())
+    """Whether what threads move is never much faster than usual; what GPUs move may be."""
+    times = slow[slow["by_cpu"]].groupby(ENDS)["relative"]
+    return bool((times.quantile(0.1) >= _STEADY * times.median()).all())
 
 
 def _ring(took_us: dict[int, float]) -> Measures:

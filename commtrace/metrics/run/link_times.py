@@ -28,8 +28,9 @@ _LEAST_NS = 100_000  # of a wait for messages: fewer are not known
 def between_two(run: Measures) -> pd.DataFrame:
     """Rows of SERVED that two ranks took part in, with their ``sender`` and ``receiver``.
 
-    ``across`` says whether these are of two hosts. ``on_cpu`` are messages of gloo; of these
-    ``burst`` numbers those under way at one time.
+    ``across`` says whether these are of two hosts. ``by_cpu`` are moved by threads that need a
+    core, gloo's; ``on_cpu`` are its messages, of which ``burst`` numbers those under way at one
+    time.
     """
     known = served(run, late=True)
     known = known[known["exact"] & (known["present"] == 2)]
@@ -48,6 +49,7 @@ def between_two(run: Measures) -> pd.DataFrame:
     known = known.assign(
         sender=ends["first"].to_numpy(),
         receiver=ends["last"].to_numpy(),
+        by_cpu=on_cpu,
         on_cpu=on_cpu & known["op"].isin(POINT_TO_POINT).to_numpy(),
     )
     across = known["sender"].map(hosts(run)).ne(known["receiver"].map(hosts(run)))
@@ -65,7 +67,7 @@ def link_times(run: Measures) -> pd.DataFrame:
     """
     known = between_two(run)
     kind = known["op"].astype(str) + " " + known["dtype"].astype(str)
-    columns = [*ENDS, "across", "on_cpu", "transfer_ns", "busbw_gb_s", "size_bytes"]
+    columns = [*ENDS, "across", "by_cpu", "on_cpu", "transfer_ns", "busbw_gb_s", "size_bytes"]
     each = known[~known["on_cpu"]].assign(kind=kind, scale=known["size_bytes"])
     table = each[[*columns, "kind", "scale"]].assign(count=1)
     if known["on_cpu"].any():
@@ -101,6 +103,7 @@ def _waited(messages: pd.DataFrame, run: Measures) -> pd.DataFrame:
         sender=("sender", "first"),
         receiver=("receiver", "first"),
         across=("across", "first"),
+        by_cpu=("by_cpu", "first"),
         on_cpu=("on_cpu", "first"),
         size_bytes=("size_bytes", "sum"),
         count=("operation", "size"),
