@@ -56,9 +56,9 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     bounds = made.nodes(bound_ns, rank_of[bound_place])
     made.end_steps(bounds[is_end], step[is_end])
     return_ns = mine.launch_ns + in_call_ns(run, mine)
-    in_wait = Moments(gap_place, gaps.start_ns[used]).last(place, return_ns)
-    in_wait = (in_wait >= 0) & (np.append(resume_ns, NULL)[in_wait] > mine.launch_ns)
-    back = np.flatnonzero((return_ns > mine.launch_ns) & ~in_wait)
+    wait = Moments(gap_place, gaps.start_ns[used]).last(place, return_ns)
+    waits_within = np.append(resume_ns, NULL)[wait] > mine.launch_ns
+    back = np.flatnonzero((return_ns > mine.launch_ns) & ~waits_within)
     returns = made.nodes(return_ns[back], mine.rank[back])
     _chain(
         made,

@@ -175,6 +175,7 @@ class Search:
         nested = self._ordered()
         sizes = list(_sizes((len(self.left) + 1) // 2))  # of three two
         sets = [tuple(sorted(nested[:size])) for size in sizes]
+        sets = [its for its in sets if 2 * len(its) <= len(self.left) or self._do_alike(its)]
         sets += known_sets(self.run, self.left)
         sets = [its for its in dict.fromkeys(sets) if self.on_way[list(its)].sum() >= self.least]
         sets, shorter = self._tried(sets)
@@ -189,6 +190,12 @@ class Search:
         if size in sizes and set(sets[at]) == set(nested[:size]):
             found = self._fewer(nested, sizes, size, enough) or found
         return self._first_of(*found) or self._suspects(*found)
+
+    def _do_alike(self, ranks: tuple[int, ...]) -> bool:
+        """Whether the rest mostly make the same calls: else these are a kind, and no majority."""
+        calls = run_graph(self.run).calls
+        mine = np.isin(calls.rank, ranks)
+        return bool(np.isin(calls.in_place[mine], calls.in_place[~mine]).mean() > _MOSTLY)
 
     def _first_of(self, ranks: tuple[int, ...], steps: Int64) -> Suspects | None:
         """The one that saves most, if they save in sum and in every step what they do together.
