@@ -30,6 +30,9 @@ _EXPLAINED = frozenset(
     {"straggler", "jitter", "host-late", "device-late", "pipeline-bubble"}
     | {"early-root", "late-root", "late-sender", "late-receiver"}
 )
+_SUMS = (
+    "Sums over operations, several at once included; the wait caused is over all ranks that waited."
+)
 _PARTIAL = ("Ranks are missing: some may have been later, and the waits longer.",)
 
 
@@ -86,8 +89,7 @@ def section(analysis: Analysis) -> Section:
         ],
         (
             *more(len(table), _SHOWN),
-            "Sums over operations, several at once included; the wait caused is over all ranks that "
-            "waited.",
+            _SUMS,
             *(_PARTIAL if analysis.run.missing_ranks else ()),
         ),
     )
