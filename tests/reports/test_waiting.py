@@ -73,8 +73,10 @@ def test_a_straggler_is_named_with_what_it_costs(make_trace: Make) -> None:
         "   1       0 of 10  100 ms       0",
         "   2      10 of 10       0  300 ms",
         "   3       0 of 10  100 ms       0",
-        "Sums over operations, several at once included; "
-        "the wait caused is over all ranks that waited.",
+        (
+            "Sums over operations, several at once included; "
+            "the wait caused is over all ranks that waited."
+        ),
     ]
     assert said in markdown.render(analysis)
     assert said in notebook.render(analysis)
