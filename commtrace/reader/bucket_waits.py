@@ -11,15 +11,16 @@ from commtrace.reader.json.events import Hosted
 __all__ = ["buckets_taken_apart"]
 
 _COPY_OUT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
-_VIEW = "aten::as_strided"
+_BEFORE = ("aten::as_strided", "aten::_local_scalar_dense")
 
 
 def buckets_taken_apart(operators: Hosted, leaf: Bool, thread: int) -> Int64:
     """When a reducer on a thread began to copy each of its buckets to the parameters' gradients.
 
     It does so as soon as it has waited for it: it makes views of it, in newer releases, and copies
-    each. With ``gradient_as_bucket_view`` there is nothing to copy. ``leaf`` are the operators
-    without others within.
+    each, with ``find_unused_parameters`` if a flag says that it was used. With
+    ``gradient_as_bucket_view`` there is nothing to copy. ``leaf`` are the operators without others
+    within.
     """
     mine = operators.thread == thread
     copies = mine & operators.name.being(_COPY_OUT)
@@ -29,7 +30,7 @@ def buckets_taken_apart(operators: Hosted, leaf: Bool, thread: int) -> Int64:
     copying = union(start, start + np.maximum(length, 1))
     rows = np.flatnonzero(mine & leaf)
     rows = rows[np.argsort(operators.start_ns[rows], kind="stable")]
-    starts, is_view = operators.start_ns[rows], operators.name.being(_VIEW)[rows]
+    starts, is_view = operators.start_ns[rows], operators.name.where(_BEFORE.__contains__)[rows]
     copies_out = inside(starts, copying)
     first = np.flatnonzero(copies_out & ~np.append(False, copies_out[:-1]))
     # The first of the views before: behind the last that is none.

@@ -50,7 +50,7 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> dict[str, In
             labels = tuple(of[waits[0] == its] for of in waits[1:])
             busy = _at_work(work, leaf, its, labels[0])
             gaps = _on_thread(its, launch[mine], end[mine], busy, labelled)
-            apart = buckets_taken_apart(work, leaf, its)
+            apart = np.intersect1d(buckets_taken_apart(work, leaf, its), gaps[2])
             if (told := np.sort(np.append(labels[0], apart))).size:
                 untold = _untold([called[row] for row in np.flatnonzero(mine)], told)
                 before = tuple(of[np.isin(gaps[2], apart)] for of in gaps[1:])
