@@ -16,10 +16,11 @@ from benchmarks.programs.program import (
     Fault,
     Program,
 )
+from benchmarks.programs.seventh_lot import SEVENTH
 from benchmarks.programs.sixth_lot import SIXTH
 from benchmarks.programs.third_lot import THIRD
 
-__all__ = ["FIFTH", "FIRST", "FOURTH", "HOSTS", "PROGRAMS", "SECOND", "SIXTH", "THIRD"]
+__all__ = ["FIFTH", "FIRST", "FOURTH", "HOSTS", "PROGRAMS", "SECOND", "SEVENTH", "SIXTH", "THIRD"]
 
 FIRST = (
     Program(
@@ -227,5 +228,5 @@ HOSTS = (
     ),
 )
 
-PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH, *SIXTH)
+PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH)
 """In the order in which they were written, each lot by name."""
