@@ -77,7 +77,7 @@ SEVENTH = (
     Program("tree_lstm", (Fault("debugger", LATE, (0,), "all_reduce", IDLE),)),
     Program(
         "ulysses_heads",
-        (Fault("gather-and-pick", (*TOO_MUCH, "emulated-operation"), place="all_gather"),),
+        (Fault("swap-tokens", ("latency-bound", "exposed-communication"), place="all_to_all"),),
         world_size=3,
     ),
     Program("vq_codes", (Fault("share-one-hot", TOO_MUCH, place="all_gather"),)),

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-BASES, ACIDS, WINDOW, BATCH, WIDTH = 4, 20, 5, 256, 48
-MS_PER_CODON = 0.04
+BASES, ACIDS, WINDOW, BATCH, WIDTH = 4, 20, 5, 192, 48
+MS_PER_CODON = 0.06
 
 
 class Card(torch.autograd.Function):
@@ -59,7 +59,7 @@ def loss_fn(logits, acids):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--fault", choices=["none", "one-microbatch"], default="none")
     args = parser.parse_args()
     dist.init_process_group("gloo")
