@@ -143,3 +143,15 @@ def test_ddp_s_bucket_was_waited_for_where_it_is_taken_apart(
     ops = [events.op("aten::mm", 0, 100), *viewed, *copied, events.op("aten::add", 270, 2)]
     rest = [events.op("aten::mm", 310, 5)]
     assert gaps(*ops, *rest) == [(1, 0, 150)]
+
+
+def test_ddp_that_looks_for_unused_parameters_asks_before_each_copy(gaps: Any, events: Any) -> None:
+    """Its flags are read between a bucket's views and copies: none of this is another wait."""
+    ops = [events.op("aten::mm", 0, 100), events.op("aten::mm", 310, 5)]
+    ops += [events.op("aten::as_strided", 250 + i, 1) for i in range(2)]
+    for at in (252, 262):
+        ops += [events.op("aten::select", at, 2), events.op("aten::as_strided", at + 1, 1)]
+        ops += [events.op("aten::item", at + 2, 2)]
+        ops += [events.op("aten::_local_scalar_dense", at + 3, 1)]
+        ops += [events.op(COPY_OUT, at + 4, 4), events.op("aten::copy_", at + 5, 2)]
+    assert gaps(*ops) == [(1, 0, 150)]
