@@ -17,12 +17,15 @@ __all__ = [
     "Int32",
     "Int64",
     "codes",
+    "first_rows",
     "integers",
     "nth",
+    "quantiles",
     "ranges",
     "rows_by",
     "rows_of_each",
     "sorted_by",
+    "sums",
 ]
 
 Int32 = npt.NDArray[np.int32]
@@ -81,6 +84,34 @@ def rows_by(*columns: pd.Series[Any]) -> dict[tuple[Any, ...], Int64]:
     its = zip(zip(*(one.tolist() for one in values), strict=True), known.tolist(), strict=True)
     rows = np.split(order, first[1:])
     return {key: at for (key, is_known), at in zip(its, rows, strict=False) if is_known}
+
+
+def first_rows(number: Int64) -> Int64:
+    """The first row of each number; they are all from 0 on."""
+    rows = np.empty(number.max(initial=-1) + 1, np.int64)
+    rows[number[::-1]] = np.arange(number.size)[::-1]
+    return rows
+
+
+def sums(number: Int64, values: Int64, count: int) -> Int64:
+    """The exact sum of the values of each of so many numbers."""
+    total = np.zeros(count, np.int64)
+    np.add.at(total, number, values)
+    return total
+
+
+def quantiles(number: Int64, values: Int64 | Float64, percent: float, count: int) -> Float64:
+    """The quantile, between two values in proportion, of each of so many numbers; NaN of none."""
+    ordered = values[np.lexsort((values, number))].astype(np.float64)
+    size = np.bincount(number, minlength=count)
+    at = percent / 100 * (size - 1)
+    low = np.floor(at).clip(min=0).astype(np.int64)
+    first = np.cumsum(size) - size + low
+    last = np.where(low + 1 < size, first + 1, first)
+    ordered = np.append(ordered, np.nan)
+    first, last = (np.where(size > 0, place, -1) for place in (first, last))
+    between: Float64 = ordered[first] + (ordered[last] - ordered[first]) * (at - low)
+    return between
 
 
 def nth(code: Int64) -> Int64:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commtrace.measures import measure
-from commtrace.metrics.run.collectives import COLLECTIVES_BY_DIMENSION, costs, events_of_kinds
-from commtrace.table import Table, rows
+from commtrace.metrics.run.call_kinds import costs, kinds
+from commtrace.metrics.run.collectives import COLLECTIVES_BY_DIMENSION
+from commtrace.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,10 +31,13 @@ DIMENSIONS = Table(
 @measure
 def dimensions(run: Measures) -> pd.DataFrame:
     """What each dimension communicated, as ``DIMENSIONS``; groups of none are taken together."""
-    events = events_of_kinds(run, _KIND)
-    kinds = events.drop_duplicates("kind").set_index("kind")[_KIND].astype(object)
-    table = kinds.join(costs(run, events))
-    return DIMENSIONS.from_rows(sorted(rows(table), key=_costliest_first))
+    each = kinds(run, _KIND)
+    columns = costs(run, each)
+    table = [
+        {**row, **dict(zip(columns, its, strict=True))}
+        for row, *its in zip(each.rows, *columns.values(), strict=True)
+    ]
+    return DIMENSIONS.from_rows(sorted(table, key=_costliest_first))
 
 
 def _costliest_first(row: dict[str, Any]) -> tuple[Any, ...]:
