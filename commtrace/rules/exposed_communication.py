@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, codes, first_rows, integers, sums
 from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores
 from commtrace.causal.critical_path import critical_path
 from commtrace.causal.culprits import culprits
@@ -25,8 +26,6 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 _EVENTS = ["op", "stream", "start_ns", "duration_ns"]
@@ -259,15 +258,26 @@ def _per_device(run: Measures) -> pd.DataFrame:
     """Exposed communication, compute without communication, and what could hide, per device."""
     steps = has_steps(run)
     rows = devices(run, by_step=steps)
-    rows = rows[rows["compute_ns"].notna() & (rows["communication_ns"] > 0)]
-    rows = rows.assign(
-        exposed_ns=rows["exposed_communication_ns"].astype("int64"),
-        free_ns=(rows["compute_ns"] - rows["overlapped_communication_ns"]).astype("int64"),
+    known = rows["compute_ns"].notna().to_numpy() & (rows["communication_ns"] > 0).to_numpy()
+    communication, compute, overlapped, exposed = (
+        integers(rows[name])[known]
+        for name in (
+            *("communication_ns", "compute_ns"),
+            *("overlapped_communication_ns", "exposed_communication_ns"),
+        )
     )
-    rows["gain_ns"] = rows[["exposed_ns", "free_ns"]].min(axis=1)
-    sums = ["communication_ns", "exposed_ns", "free_ns", "gain_ns"]
-    whole = rows.groupby(["rank", "device"], observed=True)[sums].sum().reset_index()
-    return whole.assign(in_steps=steps)
+    free = compute - overlapped
+    place = codes(*(rows[name].array[known] for name in ("rank", "device")))
+    times = {
+        "communication_ns": communication,
+        "exposed_ns": exposed,
+        "free_ns": free,
+        "gain_ns": np.minimum(exposed, free),
+    }
+    count = place.max(initial=-1) + 1
+    whole = {name: sums(place, time, count) for name, time in times.items()}
+    rank = integers(rows["rank"])[known][first_rows(place)]
+    return pd.DataFrame({"rank": rank, **whole, "in_steps": steps})
 
 
 def _asked(run: Measures, op: str | None) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from msgspec import Struct
 
+from commtrace.arrays import sums
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.packed import columns_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, percent
@@ -151,25 +155,29 @@ def _double(double: float | None, most: float) -> _Payload:
     )
 
 
-def _of_matrices(run: Measures) -> pd.Series[int]:
+def _of_matrices(run: Measures) -> Mapping[str, int]:
     """The time of matrix kernels by name, of those whose names show a precision."""
-    times = (
-        some.loc[some["kind"] == "compute", ["name", "duration_ns"]]
-        .groupby("name", observed=True)["duration_ns"]
-        .sum()
-        for some in blocks(run, "kernels", ["kind", "name", "duration_ns"])
-    )
-    every: pd.Series[int] = pd.concat(times).groupby(level=0, observed=True).sum()
-    every = every[every.index.astype(str).str.contains(MATRIX, case=False)]
     shown = "|".join((HALF, SINGLE, DOUBLE))
-    return every[every.index.astype(str).str.contains(shown, case=False)]
+    time = Counter[str]()
+    for some in blocks(run, "kernels", ["kind", "name", "duration_ns"]):
+        its: Any = columns_in(some)
+        named = its["kind"].being("compute") & (its["name"].codes >= 0)
+        codes, names = its["name"].codes[named], its["name"].names
+        times = sums(codes, its["duration_ns"][named], len(names)).tolist()
+        time.update(dict(zip(names, times, strict=True)))
+    return {name: its for name, its in time.items() if _has(name, MATRIX) and _has(name, shown)}
 
 
-def _share(time: pd.Series[int], precision: str) -> float | None:
+def _has(name: str, pattern: str) -> bool:
+    return re.search(pattern, name, re.IGNORECASE) is not None
+
+
+def _share(time: Mapping[str, int], precision: str) -> float | None:
     """The share of a precision in the matrix kernels' time, None if no name shows one."""
-    known = int(time.sum())
-    its = time.index.astype(str).str.contains(precision, case=False)
-    return int(time[its].sum()) / known if known else None
+    known = sum(time.values())
+    return (
+        sum(its for name, its in time.items() if _has(name, precision)) / known if known else None
+    )
 
 
 def _gain_ns(known: pd.DataFrame) -> pd.Series[float]:

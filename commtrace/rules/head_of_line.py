@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL, Int64, integers
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
@@ -173,22 +173,30 @@ def _first(run: Measures, stuck: pd.DataFrame) -> Edit:
 def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
     """Operations that started as soon as an unrelated one on their stream was done."""
     calls = calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
-    calls, before = _following(calls)
-    urgent = (calls["asynchronous"].eq(0) & before["asynchronous"].eq(1)).fillna(value=False)
-    calls = calls.assign(blocker=before["op"], blocker_group=before["group"])
-    op, group = (calls[name].astype(object) for name in ("op", "group"))
-    has_op = calls["op"].notna() & calls["blocker"].notna() & (op != "barrier")
-    has_op &= calls["blocker"].astype(object) != "barrier"
-    other_group = group.notna() & (group != calls["blocker_group"].astype(object))
-    other_kind = op != calls["blocker"].astype(object)
-    unrelated = has_op & (other_kind | other_group | urgent)
-    calls, before = calls[unrelated], before[unrelated]
-    calls = calls.assign(ready_ns=np.maximum(ready_ns(calls, run), before["start_ns"]))
-    return calls[calls["ready_ns"] < before["end_ns"]]
+    after, before = _following(calls)
+    op, group = (calls[name].cat.codes.to_numpy() for name in ("op", "group"))
+    has_op = (op >= 0) & (calls["op"] != "barrier").to_numpy()
+    awaited = integers(calls["asynchronous"])
+    urgent = (awaited[after] == 0) & (awaited[before] == 1)
+    other_group = (group[after] >= 0) & (group[after] != group[before])
+    unrelated = (op[after] != op[before]) | other_group | urgent
+    unrelated &= has_op[after] & has_op[before]
+    stuck = calls.iloc[after[unrelated]]
+    blockers = calls.iloc[before[unrelated]].set_axis(stuck.index)
+    stuck = stuck.assign(
+        blocker=blockers["op"],
+        blocker_group=blockers["group"],
+        ready_ns=np.maximum(ready_ns(stuck, run), blockers["start_ns"]),
+    )
+    found: pd.DataFrame = stuck[stuck["ready_ns"] < blockers["end_ns"]]
+    return found
 
 
-def _following(calls: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Calls that started as soon as the one before on their stream, of other bytes, was done."""
+def _following(calls: pd.DataFrame) -> tuple[Int64, Int64]:
+    """The rows that started as soon as the one before on their stream, of other bytes, was done.
+
+    And those of these.
+    """
     rank, stream, start, end, size = (
         integers(calls[name]) for name in ("rank", "stream", "start_ns", "end_ns", "size_bytes")
     )
@@ -204,8 +212,7 @@ def _following(calls: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     at_once = (idle_ns >= 0) & ((idle_ns <= _AT_ONCE_NS) | on_cpu)
     other_bytes = (size[after] != size[before]) & (size[after] != NULL) & (size[before] != NULL)
     follows = same & at_once & other_bytes
-    found = calls.iloc[after[follows]]
-    return found, calls.iloc[before[follows]].set_axis(found.index)
+    return after[follows], before[follows]
 
 
 def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import pcie
+from commtrace.metrics.rank.rows_of import columns_of, rows_at
 from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.topology import gpu_name, link, uniform_link
+from commtrace.trace_tables import COPIES
 from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
@@ -96,9 +100,11 @@ class ImpossibleNumber(Rule, frozen=True):
         )
 
     def _copies(self, run: Measures) -> pd.DataFrame:
-        copies = run.copies[run.copies[["source", "destination"]].notna().all(axis=1)]
-        large = copies[copies["size_bytes"].fillna(0) >= self.min_bytes]
-        known = large[large["kind"].isin(["HtoD", "DtoH", "PtoP"])]
+        its: Any = columns_of(run, COPIES)
+        large = its["size_bytes"] >= self.min_bytes
+        known_ends = (its["source"].codes >= 0) & (its["destination"].codes >= 0)
+        between = its["kind"].where(("HtoD", "DtoH", "PtoP").__contains__)
+        known = rows_at(run, "copies", np.flatnonzero(large & known_ends & between))
         ends = list(zip(known["source"], known["destination"], strict=True))
         peaks = {way: self._peak(*way, run) for way in set(ends)}
         return known.assign(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import integers
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import blocks, ranks_of
 
@@ -110,12 +111,15 @@ def _ranges(events: pd.DataFrame, name: str, phase_of: dict[str, str]) -> Iterat
     """The events whose name tells a phase; who encloses another comes before it."""
     if not phase_of:
         return iter(())
-    known = events[events[name].isin(list(phase_of))]
-    known = known.assign(
-        phase=known[name].astype(object).map(phase_of),
-        end_ns=known["start_ns"] + known["duration_ns"],
-    ).sort_values(["start_ns", "duration_ns"], ascending=[True, False])
-    return map(_Range._make, known[[*_Range._fields]].itertuples(index=False))
+    phases = [*(phase_of.get(its) for its in events[name].cat.categories), None]
+    number = events[name].cat.codes.to_numpy()
+    at = np.flatnonzero(np.asarray([phase is not None for phase in phases])[number])
+    rank, start, duration = (
+        integers(events[column])[at] for column in ("rank", "start_ns", "duration_ns")
+    )
+    order = np.lexsort((-duration, start))
+    columns = (rank, start, start + duration, np.asarray(phases, dtype=object)[number[at]])
+    return map(_Range, *(column[order].tolist() for column in columns))
 
 
 def _phase(label: str) -> str | None:

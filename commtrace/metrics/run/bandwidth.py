@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from commtrace.arrays import Bool
+from commtrace.arrays import NULL, Bool, codes, first_rows, integers, nth, quantiles
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
@@ -17,11 +18,10 @@ from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import OPERATIONS, matched
-from commtrace.table import Column, Table
+from commtrace.packed import columns_in
+from commtrace.table import Coded, Column, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["KIND", "SERVED", "fitted", "hidden", "served", "streams", "typical_ns"]
@@ -51,8 +51,8 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataF
     known, first = _served(run)
     if not cold:
         known = known[~first].reset_index(drop=True)
-    if not late:
-        known = known[~known["operation"].isin(message_waits(run).late_operations)]
+    if not late and (noted_late := message_waits(run).late_operations).size:
+        known = known[~known["operation"].isin(noted_late)]
     if known.empty:
         raise CannotLook("needs sizes: no operation has one")
     return known
@@ -62,26 +62,39 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataF
 def _served(run: Measures) -> tuple[pd.DataFrame, Bool]:
     """All whose size is known, and which is its communicator's first."""
     found = matched(run).operations
-    known = found.assign(ranks=group_sizes(run)["group_size"].array)  # in the same order
-    known = known.sort_values(["first_arrival_ns", "operation"], kind="stable")
-    place = known.groupby("communicator", observed=True, dropna=False).cumcount()
-    needed = ["op", "size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns"]
-    known = known[known[needed].notna().all(axis=1) & (known["op"] != "barrier")]
-    known = known[(known["size_bytes"] > 0) & (known["transfer_ns"] > 0)]
-    known = known[known["ranks"].fillna(2) > 1]
-    first = place[known.index].to_numpy() == 0
-    known = known.astype(dict.fromkeys(needed[1:], "int64")).reset_index(drop=True)
-    kinds = list(zip(known["op"], known["ranks"].fillna(0), strict=True))
-    factors = {kind: bus_factor(*kind) if kind[1] else None for kind in set(kinds)}
-    known = known.assign(factor=np.array([factors[kind] for kind in kinds], dtype=np.float64))
-    busbw = known["size_bytes"] * known["factor"] / known["transfer_ns"]
-    return known.assign(busbw_gb_s=busbw), first
+    its: Any = columns_in(found)
+    ranks = integers(group_sizes(run)["group_size"])  # in the same order
+    arrival = its["first_arrival_ns"]
+    order = np.lexsort((its["operation"], arrival, arrival == NULL))
+    first = nth(1 + its["communicator"].codes[order]) == 0
+    needed = ("size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns")
+    known = its["op"].where(lambda op: op != "barrier") & ((ranks == NULL) | (ranks > 1))
+    known &= np.logical_and.reduce([its[name] != NULL for name in needed])
+    known &= (its["size_bytes"] > 0) & (its["transfer_ns"] > 0)
+    first, at = first[known[order]], order[known[order]]
+    kind = codes(its["op"].codes[at], ranks[at])
+    alike = at[first_rows(kind)]
+    names = Coded(its["op"].codes[alike], its["op"].names).decoded()
+    factors = [
+        bus_factor(str(op), n) if n > 0 else None
+        for op, n in zip(names, ranks[alike].tolist(), strict=True)
+    ]
+    factor = np.array([*factors, None], dtype=np.float64)[kind]
+    columns = {
+        **{one.name: found[one.name].array[at] for one in OPERATIONS.columns},
+        **{name: its[name][at] for name in needed},
+        "ranks": group_sizes(run)["group_size"].array[at],
+        "factor": factor,
+        "busbw_gb_s": its["size_bytes"][at] * factor / its["transfer_ns"][at],
+    }
+    return pd.DataFrame(columns, copy=False), first
 
 
 def typical_ns(known: pd.DataFrame) -> pd.Series[Any]:
     """Of each operation, the median transfer of its kind."""
-    times = known.groupby(KIND, observed=True, dropna=False)["transfer_ns"]
-    return times.transform("median")
+    kind = codes(*(known[name] for name in KIND))
+    times = quantiles(kind, integers(known["transfer_ns"]), 50, kind.max(initial=-1) + 1)
+    return pd.Series(times[kind], known.index)
 
 
 def fitted(known: pd.DataFrame) -> Model | None:

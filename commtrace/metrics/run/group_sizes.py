@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import integers
+from commtrace.arrays import NULL, Int64, integers
 from commtrace.comms import SYNCHRONISING
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import TRUST
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import RunOperations, matched
 from commtrace.table import Coded, Column, Table
 
@@ -30,6 +31,8 @@ __all__ = ["DEDUCED", "GROUP_SIZES", "group_sizes"]
 SURE = 3  # the last rank is late by this many times what the ends differ
 SHOWN = 10  # operations of a kind that must show it
 SHOWN_AT_PLACE = 3  # of these, at each place in the step
+_NEVER = np.iinfo(np.int64).max
+_HOW = ("groups", "ranks")
 SHOWN_SHARE = 0.75  # of the operations at each place, more than this
 
 DEDUCED = Column(
@@ -56,42 +59,48 @@ def group_sizes(run: Measures) -> pd.DataFrame:
     What one of its ranks knows outranks what is deduced; where ranks deduce different sizes
     from their groups, it is unknown.
     """
-    found = matched(run)
-    size, operation = run.collective_columns["group_size"], found.waits["operation"].to_numpy()
-    deduced = run.collective_columns["group_provenance"].eq("deduced")
-    known = size.mask(deduced).groupby(operation).first()
-    listed = size.where(deduced).groupby(operation).agg(["min", "max"])
-    of_groups = listed["min"].where(known.isna() & listed["min"].eq(listed["max"]))
-    unknown = known.index[known.isna() & listed["min"].isna()]
-    of_ranks = _of_all_ranks(run, found, unknown).reindex(known.index)
-    how = pd.Series(index=known.index, dtype=object)
-    how = how.mask(of_groups.notna(), "groups").mask(of_ranks.notna(), "ranks")
+    found, of = matched(run), operation_of(run)
+    operation = integers(found.operations["operation"])
+    size = integers(run.collective_columns["group_size"])
+    deduced = run.collective_columns["group_provenance"].eq("deduced").to_numpy()
+    its = np.flatnonzero(~deduced & (size != NULL))[::-1]
+    known = np.full(operation.size, NULL)
+    known[of[its]] = size[its]
+    listed = np.flatnonzero(deduced & (size != NULL))
+    least, most = np.full(operation.size, _NEVER), np.full(operation.size, NULL)
+    np.minimum.at(least, of[listed], size[listed])
+    np.maximum.at(most, of[listed], size[listed])
+    of_groups = (known == NULL) & (least == most)
+    unknown = operation[(known == NULL) & (most == NULL)]
+    world_size = (_world_size(run) if unknown.size else None) or 0
+    of_ranks = _of_all_ranks(run, found, unknown, world_size) if world_size else unknown[:0]
+    waited = np.isin(operation, of_ranks)
+    known[of_groups] = least[of_groups]
+    known[waited] = world_size
     return GROUP_SIZES.frame(
         {
-            "operation": known.index.to_numpy(),
-            "group_size": integers(known.fillna(of_groups).fillna(of_ranks)),
-            DEDUCED.name: Coded.of([None if pd.isna(name) else name for name in how]),
+            "operation": operation,
+            "group_size": known,
+            DEDUCED.name: Coded(np.where(waited, 1, of_groups - 1).astype(np.int32), _HOW),
         }
     )
 
 
-def _of_all_ranks(run: Measures, found: RunOperations, unknown: pd.Index[Any]) -> pd.Series[Any]:
-    """The size, by operation, of those that all ranks of the job were in; null for others.
+def _of_all_ranks(run: Measures, found: RunOperations, unknown: Int64, world_size: int) -> Int64:
+    """The operations, of some, that all ranks of the job were in.
 
     All operations of one kind or none: with some of them at odds, who knows of the rest.
     """
-    world_size = _world_size(run)
     its = found.operations.set_index("operation").loc[unknown]
     its = its[its["op"].isin(SYNCHRONISING)]
-    if world_size is None or its.empty:
-        return pd.Series(dtype="Int64")
+    if its.empty:
+        return unknown[:0]
     step = run.collective_columns["step"].groupby(found.waits["operation"].to_numpy()).min()
     kinds = its.groupby(["op", "group", "dtype", "size_bytes"], observed=True, dropna=False)
     its = its.assign(kind=kinds.ngroup(), step=step).sort_values("first_arrival_ns", kind="stable")
     its = its.assign(place=its.groupby(["kind", "step"], dropna=False).cumcount())
     its = its[["kind", "step", "place"]].join(_ends(found, its.index, world_size))
-    sure = its.groupby("kind").filter(_one_group).index
-    return pd.Series(world_size, index=sure, dtype="Int64")
+    return its.groupby("kind").filter(_one_group).index.to_numpy(np.int64)
 
 
 def _world_size(run: Measures) -> int | None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import NULL, codes, first_rows, integers, sums
 from commtrace.measures import measure
+from commtrace.metrics.run.arrivals import coded
 from commtrace.metrics.run.collectives import INTERVAL
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import WAITS, matched
-from commtrace.table import Column, Table, rows
+from commtrace.table import Coded, Column, Table, rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["ARRIVALS", "RANKS", "arrivals", "compared", "ranks"]
 
+_NOBODY = -1
+_SUMS = ("last_arrivals", "wait_ns_total", "caused_wait_ns")
 _RANK = Column("rank", "int64", "The rank.")
 _WAITING = (
     Column("wait_ns_total", "Int64", "Its waiting for others to arrive.", "ns"),
@@ -56,35 +61,52 @@ ARRIVALS = Table(
 @measure
 def ranks(run: Measures) -> pd.DataFrame:
     """Each rank's file and host, and how it and the others waited, as ``RANKS``."""
-    sums = arrivals(run).groupby("rank")[["last_arrivals", "wait_ns_total", "caused_wait_ns"]]
-    known = run.ranks[["rank", "file", "host"]].astype({"file": "str"})
-    known = known.sort_values(["rank", "file"], kind="stable")
-    return RANKS.from_rows(rows(known.merge(sums.sum(), on="rank", how="left")))
+    total: dict[int, dict[str, int | None]] = {}
+    for row in rows(arrivals(run)):
+        its = total.setdefault(row["rank"], dict.fromkeys(_SUMS, 0))
+        its |= {name: (its[name] or 0) + (row[name] or 0) for name in _SUMS}
+    known = sorted(rows(run.ranks[["rank", "file", "host"]]), key=lambda row: _by_file(row))
+    nothing: dict[str, int | None] = dict.fromkeys(_SUMS)
+    return RANKS.from_rows([{**row, **total.get(row["rank"], nothing)} for row in known])
 
 
 @measure
 def arrivals(run: Measures) -> pd.DataFrame:
     """How often each rank was the last of its group, and who waited for it, as ``ARRIVALS``."""
     each = compared(run)
-    if each.empty:
-        return ARRIVALS.from_rows([])
-    place = ["communicator", "rank"]
-    by_place = each.groupby(place, observed=True, dropna=False)
+    rank, wait_ns = integers(each["rank"]), integers(each["wait_ns"])
+    communicator, group = (coded(each[name]) for name in ("communicator", "group"))
     # A rank waits once in a kernel, however many operations share it.
-    longest_first = each.sort_values("wait_ns", ascending=False, kind="stable")
-    once = longest_first.drop_duplicates(INTERVAL)
-    caused = once.groupby(["communicator", "culprit"], observed=True, dropna=False)["wait_ns"]
-    table = pd.DataFrame(
+    longest_first = np.argsort(-wait_ns, kind="stable")
+    kernel = codes(*(each[name] for name in INTERVAL))[longest_first]
+    once = longest_first[first_rows(kernel)]
+    # Each rank in each group, and behind them the guilty ones, who have more places than these.
+    guilty, blamed = each["culprit"].to_numpy(np.int64, na_value=_NOBODY)[once], rank.size
+    place = codes(np.append(communicator.codes, communicator.codes[once]), np.append(rank, guilty))
+    place, caused = place[:blamed], place[blamed:]
+    first = first_rows(place)
+    count = first.size
+    named = np.flatnonzero(group.codes >= 0)[::-1]
+    name = np.full(count, -1, np.int32)
+    name[place[named]] = group.codes[named]
+    its = caused < count
+    own = np.bincount(place[once], minlength=count) > 0
+    waits = sums(place[once], wait_ns[once], count)
+    order = np.lexsort((rank[first], communicator.codes[first], communicator.codes[first] < 0))
+    return ARRIVALS.frame(
         {
-            "group": by_place["group"].first(),
-            "operations": by_place.size(),
-            "last_arrivals": by_place["last"].sum(),
-            "expected_last_arrivals": by_place["chance"].sum(),
-            "wait_ns_total": once.groupby(place, observed=True, dropna=False)["wait_ns"].sum(),
+            "group": Coded(name[order], group.names),
+            "communicator": Coded(communicator.codes[first][order], communicator.names),
+            "rank": rank[first][order],
+            "operations": np.bincount(place, minlength=count)[order],
+            "last_arrivals": np.bincount(place, each["last"].to_numpy(), count).astype(np.int64)[
+                order
+            ],
+            "expected_last_arrivals": np.bincount(place, each["chance"].to_numpy(), count)[order],
+            "wait_ns_total": np.where(own, waits, NULL)[order],
+            "caused_wait_ns": sums(caused[its], wait_ns[once][its], count)[order],
         }
-    ).assign(caused_wait_ns=caused.sum().rename_axis(place))
-    nobody_waited = {"caused_wait_ns": 0}
-    return ARRIVALS.from_rows(rows(table.fillna(nobody_waited).reset_index().astype(object)))
+    )
 
 
 def compared(run: Measures) -> pd.DataFrame:
@@ -98,11 +120,16 @@ def compared(run: Measures) -> pd.DataFrame:
     }
     each = pd.DataFrame(columns, index=at, copy=False)
     # A rank can have two rows of one operation, where it numbered two alike.
-    last = each[each["caused_wait_ns"] > 0].drop_duplicates("operation")
-    culprit = last.set_index("operation")["rank"]
-    group = found.operations.set_index("operation")["group"]
+    guilty = np.flatnonzero((each["caused_wait_ns"] > 0).to_numpy(np.bool_, na_value=False))[::-1]
+    of, rank = operation_of(run)[at], integers(each["rank"])
+    culprit = np.full(len(found.operations), NULL)
+    culprit[of[guilty]] = rank[guilty]
     return each.assign(
-        culprit=each["operation"].map(culprit),
-        group=each["operation"].map(group),
-        chance=1 / each.groupby("operation")["rank"].transform("size"),
+        culprit=pd.arrays.IntegerArray(culprit[of], culprit[of] == NULL),
+        group=found.operations["group"].array[of],
+        chance=1 / np.bincount(of)[of],
     )
+
+
+def _by_file(row: dict[str, Any]) -> tuple[int, str]:
+    return row["rank"], str(row["file"])

@@ -106,6 +106,7 @@ def steps_without_work(run: Measures) -> tuple[Note, ...]:
     return (Note("steps-without-work", message),)
 
 
+@measure
 def profiler_steps(run: Measures) -> pd.DataFrame:
     """The rows of ``steps`` that are the profiler's own numbered steps, no label's."""
     return run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
