@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Float64, Int64, codes, first_rows, integers
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.arrivals import TRUST
@@ -17,7 +17,7 @@ from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.rank_places import Places, common_place, rank_places
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps, step_count, whole
-from commtrace.table import Column, Table
+from commtrace.table import Column, Table, rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -89,7 +89,7 @@ def alike_ranks(run: Measures) -> pd.DataFrame:
     ]
     groups.sort(key=lambda group: (-group.size, group[0]))
     medians = [np.rint(np.median(values[group], axis=0)).astype(np.int64) for group in groups]
-    rows = [
+    table = [
         {
             "ranks": ",".join(map(str, ranks[group].tolist())),
             "count": group.size,
@@ -100,8 +100,8 @@ def alike_ranks(run: Measures) -> pd.DataFrame:
         }
         for group, median in zip(groups, medians, strict=True)
     ]
-    rows[0]["differs_in"] = None
-    return ALIKE_RANKS.from_rows([rows[0], *sorted(rows[1:], key=_most_first)])
+    table[0]["differs_in"] = None
+    return ALIKE_RANKS.from_rows([table[0], *sorted(table[1:], key=_most_first)])
 
 
 def _difference(known: Sequence[str], beside: Int64) -> dict[str, Any]:
@@ -116,12 +116,27 @@ def _most_first(row: dict[str, Any]) -> int:
 
 def _per_step(run: Measures) -> tuple[pd.DataFrame, float]:
     """The parts of each rank, and how long a typical step is."""
-    table = devices(run).merge(exposed_waits(run), on=["rank", "device"])
-    sums = table[table["span_ns"].notna()].groupby("rank")[["span_ns", *PARTS]].sum()
+    waits = {(its["rank"], its["device"]): its[_WAIT] for its in rows(exposed_waits(run))}
+    known = [
+        {**its, _WAIT: waits[its["rank"], its["device"]]}
+        for its in rows(devices(run))
+        if its["span_ns"] is not None and (its["rank"], its["device"]) in waits
+    ]
+    rank = np.asarray([its["rank"] for its in known], dtype=np.int64)
+    ranks, place = np.unique(rank, return_inverse=True)
+    steps = np.ones(ranks.size, dtype=np.int64)
     if whole(run).in_steps:
-        steps = profiler_steps(run).groupby("rank")["step"].nunique()
-        sums = sums.div(steps.reindex(sums.index, fill_value=1), axis=0)
-    return sums[list(PARTS)], float(sums["span_ns"].median()) if len(sums) else 0.0
+        table = profiler_steps(run)
+        once = first_rows(codes(table["rank"], table["step"]))
+        marked, count = np.unique(integers(table["rank"])[once], return_counts=True)
+        has_steps = np.isin(ranks, marked)
+        steps[has_steps] = count[np.searchsorted(marked, ranks[has_steps])]
+    times = {
+        name: np.bincount(place, [its[name] for its in known], ranks.size) / steps
+        for name in ("span_ns", *PARTS)
+    }
+    step_ns = float(np.median(times.pop("span_ns"))) if ranks.size else 0.0
+    return pd.DataFrame(times, index=ranks), step_ns
 
 
 def _hidden_wait_ns(run: Measures) -> float:

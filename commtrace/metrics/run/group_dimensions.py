@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Int64, integers
+from commtrace.arrays import Int64, codes, first_rows, integers
 from commtrace.measures import measure
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.group_names import named_dimension
@@ -50,6 +50,14 @@ GROUP_DIMENSIONS = Table(
 )
 
 _Family = tuple[Any, ...]
+
+
+class _Known(NamedTuple):
+    """A process group as a rank knows it."""
+
+    communicator: str
+    description: str | None
+    group: str
 
 
 @measure
@@ -105,27 +113,33 @@ def dimensions_of(run: Measures, communicators: pd.Series[Any]) -> pd.Series[Any
     return communicators.astype(object).map(known)
 
 
-def _known(run: Measures) -> pd.DataFrame:
-    """The table of groups, where these communicated, with their ``communicator``."""
+def _known(run: Measures) -> list[_Known]:
+    """The rows of ``groups`` that communicated."""
     rank, group = integers(run.collective_columns["rank"]), run.collective_columns["group"].cat
     communicator = matched(run).matches["communicator"].cat
     pair = group.codes.to_numpy() * (len(communicator.categories) + 1) + communicator.codes
-    first = np.flatnonzero(~pd.DataFrame({"rank": rank, "pair": pair}).duplicated())
-    used = pd.DataFrame(
-        {
-            "rank": rank[first],
-            "group": run.collective_columns["group"].iloc[first].astype(object).array,
-            "communicator": matched(run).matches["communicator"].iloc[first].astype(object).array,
-        }
-    ).dropna()
-    return run.groups.astype({"group": object}).merge(used, on=["rank", "group"])
+    first = first_rows(codes(rank, pair))
+    used: dict[tuple[int, str], list[str]] = defaultdict(list)
+    known = (rank, group.codes.to_numpy(), communicator.codes.to_numpy())
+    for one, its, which in zip(*(column[first].tolist() for column in known), strict=True):
+        if its >= 0 and which >= 0:
+            used[one, group.categories[its]].append(communicator.categories[which])
+    names = ["rank", "group", "description"]
+    return [
+        _Known(which, description, name)
+        for one, name, description in zip(*(_listed(run.groups[c]) for c in names), strict=True)
+        for which in used.get((one, name), ())
+    ]
 
 
-def _named(known: pd.DataFrame) -> dict[str, str]:
+def _listed(column: pd.Series[Any]) -> list[Any]:
+    return column.astype(object).tolist()
+
+
+def _named(known: list[_Known]) -> dict[str, str]:
     """The dimension of each group that the program named; empty if it is none."""
     found: dict[str, str] = {}
-    texts = known[["communicator", "description", "group"]].astype(object).drop_duplicates()
-    for communicator, *names in texts.itertuples(index=False):
+    for communicator, *names in dict.fromkeys(known):
         dimensions = (named_dimension(name) for name in names if isinstance(name, str))
         name = next((name for name in dimensions if name is not None), None)
         if name is not None:
@@ -134,7 +148,7 @@ def _named(known: pd.DataFrame) -> dict[str, str]:
 
 
 def _inferred(
-    run: Measures, group: Int64, known: pd.DataFrame, named: dict[str, str]
+    run: Measures, group: Int64, known: list[_Known], named: dict[str, str]
 ) -> dict[str, str]:
     """The dimension of each group without a name, as siblings' names or their traffic tell."""
     column = matched(run).matches["communicator"].cat
@@ -170,7 +184,7 @@ def _trains(run: Measures) -> bool:
     return not {"backward", "optimizer"}.isdisjoint(phases(run))
 
 
-def _families(run: Measures, known: pd.DataFrame) -> dict[str, _Family]:
+def _families(run: Measures, known: list[_Known]) -> dict[str, _Family]:
     """What sibling groups share: how far their ranks are from the first.
 
     Groups of the same ranks are of as many families, in the order in which they were made.
@@ -179,7 +193,7 @@ def _families(run: Measures, known: pd.DataFrame) -> dict[str, _Family]:
     world = int(worlds.max()) if len(worlds) else 0
     found: dict[str, _Family] = {}
     made: Counter[str] = Counter()
-    for communicator in known["communicator"].unique():
+    for communicator in dict.fromkeys(its.communicator for its in known):
         listed = _ranks(communicator)
         made[listed] += 1
         ranks = [int(rank) for rank in listed.split(",")] if listed else []

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from math import fsum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+from msgspec import Struct
 
-from commtrace.arrays import Bool, codes
+from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, integers, quantiles
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
 from commtrace.metrics.rank.labels import Labels, is_own, labels
 from commtrace.metrics.rank.phases import launching_threads
 from commtrace.metrics.rank.range_times import range_times
+from commtrace.metrics.rank.rows_of import columns_of
+from commtrace.metrics.run.call_kinds import rounded
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.question import question
 from commtrace.metrics.run.waits import matched
-from commtrace.table import Column, Table, rows
+from commtrace.table import Coded, Column, Table
+from commtrace.trace_tables import COLLECTIVES as CALLED
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commtrace.measures import Measures
 
 __all__ = ["RANGES", "ranges"]
@@ -98,12 +104,20 @@ RANGES = Table(
         ),
     ),
 )
-_MEAN = {
-    "compute_ns": "compute_ns",
-    "exposed_communication_ns": "exposed_ns",
-    "overlapped_communication_ns": "overlapped_ns",
-    "size_bytes": "size_bytes",
-}
+
+
+class _Operations(Struct, frozen=True, eq=False):
+    """One entry for each operation, rank and range that it was launched in.
+
+    ``of`` is the operation's row in ``operations``, ``shared`` how many share its interval.
+    """
+
+    range: Int64
+    of: Int64
+    op: Coded
+    size_bytes: Int64
+    group_size: Int64
+    shared: Int64
 
 
 @measure
@@ -117,103 +131,126 @@ def ranges(run: Measures) -> pd.DataFrame:
         return RANGES.from_rows([])
     # A row of the table is a label in a parent: one number.
     row = its.label * (len(its.names) + 1) + np.where(its.parent < 0, 0, 1 + its.label[its.parent])
-    operations = _operations(run, its)
-    each = _each(run, its, operations).assign(row=row)
-    each = each[_took_part(each)]
-    by_row = each.groupby("row", sort=False)
-    middle = by_row[["duration_ns", "host_ns"]].quantile(0.5).round().astype("int64")
-    busbw = _busbw(operations.assign(row=row[operations["range"]]))
-    table = pd.DataFrame(
-        {
-            "count": by_row.size(),
-            "duration_ns_p50": middle["duration_ns"],
-            "duration_ns_p95": by_row["duration_ns"].quantile(0.95).round().astype("int64"),
-            "host_ns_p50": middle["host_ns"],
-            **_means(by_row),
-        }
-    )
+    row, operations = codes(row), _operations(run, its)
+    mine = np.flatnonzero(_took_part(run, its, row))
+    shown = row[mine][first_rows(codes(row[mine]))]  # in the order of those that are left
+    values = {
+        "count": np.bincount(row[mine])[shown].tolist(),
+        **_times(run, its, row, mine, shown),
+        "size_bytes": [
+            round(size) if size > 0 else None
+            for size in _means(_sizes(its, operations), row, mine)[shown].tolist()
+        ],
+        "busbw_gb_s": _busbw(run, operations, row)[shown].tolist(),
+    }
     names = np.array([*its.names, None], dtype=object)
-    label, parent = np.divmod(table.index.to_numpy(), len(its.names) + 1)
-    table = table.assign(label=names[label], parent=names[parent - 1], busbw_gb_s=busbw)
-    return RANGES.from_rows(_in_order(_compared(rows(table), _ways(run))))
+    one = first_rows(row)[shown]
+    labelled = {
+        "label": names[its.label[one]].tolist(),
+        "parent": names[np.where(its.parent[one] < 0, -1, its.label[its.parent[one]])].tolist(),
+    }
+    columns = labelled | values
+    table = [dict(zip(columns, its, strict=True)) for its in zip(*columns.values(), strict=True)]
+    return RANGES.from_rows(_in_order(_compared(table, _ways(run))))
 
 
-def _each(run: Measures, its: Labels, operations: pd.DataFrame) -> pd.DataFrame:
-    """One row per range."""
-    times = range_times(run)
-    size = operations["size_bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
-    unsized = (operations["op"] == "barrier").to_numpy(dtype=bool)
-    at = operations["range"].to_numpy()
-    sizes = np.bincount(at, weights=np.where(unsized, 0, size), minlength=its.label.size)
-    return pd.DataFrame(
-        {
-            "rank": its.rank,
-            "duration_ns": times.done_ns - times.begin_ns,
-            "host_ns": its.end_ns - its.start_ns,
-            "worked": times.worked,
-            "compute_ns": times.compute_ns,
-            "exposed_ns": times.exposed_ns,
-            "overlapped_ns": times.overlapped_ns,
-            "size_bytes": sizes,
-        }
-    )
-
-
-def _took_part(each: pd.DataFrame) -> Bool:
+def _took_part(run: Measures, its: Labels, row: Int64) -> Bool:
     """Whether a range's rank launched anything under its label, if any rank did."""
-    worked = each["worked"].to_numpy()
-    on_rank, row = codes(each["row"], each["rank"]), codes(each["row"])
+    worked, on_rank = range_times(run).worked, codes(row, its.rank)
     its_rank, nobody = np.bincount(on_rank, worked) > 0, np.bincount(row, worked) == 0
     took_part: Bool = its_rank[on_rank] | nobody[row]
     return took_part
 
 
-def _means(by_row: Any) -> dict[str, pd.Series[Any]]:
-    """Of each row over its ranges; null where unknown of one, and where no size is."""
-    known, size = by_row[list(_MEAN.values())], by_row.size()
-    means: pd.DataFrame = known.sum().div(size, axis=0).where(known.count().eq(size, axis=0))
-    means["size_bytes"] = means["size_bytes"].where(means["size_bytes"] > 0)
-    means = means.round().astype("Int64")
-    return {name: means[column] for name, column in _MEAN.items()}
-
-
-def _operations(run: Measures, its: Labels) -> pd.DataFrame:
-    """One row per operation, rank and range that it was launched in."""
-    needed = ["op", "size_bytes", "group_size", "launch_ns", *INTERVAL]
-    called = run.collective_columns[needed].assign(thread=launching_threads(run))
-    at, ranges = its.around(its.innermost(called))
-    found = matched(run)
-    kernel = codes(*(called[name] for name in INTERVAL))
-    of = operation_of(run)[at]
-    columns = {
-        **{name: called[name].array[at] for name in ("op", "size_bytes", "group_size")},
-        "operation": found.waits["operation"].array[at],
-        "shared": np.bincount(kernel)[kernel][at],
-        "range": ranges,
-        **{name: found.operations[name].array[of] for name in ("expected", "transfer_ns", "exact")},
+def _times(
+    run: Measures, its: Labels, row: Int64, mine: Int64, shown: Int64
+) -> dict[str, list[int | None]]:
+    times = range_times(run)
+    done_ns, host_ns = times.done_ns - times.begin_ns, its.end_ns - its.start_ns
+    middle = {
+        "duration_ns_p50": (done_ns, 50),
+        "duration_ns_p95": (done_ns, 95),
+        "host_ns_p50": (host_ns, 50),
     }
-    return pd.DataFrame(columns, copy=False)
+    means = {
+        "compute_ns": times.compute_ns,
+        "exposed_communication_ns": times.exposed_ns,
+        "overlapped_communication_ns": times.overlapped_ns,
+    }
+    count = int(row.max()) + 1
+    return {
+        **{
+            name: rounded(quantiles(row[mine], time[mine], percent, count)[shown])
+            for name, (time, percent) in middle.items()
+        },
+        **{name: rounded(_means(time, row, mine)[shown]) for name, time in means.items()},
+    }
 
 
-def _busbw(operations: pd.DataFrame) -> pd.Series[Any]:
-    """Of each row, over its operations: one counts once, on however many ranks."""
-    # No trace tells the group of every send; of how many ranks it is does not matter there.
-    group_size = operations.groupby("operation")["group_size"].transform("max")
-    group_size = group_size.fillna(operations["expected"])
-    size = operations.groupby("operation")["size_bytes"].transform("max")
-    once = operations.assign(group_size=group_size, size_bytes=size)
-    once = once.drop_duplicates(["row", "operation"]).dropna(
-        subset=["op", "size_bytes", "group_size", "transfer_ns"]
+def _means(values: Float64, row: Int64, mine: Int64) -> Float64:
+    """Of each row over its ranges; NaN where that of one is unknown."""
+    count = np.bincount(row[mine], minlength=int(row.max()) + 1)
+    total = np.bincount(row[mine], values[mine], count.size)
+    return np.asarray(total / np.maximum(count, 1), dtype=np.float64)
+
+
+def _operations(run: Measures, its: Labels) -> _Operations:
+    table: Any = columns_of(run, CALLED)
+    launched = run.collective_columns[["rank", "launch_ns"]].assign(thread=launching_threads(run))
+    at, ranges = its.around(its.innermost(launched))
+    where = (table[name] for name in INTERVAL)
+    kernel = codes(*(one.codes if isinstance(one, Coded) else one for one in where))
+    return _Operations(
+        ranges,
+        operation_of(run)[at],
+        Coded(table["op"].codes[at], table["op"].names),
+        table["size_bytes"][at],
+        table["group_size"][at],
+        np.bincount(kernel)[kernel][at],
     )
-    once = once[once["exact"] | once["op"].isin(SYNCHRONISING)]
-    kinds = zip(once["op"], once["group_size"].tolist(), strict=True)
-    factors = np.array([bus_factor(op, n) for op, n in kinds], dtype=np.float64)
-    factor = pd.Series(factors, index=once.index)
-    # Operations that share a kernel share its time.
-    time = (once["transfer_ns"].astype("float64") / once["shared"]).where(factor.notna())
-    sums = pd.DataFrame({"bytes": once["size_bytes"].astype("float64") * factor, "ns": time})
-    sums = sums.groupby(once["row"]).sum()
-    return (sums["bytes"] / sums["ns"]).where((sums["ns"] > 0) & (sums["bytes"] > 0))
+
+
+def _sizes(its: Labels, operations: _Operations) -> Float64:
+    """What each range's operations sent; NaN if a size is unknown."""
+    size = np.where(operations.size_bytes == NULL, np.nan, operations.size_bytes)
+    size[operations.op.being("barrier")] = 0
+    return np.bincount(operations.range, size, its.label.size).astype(np.float64)
+
+
+def _busbw(run: Measures, each: _Operations, row: Int64) -> Float64:
+    """Of each row, over its operations: one counts once, on however many ranks."""
+    found = matched(run).operations
+    count, places = len(found), row[each.range]
+    # No trace tells the group of every send; of how many ranks it is does not matter there.
+    group_size, size = np.full(count, NULL), np.full(count, NULL)
+    np.maximum.at(group_size, each.of, each.group_size)
+    np.maximum.at(size, each.of, each.size_bytes)
+    group_size = np.where(group_size == NULL, integers(found["expected"]), group_size)
+    transfer_ns = integers(found["transfer_ns"])
+    known = (group_size != NULL) & (size != NULL) & (transfer_ns != NULL)
+    once = first_rows(codes(places, each.of))
+    exact = found["exact"].to_numpy()[each.of[once]]
+    exact |= each.op.where(SYNCHRONISING.__contains__)[once]
+    once = once[exact & known[each.of[once]] & (each.op.codes[once] >= 0)]
+    of, ops = each.of[once], each.op.decoded()
+    sent: dict[int, list[float]] = defaultdict(list)
+    took: dict[int, list[float]] = defaultdict(list)
+    for at, n, its_bytes, its_ns in zip(
+        once.tolist(),
+        group_size[of].tolist(),
+        size[of].tolist(),
+        # Operations that share a kernel share its time.
+        (transfer_ns[of] / each.shared[once]).tolist(),
+        strict=True,
+    ):
+        if (factor := bus_factor(str(ops[at]), n)) is not None:
+            sent[int(places[at])].append(its_bytes * factor)
+            took[int(places[at])].append(its_ns)
+    busbw = np.full(int(row.max()) + 1, np.nan)
+    for place, its in sent.items():
+        if sum(its) > 0 and sum(took[place]) > 0:
+            busbw[place] = fsum(its) / fsum(took[place])
+    return busbw
 
 
 def _ways(run: Measures) -> frozenset[str]:
