@@ -139,6 +139,9 @@ def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:
 def sorted_by(number: Int32 | Int64) -> Int64:
     """The rows in the order of small numbers from 0, in their own where these are equal."""
     bits = number.size.bit_length()
-    numbered = number.astype(np.int64) << bits | np.arange(number.size)
-    order: Int64 = np.sort(numbered) & ((1 << bits) - 1)
+    order: Int64 = number.astype(np.int64)
+    order <<= bits
+    order |= np.arange(number.size)
+    order.sort()
+    order &= (1 << bits) - 1
     return order

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from commtrace.diagnosis import CannotLook, Note
+from commtrace.heap import give_back
 from commtrace.machine import Machine
 from commtrace.packed import Packed
 
@@ -18,6 +19,7 @@ __all__ = ["Measures", "measure"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_MANY = 100_000  # rows of ``collectives``
 
 
 class _Unpacked:
@@ -102,7 +104,8 @@ def measure(
 ) -> Callable[Concatenate[Measures, _P], _T]:
     """A function of a run and of hashable settings, computed once for each run and setting.
 
-    That it raises CannotLook is kept, too.
+    That it raises CannotLook is kept, too. What else it took goes back to the system: of many
+    operations that adds up to as much as what is kept.
     """
 
     @wraps(function)
@@ -113,6 +116,8 @@ def measure(
                 run.known[key] = function(run, *args, **settings)
             except CannotLook as reason:
                 run.known[key] = reason
+            if len(run.collective_columns) > _MANY:
+                give_back()
         if isinstance(answer := run.known[key], CannotLook):
             raise CannotLook(*answer.args)
         return cast("_T", answer)

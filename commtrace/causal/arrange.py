@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec import Struct
 
@@ -38,9 +40,11 @@ def order_of(time_ns: Int64, source: Int32, target: Int32) -> Order | None:
     single, several = _by_number(into, target)
     parent = np.arange(count, dtype=np.int32)
     parent[target[single]] = source[single]
-    roots, place, size = _trees(parent)
-    if (into[roots] == 1).any():
+    trees = _trees(parent)
+    del parent
+    if trees is None or (into[trees[0]] == 1).any():
         return None
+    roots, place, size = trees
     level = _levels(roots[source[several]], target[several], into, time_ns)
     if (level < 0).any():
         return None
@@ -65,8 +69,8 @@ def order_of(time_ns: Int64, source: Int32, target: Int32) -> Order | None:
 
 def _by_number(into: Int32, target: Int32) -> tuple[Int32, Int32]:
     """The edges to nodes with one only, and the others, by their target."""
-    edges = into[target]
-    single, several = _where(edges == 1), _where(edges > 1)
+    is_single = into[target] == 1
+    single, several = _where(is_single), _where(~is_single)
     return single, several[sorted_by(target[several])]
 
 
@@ -74,40 +78,67 @@ def _where(those: Bool) -> Int32:
     return np.flatnonzero(those).astype(np.int32)
 
 
-def _trees(parent: Int32) -> tuple[Int32, Int32, Int32]:
-    """Of each node its root, its place behind it, and how many hang on it, itself included."""
-    roots, hops = _hops(parent)
-    size = np.ones(parent.size, dtype=np.int32)
-    for nodes, before in reversed(hops):
-        np.add.at(size, before, size[nodes])
-    inner = _where(parent != np.arange(parent.size, dtype=np.int32))
-    siblings = inner[np.bincount(parent[inner], minlength=parent.size)[parent[inner]] > 1]
-    siblings = siblings[sorted_by(parent[siblings])]
-    before = np.cumsum(size[siblings], dtype=np.int32) - size[siblings]
-    first = np.flatnonzero(np.diff(parent[siblings], prepend=-1))
-    counts = np.diff(np.append(first, siblings.size))
-    place = np.zeros(parent.size, dtype=np.int32)
-    place[inner] = 1
-    place[siblings] += before - np.repeat(before[first], counts)
-    for nodes, before in hops:
-        place[nodes] += place[before]
-    outer = _where(parent == np.arange(parent.size, dtype=np.int32))
-    size[outer] = np.bincount(roots, minlength=parent.size)[outer]
+def _trees(parent: Int32) -> tuple[Int32, Int32, Int32] | None:
+    """Of each node its root, its place behind it, and how many hang on it, itself included.
+
+    None where nodes hang on themselves.
+    """
+    own = np.arange(parent.size, dtype=np.int32)
+    inner = parent != own
+    # In a row each is all that hangs on the one before: few rows are left, however long they are.
+    only = np.bincount(parent[inner], minlength=parent.size) == 1
+    first = np.where(inner & only[parent], parent, own)
+    starts, behind = _where(first == own), (first != own).astype(np.int32)
+    for nodes, before in _hops(first):
+        behind[nodes] += behind[before]
+    number = np.full(parent.size, -1, dtype=np.int32)
+    number[starts] = own[: starts.size]
+    row = number[first]
+    if (row < 0).any():
+        return None
+    length = np.bincount(row).astype(np.int32)
+    hung = _hung(row[parent[starts]], length)
+    if hung is None:
+        return None
+    roots, place, size = hung
+    return starts[roots[row]], place[row] + behind, size[row] - behind
+
+
+def _hung(above: Int32, length: Int32) -> tuple[Int32, Int32, Int32] | None:
+    """Of rows that hang on the ends of others root, place and size, as of nodes."""
+    own, roots = np.arange(above.size, dtype=np.int32), above.copy()
+    hops = list(_hops(roots))
+    if (above[roots] != roots).any():
+        return None
+    size = length.copy()
+    for rows, before in reversed(hops):
+        np.add.at(size, before, size[rows])
+    inner, outer = _where(above != own), _where(above == own)
+    inner = inner[sorted_by(above[inner])]
+    before = np.cumsum(size[inner], dtype=np.int32) - size[inner]
+    first = np.flatnonzero(np.diff(above[inner], prepend=-1))
+    counts = np.diff(np.append(first, inner.size))
+    place = np.zeros(above.size, dtype=np.int32)
+    place[inner] = length[above[inner]] + before - np.repeat(before[first], counts)
+    for rows, before in hops:
+        place[rows] += place[before]
+    size[outer] = np.bincount(roots, length, above.size)[outer]
     return roots, place, size
 
 
-def _hops(parent: Int32) -> tuple[Int32, list[tuple[Int32, Int32]]]:
-    """The roots; and nodes 1, 2, 4, … steps from one, or more, with what is so far before them."""
-    up, hops = parent.copy(), []
+def _hops(up: Int32) -> Iterator[tuple[Int32, Int32]]:
+    """Nodes 1, 2, 4, … steps from one, or more, with what is so far before them.
+
+    What is before each becomes its root.
+    """
     nodes = _where(up[up] != up)
-    for _ in range(parent.size.bit_length()):  # nodes in a circle are left then
+    for _ in range(up.size.bit_length()):  # nodes in a circle are left then
         if not nodes.size:
             break
         before = up[nodes]
-        hops.append((nodes, before))
+        yield nodes, before
         up[nodes] = up[before]
         nodes = nodes[up[up[nodes]] != up[nodes]]
-    return up, hops
 
 
 def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32:

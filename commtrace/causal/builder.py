@@ -10,6 +10,7 @@ import numpy.typing as npt
 from commtrace.arrays import Int32, Int64
 from commtrace.causal.calls import Calls
 from commtrace.causal.graph import Graph, arranged
+from commtrace.heap import give_back
 
 __all__ = [
     "COPY",
@@ -52,7 +53,8 @@ class Builder:
         self.ended: Int64 = np.full(calls.rank.size, -1)
         self.starts = self.explained = 0
         self._times: list[Int64] = []
-        self._ranks: list[Int32] = []
+        self._ranks: list[npt.NDArray[np.signedinteger[Any]]] = []
+        self._rank_type = np.min_scalar_type(-1 - int(calls.rank.max(initial=0)))
         self._count = 0
         self._kinds: list[npt.NDArray[np.int8]] = []
         self._sources: list[Int32] = []
@@ -64,16 +66,16 @@ class Builder:
         self._step_ends: list[tuple[Int32, Int64]] = []
 
     def ranks(self, node: Int32) -> npt.NDArray[np.signedinteger[Any]]:
-        """Each node's rank, in as few bytes as the highest needs, by new numbers; once."""
-        ranks = _whole(self._ranks, np.int32)
-        found = np.empty(ranks.size, np.min_scalar_type(-1 - int(ranks.max(initial=0))))
+        """Each node's rank, in as few bytes as the highest needs, by the graph's numbers."""
+        (ranks,) = self._ranks
+        found = np.empty_like(ranks)
         found[node] = ranks
         return found
 
     def nodes(self, time_ns: Int64, rank: Int32 | Int64) -> Int64:
         """More of them; their numbers."""
         self._times.append(time_ns)
-        self._ranks.append(rank.astype(np.int32, copy=False))
+        self._ranks.append(rank.astype(self._rank_type))
         self._count += time_ns.size
         return np.arange(self._count - time_ns.size, self._count)
 
@@ -121,12 +123,14 @@ class Builder:
         time, lag = (_whole(parts, np.int64) for parts in (self._times, self._lags))
         source, target = (_whole(parts, np.int32) for parts in (self._sources, self._targets))
         kind = _whole(self._kinds, np.int8)
+        own, call = (_whole(parts, np.int32) for parts in (self._own, self._own_calls))
+        self._ranks = [np.concatenate(self._ranks)]
+        give_back()  # the blocks: as much again
         _bind(time, source, target, lag)
         made = arranged(time, source, target, lag, kind)
         if made is None:
             return None
         graph, node, edge = made
-        own, call = (_whole(parts, np.int32) for parts in (self._own, self._own_calls))
         own = edge[own]
         order = np.argsort(own)
         return graph, node, own[order], call[order]
@@ -140,15 +144,17 @@ def _whole(parts: list[npt.NDArray[_T]], dtype: type[_T]) -> npt.NDArray[_T]:
 
 
 def _bind(time: Int64, source: Int32, target: Int32, lag: Int64) -> None:
-    """Make no lag's target later than it was, and one of them bind."""
+    """Make no lag's target later than it was, and one of those to it bind."""
     latest = np.full(time.size, np.iinfo(np.int64).min)
     parts = [slice(at, at + _AT_ONCE) for at in range(0, lag.size, _AT_ONCE)]
     for part in parts:
         since, until = time[source[part]], time[target[part]]
         lag[part] = np.minimum(lag[part], until - since)
         np.maximum.at(latest, target[part], since + lag[part])
+    earlier = latest < time
     for part in parts:
-        since, until, last = time[source[part]], time[target[part]], latest[target[part]]
+        edges = part.start + np.flatnonzero(earlier[target[part]])
+        since, until = time[source[edges]], time[target[edges]]
         # The one that came last gets what was measured.
-        binds = (last < until) & (since + lag[part] == last)
-        lag[part] = np.where(binds, until - since, lag[part])
+        binds = since + lag[edges] == latest[target[edges]]
+        lag[edges] = np.where(binds, until - since, lag[edges])

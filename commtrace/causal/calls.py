@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from commtrace.arrays import NULL, Bool, Int32, Int64, codes, integers, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
-from commtrace.heap import give_back
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -115,10 +114,7 @@ def calls(run: Measures) -> Calls:
         is_send=op == "send",
         on_cpu=(table["device"] == "cpu").to_numpy(),
     ).taken(order)
-    answer = replace(every, last_ns=_last(every), place=_alike(every))
-    if len(run.ranks) > 1:
-        give_back()  # as much as all of it, of names and of places by step
-    return answer
+    return replace(every, last_ns=_last(every), place=_alike(every))
 
 
 def _alike(every: Calls) -> Int32:
@@ -151,7 +147,7 @@ def _kinds(run: Measures) -> Int32:
 
 def _last(every: Calls) -> Int64:
     """When all were there whom a call needs, itself included."""
-    number = np.unique(every.operation, return_inverse=True)[1]
+    number = every.operation
     count = int(number.max(initial=-1)) + 1
     latest = np.full(count, NULL)
     np.maximum.at(latest, number, every.start_ns)

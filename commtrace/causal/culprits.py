@@ -17,7 +17,6 @@ from commtrace.causal.cores import fight, works_more
 from commtrace.causal.culprit import Culprit, as_awaited
 from commtrace.causal.edits import (
     as_measured,
-    even,
     saved,
     saved_by,
     step_ns,
@@ -36,6 +35,7 @@ from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter
 from commtrace.causal.suspects import (
     late_together,
     own_and_more,
+    saved_evenly,
     suspects,
     suspects_in_median,
 )
@@ -159,8 +159,7 @@ def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
     known = culprits(run, min_share)
     but = [rank for its in known.found if not its.in_median for rank in its.ranks]
-    lag = known.on_cores.lag_ns
-    return saved_by(run, lag, [even(run, lag, but, work_on_cores(run, lag))])[:, 0]
+    return saved_evenly(run, known.on_cores.lag_ns, but)
 
 
 @measure
@@ -240,7 +239,7 @@ def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:
 def _all_stall(run: Measures, lag_ns: Int64, stalls_ns: Float64) -> bool:
     """Whether every rank stalls in some step, half as long at least: they take turns."""
     calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
-    _, late = by_rank_and_step(calls.rank, calls.step, excess)
+    _, late = by_rank_and_step(calls, excess)
     return bool((late.max(axis=1) >= _HALF * stalls_ns.mean()).all())
 
 

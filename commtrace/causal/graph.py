@@ -168,7 +168,8 @@ class Latest:
 
     def _changed(self, lag_ns: Int64, change: Change) -> Int64:
         nothing: Later = np.empty(0, np.int64), np.empty(0, np.int64)
-        return self._latest(*self._after(changed(lag_ns, change)), [nothing], [nothing])
+        edges, by = change
+        return self._latest(*self._after(lag_ns, (edges, by - lag_ns[edges])), [nothing], [nothing])
 
     def _followed(self, lag_ns: Int64, edits: Iterator[Change]) -> Iterator[Int64]:
         plan = self._graph.plan
@@ -182,11 +183,10 @@ class Latest:
                 ends.append(self._ways.later(nodes))
             yield self._latest(*after, later, ends)
 
-    def _after(self, lag_ns: Int64) -> tuple[Int64, Int64]:
+    def _after(self, lag_ns: Int64, more: Later | None = None) -> tuple[Int64, Int64]:
         """How long after the head of its chain each way ends, and each of these nodes is."""
-        plan = self._graph.plan
-        behind = plan.behind(lag_ns)
-        return plan.after(lag_ns, behind), behind[self._ways.place]
+        behind, after = self._graph.plan.after(lag_ns, more)
+        return after, behind[self._ways.place]
 
     def _latest(
         self, after_ns: Int64, last_ns: Int64, later: Sequence[Later], ends: Sequence[Later]
@@ -203,8 +203,4 @@ class Latest:
 
 def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64:
     """The edges of the longest way to a node, the last one first, of a graph replayed."""
-    way = list[int]()
-    while (edge := graph.plan.waited(node, lag_ns, time_ns)) >= 0:
-        way.append(edge)
-        node = int(graph.source[edge])
-    return np.asarray(way, dtype=np.int64)
+    return np.asarray(graph.plan.longest_way(node, lag_ns, time_ns), dtype=np.int64)

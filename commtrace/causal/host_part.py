@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_hosts"]
 
-_RETURNS, _CALL, _WAITS, _RESUMES, _END_OF_STEP = range(5)
-"""What a moment of a host is, in the order of those at one time."""
+_CALL, _RETURNS, _WAITS, _RESUMES, _END_OF_STEP = range(5)
+"""What a moment of a host is."""
 
 
 def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
@@ -33,7 +33,9 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     gaps = _gaps(run, mine, place)
     gap = joins(mine, place, gaps).gap
     waited = gap >= 0
-    used, at_gap = np.unique(gap[waited], return_inverse=True)
+    is_used = np.zeros(gaps.start_ns.size, dtype=np.bool_)
+    is_used[gap[waited]] = True
+    used, at_gap = np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[gap[waited]]
     # What its thread waited for was done when that ran on, however late gloo notes it.
     late = message_waits(run).noted_late[mine.row]
     ended_ns = np.where(late, np.clip(mine.last_ns, mine.start_ns, mine.end_ns), mine.end_ns)
@@ -81,8 +83,11 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
 def _chain(
     made: Builder, rows: Int64, node: Int64, place: Int64, time_ns: Int64, what: Int64
 ) -> None:
-    """Each thread's moments in their order; calls are the first of the nodes, as ``rows``."""
-    order = np.lexsort((what, time_ns, place))
+    """Each thread's moments in their order, those of one time in that of the nodes.
+
+    Calls are the first of these, as ``rows``.
+    """
+    order = Moments(place, time_ns).order
     call = np.where(order < rows.size, order, -1)
     node, place, time_ns, what = node[order], place[order], time_ns[order], what[order]
     follows = place[1:] == place[:-1]
@@ -100,7 +105,7 @@ def _start(
 ) -> None:
     """From the call to the start; and from the operation before it on gloo's thread."""
     dispatch = mine.start_ns - mine.launch_ns
-    order = np.lexsort((mine.start_ns, mine.worker))
+    order = Moments(mine.worker.astype(np.int64), mine.start_ns).order
     before, after = order[:-1], order[1:]
     queued = mine.worker[before] == mine.worker[after]
     queued &= mine.start_ns[after] >= ended_ns[before]

@@ -7,6 +7,8 @@ behind it, and lies there for most calls of a kind.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -35,7 +37,7 @@ class Gaps(Struct, frozen=True):
     @classmethod
     def cut(cls, place: Int64, start_ns: Int64, end_ns: Int64, at: Int64, called_ns: Int64) -> Gaps:
         """Gaps that begin anew at every call within: these are of the places ``at``."""
-        order = np.lexsort((start_ns, place))
+        order = Moments(place, start_ns).order
         place, start_ns, end_ns = place[order], start_ns[order], end_ns[order]
         gap = Moments(place, start_ns).last(at, called_ns)
         known = gap >= 0
@@ -44,7 +46,7 @@ class Gaps(Struct, frozen=True):
         places = np.concatenate((place, at[inside]))
         starts = np.concatenate((start_ns, called_ns[inside]))
         ends = np.concatenate((end_ns, end_ns[gap[inside]]))
-        order = np.lexsort((starts, places))
+        order = Moments(places, starts).order
         places, starts, ends = places[order], starts[order], ends[order]
         following = np.append(starts[1:], 0)
         is_cut = np.append(places[1:] == places[:-1], False) & (following < ends)
@@ -81,8 +83,9 @@ def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
     at_call = (own >= 0) & (gaps.start_ns[own] == calls.launch_ns)
     earlier = _ended_before(calls, place, gaps, within)
     within = np.where(holds, within, -1)
-    both = np.stack([_odds(calls, place, gaps, gap) for gap in (within, earlier)])
-    found, odds = np.where(both[1] < both[0], earlier, within), both.min(axis=0)
+    of_within, of_earlier = _odds(calls, place, gaps, (within, earlier))
+    found = np.where(of_earlier < of_within, earlier, within)
+    odds = np.minimum(of_within, of_earlier)
     blocks = at_call & (
         (calls.asynchronous == 0) | (calls.is_p2p & (gaps.end_ns[own] >= calls.end_ns))
     )
@@ -147,23 +150,25 @@ def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:
     return best
 
 
-def _odds(calls: Calls, place: Int64, gaps: Gaps, gap: Int64) -> Float64:
+def _odds(calls: Calls, place: Int64, gaps: Gaps, several: Sequence[Int64]) -> list[Float64]:
     """How likely a moment of the thread lies as long behind a gap's start and as near its end."""
-    wait = np.minimum(calls.end_ns, gaps.end_ns[gap]) - gaps.start_ns[gap]
-    wake = np.maximum(np.abs(gaps.end_ns[gap] - calls.end_ns), _LATE_NS)
-    odds = np.ones(place.size)
+    found = [np.ones(place.size) for _ in several]
     places = np.unique(np.append(place, gaps.place))
     each = zip(rows_of_each(place, places), rows_of_each(gaps.place, places), strict=True)
-    for mine, here in each:
-        mine = mine[gap[mine] >= 0]
-        if not mine.size:
+    for rows, here in each:
+        if not (rows.size and here.size):
             continue
         length = np.sort(gaps.end_ns[here] - gaps.start_ns[here])
         span = int(gaps.end_ns[here].max() - gaps.start_ns[here].min())
-        # Per gap at least so long: the part of it that is as near its end, at most all of it.
-        more = length.size - np.searchsorted(length, wait[mine])
-        odds[mine] = np.minimum(1.0, more * np.minimum(wake[mine], length[-1]) / max(span, 1))
-    return odds
+        for gap, odds in zip(several, found, strict=True):
+            mine = rows[gap[rows] >= 0]
+            end, begins, ends = calls.end_ns[mine], gaps.start_ns[gap[mine]], gaps.end_ns[gap[mine]]
+            wait = np.minimum(end, ends) - begins
+            wake = np.maximum(np.abs(ends - end), _LATE_NS)
+            # Per gap at least so long: the part of it that is as near its end, at most all of it.
+            more = length.size - np.searchsorted(length, wait)
+            odds[mine] = np.minimum(1.0, more * np.minimum(wake, length[-1]) / max(span, 1))
+    return found
 
 
 def _vote(kind: Int32, odds: Float64, found: Bool) -> Bool:

@@ -23,6 +23,11 @@ class Moments:
         self._sorted = keys[self._order]
 
     @property
+    def order(self) -> Int64:
+        """The rows by group and time, in their own order where these are equal."""
+        return self._order
+
+    @property
     def place(self) -> Int64:
         """How many moments of its group each row's is, counted in time."""
         rows = np.empty_like(self._order)

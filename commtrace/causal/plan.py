@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int32, Int64, ranges
+from commtrace.arrays import NULL, Bool, Int32, Int64, ranges
 from commtrace.causal.ways import Later, Ways
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Plan:
         self._first, self._end = order.first, order.end
         self.count = order.first.size - 1
         self._free_ns = graph.time_ns[order.first[: order.free]]
-        self._target = graph.target
+        self._target, self._source = graph.target, graph.source
         source = graph.source[: graph.source.size - (graph.time_ns.size - self.count)]
         self.ways = Ways(source, self.heads_of(source), order.levels, graph.time_ns.size)
 
@@ -48,19 +48,27 @@ class Plan:
         link[self._first[:-1]] = False
         return link
 
-    def behind(self, lag_ns: Int64) -> Int64:
-        """How long after the head of its chain each node is, with these lags."""
-        own = lag_ns[self.ways.place.size :]
-        behind = np.zeros(self._end.size + 1, dtype=np.int64)
-        behind[:-1][self._is_link] = own
-        np.subtract.at(behind, self._end[self._is_link], own)
-        return np.cumsum(behind, out=behind)[:-1]
+    def after(self, lag_ns: Int64, more: Later | None = None) -> tuple[Int64, Int64]:
+        """How long after the head of its chain each node is, and after that of its source each way.
 
-    def after(self, lag_ns: Int64, behind_ns: Int64) -> Int64:
-        """How long after the head that it begins with each way ends."""
-        after: Int64 = behind_ns[self.ways.place]
-        after += lag_ns[: after.size]
-        return after
+        With these lags, and so much ``more`` on some edges, each there once.
+        """
+        ways = self.ways.place.size
+        behind = np.zeros(self._end.size + 1, dtype=np.int64)
+        behind[:-1][self._is_link] = lag_ns[ways:]
+        np.subtract.at(behind, self._end[self._is_link], lag_ns[ways:])
+        if more is not None:
+            edges, by_ns = more
+            is_way = edges < ways
+            node, by = self._target[edges[~is_way]], by_ns[~is_way]
+            behind[node] += by
+            np.subtract.at(behind, self._end[node], by)
+        behind = np.cumsum(behind, out=behind)[:-1]
+        after: Int64 = behind[self.ways.place]
+        after += lag_ns[:ways]
+        if more is not None:
+            after[edges[is_way]] += by_ns[is_way]
+        return behind, after
 
     def later(self, edges: Int32 | Int64, by_ns: Int64) -> tuple[Later, Later]:
         """The nodes, and the ways, that are later behind their heads if edges take longer."""
@@ -86,19 +94,34 @@ class Plan:
         np.subtract.at(by, end + in_row, by_ns)
         return ranges(first, sizes), np.cumsum(by[:-1])
 
-    def waited(self, node: int, lag_ns: Int64, time_ns: Int64) -> int:
-        """The edge that a node waited for, -1 if for none, with these lags and times.
+    def longest_way(self, node: int, lag_ns: Int64, time_ns: Int64) -> list[int]:
+        """The edges of the longest way to a node, the last one first, with these lags and times."""
+        # A number of another type would make numpy convert all of them.
+        head = int(self._first.searchsorted(np.int32(node), side="right")) - 1
+        found = list[int]()
+        while True:
+            first, links = int(self._first[head]), self.ways.place.size - head - 1
+            while node != first:
+                found.append(links + node)
+                node = int(self._source[links + node])
+            way = self._waited(head, lag_ns, time_ns)
+            if way < 0:
+                return found
+            found.append(way)
+            node, head = int(self.ways.place[way]), int(self.ways.since[way])
+
+    def _waited(self, head: int, lag_ns: Int64, time_ns: Int64) -> int:
+        """The way that a head waited for, -1 if for none.
 
         Of several the one from the latest moment, and of those the first.
         """
-        # A number of another type would make numpy convert all of them, each time.
-        head = int(self._first.searchsorted(np.int32(node), side="right")) - 1
-        if self._first[head] != node:
-            return self.ways.place.size + node - head - 1
+        if head < self._free_ns.size:
+            return -1
         ways = self.ways.to(head)
         before = time_ns[self.ways.place[ways]]
-        binds = before + lag_ns[ways] == time_ns[node]
-        return int(ways[binds][before[binds].argmax()]) if binds.any() else -1
+        binds = before + lag_ns[ways] == time_ns[self._first[head]]
+        latest = int(np.where(binds, before, NULL).argmax())
+        return int(ways.start + latest * ways.step) if binds[latest] else -1
 
     def heads(self, after_ns: Int64, later: Sequence[Later], more: int = 0) -> Int64:
         """The time of each head, with what each edit makes later: heads × edits.
@@ -112,9 +135,9 @@ class Plan:
 
     def times(self, lag_ns: Int64) -> Int64:
         """The time of each node, with these lags."""
-        times = self.behind(lag_ns)
+        times, after = self.after(lag_ns)
         nothing = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
-        time = self.heads(self.after(lag_ns, times), [nothing])[:, 0]
+        time = self.heads(after, [nothing])[:, 0]
         for at in range(0, self.count, _AT_ONCE):
             first = self._first[at : at + _AT_ONCE + 1]
             times[first[0] : first[-1]] += np.repeat(time[at : at + _AT_ONCE], np.diff(first))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Int32, Int64, integers, ranges
+from commtrace.arrays import NULL, Int32, Int64, integers, ranges, sorted_by
 from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
@@ -17,7 +17,6 @@ from commtrace.causal.graph import Graph
 from commtrace.causal.host_part import add_hosts
 from commtrace.causal.step_ends import StepEnds
 from commtrace.diagnosis import CannotLook
-from commtrace.heap import give_back
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
@@ -141,8 +140,6 @@ def run_graph(run: Measures) -> RunGraph:
     if whole is None:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")
     graph, node, own, own_call = whole
-    if len(run.ranks) > 1:
-        give_back()  # what the ranks' own graphs and the order of all took
     ended = node[made.ended]
     numbers, ends, over_ns = _ends(made, graph, node, ended)
     return RunGraph(
@@ -164,7 +161,7 @@ def run_graph(run: Measures) -> RunGraph:
 
 def _meet(made: Builder, mine: Calls) -> Int64:
     """The node where all are there whom a call needs: of most operations one for all ranks."""
-    order = np.argsort(mine.operation, kind="stable")
+    order = sorted_by(mine.operation)
     number = mine.operation[order]
     begins = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))[: order.size]
     sizes = np.diff(np.append(begins, number.size))
@@ -172,7 +169,7 @@ def _meet(made: Builder, mine: Calls) -> Int64:
     of[order] = np.repeat(np.arange(sizes.size), sizes)
     several = mine.from_root | mine.to_root | mine.is_p2p
     met = np.empty(order.size, dtype=np.int64)
-    joint = np.unique(of[~several])
+    joint = np.flatnonzero(np.bincount(of[~several], minlength=sizes.size))
     latest = np.full(sizes.size, NULL)
     np.maximum.at(latest, of, mine.last_ns)
     node = np.zeros(sizes.size, dtype=np.int64)

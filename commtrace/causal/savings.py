@@ -67,8 +67,8 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
         _need_waits(run)
     except CannotLook as reason:
         return Saving(round(estimate_ns), why=str(reason))
-    mended = _mended(run, min_step_share)
     alone, steps = _shorter(run, measured, edit(measured))
+    mended = _mended(run, min_step_share)
     on_top = alone if mended is measured else _shorter(run, mended, edit(mended))[0]
     return Saving(alone, on_top, int(np.median(its.step_ns - steps)))
 
@@ -86,9 +86,14 @@ def _shorter(run: Measures, before: Int64, after: Int64) -> tuple[int, Int64]:
 
     Its end may be that of a rank that nobody waits for.
     """
-    was, now = (replayed(run_graph(run).graph, lag) for lag in (before, after))
-    steps = steps_at(run, was) - steps_at(run, now)
-    return max(int(steps.sum()), int(was.max() - now.max()), 0), steps
+    (was, end), (now, earlier) = (_steps_and_end(run, lag) for lag in (before, after))
+    steps = was - now
+    return max(int(steps.sum()), end - earlier, 0), steps
+
+
+def _steps_and_end(run: Measures, lag_ns: Int64) -> tuple[Int64, int]:
+    time = replayed(run_graph(run).graph, lag_ns)
+    return steps_at(run, time), int(time.max())
 
 
 def _mended(run: Measures, min_step_share: float) -> Int64:

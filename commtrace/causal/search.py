@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int32, Int64
+from commtrace.arrays import Bool, Float64, Int32, Int64
+from commtrace.causal.alone import Alone
 from commtrace.causal.bounds import at_most
+from commtrace.causal.calls import Calls
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import saved_by
 from commtrace.causal.graph import Change
@@ -45,6 +47,7 @@ _AS_LATE = 0.5  # of what one is late
 _MOSTLY = 0.5  # of the steps
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
+_ALL = slice(None)
 _HIDE = 3  # ranks: of two one is late beside the other
 
 
@@ -72,12 +75,19 @@ class Kind(Struct, frozen=True, eq=False):
     made: Made
 
 
-def by_rank_and_step(rank: Int32, step: Int64, time_ns: Float64) -> tuple[Int32, Float64]:
-    """The ranks of some calls in order, and the sums of a time of each call: ranks × steps."""
-    ranks, of = np.unique(rank, return_inverse=True)
-    steps, at = np.unique(step, return_inverse=True)
-    sums = np.bincount(of * steps.size + at, time_ns, minlength=ranks.size * steps.size)
-    return ranks, sums.astype(np.float64).reshape(ranks.size, -1)
+def by_rank_and_step(
+    calls: Calls, time_ns: Float64, mine: Bool | slice = _ALL
+) -> tuple[Int32, Float64]:
+    """The ranks of calls in order, and the sums of a time of each call: ranks × steps.
+
+    Of all calls, or of those of some ranks (a flag for each).
+    """
+    first = calls.first[mine[calls.first]] if isinstance(mine, np.ndarray) else calls.first
+    ranks, of = np.unique(calls.rank[first], return_inverse=True)
+    steps, at = np.unique(calls.step[first], return_inverse=True)
+    sums = np.zeros((ranks.size, steps.size))
+    sums[of, at] = np.bincount(calls.in_step[mine], time_ns)[calls.in_step[first]]
+    return ranks, sums
 
 
 def least_noise_ns(run: Measures) -> int:
@@ -93,21 +103,18 @@ class Search:
     ) -> None:
         self.run, self.left, self.lag, self.least, self.kind = run, left, lag, least, kind
         self.way = way
-        nothing = np.zeros(kind.own_ns.shape)
+        nothing = np.broadcast_to(0.0, kind.own_ns.shape)
         self.on_way = at_most(run, lag, way, kind.own_ns, nothing)
-        most = at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
-        self.surely = {one: max(float(most[one]), 0.0) for one in left}
-        self.asked = [
-            one for one in left if len(left) <= _FEW or self.surely[one] > _OTHERS * least
-        ]
-        self.alone = self._saved([(one,) for one in self.asked])
-        self.surely |= dict(zip(self.asked, _surely(self.alone).tolist(), strict=True))
+        each = at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
+        most = {one: max(float(each[one]), 0.0) for one in left}
+        asked = [one for one in left if len(left) <= _FEW or most[one] > _OTHERS * least]
+        self.alone = Alone(asked, most, lambda ranks: self._saved([(one,) for one in ranks]))
 
     def single(self) -> Suspects | None:
         """The one rank that saves enough, if no other does, nor hides behind it."""
-        if not self.asked:
+        if (best := self._best()) is None:
             return None
-        ranks, steps = self._best()
+        ranks, steps = best
         if not self._fits(ranks, steps) or self._hides(ranks[0], int(steps.sum())):
             return None
         return self._suspects(ranks, steps)
@@ -117,23 +124,26 @@ class Search:
 
         Then they save in sum what they do together, and each in most steps.
         """
-        if not self.asked:
+        if (best := self._best()) is None:
             return None
-        ranks, steps = self._best()
-        totals = self.alone.sum(axis=0)
-        late = np.flatnonzero(totals > _OTHERS * steps.sum())
-        if steps.sum() < self.least or late.size < 2:
+        ranks, steps = best
+        some = self.alone.beyond(_OTHERS * float(steps.sum()))
+        each = self.alone.steps(some)
+        late = np.flatnonzero(each.sum(axis=0) > _OTHERS * steps.sum())
+        each = each[:, late]
+        if late.size < 2 or (np.median(each, axis=0) <= least_noise_ns(self.run)).any():
             return None
-        beyond = np.median(self.alone[:, late], axis=0) > least_noise_ns(self.run)
-        together = self._saved([tuple(self.asked[at] for at in late)])
-        if not beyond.all() or together.sum() < _AS_MUCH * totals[late].sum():
-            return None
-        return self._suspects(ranks, steps)
+        together = self._saved([tuple(some[at] for at in late)])
+        return self._suspects(ranks, steps) if together.sum() >= _AS_MUCH * each.sum() else None
 
-    def _best(self) -> tuple[tuple[int, ...], Int64]:
-        """The rank that saves most by itself, and what each step is shorter then."""
-        best = int(self.alone.sum(axis=0).argmax())
-        return (self.asked[best],), self.alone[:, best]
+    def _best(self) -> tuple[tuple[int, ...], Int64] | None:
+        """The rank that saves most by itself, if enough, and what each step is shorter then."""
+        if not (some := self.alone.beyond(self.least)):
+            return None
+        each = self.alone.steps(some)
+        best = int(each.sum(axis=0).argmax())
+        steps = each[:, best]
+        return ((some[best],), steps) if steps.sum() >= self.least else None
 
     def _hides(self, rank: int, alone_ns: int) -> bool:
         """Whether others are as late, and save far more together with it.
@@ -142,10 +152,10 @@ class Search:
         """
         calls = run_graph(self.run).calls
         own, wanted = (its.sum(axis=1) for its in (self.kind.own_ns, self._wanted()))
-        every, did = by_rank_and_step(calls.rank, calls.step, own)
+        every, did = by_rank_and_step(calls, own)
         if every.size < _HIDE:
             return False
-        late = did - by_rank_and_step(calls.rank, calls.step, wanted)[1]
+        late = did - by_rank_and_step(calls, wanted)[1]
         at = {int(one): row for row, one in enumerate(every)}
         sets: list[tuple[int, ...]] = []
         other = next((one for one in self._ordered() if one != rank), None)
@@ -165,7 +175,7 @@ class Search:
 
     def _save_far_more(self, ranks: tuple[int, ...], rank: int, alone_ns: int) -> bool:
         together = self._saved([ranks])[:, 0]
-        more = together - self.alone[:, self.asked.index(rank)]
+        more = together - self.alone.steps([rank])[:, 0]
         always = bool((more > 2 * least_noise_ns(self.run)).all())  # no chance, however few
         sure = always or above_zero(more.astype(np.float64)) < _CHANCE
         return sure and bool(together.sum() >= _FAR_MORE * alone_ns)
@@ -202,9 +212,9 @@ class Search:
 
         Then none hides another: each is found by itself, on top of those before it.
         """
-        if not set(ranks) <= set(self.asked):
+        if not set(ranks) <= set(self.alone.asked):
             return None
-        alone = self.alone[:, [self.asked.index(one) for one in ranks]]
+        alone = self.alone.steps(ranks)
         chance = max(above_zero(each.astype(np.float64)) for each in alone.T)
         totals = alone.sum(axis=0)
         most = int(totals.argmax())
@@ -250,16 +260,15 @@ class Search:
     def _fits(self, ranks: tuple[int, ...], steps: Int64) -> bool:
         """Whether they save enough, and no other rank does."""
         total = int(steps.sum())
-        return total >= self.least and self._rest(ranks) <= _OTHERS * total
+        most = _OTHERS * total
+        return total >= self.least and self.alone.most(self._rest(ranks), most) <= most
 
-    def _rest(self, ranks: tuple[int, ...]) -> float:
-        """The most that any other rank saves."""
-        rest = set(self.left).difference(ranks)
-        return max((self.surely[one] for one in rest), default=0.0)
+    def _rest(self, ranks: tuple[int, ...]) -> set[int]:
+        return set(self.left).difference(ranks)
 
     def _suspects(self, ranks: tuple[int, ...], steps: Int64) -> Suspects:
-        rest = round(max(self._rest(ranks), 0.0))
-        return Suspects(ranks, steps, rest, self.kind.change(ranks), self.kind.made)
+        others_ns = round(self.alone.most(self._rest(ranks)))
+        return Suspects(ranks, steps, others_ns, self.kind.change(ranks), self.kind.made)
 
     def _ordered(self) -> list[int]:
         """The ranks, those with the most excess first."""
@@ -287,10 +296,3 @@ def known_sets(run: Measures, left: list[int]) -> Iterator[tuple[int, ...]]:
     for ranks in (*hosts, *(tuple(map(int, text.split(","))) for text in texts)):
         if 1 < len(ranks) <= len(left) / 2 and every.issuperset(ranks):
             yield tuple(sorted(int(rank) for rank in ranks))
-
-
-def _surely(steps_ns: Int64) -> Float64:
-    """What is saved in all, less the standard error of that: steps × edits."""
-    count = steps_ns.shape[0]
-    error = steps_ns.std(axis=0, ddof=1) * np.sqrt(count) if count > 1 else 0.0
-    return np.asarray(np.trunc(steps_ns.sum(axis=0) - error))

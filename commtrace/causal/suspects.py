@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,14 +31,34 @@ from commtrace.causal.search import (
     least_noise_ns,
 )
 from commtrace.causal.segments import idle_ns, work_on_cores
+from commtrace.measures import measure
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["late_together", "own_and_more", "suspects", "suspects_in_median"]
+__all__ = ["late_together", "own_and_more", "saved_evenly", "suspects", "suspects_in_median"]
 
 _BEHIND = 0.25  # of what the last is late: who is late, too
 _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
+
+
+def saved_evenly(run: Measures, lag_ns: Int64, but: Collection[int] = ()) -> Int64:
+    """What each step is shorter than with these lags if all ranks but some work as ``even`` has it.
+
+    With ``lags_on_cores``, or edits of these.
+    """
+    if lag_ns is lags_on_cores(run) and not but:
+        return _all_evenly(run)
+    return _evenly(run, lag_ns, but)
+
+
+@measure
+def _all_evenly(run: Measures) -> Int64:
+    return _evenly(run, lags_on_cores(run), ())
+
+
+def _evenly(run: Measures, lag_ns: Int64, but: Collection[int]) -> Int64:
+    return saved_by(run, lag_ns, [even(run, lag_ns, but, work_on_cores(run, lag_ns))])[:, 0]
 
 
 def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Float64, Float64]:
@@ -59,7 +80,7 @@ def late_together(run: Measures, who: Suspects, lag_ns: Int64) -> bool:
     if who.ranks in known_sets(run, np.unique(calls.rank).tolist()):
         return True
     mine, _, more = own_and_more(run, who, lag_ns)
-    _, late = by_rank_and_step(calls.rank[mine], calls.step[mine], more)
+    _, late = by_rank_and_step(calls, more, mine)
     last = np.maximum(late.max(axis=0), 0.0)
     others = (late > _BEHIND * last).sum(axis=0) - 1
     return bool((others * last).sum() >= _TOGETHER * (count - 1) * last.sum())
@@ -106,7 +127,7 @@ def suspects_in_median(
     """
     work = work_on_cores(run, lag_ns)
     # To do as the mean of two does saves half of what one of them is late.
-    if saved_by(run, lag_ns, [even(run, lag_ns, (), work)]).sum() < least_ns / 2:
+    if saved_evenly(run, lag_ns).sum() < least_ns / 2:
         return []
 
     wanted = wanted_in_median(run, work)

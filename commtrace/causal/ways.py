@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from commtrace.arrays import Int32, Int64, ranges, sorted_by
 
@@ -74,14 +75,17 @@ class Ways:
         np.cumsum(np.bincount(self.place >> _BITS, minlength=before.size - 1), out=before[1:])
         return sorted_by(self.place).astype(np.int32), before
 
-    def to(self, head: int) -> Int64:
-        """The ways to a head, in their order; none to one that waits for nothing."""
-        its = self._levels
-        level = int(its.head.searchsorted(head, side="right")) - 1
-        if level < 0:
-            return np.empty(0, dtype=np.int64)
-        first = int(its.way[level] + head - its.head[level])
-        return first + int(its.heads[level]) * np.arange(int(its.size[level]))
+    def to(self, head: int) -> slice:
+        """The ways to a head that some lead to, in their order."""
+        way, first, heads, size = self._each_level
+        level = bisect_right(first, head) - 1
+        begin, step = way[level] + head - first[level], heads[level]
+        return slice(begin, begin + step * size[level], step)
+
+    @cached_property
+    def _each_level(self) -> list[list[int]]:
+        """Their numbers for who asks one by one."""
+        return [column.tolist() for column in structs.astuple(self._levels)]
 
     def later(self, places: Later) -> Later:
         """The ways from places, each there once and in order, that are later by so much."""

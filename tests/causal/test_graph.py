@@ -168,6 +168,9 @@ def test_no_edits_have_no_answers() -> None:
     [
         pytest.param([(0, 1), (1, 2), (2, 3)], id="none"),
         pytest.param([(1, 2), (2, 3), (3, 1)], id="nodes with one edge each"),
+        pytest.param([(0, 1), (2, 2)], id="one alone"),
+        pytest.param([(1, 2), (2, 1), (2, 3)], id="another hangs on them"),
+        pytest.param([(1, 2), (2, 1), (1, 0), (2, 3)], id="others hang on each"),
         pytest.param([(0, 1), (3, 1), (1, 2), (2, 3)], id="behind a joint node"),
         pytest.param([(0, 1), (2, 1), (0, 2), (1, 2)], id="two joint nodes"),
     ],

@@ -48,14 +48,18 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataF
     Each communicator's first, which sets it up, only if ``cold``; messages that gloo noted late,
     whose transfer is an upper bound, only if ``late``. CannotLook if there is none.
     """
-    known, first = _served(run)
-    if not cold:
-        known = known[~first].reset_index(drop=True)
-    if not late and (noted_late := message_waits(run).late_operations).size:
-        known = known[~known["operation"].isin(noted_late)]
+    known, bounds = _served(run)[0] if cold else _warm(run), message_waits(run).late_operations
+    if not late and bounds.size:
+        known = known[~known["operation"].isin(bounds)]
     if known.empty:
         raise CannotLook("needs sizes: no operation has one")
     return known
+
+
+@measure
+def _warm(run: Measures) -> pd.DataFrame:
+    known, first = _served(run)
+    return known[~first].reset_index(drop=True)
 
 
 @measure

@@ -151,18 +151,18 @@ def sequences(run: Measures, *, barriers: bool = False) -> pd.DataFrame:
     mine = mine[np.lexsort((start[mine], called[mine], group[mine], rank[mine]))]
     first = np.diff(rank[mine], prepend=-1) | np.diff(group[mine], prepend=-1)
     begins = np.append(first != 0, True)
-    rows = pd.DataFrame({name: table[name].array[mine] for name in _OWN})
+    # Of many rows: no column is copied.
+    rows = pd.DataFrame({name: table[name].array[mine] for name in _OWN}, copy=False)
     for name in ("op", "dtype", "executed"):
         rows[name] = rows[name].astype(object)
-    return rows.assign(
-        executed=rows["executed"].fillna(rows["op"]),
-        operation=found["operation"].to_numpy()[mine],
-        communicator=found["communicator"].astype(object).to_numpy()[mine],
-        order=pd.array(called[mine], dtype="Int64"),
-        end_ns=rows["start_ns"] + rows["duration_ns"],
-        sequence=np.cumsum(begins[:-1]) - 1,
-        edge=begins[:-1] | begins[1:],
-    )
+    rows["executed"] = rows["executed"].fillna(rows["op"])
+    rows["operation"] = found["operation"].to_numpy()[mine]
+    rows["communicator"] = found["communicator"].astype(object).to_numpy()[mine]
+    rows["order"] = pd.array(called[mine], dtype="Int64")
+    rows["end_ns"] = rows["start_ns"] + rows["duration_ns"]
+    rows["sequence"] = np.cumsum(begins[:-1]) - 1
+    rows["edge"] = begins[:-1] | begins[1:]
+    return rows
 
 
 def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pair]:

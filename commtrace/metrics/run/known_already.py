@@ -67,7 +67,7 @@ def sent_always(run: Measures, rows: pd.DataFrame) -> Bool:
     whose root gets nothing that the others do not get, nor does more before it sends.
     """
     is_sent = (rows["op"] == "broadcast").to_numpy() & rows["step"].notna().to_numpy()
-    is_sent &= rows["dtype"].str.contains("float").eq(True).to_numpy()
+    is_sent[is_sent] = rows["dtype"][is_sent].str.contains("float").eq(True).to_numpy()
     found = np.zeros(len(rows), dtype=np.bool_)
     if not is_sent.any() or run.collective_columns["op"].isin([*TO_ROOT, *POINT_TO_POINT]).any():
         return found

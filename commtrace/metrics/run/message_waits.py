@@ -45,6 +45,9 @@ def message_waits(run: Measures) -> MessageWaits:
     end = start + integers(table["duration_ns"])
     sent = (table["device"].eq("cpu") & table["op"].isin(POINT_TO_POINT)).to_numpy()
     message = sent & (thread != NULL) & (launch != NULL)
+    if not message.any():
+        none = np.zeros(rank.size, dtype=np.bool_)
+        return MessageWaits(none, np.empty(0, np.int64), np.zeros(rank.size, dtype=np.int64))
     gaps = run.host_gaps
     place = codes(
         np.concatenate((rank, integers(gaps["rank"]))),

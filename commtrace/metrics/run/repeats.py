@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from commtrace.arrays import Bool, codes
+from commtrace.arrays import Bool, codes, integers
 from commtrace.comms import SYNCHRONISING, members
 from commtrace.metrics.run.used_between import used_between
 
@@ -55,13 +55,17 @@ def reduced_twice(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     """
     if rows["communicator"].nunique() < 2:
         return rows.iloc[:0]
-    rows = rows[_NEEDED].sort_values(_IN_TURN, kind="stable", ignore_index=True)
-    group = pd.factorize(rows["communicator"])[0]
-    at = np.flatnonzero((rows["op"] == "all_reduce").to_numpy()[:-1] & (np.diff(group) != 0))
+    in_turn = np.lexsort([integers(rows[name]) for name in reversed(_IN_TURN)])
+    group = pd.factorize(rows["communicator"])[0][in_turn]
+    is_summed = (rows["op"] == "all_reduce").to_numpy()[in_turn]
+    at = np.flatnonzero(is_summed[:-1] & (np.diff(group) != 0))
     for name in ("rank", "op", "dtype", "size_bytes"):
-        first, second = (rows[name].array[its] for its in (at, at + 1))
+        first, second = (rows[name].array[in_turn[its]] for its in (at, at + 1))
         at = at[pd.Series(first == second).fillna(False).to_numpy(np.bool_)]
-    at = at[_within(*(rows["communicator"].to_numpy()[its] for its in (at, at + 1)))]
+    at = at[_within(*(rows["communicator"].to_numpy()[in_turn[its]] for its in (at, at + 1)))]
+    if not at.size:
+        return rows.iloc[:0]
+    rows = rows[_NEEDED].iloc[in_turn].reset_index(drop=True)
     first, second = (rows.iloc[its].reset_index(drop=True) for its in (at, at + 1))
     free = at[~used_between(run, rows, pd.concat([first, second.add_suffix("_second")], axis=1))]
     if not free.size:

@@ -16,7 +16,6 @@ from msgspec import Struct
 from commtrace import matching
 from commtrace.arrays import NULL, integers
 from commtrace.diagnosis import Note
-from commtrace.heap import give_back
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import Arrivals, coded
 from commtrace.packed import Packed, columns_in
@@ -124,10 +123,7 @@ def matched(run: Measures) -> RunOperations:
     rows = Arrivals(run, found)
     waits, operations = _waits(rows), _operations(rows, run, found.matches)
     matches = Packed(matching.MATCHES, [columns_in(found.matches)])
-    its = RunOperations(matches, found.clock, waits, operations, found.notes)
-    if len(run.ranks) > 1:
-        give_back()
-    return its
+    return RunOperations(matches, found.clock, waits, operations, found.notes)
 
 
 def waits(run: Measures) -> pd.DataFrame:
