@@ -159,7 +159,8 @@ def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
     known = culprits(run, min_share)
     but = [rank for its in known.found if not its.in_median for rank in its.ranks]
-    return saved_evenly(run, known.on_cores.lag_ns, but)
+    lag = known.on_cores.lag_ns
+    return saved_evenly(run, lag, work_on_cores(run, lag), but)
 
 
 @measure

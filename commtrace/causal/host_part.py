@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_hosts"]
 
-_CALL, _RETURNS, _WAITS, _RESUMES, _END_OF_STEP = range(5)
-"""What a moment of a host is."""
+_RETURNS, _CALL, _WAITS, _RESUMES, _END_OF_STEP = _WHAT = range(5)
+"""What a moment of a host is, in the order of those at one time."""
 
 
 def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
@@ -83,11 +83,8 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
 def _chain(
     made: Builder, rows: Int64, node: Int64, place: Int64, time_ns: Int64, what: Int64
 ) -> None:
-    """Each thread's moments in their order, those of one time in that of the nodes.
-
-    Calls are the first of these, as ``rows``.
-    """
-    order = Moments(place, time_ns).order
+    """Each thread's moments in their order; calls are the first of the nodes, as ``rows``."""
+    order = Moments(place, (time_ns - time_ns.min()) * len(_WHAT) + what).order
     call = np.where(order < rows.size, order, -1)
     node, place, time_ns, what = node[order], place[order], time_ns[order], what[order]
     follows = place[1:] == place[:-1]

@@ -108,7 +108,9 @@ class Search:
         each = at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
         most = {one: max(float(each[one]), 0.0) for one in left}
         asked = [one for one in left if len(left) <= _FEW or most[one] > _OTHERS * least]
-        self.alone = Alone(asked, most, lambda ranks: self._saved([(one,) for one in ranks]))
+        self.alone = Alone(
+            asked, most, lambda some: saved_by(run, lag, (kind.change((one,)) for one in some))
+        )
 
     def single(self) -> Suspects | None:
         """The one rank that saves enough, if no other does, nor hides behind it."""
@@ -261,13 +263,11 @@ class Search:
         """Whether they save enough, and no other rank does."""
         total = int(steps.sum())
         most = _OTHERS * total
-        return total >= self.least and self.alone.most(self._rest(ranks), most) <= most
-
-    def _rest(self, ranks: tuple[int, ...]) -> set[int]:
-        return set(self.left).difference(ranks)
+        rest = set(self.left).difference(ranks)
+        return total >= self.least and self.alone.most(rest, most) <= most
 
     def _suspects(self, ranks: tuple[int, ...], steps: Int64) -> Suspects:
-        others_ns = round(self.alone.most(self._rest(ranks)))
+        others_ns = round(self.alone.most(set(self.left).difference(ranks)))
         return Suspects(ranks, steps, others_ns, self.kind.change(ranks), self.kind.made)
 
     def _ordered(self) -> list[int]:
@@ -292,7 +292,7 @@ def known_sets(run: Measures, left: list[int]) -> Iterator[tuple[int, ...]]:
     """The ranks of a host, and of a process group, that are no more than half of these."""
     every = set(left)
     hosts = [tuple(its) for _, its in run.ranks.groupby("host", observed=True)["rank"]]
-    texts = run.groups["ranks"].dropna().astype(str).unique()
+    texts = run.groups["ranks"].dropna().astype(object).unique()
     for ranks in (*hosts, *(tuple(map(int, text.split(","))) for text in texts)):
         if 1 < len(ranks) <= len(left) / 2 and every.issuperset(ranks):
             yield tuple(sorted(int(rank) for rank in ranks))

@@ -30,7 +30,7 @@ from commtrace.causal.search import (
     known_sets,
     least_noise_ns,
 )
-from commtrace.causal.segments import idle_ns, work_on_cores
+from commtrace.causal.segments import OwnWork, idle_ns, work_on_cores
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
@@ -42,23 +42,20 @@ _BEHIND = 0.25  # of what the last is late: who is late, too
 _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 
 
-def saved_evenly(run: Measures, lag_ns: Int64, but: Collection[int] = ()) -> Int64:
+def saved_evenly(run: Measures, lag_ns: Int64, work: OwnWork, but: Collection[int] = ()) -> Int64:
     """What each step is shorter than with these lags if all ranks but some work as ``even`` has it.
 
-    With ``lags_on_cores``, or edits of these.
+    With ``lags_on_cores``, or edits of these, and the ``work`` with them.
     """
     if lag_ns is lags_on_cores(run) and not but:
         return _all_evenly(run)
-    return _evenly(run, lag_ns, but)
+    return saved_by(run, lag_ns, [even(run, lag_ns, but, work)])[:, 0]
 
 
 @measure
 def _all_evenly(run: Measures) -> Int64:
-    return _evenly(run, lags_on_cores(run), ())
-
-
-def _evenly(run: Measures, lag_ns: Int64, but: Collection[int]) -> Int64:
-    return saved_by(run, lag_ns, [even(run, lag_ns, but, work_on_cores(run, lag_ns))])[:, 0]
+    lag = lags_on_cores(run)
+    return saved_by(run, lag, [even(run, lag, (), work_on_cores(run, lag))])[:, 0]
 
 
 def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Float64, Float64]:
@@ -127,7 +124,7 @@ def suspects_in_median(
     """
     work = work_on_cores(run, lag_ns)
     # To do as the mean of two does saves half of what one of them is late.
-    if saved_evenly(run, lag_ns).sum() < least_ns / 2:
+    if saved_evenly(run, lag_ns, work).sum() < least_ns / 2:
         return []
 
     wanted = wanted_in_median(run, work)

@@ -169,9 +169,11 @@ def _times(run: Measures) -> pd.DataFrame:
     )
     times = found.operations.set_index("operation").join(each).sort_values("start_ns")
     times = times[(times["counted"] == times["present"]) & times["communicator"].notna()]
+    # As objects: pandas would make each as long as the longest, and that lists all ranks.
+    group = times["communicator"].astype(object)
     times = times.assign(
-        group=times["communicator"].astype(str),
-        members=times["communicator"].astype(str).str.split("#").str[0],
+        group=group,
+        members=group.str.split("#").str[0],
         pair=times["rank"].where(times["peer"].notna(), -1) * _PAIRS + times["peer"].fillna(-1),
         time_ns=times["host_ns"] + times["transfer_ns"],
     )

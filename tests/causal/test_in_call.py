@@ -80,3 +80,31 @@ def _of_sends(run: Measures) -> int:
     mine = starts[(call >= 0) & its.calls.is_send[call]]
     called = np.isin(its.graph.source[starts], its.graph.source[mine])
     return int(its.graph.lag_ns[starts[called]].sum())
+
+
+def test_a_call_has_returned_when_the_next_begins() -> None:
+    run = Tiny(2, backend="gloo")
+    for step in range(STEPS):
+        at = step * (WORK_US + 2 * SENDS_US + WAITS_US)
+        end = at + WORK_US + 2 * SENDS_US + WAITS_US
+        for rank, op in enumerate(("recv", "send")):
+            run.op(rank, at, WORK_US)
+            for call in (at + WORK_US, at + WORK_US + SENDS_US):
+                run.op(rank, call, SENDS_US, name="c10d::" + op, kind="communication")
+                run.collective(
+                    rank,
+                    op,
+                    call + 5,
+                    end - 5 - (call + 5),
+                    size=1 << 20,
+                    step=step,
+                    asynchronous=1,
+                    peer=1 - rank,
+                    thread=1,
+                    stream=50,
+                    launch_ns=BASE_NS + round(call * 1e3),
+                )
+            run.op(rank, end - WAITS_US, 90)
+            run.gap(rank, end - WAITS_US + 90, WAITS_US - 90)
+            run.step(rank, step, at, end - at)
+    assert in_calls(run.trace()).tolist() == [SENDS_US * 1_000] * (2 * 2 * STEPS)
