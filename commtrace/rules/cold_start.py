@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import integers
+from commtrace.arrays import NULL, Float64, codes, first_rows, integers, nth
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
+from commtrace.metrics.rank.rows_of import columns_of
 from commtrace.metrics.run.group_dimensions import spoken
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.joined_rows import operation_of
+from commtrace.metrics.run.waits import OPERATIONS, matched
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.packed import columns_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.trace_tables import COLLECTIVES
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 _KIND = ["op", "dtype", "size_bytes", "members"]
 _MOSTLY = 0.8  # of what is saved
+_NEVER = np.iinfo(np.int64).max
 _PAIRS = 1 << 20  # more than any rank
 _FIRST_SEQ = 1  # counters begin at 0 or at 1
 
@@ -91,14 +96,14 @@ class ColdStart(Rule, frozen=True):
         less = cold["transfer_ns"] - later["transfer_ns"].median()
         if less.sum() < _MOSTLY * more.sum():
             return Saving(estimate, why="knows nothing of the host's call, which took most of it")
-        return of_transfers(run, cold.reset_index(), less, estimate, self.min_step_share)
+        return of_transfers(run, cold, less, estimate, self.min_step_share)
 
     def _finding(
         self, run: Measures, cold: pd.DataFrame, later: pd.DataFrame, usual: float, gain: Saving
     ) -> Finding:
         op = cold["op"].iloc[0] if cold["op"].notna().all() else "operation"
         time = float(cold["time_ns"].median())
-        what = "group" if cold["peer"].isna().all() else "pair"
+        what = "pair" if cold["is_message"].any() else "group"
         groups = f"a {what}" if len(cold) == 1 else f"{len(cold)} {what}s"
         if len(cold) == 1 and what == "group" and isinstance(cold["communicator"].iloc[0], str):
             groups = spoken(run, cold["communicator"].iloc[0])
@@ -149,41 +154,43 @@ def _run(first_us: float) -> Measures:
 
 
 def _times(run: Measures) -> pd.DataFrame:
-    """Operations of groups that count, with the time that each took on host and device."""
-    found = matched(run)
-    rows = run.collective_columns
-    calls = pd.DataFrame(
-        {
-            "host_ns": _host_ns(run),
-            "end_ns": (rows["start_ns"] + rows["duration_ns"]).array,
-            **{name: rows[name].array for name in ("start_ns", "stream", "rank", "peer", "seq")},
-        }
-    ).groupby(found.matches["operation"].to_numpy())
-    each = pd.DataFrame(
-        {
-            **calls[["host_ns", "start_ns", "rank"]].min(),
-            **calls[["stream", "peer"]].first(),
-            "end_ns": calls["end_ns"].max(),
-            "counted": calls["seq"].count(),
-        }
-    )
-    times = found.operations.set_index("operation").join(each).sort_values("start_ns")
-    times = times[(times["counted"] == times["present"]) & times["communicator"].notna()]
-    # As objects: pandas would make each as long as the longest, and that lists all ranks.
-    group = times["communicator"].astype(object)
-    times = times.assign(
-        group=group,
-        members=group.str.split("#").str[0],
-        pair=times["rank"].where(times["peer"].notna(), -1) * _PAIRS + times["peer"].fillna(-1),
-        time_ns=times["host_ns"] + times["transfer_ns"],
-    )
+    """The operations in the order in which they began, and which are the first of their group."""
+    operations, of = matched(run).operations, operation_of(run)
+    its: Any = columns_in(operations)
+    rows: Any = columns_of(run, COLLECTIVES)
+    starts, ends, ranks = (np.full(len(operations), at) for at in (_NEVER, NULL, _NEVER))
+    host = np.full(len(operations), np.inf)
+    np.minimum.at(starts, of, rows["start_ns"])
+    np.maximum.at(ends, of, rows["start_ns"] + rows["duration_ns"])
+    np.minimum.at(ranks, of, rows["rank"])
+    np.minimum.at(host, of, _host_ns(run))
+    peer = np.full(len(operations), NULL)
+    told = np.flatnonzero(rows["peer"] != NULL)[::-1]
+    peer[of[told]] = rows["peer"][told]
+    counted = np.bincount(of[rows["seq"] != NULL], minlength=len(operations))
+    order = np.argsort(starts, kind="stable")
+    at = order[((counted == its["present"]) & (its["communicator"].codes >= 0))[order]]
+    group, peer, is_message = its["communicator"].codes[at], peer[at], peer[at] != NULL
     # Collectives count apart from point-to-point, where each pair is new once.
-    counter = times.groupby(["group", times["peer"].notna()])["seq"]
-    from_the_start = counter.transform("min") <= _FIRST_SEQ
-    return times.assign(first=from_the_start & (times.groupby(["group", "pair"]).cumcount() == 0))
+    counter = codes(group, is_message)
+    least = np.full(counter.max(initial=-1) + 1, _NEVER)
+    np.minimum.at(least, counter, its["seq"][at])
+    pair = np.where(is_message, ranks[at] * _PAIRS + peer, -1)
+    names = np.asarray([name.partition("#")[0] for name in its["communicator"].names], object)
+    columns = {
+        **{one.name: operations[one.name].array[at] for one in OPERATIONS.columns},
+        "stream": rows["stream"][first_rows(of)][at],
+        "start_ns": starts[at],
+        "end_ns": ends[at],
+        "is_message": is_message,
+        "members": names[group],
+        "time_ns": host[at] + its["transfer_ns"][at],
+        "first": (least[counter] <= _FIRST_SEQ) & (nth(codes(group, pair)) == 0),
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
-def _host_ns(run: Measures) -> pd.Series[float]:
+def _host_ns(run: Measures) -> Float64:
     """How long the call that launched each row kept the host; 0 where the trace lacks it."""
     calls = run.ops[run.ops["kind"] == "communication"]
     launch_ns = integers(run.collective_columns["launch_ns"])
@@ -200,4 +207,4 @@ def _host_ns(run: Measures) -> pd.Series[float]:
             mine[name].to_numpy()[near.clip(min=0)] for name in ("start_ns", "duration_ns")
         )
         host[at] = np.where((near >= 0) & (launch <= start + took), took, 0)
-    return pd.Series(host)
+    return host

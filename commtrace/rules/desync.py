@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pandas as pd
 
+from commtrace.arrays import Bool, Int64, codes, first_rows
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import spoken
@@ -60,9 +61,8 @@ class Desync(Rule, frozen=True):
         rows = _numbered(run)
         if rows.empty:
             raise CannotLook("needs sequence numbers: NCCL's Seq, or TORCH_FR_BUFFER_SIZE for gloo")
-        places = rows.groupby(_PLACE, sort=False)
-        kinds = places[["op", "dtype", "size"]].nunique().max(axis=1)
-        wrong = kinds[kinds > 1].reset_index()
+        place = codes(*(rows[name] for name in _PLACE))
+        wrong = rows.iloc[first_rows(place)][_disagree(place, rows)]
         for communicator, of_group in wrong.groupby("communicator"):
             seq, nth = of_group.sort_values(["seq", "nth"])[["seq", "nth"]].iloc[0]
             here = rows[
@@ -136,6 +136,16 @@ def _numbered(run: Measures) -> pd.DataFrame:
     rows = rows.assign(nth=rows.groupby(["communicator", "seq", "rank"]).cumcount())
     alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2
     return rows[~alone]
+
+
+def _disagree(place: Int64, rows: pd.DataFrame) -> Bool:
+    """Of each place, whether more than one operation, type or size is known."""
+    several = np.zeros(place.max(initial=-1) + 1, dtype=np.bool_)
+    for name in ("op", "dtype", "size"):
+        once = first_rows(codes(place, rows[name]))
+        known = once[rows[name].notna().to_numpy()[once]]
+        several |= np.bincount(place[known], minlength=several.size) > 1
+    return several
 
 
 def _said(rows: pd.DataFrame) -> pd.Series[str]:
