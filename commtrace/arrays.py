@@ -36,6 +36,7 @@ Bool = npt.NDArray[np.bool_]
 NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
 _MOST = 2**62  # a number of several columns
+_NEAR = 2**40  # integers that are themselves such numbers, which is faster than counting them
 
 
 def integers(column: pd.Series[Any]) -> Int64:
@@ -54,8 +55,9 @@ def codes(*columns: Any) -> Int64:
     for column in columns[1:]:
         found, values = _numbers(column)
         if count * values > _MOST:
-            code, distinct = pd.factorize(code)
-            count = len(distinct)
+            code, count = _few(code)
+        if count * values > _MOST:
+            found, values = _few(found)
         code, count = code * values + found, count * values
     numbers: Int64 = pd.factorize(code)[0].astype(np.int64, copy=False)
     return numbers
@@ -70,7 +72,18 @@ def _numbers(column: Any) -> tuple[Int64, int]:
         return values.codes.astype(np.int64) + 1, len(values.categories) + 1
     if isinstance(values, pd.arrays.IntegerArray):
         values = values.to_numpy(np.int64, na_value=NULL)
-    code, distinct = pd.factorize(np.asarray(values), use_na_sentinel=False)
+    numbers = np.asarray(values)
+    if numbers.dtype.kind == "i" and numbers.size:
+        least, most = int(numbers.min()), int(numbers.max())
+        if most - least < _NEAR:
+            return numbers.astype(np.int64) - least, most - least + 1
+    return _few(numbers)
+
+
+def _few(values: npt.NDArray[Any]) -> tuple[Int64, int]:
+    import pandas as pd
+
+    code, distinct = pd.factorize(values, use_na_sentinel=False)
     return code.astype(np.int64, copy=False), len(distinct)
 
 

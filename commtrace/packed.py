@@ -138,8 +138,8 @@ class Packed:
     def rows(self, rows: slice | Int64, names: list[str] | None = None) -> pd.DataFrame:
         """Some of its rows, indexed as in the ``frame``; of all columns or only these."""
         if len(self) <= _FEW:
-            its = self.frame().iloc[rows]
-            return its[names] if names else its
+            its = self.frame()
+            return (its[names] if names else its).iloc[rows]
         its = self._only(names).frame(self.columns(rows))
         return its.set_axis(range(rows.start, rows.stop) if isinstance(rows, slice) else rows)
 

@@ -91,14 +91,16 @@ class Table(Struct, frozen=True):
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """A table's rows as plain dicts, the inverse of ``Table.from_rows``: null is None."""
-    columns = {
-        str(name): [
-            None if null else value
-            for value, null in zip(column.tolist(), column.array.isna().tolist(), strict=True)
-        ]
-        for name, column in frame.items()
-    }
+    columns = {str(name): _plain(column) for name, column in frame.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _plain(column: pd.Series[Any]) -> list[Any]:
+    null = column.array.isna()
+    if not null.any():
+        return column.tolist()
+    pairs = zip(column.tolist(), null.tolist(), strict=True)
+    return [None if is_null else value for value, is_null in pairs]
 
 
 def joined(parts: Sequence[Coded]) -> Coded:
