@@ -155,7 +155,9 @@ def _last(every: Calls) -> Int64:
     np.maximum.at(root, number[every.is_root], every.start_ns[every.is_root])
     last = latest[number]
     by_root = np.maximum(every.start_ns, root[number])
-    last = np.where(every.from_root, by_root, last)
+    # A root that has more to send than fits into buffers is done when all take it.
+    kept = every.is_root & (every.end_ns > last)
+    last = np.where(every.from_root & ~kept, by_root, last)
     last = np.where(every.to_root & ~every.is_root, every.start_ns, last)
     sent_before = every.is_p2p & every.is_send & (every.end_ns <= last)
     return np.where(sent_before, every.start_ns, last)

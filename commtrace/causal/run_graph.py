@@ -182,7 +182,8 @@ def _meet(made: Builder, mine: Calls) -> Int64:
     met[each] = made.nodes(mine.last_ns[each], mine.rank[each])
     source, target = _pairs(order, begins[of], sizes[of], each)
     own = source == target
-    from_root = mine.is_root[source] | ~mine.from_root[target]
+    kept = mine.is_root & (mine.last_ns > mine.start_ns)
+    from_root = mine.is_root[source] | kept[target] | ~mine.from_root[target]
     to_root = mine.is_root[target] | ~mine.to_root[target]
     needs = own | (from_root & to_root & (mine.start_ns[source] <= mine.last_ns[target]))
     source, target = source[needs], target[needs]

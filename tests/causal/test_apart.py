@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from commtrace.causal.calls import calls
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
 from tests.gloo_loop import gloo_loop
 
 MS = 1_000_000
@@ -85,3 +87,22 @@ def test_of_three_ranks_two_that_are_late_by_turns_are_not_so_together() -> None
 
     run = gloo_loop(("all_reduce", work), ranks=3, steps=STEPS, size=1 << 20)
     assert found(run) == []
+
+
+def test_a_rank_that_receives_late_keeps_the_root_that_has_much_to_send() -> None:
+    (late,) = culprits(training((0, 5_000), (0, 0)), SHARE).found
+    assert (late.ranks, late.waits.mostly) == ((1,), "collective")
+    assert saved_ms(late) == pytest.approx(5, rel=0.02)
+
+
+@pytest.mark.parametrize(("sends_us", "waits_us"), [(40, 0), (900, 700)])
+def test_a_root_that_is_done_before_others_arrive_has_not_waited(
+    sends_us: float, waits_us: float
+) -> None:
+    run = Tiny(2, backend="gloo")
+    for at in (0, 2_000):
+        run.collective(0, "broadcast", at, sends_us, size=4096, root=0, thread=1)
+        run.collective(1, "broadcast", at + 700, 200, size=4096, root=0, thread=1)
+    its = calls(run.trace())
+    waited_ns = (its.last_ns - its.start_ns)[its.rank == 0]
+    assert waited_ns.tolist() == [waits_us * 1_000] * 2
