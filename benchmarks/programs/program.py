@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 __all__ = ["SCRIPTS", "Fault", "Program"]
@@ -29,8 +29,9 @@ class Fault:
     rules it is right to blame nobody. ``place`` is the communication that the fault delays, and
     ``causes`` are those that are right for what the ranks did meanwhile. ``at`` are the steps in
     which it happens, as the recorder numbers them, if not in all; ``delay_ms`` is what each of
-    these is delayed by, if that is known. With ``link_mbit`` the fault is no script's: the first
-    of the ``ranks``' hosts can send no more than that to the second's.
+    these is delayed by, if that is known. ``turns`` are the steps of each rank, where these take
+    turns: of steps that hold one's alone it is the late one. With ``link_mbit`` the fault is no
+    script's: the first of the ``ranks``' hosts can send no more than that to the second's.
     """
 
     name: str
@@ -40,11 +41,17 @@ class Fault:
     causes: tuple[str | None, ...] = ()
     delay_ms: float | None = None
     at: range | None = None
+    turns: tuple[range, ...] = ()
     link_mbit: int | None = None
 
     def happens(self, steps: range) -> int:
         """In how many of these steps it happens."""
         return len(steps) if self.at is None else len(set(self.at) & set(steps))
+
+    def within(self, steps: range) -> Fault:
+        """What is right to say of these steps."""
+        late = tuple(rank for rank, its in enumerate(self.turns) if set(its) & set(steps))
+        return replace(self, rules=LATE, ranks=late, turns=()) if len(late) == 1 else self
 
     def mean_delay_ms(self, steps: range) -> float | None:
         """What each of these steps is delayed by in the mean, if that is known."""

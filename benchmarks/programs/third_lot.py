@@ -40,7 +40,15 @@ THIRD = (
     Program("gather_vocab", (Fault("gather-logits", FOR_NOTHING, place="all_gather"),)),
     Program(
         "gc_unaligned",
-        (Fault("unaligned", ("jitter",), place="all_reduce", at=range(2, 15, 2)),),
+        (
+            Fault(
+                "unaligned",
+                ("jitter",),
+                place="all_reduce",
+                at=range(2, 15, 2),
+                turns=(range(2, 15, 4), range(4, 15, 4)),
+            ),
+        ),
     ),
     Program(
         "hogwild_messages",

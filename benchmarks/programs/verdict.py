@@ -31,15 +31,17 @@ class Judged:
 
     def rule(self, trial: Trial) -> bool:
         """Whether the first finding is of the right rule."""
-        if not self.fault.rules:
+        rules = self.fault.within(trial.steps).rules
+        if not rules:
             return self._nobody(trial.first)
-        return trial.first is not None and trial.first["rule"] in self.fault.rules
+        return trial.first is not None and trial.first["rule"] in rules
 
     def ranks(self, trial: Trial) -> bool:
         """Whether the first finding blames the right ranks, or nobody where nobody is to blame."""
-        if not self.fault.ranks:
+        ranks = self.fault.within(trial.steps).ranks
+        if not ranks:
             return self._nobody(trial.first)
-        return trial.first is not None and tuple(trial.first["ranks"]) == self.fault.ranks
+        return trial.first is not None and tuple(trial.first["ranks"]) == ranks
 
     def _nobody(self, first: Finding | None) -> bool:
         return first is None or not _blames(first, self.program)

@@ -170,8 +170,8 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
     No rank is to blame alone for what one stalls in one of them, and another in another.
     """
     steps = evened(run, min_share)
-    usual_ns = float(np.median(run_graph(run).step_ns - steps))
-    stalls = in_few(steps, steps.astype(np.float64), least_noise_ns(run), usual_ns)
+    after = run_graph(run).step_ns - steps
+    stalls = in_few(steps, steps.astype(np.float64), least_noise_ns(run), after)
     return stalls if len(stalls) > 1 else ()
 
 
@@ -181,10 +181,13 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     if lag_ns is not before:
         edited = _edit(run, who, before, work_on_cores(run, before))
         alone = saved_by(run, before, [edited])[:, 0]
-    (own, more), least = _by_step(run, who, lag_ns), least_noise_ns(run)
+    (own, beyond), least = _by_step(run, who, lag_ns), least_noise_ns(run)
+    # What was before the first call of a run that is cut is not whole.
+    first = int(run_graph(run).is_cut and own.size > 1)
+    own, more = own[first:], beyond[first:]
     noise = max(scatter(more), least)
     after = step_ns(run, [lag_ns])[:, 0] - steps
-    spikes = since(steps, least) or in_few(steps, more, least, float(np.median(after)))
+    spikes = since(steps, least) or in_few(steps, more, least, after)
     parts, call = excess(run, who.ranks)
     if who.made == "idle":
         parts = {**parts, "compute": 0.0}
@@ -199,7 +202,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     far = own.size < MANY_STEPS and bool((own > fight(run, who.ranks) * (own - more)).all())
     persistent = in_every(whole, more, least if far else noise, least, p_value)
-    if spikes and not persistent and _all_stall(run, lag_ns, np.sort(more)[-len(spikes) :]):
+    if spikes and not persistent and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
         spikes = ()
     mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
@@ -237,11 +240,12 @@ def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:
     return 1 + float(its.waited_ns[mine].sum() / max(its.own_ns[mine].sum(), 1))
 
 
-def _all_stall(run: Measures, lag_ns: Int64, stalls_ns: Float64) -> bool:
-    """Whether every rank stalls in some step, half as long at least: they take turns."""
+def _in_turn(run: Measures, lag_ns: Int64, stalls_ns: Float64) -> bool:
+    """Whether as many ranks as can stall, each in steps of its own, half as long at least."""
     calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
     _, late = by_rank_and_step(calls, excess)
-    return bool((late.max(axis=1) >= _HALF * stalls_ns.mean()).all())
+    stalls = late >= _HALF * stalls_ns.mean()
+    return min(int(stalls.any(axis=side).sum()) for side in (0, 1)) == min(stalls.shape)
 
 
 @measure
@@ -261,6 +265,4 @@ def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Floa
     its, (mine, *each) = run_graph(run), own_and_more(run, who, lag_ns)
     steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
     own, beyond = (np.bincount(steps, weights=some) / len(who.ranks) for some in each)
-    # What was before the first call of a run that is cut is not whole.
-    first = int(its.is_cut and own.size > 1)
-    return own[first:], beyond[first:]
+    return own, beyond

@@ -40,13 +40,12 @@ def in_every(
     return p_value < _CHANCE and enough
 
 
-def in_few(
-    steps: Int64, more: Float64, least_noise_ns: int, usual_step_ns: float
-) -> tuple[int, ...]:
+def in_few(steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64) -> tuple[int, ...]:
     """The steps that hold most of what is saved, at most half of them, far above the others' noise.
 
     Where all ranks' work scatters somebody is last in some steps by chance. Of few steps all but
     one, if they are longer by more than a step, and no other rank stalls in the one that is left.
+    ``after_ns`` is how long each step is without the delay.
     """
     order, ordered = np.argsort(-steps, kind="stable"), np.sort(more)
     size = min(steps.size, more.size)
@@ -54,7 +53,8 @@ def in_few(
     for count in range(max(size - 1 if few else size // 2, 1), 0, -1):
         big = steps[order[:count]]
         # Few values say little of how they scatter; what is longer than a step is none of that.
-        apart = not few or big.min() > usual_step_ns
+        usual_ns = np.median(after_ns[order[count % order.size :]])
+        apart = not few or big.min() > usual_ns
         in_turn = ordered[0] < -_TURN * big.min()
         if count > max(size // 2, 1) and (in_turn or not apart):
             continue

@@ -138,6 +138,24 @@ def test_ranks_that_take_turns_are_no_culprits_but_evening_saves(training: Make)
     assert evened(run, SHARE).sum() == pytest.approx(8 * 6 * MS, rel=0.05)
 
 
+def test_of_more_ranks_than_steps_as_many_stall_in_turn_as_can(training: Make) -> None:
+    run = training(uneven, ranks=5, steps=3, sleep_us=lambda rank, step: 30_000 * (rank == step))
+    assert found(run) == []
+    assert [its.rule for its in diagnose(run, select=["straggler", "jitter"]).findings] == [
+        "jitter"
+    ]
+
+
+def test_two_ranks_stall_in_turn_in_two_of_three_steps_that_others_are_shorter_than(
+    training: Make,
+) -> None:
+    """Half of each stall is less than such a step, and more than one without."""
+    late = {(0, 0): 60_000, (1, 2): 60_000}
+    run = training(uneven, steps=3, sleep_us=lambda rank, step: late.get((rank, step), 0))
+    assert found(run) == []
+    assert stalls_in_turn(run, SHARE) == (0, 2)
+
+
 def test_few_steps_show_who_takes_turns_however_long_these_are(training: Make) -> None:
     asleep = (10_000, 24_000, 14_000)
     run = training(uneven, steps=3, sleep_us=lambda rank, step: asleep[step] * (rank == step % 2))
@@ -154,6 +172,20 @@ def test_a_stall_once_is_a_spike(training: Make) -> None:
     assert its.saved_ns == pytest.approx(40 * MS, rel=0.03)
 
 
+@pytest.mark.parametrize("tail_us", [10, 6_000])
+def test_a_stall_in_the_first_step_is_a_spike(training: Make, tail_us: float) -> None:
+    """Where steps go on after their last operation what is before the first may not be whole."""
+    run = training(
+        uneven,
+        steps=3,
+        tail_us=tail_us,
+        sleep_us=lambda rank, step: 40_000 * ((rank, step) == (0, 0)),
+    )
+    (its,) = found(run)
+    assert (its.ranks, its.spikes) == ((0,), (0,))
+    assert its.on_top_ns == pytest.approx(40 * MS, rel=0.03)
+
+
 @pytest.mark.parametrize(("stall_ms", "found"), [(150, (1,)), (12, ())])
 def test_of_few_steps_a_stall_longer_than_a_step_is_one(
     stall_ms: int, found: tuple[int, ...]
@@ -161,7 +193,7 @@ def test_of_few_steps_a_stall_longer_than_a_step_is_one(
     """Of three steps one of which is cut there are two values, which scatter by the stall."""
     saved = np.array([0, stall_ms * MS, 0], dtype=np.int64)
     more = np.array([(stall_ms + 1) * MS, 1 * MS], dtype=np.float64)
-    assert in_few(saved, more, least_noise_ns=MS, usual_step_ns=25.0 * MS) == found
+    assert in_few(saved, more, MS, np.full(3, 25 * MS)) == found
 
 
 def test_a_stall_in_every_other_step_stands_out_from_those_between(training: Make) -> None:
@@ -247,7 +279,7 @@ def test_of_three_steps_two_stall_that_are_longer_by_more_than_a_step(
 ) -> None:
     """But not where another stalls in the one that is left: they take turns."""
     steps, more = np.array([33, 0, 33]) * MS, np.array([33.0, left_ms, 33.0]) * MS
-    assert in_few(steps, more, 2 * MS, usual_ms * MS) == spikes
+    assert in_few(steps, more, 2 * MS, np.full(3, usual_ms * MS)) == spikes
 
 
 def test_what_sets_in_is_named_since_then(training: Make) -> None:
