@@ -245,7 +245,8 @@ def _in_turn(run: Measures, lag_ns: Int64, stalls_ns: Float64) -> bool:
     calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
     _, late = by_rank_and_step(calls, excess)
     stalls = late >= _HALF * stalls_ns.mean()
-    return min(int(stalls.any(axis=side).sum()) for side in (0, 1)) == min(stalls.shape)
+    in_turn = min(int(stalls.any(axis=side).sum()) for side in (0, 1))
+    return in_turn > 1 and in_turn == min(stalls.shape)
 
 
 @measure

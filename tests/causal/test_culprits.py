@@ -146,6 +146,12 @@ def test_of_more_ranks_than_steps_as_many_stall_in_turn_as_can(training: Make) -
     ]
 
 
+def test_in_one_step_nobody_takes_turns(training: Make) -> None:
+    run = training(uneven, steps=1, sleep_us=lambda rank, step: 40_000 * rank)
+    (its,) = found(run)
+    assert its.ranks == (1,)
+
+
 def test_two_ranks_stall_in_turn_in_two_of_three_steps_that_others_are_shorter_than(
     training: Make,
 ) -> None:
