@@ -14,6 +14,7 @@ from commtrace.metrics.run.joined_rows import joined_messages
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.units import counted
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -27,9 +28,10 @@ class PipelineBubble(Rule, frozen=True):
 
     What it detects
         Ranks whose sends and recvs (at least ``min_operations``) form a chain, several
-        messages going over each link of it in a step, where all but one send on only what they
-        have received: a pipeline of p stages with m micro-batches. It fires where the stages' mean
-        waiting in these sends and recvs is at least ``min_step_share`` of the steps' time.
+        messages going over each link of it in a step, or one that comes back as large, as a
+        gradient does, where all but one send on only what they have received: a pipeline of p
+        stages with m micro-batches. It fires where the stages' mean waiting in these sends and
+        recvs is at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
@@ -43,9 +45,8 @@ class PipelineBubble(Rule, frozen=True):
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
-        outside sends and recvs, as in a collective at the step's end. Two ranks that only
-        exchange one message are no pipeline, nor are ranks that exchange the edges of their domains
-        with both neighbours at once.
+        outside sends and recvs, as in a collective at the step's end. Ranks that exchange the
+        edges of their domains with both neighbours at once are no pipeline.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -74,7 +75,7 @@ class PipelineBubble(Rule, frozen=True):
             matters = (
                 worth_reporting(waiting, run, self.min_step_share) and _gain_ns(mine, waiting) > 0
             )
-            if micro_batches > 1 and matters:
+            if (micro_batches > 1 or _come_back(mine)) and matters:
                 yield self._finding(mine, len(chain), micro_batches, waiting, run)
 
     def _finding(
@@ -84,6 +85,7 @@ class PipelineBubble(Rule, frozen=True):
         more = _TIMES_MORE * batches
         ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, more)
         uneven = measured > 1.25 * ideal
+        leave = f"{counted(batches, 'micro-batch')} {'leaves' if batches == 1 else 'leave'}"
         advice = (
             f"with {more} micro-batches instead of {batches}, equal stages are idle only "
             f"{better:.0f} % of the time"
@@ -94,7 +96,7 @@ class PipelineBubble(Rule, frozen=True):
             rows,
             summary=(
                 f"{stages} pipeline stages wait {measured:.0f} % of the time for their neighbours; "
-                f"with equal stages, {batches} micro-batches leave {ideal:.0f} % idle"
+                f"with equal stages, {leave} {ideal:.0f} % idle"
             ),
             ranks=tuple(sorted({int(rank) for rank in rows["rank"]})),
             cost_ns=_gain_ns(rows, waiting),
@@ -171,6 +173,16 @@ def _messages(run: Measures, min_operations: int) -> pd.DataFrame:
     return rows.assign(
         sender=rows["rank"].where(sends, peer), receiver=rows["rank"].where(~sends, peer)
     )
+
+
+def _come_back(rows: pd.DataFrame) -> bool:
+    """Whether what goes over a link comes back as large: an activation, and then its gradient."""
+    sends = rows[rows["op"] == "send"]
+    there, back = (
+        sends.groupby(pair)["size_bytes"].median()
+        for pair in (["sender", "receiver"], ["receiver", "sender"])
+    )
+    return there.equals(back)
 
 
 def _messages_per_step(rows: pd.DataFrame) -> int:

@@ -245,6 +245,29 @@ def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> 
     assert bubble.cost_ns == pytest.approx(0.75 * waiting - added)
 
 
+@pytest.mark.parametrize(
+    ("back", "rules"), [(1 << 20, ["pipeline-bubble"]), (1 << 10, []), (None, [])]
+)
+def test_a_message_that_comes_back_as_large_is_an_activation(
+    back: int | None, rules: list[str]
+) -> None:
+    """And then its gradient: a pipeline of one micro-batch, not a question and its answer."""
+    run = Tiny(ranks=2)
+    for step in range(12):
+        start = step * 10_000
+        for rank in range(2):
+            run.step(rank, step, start, 10_000)
+            run.kernel(rank, start + 5_000 * rank, 4_900)
+        run.collective(0, "send", start + 4_900, 100, size=1 << 20, peer=1)
+        run.collective(1, "recv", start, 5_000, size=1 << 20, peer=0)
+        if back:
+            run.collective(1, "send", start + 9_900, 100, size=back, peer=0)
+            run.collective(0, "recv", start + 5_000, 5_000, size=back, peer=1)
+    assert [its.rule for its in found(run.trace(), "pipeline-bubble")] == rules
+    for its in found(run.trace(), "pipeline-bubble"):
+        assert "1 micro-batch leaves 50 % idle" in its.summary
+
+
 def test_a_ring_is_no_pipeline() -> None:
     assert "chain" in reason(recorded("isend_irecv/gloo-4"), "pipeline-bubble")
 
