@@ -626,10 +626,12 @@ def test_what_fsdp2_does_not_call_its_reductions_is_none() -> None:
 # redundant: gradients that DDP has averaged
 
 
-def averaging(behind: tuple[int, ...], forwards: int = 1, updated: bool = False) -> Measures:
+def averaging(
+    behind: tuple[int, ...], forwards: int = 1, updated: bool = False, backward_us: float = 4_100
+) -> Measures:
     """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB.
 
-    Or in the next step, behind the optimizer's.
+    Or in the next step, behind the optimizer's. The backward pass is as long as ``backward_us``.
     """
     run = Tiny(2, backend="gloo")
     call = {"thread": 1, "stream": 50, "asynchronous": 0}
@@ -641,6 +643,7 @@ def averaging(behind: tuple[int, ...], forwards: int = 1, updated: bool = False)
                 label = "DistributedDataParallel.forward"
                 run.step(rank, step, at + 10 + 500 * number, 400, label=label)
             run.op(rank, at, 4000)
+            run.step(rank, step, at + 4_900, backward_us, label="backward")
             for number, kilobytes in enumerate((2000, 1000, *behind)):
                 start = at + 5000 + 2010 * number
                 later = updated and number > 1
@@ -658,6 +661,10 @@ def test_what_ddp_averaged_need_not_be_averaged_again() -> None:
     (finding,) = found(averaging((500, 1200, 1300)), "redundant")
     assert "12 operations too many" in finding.summary
     assert finding.cost_ns == pytest.approx(12 * 2_000_000, rel=0.05)
+
+
+def test_buckets_of_the_same_size_are_no_averages_of_one_another() -> None:
+    assert not found(averaging((500, 1200, 1300), backward_us=12_000), "redundant")
 
 
 def test_parameters_that_are_averaged_after_the_update_are_no_micro_batch() -> None:

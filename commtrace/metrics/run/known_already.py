@@ -9,7 +9,9 @@ import pandas as pd
 
 from commtrace.arrays import Bool, Int64
 from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, members
+from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.arrivals import TO_ROOT
+from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -114,7 +116,8 @@ def _for_nothing(steps: pd.DataFrame, communicator: str, alone: float) -> bool:
 def averaged_again(run: Measures, rows: pd.DataFrame) -> Bool:
     """Which rows of ``sequences`` are all_reduces behind DDP's own, of as many bytes as these.
 
-    Between (nearly) all forward passes of a group, where each step has one.
+    Between (nearly) all forward passes of a group, where each step has one. What runs in backward
+    is DDP's own: two of its buckets can be as large as each other.
     """
     passes = run.steps[run.steps["label"] == DDP_FORWARD]
     found = np.zeros(len(rows), dtype=np.bool_)
@@ -136,9 +139,15 @@ def averaged_again(run: Measures, rows: pd.DataFrame) -> Bool:
     cut = ~ends_half & (last > 0) & (summed["forward"] == last)  # where the window ends
     whole_ones = ends_half.astype("float64").mask(cut)
     always = whole_ones.groupby(group, observed=True).transform("mean") >= _ALWAYS
-    again = summed.index[ends_half & always & (2 * so_far > whole)]
-    found[again] = True
+    again = summed[ends_half & always & (2 * so_far > whole)]
+    found[again.index[~again["operation"].isin(_in_backward(run)).to_numpy()]] = True
     return found
+
+
+def _in_backward(run: Measures) -> Int64:
+    """The operations that some rank calls in a backward pass, as far as that is known."""
+    rows = [phase == "backward" for phase in phases(run)]
+    return matched(run).matches["operation"].to_numpy()[rows]
 
 
 def _forward(rows: pd.DataFrame, passes: pd.DataFrame) -> Int64:
