@@ -14,6 +14,7 @@ from commtrace.causal.edits import as_measured, saved_by, typical
 from commtrace.causal.on_core import on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_parts, own_work
+from commtrace.causal.step_patterns import MANY_STEPS
 from commtrace.causal.usual import of_the_rest
 from commtrace.diagnosis import Cause
 from commtrace.metrics.run.arrivals import TRUST
@@ -120,7 +121,7 @@ def doubt_of(
     usual = np.bincount(step, weights=typical[mine])
     factor = float(own.sum() / max(usual.sum(), 1.0))
     scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
-    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run, ranks, once=bool(spikes)):
+    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run, ranks, few=own.size < MANY_STEPS):
         return None
     return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
 

@@ -78,12 +78,12 @@ def _crowded(run: Measures) -> float:
     return max(shares)
 
 
-def fight(run: Measures, ranks: Collection[int], *, once: bool = False) -> float:
+def fight(run: Measures, ranks: Collection[int], *, few: bool = False) -> float:
     """How many times as long these ranks' work may take only because processes fight for cores.
 
     Where it is known how long they waited for one, and is no part of their work, they still share
     what these share: caches, memory, and the parts of a core that it lends to another; the more
-    the longer they waited, and ``once`` as much as the waiting may be.
+    the longer they waited, and in ``few`` steps, which are alike, as much as the waiting may be.
     """
     waited = own_work(run).waited_ns
     if waited is None:
@@ -91,7 +91,7 @@ def fight(run: Measures, ranks: Collection[int], *, once: bool = False) -> float
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
     share = waited[mine].sum() / max(own_work(run).own_ns[mine].sum() + waited[mine].sum(), 1)
     most = _SHARED + float(share)
-    return max(_FIGHT, most) if once else most
+    return max(_FIGHT, most) if few else most
 
 
 def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float | None:
