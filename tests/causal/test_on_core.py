@@ -112,6 +112,16 @@ def test_who_runs_longer_outside_of_torch_may_fight_for_its_core_and_who_sleeps_
     assert (its.ranks, its.confidence) == ((1,), confidence)
 
 
+@pytest.mark.parametrize(("steps", "confidence"), [(3, "low"), (STEPS, "high")])
+def test_a_third_more_compute_in_few_steps_may_be_what_cores_share(
+    training: Training, steps: int, confidence: str
+) -> None:
+    run = training(lambda rank, step: 12_000 + 4_000 * (rank == 1), ranks=3, steps=steps)
+    on = on_cores(run, lambda rank, step: 0, 16_000)
+    (its,) = diagnose(on, select=["straggler"]).findings
+    assert (its.ranks, its.confidence) == ((1,), confidence)
+
+
 @pytest.mark.parametrize(
     ("stalls", "sleeps", "busy_s", "confidence"),
     [
