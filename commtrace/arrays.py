@@ -20,6 +20,7 @@ __all__ = [
     "first_rows",
     "integers",
     "nth",
+    "numbered",
     "quantiles",
     "ranges",
     "rows_by",
@@ -37,6 +38,7 @@ NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
 _MOST = 2**62  # a number of several columns
 _NEAR = 2**40  # integers that are themselves such numbers, which is faster than counting them
+_FEW = 1 << 16  # so many numbers are faster looked up than sorted
 
 
 def integers(column: pd.Series[Any]) -> Int64:
@@ -85,6 +87,30 @@ def _few(values: npt.NDArray[Any]) -> tuple[Int64, int]:
 
     code, distinct = pd.factorize(values, use_na_sentinel=False)
     return code.astype(np.int64, copy=False), len(distinct)
+
+
+def numbered(*columns: Int64) -> Int64:
+    """The same of integers alone, without pandas, and in their order: by the first column first."""
+    number, count = _in_order(columns[0])
+    for column in columns[1:]:
+        found, values = _in_order(column)
+        if count * values > _MOST:
+            number, count = _in_order(number)
+        number, count = number * values + found, count * values
+    return _in_order(number)[0]
+
+
+def _in_order(column: Int64) -> tuple[Int64, int]:
+    """The number of each value among those that occur, and how many these are."""
+    low = int(column.min(initial=np.iinfo(np.int64).max))
+    span = int(column.max(initial=low)) - low + 1
+    if span > max(_FEW, column.size):
+        values, number = np.unique(column, return_inverse=True)
+        return number, values.size
+    occurs = np.zeros(span, dtype=np.bool_)
+    occurs[column - low] = True
+    number = np.cumsum(occurs) - 1
+    return number[column - low], int(number[-1]) + 1
 
 
 def rows_by(*columns: pd.Series[Any]) -> dict[tuple[Any, ...], Int64]:

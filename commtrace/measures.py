@@ -11,11 +11,12 @@ from commtrace.diagnosis import CannotLook, Note
 from commtrace.heap import give_back
 from commtrace.machine import Machine
 from commtrace.packed import Packed
+from commtrace.table import Columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Measures", "measure"]
+__all__ = ["Measures", "learn", "measure", "name_of", "rank_measure", "taken"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -44,16 +45,15 @@ class Measures:
 
     Every function under ``metrics`` takes one of these and is computed once for it: what was asked
     for is kept here, and travels with it when it is pickled. Tables are shared, never copied: do
-    not change them in place. Those of many rows (``kernels``, ``copies``, ``blocking_calls``,
-    ``synchronisations``, ``collectives``) may be given Packed: then they are made anew once nobody
-    holds them. ``manifest`` is what ``commtrace record`` wrote
+    not change them in place. They may be given Packed, as those of many rows are: then they are
+    made anew once nobody holds them. ``manifest`` is what ``commtrace record`` wrote
     beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
     ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's times to reach
     rank 0's) and ``error_ns`` (the true offset is no further off), normally one before and one
     behind the window; a recording may lack it. ``machines`` is what traces tell of their ranks'
     machines. ``notes`` says what was wrong with the files, and what had to be assumed. ``pauses``
     are the starts and ends of the times in which a rank was not recorded, between the cycles of a
-    profiler's schedule.
+    profiler's schedule. ``measured`` are the ranks that the processes that read them measured.
     """
 
     kernels: pd.DataFrame
@@ -72,6 +72,7 @@ class Measures:
     machines: Mapping[int, Machine] = field(default_factory=dict)
     pauses: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+    measured: set[int] = field(default_factory=set, init=False, repr=False)
 
     if not TYPE_CHECKING:
         kernels = _Unpacked()
@@ -79,6 +80,12 @@ class Measures:
         blocking_calls = _Unpacked()
         synchronisations = _Unpacked()
         collectives = _Unpacked()
+        ops = _Unpacked()
+        host_gaps = _Unpacked()
+        steps = _Unpacked()
+        groups = _Unpacked()
+        ranks = _Unpacked()
+        probes = _Unpacked()
 
     def packed(self, table: str) -> Packed | None:
         """A table as it is kept, if it is packed."""
@@ -107,19 +114,60 @@ def measure(
     That it raises CannotLook is kept, too. What else it took goes back to the system: of many
     operations that adds up to as much as what is kept.
     """
+    return _once(function, lambda run: len(run.collective_columns) > _MANY)
 
+
+def rank_measure(
+    function: Callable[Concatenate[Measures, _P], _T],
+) -> Callable[Concatenate[Measures, _P], _T]:
+    """The same of a run and some of its ranks, that looks at nothing of others, without pandas.
+
+    So a process that has just read a rank can tell it. What else it takes is little.
+    """
+    return _once(function, lambda _: False)
+
+
+def _once(
+    function: Callable[Concatenate[Measures, _P], _T], takes_much: Callable[[Measures], bool]
+) -> Callable[Concatenate[Measures, _P], _T]:
     @wraps(function)
     def kept(run: Measures, /, *args: _P.args, **settings: _P.kwargs) -> _T:
-        key = (function.__module__, function.__qualname__, args, *sorted(settings.items()))
+        key = (*_named(function), args, *sorted(settings.items()))
         if key not in run.known:
             try:
                 run.known[key] = function(run, *args, **settings)
             except CannotLook as reason:
                 run.known[key] = reason
-            if len(run.collective_columns) > _MANY:
+            if takes_much(run):
                 give_back()
         if isinstance(answer := run.known[key], CannotLook):
             raise CannotLook(*answer.args)
         return cast("_T", answer)
 
     return kept
+
+
+def learn(run: Measures, rank: int, found: Mapping[str, Columns]) -> None:
+    """Take over what the process that read a rank found of it, by the names of measures."""
+    if found:
+        run.measured.add(rank)
+    for name, columns in found.items():
+        key = (*name.split(":"), (rank,))
+        run.known[key] = columns
+
+
+def taken(function: Callable[..., _T], run: Measures, /, *args: int) -> _T:
+    """What a measure finds, which is not kept any longer: for what is large, or asked for once."""
+    found = function(run, *args)
+    key = (*_named(function), args)
+    del run.known[key]
+    return found
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A measure's name, by which any process knows it."""
+    return ":".join(_named(function))
+
+
+def _named(function: Callable[..., Any]) -> tuple[str, str]:
+    return function.__module__, function.__qualname__

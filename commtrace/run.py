@@ -58,6 +58,7 @@ def load(
     Raises TraceError, which names the file, where nothing can be analysed. What could be
     read in part is, and ``Run.notes`` says what could not.
     """
+    from commtrace.rank_measures import measured
     from commtrace.reader import read
 
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -68,6 +69,7 @@ def load(
         progress=progress,
         executor=executor,
         cached=cache,
+        measured=measured,
         read_bytes=read_bytes,
         meanwhile=_import_rules,
     )

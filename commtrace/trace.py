@@ -21,7 +21,8 @@ class RankTrace(Struct, frozen=True):
 
     Those of ``PACKED`` are ``packed.PackedColumns``.
     ``provenance`` says where the rank is known from, as ``kineto.identify`` does; ``machine`` is
-    what the recorder noted of the rank's machine.
+    what the recorder noted of the rank's machine. ``measured`` is what the process that read it
+    found by measures of the rank alone, by their names.
     """
 
     file: Path
@@ -30,3 +31,4 @@ class RankTrace(Struct, frozen=True):
     columns: dict[str, Columns]
     notes: tuple[Note, ...]
     machine: Machine | None = None
+    measured: dict[str, Columns] = {}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
 
-from commtrace.arrays import NULL, codes, integers, rows_by
+from commtrace.arrays import NULL, codes, first_rows, integers, numbered, rows_by
+
+VALUE = st.integers(-3, 3) | st.sampled_from([NULL, 2**62, 2**63 - 1])
 
 
 def test_codes_count_in_the_order_of_appearance() -> None:
@@ -18,6 +22,14 @@ def test_codes_count_in_the_order_of_appearance() -> None:
 def test_codes_of_many_large_columns_do_not_overflow() -> None:
     columns = [np.arange(5_000)] * 6
     assert codes(*columns).tolist() == list(range(5_000))
+
+
+@given(st.lists(st.tuples(VALUE, VALUE, VALUE), max_size=8))
+def test_numbers_are_in_the_order_of_the_columns(rows: list[tuple[int, int, int]]) -> None:
+    columns = np.asarray(rows, np.int64).reshape(-1, 3).T
+    number = numbered(*columns)
+    assert number.tolist() == [sorted(set(rows)).index(row) for row in rows]
+    assert first_rows(number).tolist() == [rows.index(row) for row in sorted(set(rows))]
 
 
 def test_rows_by_leaves_out_what_is_missing() -> None:

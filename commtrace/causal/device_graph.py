@@ -31,7 +31,15 @@ from commtrace.causal.device_work import Work, numbers
 from commtrace.causal.moments import Moments
 from commtrace.table import Columns
 
-__all__ = ["EDGES", "NODES", "DeviceGraph", "collective_nodes", "device_graph", "explained"]
+__all__ = [
+    "EDGES",
+    "NODES",
+    "DeviceGraph",
+    "collective_nodes",
+    "device_graph",
+    "explained",
+    "let_after",
+]
 
 Node = Literal["launch", "start", "end", "call", "resume"]
 Edge = Literal[
@@ -149,6 +157,11 @@ def device_graph(tables: Mapping[str, Columns]) -> DeviceGraph:
     return edges.graph()
 
 
+def let_after(lag_ns: Int64, usual_ns: Int64, binds: Bool) -> Int64:
+    """How long after its source each edge lets its target happen, with lags that were measured."""
+    return np.where(binds, lag_ns, np.minimum(lag_ns, usual_ns))
+
+
 def collective_nodes(graph: DeviceGraph, tables: Mapping[str, Columns]) -> tuple[Int64, Int64]:
     """The start and the end of the kernel of each row of ``collectives``; -1 where it has none.
 
@@ -189,7 +202,7 @@ class _Edges:
         """All edges, of several between two nodes the first kind."""
         nodes = self._nodes
         source, target, kind = map(np.concatenate, zip(*self._parts, strict=True))
-        order = np.lexsort((kind, source, target))
+        order = np.argsort((target * nodes.time_ns.size + source) * len(EDGES) + kind)
         new = np.ones(order.size, dtype=np.bool_)
         new[1:] = (np.diff(source[order]) != 0) | (np.diff(target[order]) != 0)
         order = order[new]
@@ -205,7 +218,7 @@ class _Edges:
             edge_from=source,
             edge_to=target,
             edge_kind=kind.astype(np.int8),
-            edge_lag_ns=np.where(binds, lag_ns, np.minimum(lag_ns, usual_ns[kind])),
+            edge_lag_ns=let_after(lag_ns, usual_ns[kind], binds),
             edge_binds=binds,
             usual_ns=dict(zip(EDGES, usual_ns.tolist(), strict=True)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, nth
+from commtrace.arrays import NULL, Bool, Int64, nth, numbered
 from commtrace.causal.device_waits import Pairs
 from commtrace.causal.device_work import ROUNDING_NS, Numbered, Work
 
@@ -54,5 +54,5 @@ def in_other_steps(work: Work, pairs: Pairs) -> tuple[Pairs, Pairs]:
 
 def _places(work: Work) -> Int64:
     """A number for each name, stream, and how many times it came in the step before."""
-    place = codes(work.name, work.stream)
-    return codes(place, nth(codes(work.step, place)))
+    place = numbered(work.name, work.stream)
+    return numbered(place, nth(numbered(work.step, place)))

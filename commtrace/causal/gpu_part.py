@@ -9,10 +9,10 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, rows_of_each
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
-from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, device_graph, explained
+from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, explained
 from commtrace.causal.device_work import numbers, rank_columns, strings
 from commtrace.causal.moments import Moments
-from commtrace.causal.unrecorded import with_waits
+from commtrace.causal.rank_graph import rank_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.metrics.rank.rows_of import columns_of
 from commtrace.metrics.run.run_clock import on_run
@@ -53,7 +53,7 @@ def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:
 
 def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     tables = rank_columns(run, rank)
-    its = device_graph(with_waits(tables))
+    its = rank_graph(run, rank)
     starts = explained(its, _SOON_NS)["start"]
     made.starts += sum(starts.values()) - starts["first"]
     made.explained += sum(starts.values()) - starts["first"] - starts["unexplained"]

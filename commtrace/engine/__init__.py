@@ -17,7 +17,7 @@ from commtrace.engine.attempt import Lost, attempt
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["HERE", "Lost", "can_fork", "cores", "each", "for_files"]
+__all__ = ["HERE", "Lost", "attempt", "can_fork", "cores", "each", "for_files"]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

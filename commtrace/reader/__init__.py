@@ -17,7 +17,7 @@ from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.heap import give_back, keep_little
 from commtrace.machine import Machine
-from commtrace.measures import Measures
+from commtrace.measures import Measures, learn
 from commtrace.packed import Packed, pack
 from commtrace.reader.build_tables import Identity
 from commtrace.reader.check_run import (
@@ -31,7 +31,7 @@ from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
-from commtrace.reader.workers import Failure, read_each
+from commtrace.reader.workers import Failure, Measured, read_each
 from commtrace.table import Table
 from commtrace.trace import PACKED, RankTrace
 from commtrace.units import counted
@@ -51,6 +51,7 @@ def read(
     progress: Callable[[int, int], object] | None = None,
     executor: Executor | None = None,
     cached: bool = False,
+    measured: Measured | None = None,
     read_bytes: Callable[[int, int], object] | None = None,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Measures:
@@ -61,7 +62,8 @@ def read(
     Files are read in parallel processes, by default one per core, or on the ``executor``;
     ``progress`` is called with the files done and the files there are, ``read_bytes`` with
     their bytes on disk, both before any is read and after each; ``meanwhile`` once while processes
-    read. What is ``cached`` is not read again. A file that cannot be read, or that is of no trace
+    read. What is ``cached`` is not read again. What is ``measured`` of a rank by itself other
+    processes find where they read it. A file that cannot be read, or that is of no trace
     or of another run, is left out with a note. Several files of a rank are put together if they
     are cycles of one recording. Raises TraceError, which names the file, where none can be read,
     or where they are of several recordings; UsageError where the user's configuration cannot be
@@ -85,7 +87,12 @@ def read(
 
     tell()
     read_all = partial(
-        read_each, workers=workers, executor=executor, cached=cached, meanwhile=meanwhile
+        read_each,
+        workers=workers,
+        executor=executor,
+        cached=cached,
+        measured=measured,
+        meanwhile=meanwhile,
     )
     for file, outcome in read_all(taken_for):
         outcomes[file] = outcome
@@ -119,19 +126,27 @@ def read(
     manifest = _manifest([part.file for part in parts], notes)
     notes = with_failure(notes, manifest)
     # What is true of the run may have been noted for several files.
-    return Measures(
+    run = Measures(
         **tables,
         notes=tuple(dict.fromkeys(notes)),
         manifest=manifest,
         machines=_machines(parts),
         pauses=paused,
     )
+    for part in _lone(parts):
+        learn(run, part.rank, part.measured)
+    return run
 
 
 def _machines(parts: Sequence[RankTrace]) -> dict[int, Machine]:
     """What ranks noted of their machines; of several files of one, the times belong to one each."""
+    return {part.rank: part.machine for part in _lone(parts) if part.machine}
+
+
+def _lone(parts: Sequence[RankTrace]) -> Iterator[RankTrace]:
+    """Those that are all of their rank."""
     files = Counter(part.rank for part in parts)
-    return {part.rank: part.machine for part in parts if part.machine and files[part.rank] == 1}
+    return (part for part in parts if files[part.rank] == 1)
 
 
 def _table(table: Table, parts: Sequence[RankTrace]) -> Any:

@@ -25,7 +25,7 @@ from commtrace.diagnosis import Note
 from commtrace.machine import Machine
 from commtrace.packed import Integers, PackedColumns, Strings
 from commtrace.table import Coded, Columns
-from commtrace.trace import PACKED, RankTrace
+from commtrace.trace import RankTrace
 
 __all__ = ["MOST_BYTES", "Cached", "clear", "copies", "entries", "folder", "get", "put", "trim"]
 
@@ -33,10 +33,11 @@ MOST_BYTES = 2_000_000_000
 """How large the folder may become."""
 
 _SUFFIX = ".commtrace"
-_MAGIC = b"commtrace cache 2\n"
+_MAGIC = b"commtrace cache 3\n"
 _DIGEST = 32
 _ENDS = 1 << 16  # bytes of a file's head and tail
 _ALIGNED = 8
+_SOURCES = ("", "reader/**/", "metrics/rank/", "causal/")  # of what reads, and of what measures it
 _IN_USE_S = 3600.0
 
 _Kept = np.ndarray[Any, Any] | Coded | Integers | Strings
@@ -54,11 +55,15 @@ class _Column(Struct, array_like=True):
     base: int | None = None
 
 
+_Described = dict[str, dict[str, _Column]]
+
+
 class _Head(Struct):
     rank: int
     provenance: str
     notes: list[Note]
-    tables: dict[str, dict[str, _Column]]
+    tables: _Described
+    measured: _Described
     machine: Machine | None
 
 
@@ -173,23 +178,28 @@ def _entry(file: Path, otherwise: tuple[int, str]) -> Path:
 def _reader() -> str:
     """What reads: the version, its files as they are, and the user's configuration."""
     home = Path(__file__).parents[1]
-    sources = sorted((*home.glob("*.py"), *home.glob("reader/**/*.py")))
+    sources = sorted(its for folder in _SOURCES for its in home.glob(f"{folder}*.py"))
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
     patterns = [(its.pattern, operation) for its, operation in config.kernel_patterns()]
     return repr((__version__, states, patterns))
 
 
 def _packed(part: RankTrace) -> bytes:
-    columns = list(_arrays(part.columns))
+    columns = [*_arrays(part.columns), *_arrays(part.measured)]
     head = _Head(
-        part.rank, part.provenance, list(part.notes), _described(part.columns), part.machine
+        part.rank,
+        part.provenance,
+        list(part.notes),
+        _described(part.columns),
+        _described(part.measured),
+        part.machine,
     )
     text = msgspec.msgpack.encode(head)
     body = b"".join((len(text).to_bytes(8, "little"), _padded(text), *map(_padded, columns)))
     return _MAGIC + blake2b(body, digest_size=_DIGEST).digest() + body
 
 
-def _described(tables: Mapping[str, Columns]) -> dict[str, dict[str, _Column]]:
+def _described(tables: Mapping[str, Columns]) -> _Described:
     return {
         table: {name: _column(its) for name, its in _as_kept(columns).items()}
         for table, columns in tables.items()
@@ -234,16 +244,26 @@ def _unpacked(file: Path, text: bytes) -> RankTrace | None:
     length = int.from_bytes(body[:8], "little")
     head = _head.decode(body[8 : 8 + length])
     at = 8 + length + -length % _ALIGNED
+    tables, at = _tables(head.tables, body, at)
+    measured, _ = _tables(head.measured, body, at)
+    return RankTrace(
+        file, head.rank, head.provenance, tables, tuple(head.notes), head.machine, measured
+    )
+
+
+def _tables(described: _Described, body: memoryview, at: int) -> tuple[dict[str, Columns], int]:
+    """The tables that begin at a place, and where they end."""
     tables: dict[str, Columns] = {}
-    for table, columns in head.tables.items():
+    for table, columns in described.items():
+        packed = any(column.base is not None for column in columns.values())
         made: dict[str, Any] = {}
         for name, column in columns.items():
             # A copy: it would hold all that lies beside it.
             values = np.frombuffer(body, column.dtype, column.length, at).copy()
             at += values.nbytes + -values.nbytes % _ALIGNED
-            made[name] = _as_made(column, values, packed=table in PACKED)
-        tables[table] = PackedColumns(made) if table in PACKED else made
-    return RankTrace(file, head.rank, head.provenance, tables, tuple(head.notes), head.machine)
+            made[name] = _as_made(column, values, packed=packed)
+        tables[table] = PackedColumns(made) if packed else made
+    return tables, at
 
 
 def _as_made(column: _Column, values: np.ndarray[Any, Any], *, packed: bool) -> _Kept:

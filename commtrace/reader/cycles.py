@@ -87,4 +87,4 @@ def _renumbered(part: RankTrace, first: int) -> RankTrace:
         columns[table] = (
             its if step is None else {**its, "step": np.where(step == NULL, NULL, step + first)}
         )
-    return structs.replace(part, columns=columns)
+    return structs.replace(part, columns=columns, measured={})

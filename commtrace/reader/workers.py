@@ -19,12 +19,16 @@ from commtrace.reader.build_tables import Identity, identify, tables
 from commtrace.reader.json.document import NotATraceError
 from commtrace.reader.json.scan import scan
 from commtrace.reader.json.shares import is_large
+from commtrace.table import Columns
 from commtrace.trace import PACKED, RankTrace
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Failure", "read_each"]
+__all__ = ["Failure", "Measured", "read_each"]
+
+Measured = Callable[[RankTrace], dict[str, Columns]]
+"""What is found of a rank by itself where it is read, for ``RankTrace.measured``."""
 
 _FEWER = "try again with --workers 1"
 _FAULT = "a fault of commtrace's: please report it"
@@ -43,6 +47,7 @@ def read_each(
     executor: Executor | None = None,
     *,
     cached: bool = False,
+    measured: Measured | None = None,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Path, RankTrace | Failure]]:
     """Each file with its part, or with what is wrong with it, in the order they get done.
@@ -50,7 +55,7 @@ def read_each(
     The files come with the rank that they are taken to be of where they name none. They are
     read on the ``executor``, if there is one, else in so many processes; by default in as many as
     there are ``cores``, small files in this one; ``meanwhile`` is called once while others read.
-    What is ``cached`` is not read again.
+    What is ``cached`` is not read again. What other processes read is ``measured`` there.
     """
     known = {}
     if cached and executor is None:  # whose machines have caches of their own
@@ -64,7 +69,8 @@ def read_each(
         where = HERE  # it is shared by processes of its own, which none of these can have
     else:
         processes = 1
-    items = [(file, otherwise, cached, processes) for file, otherwise in unknown.items()]
+    there = None if where == HERE else measured
+    items = [(file, otherwise, cached, processes, there) for file, otherwise in unknown.items()]
     refusals: list[OSError] = []
     for (file, *_), outcome in each(_read, items, where, meanwhile, refusals.append):
         if isinstance(outcome, RankTrace):
@@ -80,12 +86,16 @@ def _default(files: Mapping[Path, Identity]) -> int:
     return HERE if lone else for_files(files.keys())
 
 
-def _read(item: tuple[Path, Identity, bool, int]) -> RankTrace | Failure:
-    file, otherwise, cached, processes = item
+def _read(item: tuple[Path, Identity, bool, int, Measured | None]) -> RankTrace | Failure:
+    file, otherwise, cached, processes, measured = item
     if cached and (found := cache.get(file, otherwise)):
         return found
     outcome = _outcome(file, otherwise, processes)
-    if cached and isinstance(outcome, RankTrace):
+    if isinstance(outcome, Failure):
+        return outcome
+    if measured is not None:
+        outcome = structs.replace(outcome, measured=measured(outcome))
+    if cached:
         cache.put(outcome, otherwise)
     return outcome
 

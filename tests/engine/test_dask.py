@@ -13,6 +13,7 @@ import pytest
 
 from commtrace.cli import main
 from commtrace.engine import Lost, each
+from commtrace.metrics.rank.devices import devices
 from commtrace.reader.workers import read_each
 from commtrace.run import load
 
@@ -51,6 +52,8 @@ def test_a_run_is_the_one_that_processes_read(client: Any, recorded: Path) -> No
     for table in ("collectives", "ops", "host_gaps", "steps", "groups", "ranks", "probes"):
         assert getattr(ours, table).equals(getattr(theirs, table)), table
     assert ours.notes == theirs.notes
+    assert theirs.measured == {0, 1, 2, 3}
+    assert devices(ours).equals(devices(theirs))
 
 
 def test_a_missing_file_is_one_note(client: Any, recorded: Path, tmp_path: Path) -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from commtrace.intervals import union
-from commtrace.metrics.rank.activity import Work, _both, _Part, _together
+from commtrace.measures import Measures
+from commtrace.metrics.rank.activity import Stream, Work, _together, work
 from commtrace.metrics.rank.devices import devices
 from commtrace.synthetic import Tiny
 
 NONE = union([], [])
 
 
-def test_two_tables_of_one_kind_on_a_stream() -> None:
-    early, late = (_Part(n, a, b, union([a], [b])) for n, a, b in ((1, 0, 3), (2, 5, 9)))
-    for part in (_both(early, late), _both(late, early)):
-        assert (part.events, part.start_ns, part.end_ns) == (3, 0, 9)
-        assert [side.tolist() for side in part.when] == [[0, 5], [3, 9]]
+def test_two_tables_of_one_kind_on_a_stream(make_trace: Callable[..., Measures]) -> None:
+    """A kernel that communicates, and an operation of a copy engine."""
+    where = {"stream": 20, "duration_ns": 3}
+    run = make_trace(
+        kernels=[{**where, "kind": "communication", "start_ns": start} for start in (5, 7)],
+        collectives=[{**where, "name": "Memcpy PtoP (Device -> Device)", "start_ns": 0}],
+    )
+    its = work(run)[Stream(0, "cuda:0", 20)]
+    assert (its.events, its.start_ns, its.end_ns) == ({"communication": 3}, 0, 10)
+    assert [side.tolist() for side in its.communication] == [[0, 5], [3, 10]]
 
 
 def test_a_device_of_which_one_stream_tells_no_compute_tells_none() -> None:

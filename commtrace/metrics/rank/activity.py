@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, rows_by
-from commtrace.intervals import Intervals, subtract, union
-from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import blocks_of_ranks, ranks_of, rows_of_ranks
-from commtrace.trace_tables import CUT_BEFORE_GPU
+from commtrace.arrays import NULL, Int64, first_rows, numbered, rows_by
+from commtrace.intervals import Intervals, Places, subtract, union
+from commtrace.measures import measure, rank_measure
+from commtrace.metrics.rank.rank_events import KINDS, on_gpu, rank_events
+from commtrace.metrics.rank.rows_of import measured_ranks
+from commtrace.table import Coded, Columns
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
-    from commtrace.packed import Packed
 
 __all__ = [
     "Device",
@@ -30,9 +27,7 @@ __all__ = [
     "calls_by_device",
     "device_order",
     "device_work",
-    "events_by_table",
-    "on_gpu",
-    "without_kernel",
+    "rank_work",
     "work",
 ]
 
@@ -88,19 +83,44 @@ def work(run: Measures) -> dict[Stream, Work]:
     time they spend enqueueing or awaiting communication.
     """
     found: dict[Stream, dict[str, _Part]] = {}
-    tables = (events_by_table(run, ranks) for ranks in blocks_of_ranks(run))
-    for events in chain.from_iterable(tables):
-        start = events["start_ns"].to_numpy()
-        end = start + events["duration_ns"].to_numpy()
-        for stream, kind, rows in _groups(events):
-            first, last = start[rows], end[rows]
-            part = _Part(len(rows), int(first.min()), int(last.max()), union(first, last))
-            parts = found.setdefault(stream, {})
-            parts[kind] = part if kind not in parts else _both(parts[kind], part)
+    for ranks in measured_ranks(run):
+        for stream, kind, part in _parts(rank_work(run, *ranks)):
+            found.setdefault(stream, {})[kind] = part
     return {
         stream: _merged(parts, has_compute=stream.device != "cpu" or stream.rank not in on_gpu(run))
         for stream, parts in sorted(found.items(), key=_order)
         if parts.keys() != {"call"}
+    }
+
+
+@rank_measure
+def rank_work(run: Measures, *ranks: int) -> Columns:
+    """What ran on each stream of some ranks: of each kind how much and, merged, when.
+
+    A row is a ``rank``, ``device``, ``stream`` and ``kind`` (of KINDS) with its ``events``, the
+    first ``start_ns`` and the last ``end_ns`` of any, and the number of ``intervals`` that they
+    merge to: all rows' intervals are ``begin_ns`` and ``until_ns``, which have more entries.
+    """
+    its = rank_events(run, ranks)
+    known = (its.device >= 0) & (its.kind >= 0) & (its.stream != NULL)
+    columns = (its.rank, its.device, its.stream, its.kind, its.start_ns, its.duration_ns)
+    rank, device, stream, kind, start_ns, duration_ns = (column[known] for column in columns)
+    end_ns = start_ns + duration_ns
+    row = numbered(rank, device, stream, kind)
+    first = first_rows(row)
+    places = Places(row, start_ns, end_ns)
+    of, begin_ns, until_ns = places.apart(places.union(row, start_ns, end_ns))
+    return {
+        "rank": rank[first],
+        "device": Coded(device[first].astype(np.int32), its.devices),
+        "stream": stream[first],
+        "kind": Coded(kind[first].astype(np.int32), KINDS),
+        "events": np.bincount(row, minlength=first.size),
+        "start_ns": places.spans[0],
+        "end_ns": places.spans[1],
+        "intervals": np.bincount(of, minlength=first.size),
+        "begin_ns": begin_ns,
+        "until_ns": until_ns,
     }
 
 
@@ -148,13 +168,6 @@ def device_order(device: str) -> tuple[str, int, str]:
     return kind, len(number), number
 
 
-@measure
-def on_gpu(run: Measures) -> frozenset[int]:
-    """The ranks that use a GPU, also where their files broke off before its events."""
-    cut = {note.rank for note in run.notes if note.code == CUT_BEFORE_GPU and note.rank is not None}
-    return frozenset({*ranks_of(run, "kernels"), *ranks_of(run, "copies"), *cut})
-
-
 def _joined(sets: list[Intervals]) -> Intervals:
     filled = [one for one in sets if one[0].size]
     if len(filled) == 1:
@@ -171,13 +184,20 @@ class _Part(Struct, frozen=True):
     when: Intervals
 
 
-def _both(a: _Part, b: _Part) -> _Part:
-    return _Part(
-        a.events + b.events,
-        min(a.start_ns, b.start_ns),
-        max(a.end_ns, b.end_ns),
-        _joined([a.when, b.when]),
+def _parts(its: Any) -> Iterator[tuple[Stream, str, _Part]]:
+    """The rows of ``rank_work``."""
+    ends = np.cumsum(its["intervals"])
+    begins = ends - its["intervals"]
+    names = its["device"].decoded(), its["kind"].decoded()
+    columns = (
+        *(its[name] for name in ("rank", "stream", "events", "start_ns", "end_ns")),
+        begins,
+        ends,
     )
+    rows = zip(*names, *(column.tolist() for column in columns), strict=True)
+    for device, kind, rank, stream, events, start_ns, end_ns, begin, end in rows:
+        when = its["begin_ns"][begin:end], its["until_ns"][begin:end]
+        yield Stream(rank, device, stream), kind, _Part(events, start_ns, end_ns, when)
 
 
 def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
@@ -192,41 +212,6 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
         communication=when.get("communication", _NONE),
         copy=when.get("copy", _NONE),
     )
-
-
-_COLUMNS = ["rank", "device", "stream", "step", "start_ns", "duration_ns"]
-
-
-def events_by_table(run: Measures, ranks: Sequence[int]) -> Iterator[pd.DataFrame]:
-    """What ran on some ranks, table by table in one form: a ``call`` enqueues or awaits others."""
-    yield rows_of_ranks(run, "kernels", ranks, [*_COLUMNS, "kind"])
-    copies = rows_of_ranks(run, "copies", ranks, _COLUMNS)
-    if len(copies):
-        yield copies.assign(kind="copy")
-    called = rows_of_ranks(run, "collectives", ranks, [*_COLUMNS, "name"])
-    yield called.loc[without_kernel(called), _COLUMNS].assign(kind="communication")
-    ops = rows_of_ranks(run, "ops", ranks)
-    ops = ops[~ops["rank"].isin(on_gpu(run))].rename(columns={"thread": "stream"})
-    if len(ops):
-        kind = ops["kind"].astype(object).where(ops["kind"] != "communication", "call")
-        yield ops.assign(device="cpu", kind=kind)
-        # An operator that waits for communication within, as of autograd, does not compute then.
-        gaps = rows_of_ranks(run, "host_gaps", ranks)
-        gaps = gaps[gaps["rank"].isin(ops["rank"].unique())].rename(columns={"thread": "stream"})
-        yield gaps.assign(device="cpu", kind="call")
-
-
-def without_kernel(called: pd.DataFrame | Packed) -> pd.Series[bool]:
-    """Which rows of ``collectives`` are in no other table: a copy engine's, and the CPU's."""
-    name = called["name"].cat
-    copied = np.asarray([*(one.startswith("Memcpy") for one in name.categories), False])
-    return (called["device"] == "cpu") | copied[name.codes]
-
-
-def _groups(events: pd.DataFrame) -> Iterator[tuple[Stream, str, Int64]]:
-    columns = (events[name] for name in ("rank", "device", "stream", "kind"))
-    for (rank, device, stream, kind), rows in rows_by(*columns).items():
-        yield Stream(rank, device, stream), kind, rows
 
 
 def _order(item: tuple[Stream, object]) -> tuple[int, tuple[str, int, str], int]:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, integers
+from commtrace.arrays import NULL, Int64, first_rows, numbered
 from commtrace.intervals import Intervals, Places, intersect, subtract, union
-from commtrace.measures import measure
-from commtrace.metrics.rank.activity import device_order, events_by_table, on_gpu
-from commtrace.metrics.rank.rows_of import blocks_of_ranks
+from commtrace.measures import measure, rank_measure, taken
+from commtrace.metrics.rank.activity import device_order
+from commtrace.metrics.rank.rank_events import (
+    CALL,
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    on_gpu,
+    rank_events,
+)
+from commtrace.metrics.rank.rows_of import measured_ranks
 from commtrace.table import Coded, Column, Columns, Table
 
 if TYPE_CHECKING:
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["DEVICES", "DEVICE_STEPS", "devices"]
+__all__ = ["DEVICES", "DEVICE_STEPS", "devices", "rank_devices", "rank_steps"]
 
 _WHERE = (
     Column("rank", "int64", "The rank."),
@@ -50,8 +58,6 @@ DEVICES = Table(
 DEVICE_STEPS = Table(
     "device_steps", "the work that one step launched on one device", (*_WHERE, _STEP, *_TIMES)
 )
-_KINDS = ("compute", "communication", "copy", "call")
-_COMPUTE, _COMMUNICATION, _COPY, _CALL = range(4)
 
 
 @measure
@@ -65,13 +71,25 @@ def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
     row. Work that no step launched
     is in no step.
     """
-    table = DEVICE_STEPS if by_step else DEVICES
-    return table.frame(*(_devices(_events(run, its, by_step), run) for its in blocks_of_ranks(run)))
+    table, of_ranks = (DEVICE_STEPS, rank_steps) if by_step else (DEVICES, rank_devices)
+    return table.frame(*(taken(of_ranks, run, *ranks) for ranks in measured_ranks(run)))
+
+
+@rank_measure
+def rank_devices(run: Measures, *ranks: int) -> Columns:
+    """The rows of ``DEVICES`` of some ranks, before pandas."""
+    return _devices(_events(run, ranks, by_step=False), run)
+
+
+@rank_measure
+def rank_steps(run: Measures, *ranks: int) -> Columns:
+    """The rows of ``DEVICE_STEPS`` of some ranks, before pandas."""
+    return _devices(_events(run, ranks, by_step=True), run)
 
 
 def _devices(its: _Events, run: Measures) -> Columns:
-    """The columns of all tables of them, of some ranks."""
-    streams, work = Places(its.stream, its.start_ns, its.end_ns), its.kind != _CALL
+    """The columns of both tables."""
+    streams, work = Places(its.stream, its.start_ns, its.end_ns), its.kind != CALL
     places = Places(its.place[work], its.start_ns[work], its.end_ns[work])
     place_of = np.zeros(int(its.stream.max(initial=-1)) + 1, dtype=np.int64)
     place_of[its.stream] = its.place
@@ -84,14 +102,14 @@ def _devices(its: _Events, run: Measures) -> Columns:
         stream, start, end = streams.apart(merged)
         return places.union(place_of[stream], start, end)
 
-    communication, copy = on_device(when(_COMMUNICATION)), on_device(when(_COPY))
-    compute = on_device(subtract(when(_COMPUTE), when(_CALL)))
+    communication, copy = on_device(when(COMMUNICATION)), on_device(when(COPY))
+    compute = on_device(subtract(when(COMPUTE), when(CALL)))
     starts, ends = (np.concatenate(both) for both in zip(communication, copy, compute, strict=True))
     overlapped_ns = places.totals(intersect(communication, compute))
     communication_ns = places.totals(communication)
     first_ns, last_ns = places.spans
-    paused = zip(its.rank.tolist(), first_ns.tolist(), last_ns.tolist(), strict=True)
-    span_ns = last_ns - first_ns - np.asarray([run.paused_ns(*one) for one in paused], np.int64)
+    spans = zip(its.rank.tolist(), first_ns.tolist(), last_ns.tolist(), strict=True)
+    span_ns = last_ns - first_ns - np.asarray([run.paused_ns(*span) for span in spans], np.int64)
     times = {
         "span_ns": span_ns,
         "compute_ns": places.totals(compute),
@@ -100,15 +118,14 @@ def _devices(its: _Events, run: Measures) -> Columns:
         "exposed_communication_ns": communication_ns - overlapped_ns,
         "idle_ns": span_ns - places.totals(union(starts, ends)),
     }
-    on_host = np.asarray([device == "cpu" for device in its.device], dtype=np.bool_)
-    unknown = on_host & np.isin(its.rank, [*on_gpu(run)])
-    share = np.full(its.rank.size, np.nan)
+    unknown = its.device.being("cpu") & np.isin(its.rank, [*on_gpu(run)])
+    share = np.full(its.step.size, np.nan)
     np.divide(
         100 * overlapped_ns, communication_ns, out=share, where=~unknown & (communication_ns > 0)
     )
     return {
         "rank": its.rank,
-        "device": Coded.of(its.device),
+        "device": its.device,
         "step": its.step,
         "communication_ns": communication_ns,
         "overlap_pct": share,
@@ -128,53 +145,29 @@ class _Events(NamedTuple):
     stream: Int64
     place: Int64
     rank: Int64
-    device: list[str | None]
+    device: Coded
     step: Int64
 
 
-def _events(run: Measures, ranks: Sequence[int], by_step: bool) -> _Events:
+def _events(run: Measures, ranks: Sequence[int], *, by_step: bool) -> _Events:
     """All but those of streams that only call, and, in steps, of none."""
-    names: dict[str, int] = {}
-    kinds = {name: code for code, name in enumerate(_KINDS)}
-    columns = [
-        (
-            integers(table["rank"]),
-            _coded(table["device"], names),
-            integers(table["step"]) if by_step else np.zeros(len(table), np.int64),
-            integers(table["stream"]),
-            _coded(table["kind"], kinds),
-            integers(table["start_ns"]),
-            integers(table["duration_ns"]),
-        )
-        for table in events_by_table(run, ranks)
-    ]
-    every = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-    known = (every[1] >= 0) & (every[2] != NULL) & (every[3] != NULL) & (every[4] >= 0)
-    stream = codes(*(column[known] for column in every[:4]))
-    works = np.bincount(stream, every[4][known] != _CALL) > 0
+    its = rank_events(run, ranks)
+    step = its.step if by_step else np.zeros_like(its.step)
+    known = (its.device >= 0) & (step != NULL) & (its.stream != NULL) & (its.kind >= 0)
+    stream = numbered(*(column[known] for column in (its.rank, its.device, step, its.stream)))
+    works = np.bincount(stream, its.kind[known] != CALL) > 0
     rows = np.flatnonzero(known)[works[stream]]
-    rank, device, step, number, kind, start, duration = (column[rows] for column in every)
-    place = codes(rank, device, step)
-    at = np.unique(place, return_index=True)[1]
-    in_order = sorted(names, key=device_order)
-    device_at = np.argsort([names[name] for name in in_order])[device[at]]
-    order = np.lexsort((step[at], device_at, rank[at]))
-    at = at[order]
+    names = sorted(its.devices, key=device_order)
+    device = np.asarray([names.index(name) for name in its.devices], np.int64)[its.device[rows]]
+    place = numbered(its.rank[rows], device, step[rows])
+    at = first_rows(place)
     return _Events(
-        start,
-        start + duration,
-        kind,
-        codes(place, number),
-        np.argsort(order)[place],
-        rank[at],
-        [in_order[one] for one in device_at[order].tolist()],
-        step[at],
+        its.start_ns[rows],
+        its.start_ns[rows] + its.duration_ns[rows],
+        its.kind[rows],
+        numbered(place, its.stream[rows]),
+        place,
+        its.rank[rows][at],
+        Coded.of([names[number] for number in device[at].tolist()]),
+        step[rows[at]],
     )
-
-
-def _coded(column: pd.Series[Any], names: dict[str, int]) -> Int64:
-    """The number of each name, which new ones get; -1 where it is null."""
-    found, values = column.factorize()
-    number = [names.setdefault(value, len(names)) for value in values]
-    places: Int64 = np.asarray([*number, -1], dtype=np.int64)[found]
-    return places

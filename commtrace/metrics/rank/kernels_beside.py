@@ -8,6 +8,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.intervals import covered
+from commtrace.measures import rank_measure
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.rows_of import columns_of_rank
 from commtrace.table import Coded, Column, Columns, Table
@@ -45,6 +46,7 @@ KERNELS_BESIDE = Table(
 )
 
 
+@rank_measure
 def kernels_beside(run: Measures, rank: int) -> Columns:
     """The rank's rows of ``KERNELS_BESIDE``, before pandas."""
     its: Any = columns_of_rank(run, KERNELS, rank)
@@ -54,7 +56,7 @@ def kernels_beside(run: Measures, rank: int) -> Columns:
     share = covered_shares(run, rank, device, its["start_ns"], its["duration_ns"])[rows]
     count = len(name.names)
     number = device.codes[rows].astype(np.int64) * count + name.codes[rows]
-    kinds, of_kind = np.unique(number, return_inverse=True)
+    kinds, first, of_kind = np.unique(number, return_index=True, return_inverse=True)
     alone, beside = share == 0, share >= _BESIDE
     touched = np.bincount(of_kind[~alone], minlength=kinds.size)
     touched_ns = np.zeros(kinds.size, np.int64)
@@ -62,7 +64,8 @@ def kernels_beside(run: Measures, rank: int) -> Columns:
     found: dict[str, Any] = {"touched": touched, "touched_ns": touched_ns}
     for way, which in zip(_WAYS, (beside, alone), strict=True):
         found |= _spread(of_kind[which], duration[which], kinds.size, way)
-    both = (found["count_beside"] > 0) & (found["count_alone"] > 0)
+    both = np.argsort(first)  # the tables of one rank and of all number names in another order
+    both = both[(found["count_beside"] > 0)[both] & (found["count_alone"] > 0)[both]]
     kinds = kinds[both]
     return {
         "rank": np.full(kinds.size, rank),

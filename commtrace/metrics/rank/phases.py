@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import integers
-from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import blocks, ranks_of
+from commtrace.arrays import NULL, integers
+from commtrace.measures import measure, taken
+from commtrace.metrics.rank.rank_threads import rank_threads
+from commtrace.metrics.rank.rows_of import measured_ranks, places_of_ranks, ranks_of
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -75,17 +76,11 @@ class _Range(NamedTuple):
 @measure
 def launching_threads(run: Measures) -> Any:
     """The thread that launched the kernel of each row of collectives; NA if unknown."""
-    if not ranks_of(run, "kernels"):
-        return pd.array([pd.NA] * len(run.collective_columns), dtype="Int64")
-    place = ["rank", "device", "stream", "start_ns"]
-    kernels = pd.concat(
-        some.loc[some["kind"] == "communication", [*place, "thread"]]
-        for some in blocks(run, "kernels", [*place, "kind", "thread"])
-    )
-    of_rows = run.collective_columns[place].merge(
-        kernels.drop_duplicates(place), how="left", on=place
-    )
-    return of_rows["thread"].array
+    found = np.full(len(run.collective_columns), NULL)
+    for ranks in measured_ranks(run) if ranks_of(run, "kernels") else ():
+        its = taken(rank_threads, run, *ranks)
+        found[places_of_ranks(run, "collectives", ranks)] = its["thread"]
+    return pd.arrays.IntegerArray(found, found == NULL)
 
 
 def _away(launched: pd.DataFrame, steps: pd.DataFrame) -> pd.Series[int]:

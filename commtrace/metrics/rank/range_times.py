@@ -11,9 +11,11 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, Int64, rows_by
 from commtrace.intervals import Intervals, covered, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Device, device_work, without_kernel
+from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.labels import Labels, labels
-from commtrace.metrics.rank.rows_of import blocks, rows_at
+from commtrace.metrics.rank.rank_events import without_kernel
+from commtrace.metrics.rank.rows_of import blocks, columns_of, rows_at
+from commtrace.trace_tables import COLLECTIVES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +93,7 @@ def _events(run: Measures) -> Iterator[tuple[int, pd.DataFrame]]:
         communicates = kernels["kind"] == "communication"
         yield _COMPUTE, kernels[~communicates]
         yield _COMMUNICATION, kernels[communicates]
-    alone = np.flatnonzero(without_kernel(run.collective_columns))
+    alone = np.flatnonzero(without_kernel(columns_of(run, COLLECTIVES)))
     yield _COMMUNICATION, rows_at(run, "collectives", alone)
     yield from ((_COPY, copies) for copies in blocks(run, "copies", _COLUMNS))
     known = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,10 @@ __all__ = [
     "blocks_of_ranks",
     "columns_of",
     "columns_of_rank",
+    "columns_of_ranks",
+    "measured_ranks",
     "places_of_rank",
+    "places_of_ranks",
     "ranks_of",
     "rows_at",
     "rows_of_device",
@@ -44,21 +47,25 @@ def rows_of_ranks(
     run: Measures, table: str, ranks: Sequence[int], names: list[str] | None = None
 ) -> pd.DataFrame:
     """The rows of some ranks, one behind the other; of all columns or only these."""
-    known = _by_rank(run, table)
-    places = [known[rank] for rank in ranks if rank in known] or [slice(0, 0)]
-    slices = [its for its in places if isinstance(its, slice)]
-    if len(slices) == len(places) and all(a.stop == b.start for a, b in pairwise(slices)):
-        return rows_at(run, table, slice(slices[0].start, slices[-1].stop), names)
-    each = [np.arange(its.start, its.stop) if isinstance(its, slice) else its for its in places]
-    return rows_at(run, table, np.concatenate(each), names)
+    return rows_at(run, table, places_of_ranks(run, table, ranks), names)
 
 
 def blocks_of_ranks(run: Measures) -> list[list[int]]:
     """The ranks, so few together that their packed tables can be unpacked at once."""
-    ranks = sorted({rank for table in _WORK for rank in ranks_of(run, table)})
+    ranks = sorted({rank for table in (*_WORK, "steps") for rank in ranks_of(run, table)})
     packed = [its for name in _WORK if (its := run.packed(name))]
     count = -(-sum(map(len, packed)) // _AT_ONCE)
     return [its.tolist() for its in np.array_split(np.asarray(ranks, np.int64), max(count, 1))]
+
+
+def measured_ranks(run: Measures) -> list[tuple[int, ...]]:
+    """The same, but each that was measured by itself where it was read, to be asked for so."""
+    parts: list[tuple[int, ...]] = []
+    for some in blocks_of_ranks(run):
+        for measured, group in groupby(some, run.measured.__contains__):
+            its = tuple(group)
+            parts += zip(its) if measured else [its]
+    return parts
 
 
 def blocks(run: Measures, table: str, names: list[str]) -> Iterator[pd.DataFrame]:
@@ -79,9 +86,25 @@ def places_of_rank(run: Measures, table: str, rank: int) -> slice | Int64:
     return _by_rank(run, table).get(rank, slice(0, 0))
 
 
+def places_of_ranks(run: Measures, table: str, ranks: Sequence[int]) -> slice | Int64:
+    """Where those of some ranks are, one behind the other."""
+    known = _by_rank(run, table)
+    places = [known[rank] for rank in ranks if rank in known] or [slice(0, 0)]
+    slices = [its for its in places if isinstance(its, slice)]
+    if len(slices) == len(places) and all(a.stop == b.start for a, b in pairwise(slices)):
+        return slice(slices[0].start, slices[-1].stop)
+    each = [np.arange(its.start, its.stop) if isinstance(its, slice) else its for its in places]
+    return np.concatenate(each)
+
+
 def columns_of_rank(run: Measures, table: Table, rank: int) -> Columns:
-    """The same before pandas, as the process that read its file had them."""
+    """A rank's rows before pandas, as the process that read its file had them."""
     return columns_of(run, table, places_of_rank(run, table.name, rank))
+
+
+def columns_of_ranks(run: Measures, table: Table, ranks: Sequence[int]) -> Columns:
+    """The same of some ranks, one behind the other."""
+    return columns_of(run, table, places_of_ranks(run, table.name, ranks))
 
 
 def columns_of(run: Measures, table: Table, rows: slice | Int32 | Int64 = slice(None)) -> Columns:
@@ -113,5 +136,5 @@ def rows_at(
 def _by_rank(run: Measures, table: str) -> Mapping[int, slice | Int64]:
     """Ranks that are one behind the other, as files are read, need no list of their rows."""
     packed = run.packed(table)
-    its = packed.of_ranks if packed else spans(integers(getattr(run, table)["rank"]))
-    return its or dict(getattr(run, table).groupby("rank", sort=False).indices)
+    its = packed.of_ranks if packed is not None else spans(integers(getattr(run, table)["rank"]))
+    return dict(getattr(run, table).groupby("rank", sort=False).indices) if its is None else its

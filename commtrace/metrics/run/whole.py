@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, integers
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import blocks
+from commtrace.metrics.rank.rows_of import measured_ranks
+from commtrace.metrics.rank.spans import rank_spans
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,8 +61,6 @@ def of_time(run: Measures) -> str:
 
 
 _HELD = 0.9  # of the run's span: steps that last longer hold its work
-_LAUNCHED = ("kernels", "copies", "collectives")
-_TIMES = ["rank", "start_ns", "duration_ns"]
 
 
 class Whole(Struct, frozen=True):
@@ -117,38 +113,25 @@ def has_steps(run: Measures) -> bool:
     return bool(run.steps["label"].isna().any())
 
 
-def _steps_ns(run: Measures) -> int:
-    steps = run.steps[run.steps["label"].isna()]
-    tables = chain.from_iterable(blocks(run, name, [*_TIMES, "step"]) for name in _LAUNCHED)
-    launched = (table.loc[table["step"].notna(), _TIMES] for table in tables)
-    return _longest_ns(run, chain((steps,), launched))
-
-
 def _span_ns(run: Measures) -> int:
-    steps = run.steps[run.steps["label"].isna()]
-    tables = chain.from_iterable(blocks(run, name, _TIMES) for name in (*_LAUNCHED, "ops"))
-    return _longest_ns(run, chain((steps,), tables))
+    return _longest_ns(run, "begin_ns", "end_ns")
 
 
-def _longest_ns(run: Measures, tables: Iterable[pd.DataFrame]) -> int:
-    """From first start to last end, while recorded, of the rank where that is longest."""
-    spans = [_spans(*(integers(table[name]) for name in _TIMES)) for table in tables]
-    rank, begins, ends = map(np.concatenate, zip(*spans, strict=True))
-    if not rank.size:
-        return 0
-    ranks, first, last = _spans(rank, begins, ends - begins)
-    recorded = [
-        end - begin - run.paused_ns(its, begin, end)
-        for its, begin, end in zip(ranks.tolist(), first.tolist(), last.tolist(), strict=True)
-    ]
-    return int(max(recorded))
+def _steps_ns(run: Measures) -> int:
+    return _longest_ns(run, "begin_in_steps_ns", "end_in_steps_ns")
 
 
-def _spans(rank: Int64, start: Int64, duration: Int64) -> tuple[Int64, Int64, Int64]:
-    """The ranks, and the first start and the last end of each."""
-    ranks, place = np.unique(rank, return_inverse=True)
-    first = np.full(ranks.size, start.max(initial=0))
-    last = np.full(ranks.size, start.min(initial=np.iinfo(np.int64).max))
-    np.minimum.at(first, place, start)
-    np.maximum.at(last, place, start + duration)
-    return ranks, first, last
+def _longest_ns(run: Measures, begin: str, end: str) -> int:
+    """From first start to last end, while recorded, of the rank where that is longest.
+
+    Of these columns of ``rank_spans``.
+    """
+    longest = 0
+    for ranks in measured_ranks(run):
+        spans: Any = rank_spans(run, *ranks)
+        for rank, first, last in zip(
+            ranks, *(spans[one].tolist() for one in (begin, end)), strict=True
+        ):
+            if first <= last:
+                longest = max(longest, last - first - run.paused_ns(rank, first, last))
+    return longest

@@ -1,0 +1,36 @@
+"""Which host threads launched the communication of a rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commtrace.arrays import NULL, numbered
+from commtrace.measures import rank_measure
+from commtrace.metrics.rank.rows_of import columns_of_ranks
+from commtrace.table import Coded, Columns, joined
+from commtrace.trace_tables import COLLECTIVES, KERNELS
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["rank_threads"]
+
+
+@rank_measure
+def rank_threads(run: Measures, *ranks: int) -> Columns:
+    """Of each of some ranks' rows of ``collectives`` the ``thread`` that launched its kernel.
+
+    That is the one on its device and stream that starts with it; NULL where there is none.
+    """
+    kernels: Any = columns_of_ranks(run, KERNELS, ranks)
+    called: Any = columns_of_ranks(run, COLLECTIVES, ranks)
+    rows = np.flatnonzero(kernels["kind"].being("communication"))
+    devices = Coded(kernels["device"].codes[rows], kernels["device"].names), called["device"]
+    device = joined(devices).codes.astype(np.int64)
+    where = ("rank", "stream", "start_ns")
+    place = numbered(device, *(np.append(kernels[its][rows], called[its]) for its in where))
+    thread = np.full(int(place.max(initial=-1)) + 1, NULL)
+    thread[place[: rows.size][::-1]] = kernels["thread"][rows][::-1]  # of several the first
+    return {"thread": thread[place[rows.size :]]}
