@@ -19,6 +19,7 @@ from benchmarks.programs.recordings import is_complete, recorded
 from benchmarks.programs.report import kinds, table, totals
 from benchmarks.programs.trial import Trial, analysed, each, whole
 from benchmarks.programs.truth import (
+    EIGHTH,
     FIFTH,
     FIRST,
     FOURTH,
@@ -52,7 +53,7 @@ def test_every_script_has_its_truth() -> None:
 
 
 def test_the_programs_of_a_lot_go_by_name() -> None:
-    for lot in (FIRST, SECOND, HOSTS, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH):
+    for lot in (FIRST, SECOND, HOSTS, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH):
         names = [program.name for program in lot]
         assert names == sorted(names)
 

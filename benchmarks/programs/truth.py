@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.programs.eighth_lot import EIGHTH
 from benchmarks.programs.fifth_lot import FIFTH
 from benchmarks.programs.fourth_lot import FOURTH
 from benchmarks.programs.program import (
@@ -20,7 +21,18 @@ from benchmarks.programs.seventh_lot import SEVENTH
 from benchmarks.programs.sixth_lot import SIXTH
 from benchmarks.programs.third_lot import THIRD
 
-__all__ = ["FIFTH", "FIRST", "FOURTH", "HOSTS", "PROGRAMS", "SECOND", "SEVENTH", "SIXTH", "THIRD"]
+__all__ = [
+    "EIGHTH",
+    "FIFTH",
+    "FIRST",
+    "FOURTH",
+    "HOSTS",
+    "PROGRAMS",
+    "SECOND",
+    "SEVENTH",
+    "SIXTH",
+    "THIRD",
+]
 
 FIRST = (
     Program(
@@ -228,5 +240,5 @@ HOSTS = (
     ),
 )
 
-PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH)
+PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH, *EIGHTH)
 """In the order in which they were written, each lot by name."""
