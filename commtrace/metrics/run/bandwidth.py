@@ -62,7 +62,6 @@ def _warm(run: Measures) -> pd.DataFrame:
     return known[~first].reset_index(drop=True)
 
 
-@measure
 def _served(run: Measures) -> tuple[pd.DataFrame, Bool]:
     """All whose size is known, and which is its communicator's first."""
     found = matched(run).operations

@@ -12,7 +12,7 @@ from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import coded
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.joined_rows import operation_of
-from commtrace.metrics.run.waits import WAITS, matched
+from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded, Column, Table, rows
 
 if TYPE_CHECKING:
@@ -113,22 +113,21 @@ def compared(run: Measures) -> pd.DataFrame:
     """One row per operation and rank whose wait is known, and whose fault it was."""
     found, table = matched(run), run.collective_columns
     at = np.flatnonzero(found.waits["wait_ns"].notna())
-    columns = {
-        **{one.name: found.waits[one.name].array[at] for one in WAITS.columns},
+    # Of many rows: no column is copied.
+    columns: dict[str, Any] = {
+        **{name: found.waits[name].array[at] for name in ("rank", "wait_ns", "last")},
         **{name: table[name].array[at] for name in INTERVAL[1:]},
         "communicator": found.matches["communicator"].array[at],
     }
-    each = pd.DataFrame(columns, index=at, copy=False)
     # A rank can have two rows of one operation, where it numbered two alike.
-    guilty = np.flatnonzero((each["caused_wait_ns"] > 0).to_numpy(np.bool_, na_value=False))[::-1]
-    of, rank = operation_of(run)[at], integers(each["rank"])
+    guilty = np.flatnonzero(integers(found.waits["caused_wait_ns"])[at] > 0)[::-1]
+    of, rank = operation_of(run)[at], np.asarray(columns["rank"])
     culprit = np.full(len(found.operations), NULL)
     culprit[of[guilty]] = rank[guilty]
-    return each.assign(
-        culprit=pd.arrays.IntegerArray(culprit[of], culprit[of] == NULL),
-        group=found.operations["group"].array[of],
-        chance=1 / np.bincount(of)[of],
-    )
+    columns["culprit"] = pd.arrays.IntegerArray(culprit[of], culprit[of] == NULL)
+    columns["group"] = found.operations["group"].array[of]
+    columns["chance"] = 1 / np.bincount(of)[of]
+    return pd.DataFrame(columns, index=at, copy=False)
 
 
 def _by_file(row: dict[str, Any]) -> tuple[int, str]:
