@@ -19,6 +19,7 @@ __all__ = [
     "codes",
     "first_rows",
     "integers",
+    "narrow",
     "nth",
     "numbered",
     "quantiles",
@@ -36,6 +37,7 @@ Bool = npt.NDArray[np.bool_]
 
 NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
+_FAR = 2**31
 _MOST = 2**62  # a number of several columns
 _NEAR = 2**40  # integers that are themselves such numbers, which is faster than counting them
 _FEW = 1 << 16  # so many numbers are faster looked up than sorted
@@ -47,6 +49,12 @@ def integers(column: pd.Series[Any]) -> Int64:
         return column.to_numpy()
     values: Int64 = column.array.to_numpy(np.int64, na_value=NULL)  # faster than the Series'
     return values
+
+
+def narrow(values: Int64) -> Int32 | Int64:
+    """Integers in 32 bits, if they fit."""
+    far = max(int(values.max(initial=0)), -int(values.min(initial=0)))
+    return values.astype(np.int32) if far < _FAR else values
 
 
 def codes(*columns: Any) -> Int64:

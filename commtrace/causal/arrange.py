@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Int32, Int64, sorted_by
+from commtrace.arrays import Bool, Int32, Int64, narrow, sorted_by
 from commtrace.causal.ways import Levels
 
 __all__ = ["Order", "order_of"]
+
+_Sizes = npt.NDArray[np.unsignedinteger[Any]]
 
 
 class Order(Struct, frozen=True, eq=False):
@@ -18,7 +22,7 @@ class Order(Struct, frozen=True, eq=False):
 
     Each head of a chain is followed by all that hang on it: ``first`` is where each is, and where
     the last chain ends; the first ``free`` wait for nothing, the others are led to in ``levels``.
-    What hangs on a node, itself included, is up to its ``end``. The edges to nodes that wait for
+    On each node ``hung`` of them hang, itself included. The edges to nodes that wait for
     several come first, as ``levels`` have them; then the others, by the place of their target.
     """
 
@@ -26,7 +30,7 @@ class Order(Struct, frozen=True, eq=False):
     edges: Int32
     first: Int32
     free: int
-    end: Int32
+    hung: _Sizes
     levels: Levels
 
 
@@ -37,51 +41,50 @@ def order_of(time_ns: Int64, source: Int32, target: Int32) -> Order | None:
     """
     count = time_ns.size
     into = np.bincount(target, minlength=count).astype(np.int32)
-    single, several = _by_number(into, target)
-    parent = np.arange(count, dtype=np.int32)
-    parent[target[single]] = source[single]
-    trees = _trees(parent)
-    del parent
+    trees = _trees(_parents(source, target, into))
     if trees is None or (into[trees[0]] == 1).any():
         return None
     roots, place, size = trees
+    several = _where(into[target] > 1)
+    several = several[sorted_by(target[several])]
     level = _levels(roots[source[several]], target[several], into, time_ns)
-    if (level < 0).any():
+    if level is None:
         return None
     free, joint = _where(into == 0), _where(into > 1)
-    joint = joint[sorted_by(into[joint])]
-    joint = joint[sorted_by(level[joint])]
+    order = sorted_by(into[joint])
+    order = order[sorted_by(level[order])]
+    joint, level = joint[order], level[order]
     heads = np.append(free, joint)
-    at = np.zeros(count, dtype=np.int32)
-    at[heads] = np.arange(heads.size, dtype=np.int32)
     first = np.zeros(heads.size + 1, dtype=np.int32)
     np.cumsum(size[heads], out=first[1:])
-    place += first[at[roots]]
-    del at, roots
-    end = np.empty(count, dtype=np.int32)
-    end[place] = place + size
+    at = np.zeros(count, dtype=np.int32)
+    at[heads] = first[:-1]
+    place += at[roots]
+    hung = np.empty_like(size)
+    hung[place] = size
+    del trees, at, roots, size
     places, levels = _batches(joint, level, into, free.size)
-    links = np.full(count, -1, dtype=np.int32)
+    links, single = np.full(count, -1, dtype=np.int32), _where(into[target] == 1)
     links[place[target[single]]] = single
     edges = np.append(several[places], links[links >= 0])
-    return Order(place, edges, first, free.size, end, levels)
+    return Order(place, edges, first, free.size, hung, levels)
 
 
-def _by_number(into: Int32, target: Int32) -> tuple[Int32, Int32]:
-    """The edges to nodes with one only, and the others, by their target."""
-    is_single = into[target] == 1
-    single, several = _where(is_single), _where(~is_single)
-    return single, several[sorted_by(target[several])]
+def _parents(source: Int32, target: Int32, into: Int32) -> Int32:
+    """Of each node with one edge only where that comes from; of the others these themselves."""
+    parent, single = np.arange(into.size, dtype=np.int32), _where(into[target] == 1)
+    parent[target[single]] = source[single]
+    return parent
 
 
 def _where(those: Bool) -> Int32:
     return np.flatnonzero(those).astype(np.int32)
 
 
-def _trees(parent: Int32) -> tuple[Int32, Int32, Int32] | None:
+def _trees(parent: Int32) -> tuple[Int32, Int32, _Sizes] | None:
     """Of each node its root, its place behind it, and how many hang on it, itself included.
 
-    None where nodes hang on themselves.
+    The last in as few bytes as they need. None where nodes hang on themselves.
     """
     own = np.arange(parent.size, dtype=np.int32)
     inner = parent != own
@@ -94,14 +97,15 @@ def _trees(parent: Int32) -> tuple[Int32, Int32, Int32] | None:
     number = np.full(parent.size, -1, dtype=np.int32)
     number[starts] = own[: starts.size]
     row = number[first]
+    del own, inner, only, first, number
     if (row < 0).any():
         return None
-    length = np.bincount(row).astype(np.int32)
-    hung = _hung(row[parent[starts]], length)
-    if hung is None:
+    rows = _hung(row[parent[starts]], np.bincount(row).astype(np.int32))
+    if rows is None:
         return None
-    roots, place, size = hung
-    return starts[roots[row]], place[row] + behind, size[row] - behind
+    roots, place, size = rows
+    hung = (size[row] - behind).astype(np.min_scalar_type(int(size.max(initial=0))))
+    return starts[roots[row]], place[row] + behind, hung
 
 
 def _hung(above: Int32, length: Int32) -> tuple[Int32, Int32, Int32] | None:
@@ -141,22 +145,25 @@ def _hops(up: Int32) -> Iterator[tuple[Int32, Int32]]:
         nodes = nodes[up[up[nodes]] != up[nodes]]
 
 
-def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32:
+def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32 | None:
     """The level of each node with several edges, which lead to it from sources of lower levels.
 
-    Targets are in their order. Negative where a node depends on itself. Each node goes by the
+    Targets are in their order. None where a node depends on itself. Each node goes by the
     source that it takes for the highest, at first the latest; with the levels that this gives,
     those who were wrong choose again: a few rounds, however many levels there are.
     """
     joint, inner = _where(into > 1), into[source] > 1
-    number = np.cumsum(into > 1, dtype=np.int32) - 1
-    source, target = number[source[inner]], number[target[inner]]
+    source, target = source[inner], target[inner]
+    number = np.cumsum(into > 1, dtype=np.int32)
+    number -= 1
+    source, target = number[source], number[target]
+    del number
     begins = np.flatnonzero(np.diff(target, prepend=-1))
     heads, sizes = target[begins], np.diff(np.append(begins, target.size))
     above, roots = np.arange(joint.size, dtype=np.int32), np.arange(joint.size, dtype=np.int32)
-    level: Int32 | Int64 = time_ns[joint]
+    level = narrow(time_ns[joint] - time_ns[:1])
     if (source == target).any():
-        return np.full(into.size, -1, dtype=np.int32)
+        return None
     wrong = np.ones(heads.size, dtype=np.bool_)
     while wrong.any():
         before = level[source]
@@ -170,11 +177,9 @@ def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32:
             level += more
             up = up[up]
         if (above[up] != up).any():
-            return np.full(into.size, -1, dtype=np.int32)
+            return None
         wrong = np.maximum.reduceat(level[source], begins) >= level[heads]
-    levels = np.zeros(into.size, dtype=np.int32)
-    levels[joint] = level if heads.size else 0
-    return levels
+    return level.astype(np.int32) if heads.size else np.zeros(joint.size, dtype=np.int32)
 
 
 def _batches(joint: Int32, level: Int32, into: Int32, free: int) -> tuple[Int32, Levels]:
@@ -184,7 +189,7 @@ def _batches(joint: Int32, level: Int32, into: Int32, free: int) -> tuple[Int32,
     """
     sizes = np.where(into > 1, into, 0)
     first = (np.cumsum(sizes, dtype=np.int32) - sizes)[joint]
-    size, level = into[joint], level[joint]
+    size = into[joint]
     begin = np.flatnonzero((np.diff(size, prepend=0) != 0) | (np.diff(level, prepend=0) != 0))
     nodes = np.diff(np.append(begin, joint.size))
     edges = nodes * size[begin]

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Int64
 from commtrace.causal.builder import MEET
-from commtrace.causal.graph import replayed
+from commtrace.causal.graph import Lags, replayed
 from commtrace.causal.run_graph import run_graph
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Waits(Struct, frozen=True, eq=False):
         return AWAITED[int(time.argmax())]
 
 
-def awaited(run: Measures, ranks: tuple[int, ...], lag_ns: Int64) -> Waits:
+def awaited(run: Measures, ranks: tuple[int, ...], lag_ns: Lags) -> Waits:
     """Where others waited until the last of these ranks came, or would with these lags."""
     its = run_graph(run)
     calls, time = its.calls, replayed(its.graph, lag_ns)

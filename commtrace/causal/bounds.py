@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.edits import factors
-from commtrace.causal.graph import longest_way, replayed
+from commtrace.causal.graph import Lags, longest_way, replayed
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.run_graph import run_graph
 from commtrace.measures import measure
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["at_most", "critical_edges"]
 
 
-def critical_edges(run: Measures, lag_ns: Int64) -> Int64:
+def critical_edges(run: Measures, lag_ns: Lags) -> Int64:
     """The edges of ranks' own work on the critical path with these lags."""
     return _on_cores(run) if lag_ns is lags_on_cores(run) else _critical(run, lag_ns)
 
@@ -29,7 +29,7 @@ def _on_cores(run: Measures) -> Int64:
     return _critical(run, lags_on_cores(run))
 
 
-def _critical(run: Measures, lag_ns: Int64) -> Int64:
+def _critical(run: Measures, lag_ns: Lags) -> Int64:
     its = run_graph(run)
     time = replayed(its.graph, lag_ns)
     ended = its.ended[its.graph.time_ns[its.ended] <= its.end_ns[-1]]
@@ -38,7 +38,7 @@ def _critical(run: Measures, lag_ns: Int64) -> Int64:
     return np.sort(way[its.own_of(way) >= 0])
 
 
-def at_most(run: Measures, lag_ns: Int64, way: Int64, own_ns: Int64, wanted_ns: Float64) -> Float64:
+def at_most(run: Measures, lag_ns: Lags, way: Int64, own_ns: Int64, wanted_ns: Float64) -> Float64:
     """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
     its = run_graph(run)
     own = its.own_of(way)

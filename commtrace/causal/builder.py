@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int32, Int64
+from commtrace.arrays import Int32, Int64, narrow
 from commtrace.causal.calls import Calls
 from commtrace.causal.graph import Graph, arranged
 from commtrace.heap import give_back
@@ -120,13 +120,16 @@ class Builder:
         And its edges that are part of a segment, with the call of each. None where operations wait
         for themselves.
         """
-        time, lag = (_whole(parts, np.int64) for parts in (self._times, self._lags))
+        time = _whole(self._times, np.int64)
+        far = _whole(self._lags, np.int64)
         source, target = (_whole(parts, np.int32) for parts in (self._sources, self._targets))
         kind = _whole(self._kinds, np.int8)
         own, call = (_whole(parts, np.int32) for parts in (self._own, self._own_calls))
         self._ranks = [np.concatenate(self._ranks)]
         give_back()  # the blocks: as much again
-        _bind(time, source, target, lag)
+        _bind(time, source, target, far)
+        lag = narrow(far)
+        del far
         made = arranged(time, source, target, lag, kind)
         if made is None:
             return None

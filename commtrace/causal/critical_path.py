@@ -23,7 +23,7 @@ from commtrace.causal.builder import (
 )
 from commtrace.causal.busy import devices_busy, host_busy
 from commtrace.causal.edits import as_measured
-from commtrace.causal.graph import longest_way, replayed
+from commtrace.causal.graph import Lags, longest_way, replayed
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
@@ -102,7 +102,7 @@ def critical_path(run: Measures) -> pd.DataFrame:
     return path_with(run, as_measured(run))
 
 
-def path_with(run: Measures, lag_ns: Int64) -> pd.DataFrame:
+def path_with(run: Measures, lag_ns: Lags) -> pd.DataFrame:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
     way = path_pieces(run, lag_ns)
     computes = _computes(run, way)
@@ -203,7 +203,7 @@ class Way(Struct, frozen=True, eq=False):
     until_ns: Int64
 
 
-def path_pieces(run: Measures, lag_ns: Int64) -> Way:
+def path_pieces(run: Measures, lag_ns: Lags) -> Way:
     """The pieces of the critical path of the run replayed with these lags."""
     its = run_graph(run)
     time, measured = replayed(its.graph, lag_ns), its.graph.time_ns

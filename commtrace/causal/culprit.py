@@ -12,7 +12,7 @@ from commtrace.arrays import Bool, Int64
 from commtrace.causal.awaited import AWAITED, Waits
 from commtrace.causal.causes import cause_of, excess
 from commtrace.causal.edits import saved_by
-from commtrace.causal.graph import Change
+from commtrace.causal.graph import Change, Lags
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.diagnosis import Cause
@@ -58,7 +58,7 @@ class Culprit(Struct, frozen=True, eq=False):
 
 
 def as_awaited(
-    run: Measures, culprit: Culprit, edit: Change, lag_ns: Int64, worth_ns: float
+    run: Measures, culprit: Culprit, edit: Change, lag_ns: Lags, worth_ns: float
 ) -> Sequence[Culprit]:
     """The culprit; twice, where others await it as a root, and in operations of all as well.
 

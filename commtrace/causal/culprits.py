@@ -25,7 +25,7 @@ from commtrace.causal.edits import (
     typically_idle,
     wanted_in_median,
 )
-from commtrace.causal.graph import Change, changed, changes
+from commtrace.causal.graph import Change, Lags, changed, changes
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
@@ -63,15 +63,15 @@ _NOT_ALWAYS = "its process takes more processor time than the others', but not e
 class _Edited(Struct, frozen=True, eq=False):
     """Lags, and what is changed of them."""
 
-    before_ns: Int64
+    before_ns: Lags
     change: Change
 
     @classmethod
-    def of(cls, before_ns: Int64, lag_ns: Int64) -> _Edited:
+    def of(cls, before_ns: Lags, lag_ns: Lags) -> _Edited:
         return cls(before_ns, changes(before_ns, lag_ns))
 
     @property
-    def lag_ns(self) -> Int64:
+    def lag_ns(self) -> Lags:
         """A new array each time; those before where none is another."""
         return changed(self.before_ns, self.change) if self.change[0].size else self.before_ns
 
@@ -88,7 +88,7 @@ class Culprits(Struct, frozen=True, eq=False):
     on_cores: _Edited
 
     @property
-    def lag_ns(self) -> Int64:
+    def lag_ns(self) -> Lags:
         """The lags without them; as measured where there are none."""
         return self.without.lag_ns
 
@@ -135,7 +135,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
 
 
 def _first(
-    run: Measures, each: Iterable[Suspects], ranks: int, lag_ns: Int64, worth_ns: float
+    run: Measures, each: Iterable[Suspects], ranks: int, lag_ns: Lags, worth_ns: float
 ) -> tuple[Suspects, Culprit] | None:
     """The first of the suspects that surely delay the run, by so much."""
     for who in each:
@@ -146,7 +146,7 @@ def _first(
     return None
 
 
-def _edit(run: Measures, who: Suspects, lag_ns: Int64, work: OwnWork) -> Change:
+def _edit(run: Measures, who: Suspects, lag_ns: Lags, work: OwnWork) -> Change:
     """What changes of these lags without what they do more than is typical."""
     if who.made == "median":
         return typical_in_median(run, who.ranks, lag_ns, work, wanted_in_median(run, work))
@@ -175,7 +175,7 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
     return stalls if len(stalls) > 1 else ()
 
 
-def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Int64) -> Culprit:
+def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     """The culprit that they are on top of the edits that made these lags."""
     before, alone, steps = lags_on_cores(run), who.steps_ns, who.steps_ns
     if lag_ns is not before:
@@ -240,7 +240,7 @@ def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:
     return 1 + float(its.waited_ns[mine].sum() / max(its.own_ns[mine].sum(), 1))
 
 
-def _in_turn(run: Measures, lag_ns: Int64, stalls_ns: Float64) -> bool:
+def _in_turn(run: Measures, lag_ns: Lags, stalls_ns: Float64) -> bool:
     """Whether as many ranks as can stall, each in steps of its own, half as long at least."""
     calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
     _, late = by_rank_and_step(calls, excess)
@@ -258,7 +258,7 @@ def _waiting_ns(run: Measures) -> Int64:
     return saved(run, measured, [without])[:, 0]
 
 
-def _by_step(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Float64, Float64]:
+def _by_step(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Float64, Float64]:
     """What the ranks did in each step, and how much of it beyond the typical, with these lags.
 
     Of what was made typical, each one's mean.

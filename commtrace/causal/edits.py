@@ -10,7 +10,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64, codes
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
-from commtrace.causal.graph import DROPPED, Change, changes
+from commtrace.causal.graph import DROPPED, Change, Lags, changed, changes
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import OwnWork, idle_ns, own_work
 from commtrace.causal.usual import Usual
@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 
-_AT_ONCE = 1 << 20  # edges of own work
+_AT_ONCE = 1 << 18  # edges of own work
 
 
-def as_measured(run: Measures) -> Int64:
+def as_measured(run: Measures) -> Lags:
     """The lags of no edit."""
     return run_graph(run).graph.lag_ns
 
@@ -52,7 +52,7 @@ def as_measured(run: Measures) -> Int64:
 def typical(
     run: Measures,
     ranks: Collection[int],
-    lag_ns: Int64 | None = None,
+    lag_ns: Lags | None = None,
     part: int | None = None,
     work: OwnWork | None = None,
 ) -> Change:
@@ -73,7 +73,7 @@ def typical(
 
 
 def typical_in_median(
-    run: Measures, ranks: Collection[int], lag_ns: Int64, work: OwnWork, wanted_ns: Float64
+    run: Measures, ranks: Collection[int], lag_ns: Lags, work: OwnWork, wanted_ns: Float64
 ) -> Change:
     """The ranks' work is as ``wanted_in_median`` has it."""
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
@@ -98,7 +98,7 @@ def wanted_in_median(run: Measures, work: OwnWork) -> Float64:
 def typically_idle(
     run: Measures,
     ranks: Collection[int],
-    lag_ns: Int64 | None = None,
+    lag_ns: Lags | None = None,
     work: OwnWork | None = None,
 ) -> Change:
     """The ranks' hosts are without operators as long as is typical of the rest; these stay.
@@ -137,7 +137,7 @@ def _idle(run: Measures) -> Usual:
 
 def even(
     run: Measures,
-    lag_ns: Int64 | None = None,
+    lag_ns: Lags | None = None,
     but: Collection[int] = (),
     work: OwnWork | None = None,
 ) -> Change:
@@ -153,25 +153,25 @@ def even(
     return _scaled(run, work, wanted, mine, lag_ns)
 
 
-def without_waits(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
+def without_waits(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
     """Nobody waits for these calls (a flag for each) but the end of their step."""
     its = run_graph(run)
-    lag: Int64 = lag_ns.copy()
+    lag: Int64 = lag_ns.astype(np.int64)
     joins = np.flatnonzero(its.graph.kind == JOIN)
     call = its.call_of[its.graph.source[joins]]
     lag[joins[which[call] & (call >= 0)]] = DROPPED
     return lag
 
 
-def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
+def needing_nobody(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
     """These calls (a flag for each) move nothing, and nothing waits for them but a run's end.
 
     On GPUs what waited for one waits for what that had waited for itself: another on its stream.
     """
     its = run_graph(run)
-    lag: Int64 = lag_ns.copy()
+    lag: Int64 = lag_ns.astype(np.int64)
     kind, time = its.graph.kind, its.graph.time_ns
-    call, source = its.call_of[its.graph.target], its.call_of[its.graph.source]
+    call, source = its.call_of[its.graph.target[:]], its.call_of[its.graph.source]
     on_cpu = which & its.calls.on_cpu
     starts = (call >= 0) & which[call] & (kind == LAUNCH)
     called = np.zeros(time.size, dtype=np.bool_)  # what their threads did within the calls
@@ -185,7 +185,7 @@ def needing_nobody(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
     return lag
 
 
-def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Int64) -> Int64:
+def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Lags) -> Lags:
     """Calls that follow one another are one, the last: a flag and a time for each.
 
     ``gone`` are those that are no more; ``later`` are all behind the first of their row, which
@@ -197,33 +197,30 @@ def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Int
     return transferring(run, ~gone & (time_ns > 0), time_ns, lag)
 
 
-def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Int64) -> Int64:
+def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Lags) -> Lags:
     """The transfers of these calls (a flag and a time for each) take that long."""
     its = run_graph(run)
-    lag: Int64 = lag_ns.copy()
     edges = np.flatnonzero(its.graph.kind == TRANSFER)
     call = its.call_of[its.graph.target[edges]]
     mine = which[call] & (call >= 0)
-    lag[edges[mine]] = np.rint(time_ns[call[mine]]).astype(np.int64)
-    return lag
+    return changed(lag_ns, (edges[mine], np.rint(time_ns[call[mine]]).astype(np.int64)))
 
 
-def transferring_less(run: Measures, less_ns: Int64, lag_ns: Int64) -> Int64:
+def transferring_less(run: Measures, less_ns: Int64, lag_ns: Lags) -> Lags:
     """The transfers of calls take so much less (a time for each), as far as they take that long."""
     its = run_graph(run)
-    lag: Int64 = lag_ns.copy()
     edges = np.flatnonzero(its.graph.kind == TRANSFER)
     less = less_ns[its.call_of[its.graph.target[edges]]]
-    lag[edges] = np.where(less > 0, np.maximum(lag[edges] - less, 0), lag[edges])
-    return lag
+    edges, less = edges[less > 0], less[less > 0]
+    return changed(lag_ns, (edges, np.maximum(lag_ns[edges] - less, 0)))
 
 
-def saved(run: Measures, lag_ns: Int64, edits: Iterable[Int64]) -> Int64:
+def saved(run: Measures, lag_ns: Lags, edits: Iterable[Lags]) -> Int64:
     """What each step is shorter with the lags of each edit than with these: steps × edits."""
     return saved_by(run, lag_ns, (changes(lag_ns, lag) for lag in edits))
 
 
-def saved_by(run: Measures, lag_ns: Int64, edits: Iterable[Change]) -> Int64:
+def saved_by(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
     """What each step is shorter with each change of these lags: steps × edits."""
     nothing = np.empty(0, np.int64), np.empty(0, np.int64)
     steps = _changed_ns(run, lag_ns, chain([nothing], edits))
@@ -236,18 +233,18 @@ def steps_at(run: Measures, time_ns: Int64) -> Int64:
     return np.diff(its.step_ends.at(time_ns), prepend=its.begin_ns)
 
 
-def step_ns(run: Measures, lags: Iterable[Int64]) -> Int64:
+def step_ns(run: Measures, lags: Iterable[Lags]) -> Int64:
     """How long each step is with the lags of each edit: steps × edits."""
     measured = as_measured(run)
     return _changed_ns(run, measured, (changes(measured, lag) for lag in lags))
 
 
-def _changed_ns(run: Measures, lag_ns: Int64, edits: Iterable[Change]) -> Int64:
+def _changed_ns(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
     its = run_graph(run)
     return np.diff(its.step_ends.replayed(lag_ns, edits), axis=0, prepend=its.begin_ns)
 
 
-def step_ends(run: Measures, lags: Iterable[Int64]) -> Int64:
+def step_ends(run: Measures, lags: Iterable[Lags]) -> Int64:
     """When each step of the run ends with the lags of each edit: steps × edits.
 
     A step ends with its last rank's; the last one with its last joint operation, since what is
@@ -263,7 +260,7 @@ def _scaled(
     work: OwnWork,
     wanted_ns: Float64,
     which: Bool,
-    lag_ns: Int64 | None,
+    lag_ns: Lags | None,
     part: int | None = None,
 ) -> Change:
     """The segments of some calls take the time that is wanted of these, shared as it was."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Float64, Int64, rows_of_each
+from commtrace.arrays import Float64, rows_of_each
 from commtrace.causal.builder import HOSTS
 from commtrace.causal.edits import as_measured, even, transferring
-from commtrace.causal.graph import Change, changed, changes
+from commtrace.causal.graph import Change, Lags, changed, changes
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.comms import members
@@ -158,7 +158,7 @@ def _stages(run: Measures) -> list[list[int]]:
     return [[rank for rank in its if rank is not None] for its in zip_longest(*ranks)]
 
 
-def _run_ns(run: Measures, lag_ns: Int64, edits: Iterable[Change]) -> list[int]:
+def _run_ns(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> list[int]:
     """How long the run is with each change of these lags."""
     ends = run_graph(run).step_ends.replayed(lag_ns, edits).max(axis=0)
     return [end - run_graph(run).begin_ns for end in ends.tolist()]

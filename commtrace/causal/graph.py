@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int32, Int64, sorted_by
+from commtrace.arrays import Int32, Int64, narrow, sorted_by
 from commtrace.causal.arrange import order_of
 from commtrace.causal.plan import Plan
+from commtrace.causal.targets import Targets
 from commtrace.causal.ways import Later, Levels, Ways
 
 __all__ = [
     "DROPPED",
     "Change",
     "Graph",
+    "Lags",
     "Latest",
     "arranged",
     "changed",
@@ -35,12 +37,14 @@ __all__ = [
 
 DROPPED = -(2**50)
 """The lag of an edge that an edit takes away."""
+Lags = Int32 | Int64
+"""A lag for each edge, in 32 bits where they fit."""
 Change = tuple[Int32 | Int64, Int64]
 """Edges, and the lags that they get by an edit."""
 _AT_ONCE = 16  # edits
 _MOST_BYTES = 1 << 26  # of what is known of heads with these
 _PART = 1 << 14  # nodes
-_MANY = 1 / 8  # of the edges
+_MANY = 1 / 32  # of the edges
 _KNOWN = -1
 
 
@@ -56,14 +60,14 @@ class Graph:
 
     time_ns: Int64
     source: Int32
-    target: Int32
-    lag_ns: Int64
+    target: Int32 | Targets
+    lag_ns: Lags
     kind: npt.NDArray[np.int8]
 
     @cached_property
     def plan(self) -> Plan:
         """How to replay it."""
-        order = order_of(self.time_ns, self.source, self.target)
+        order = order_of(self.time_ns, self.source, self.target[:])
         if order is None or any((np.diff(its) < 0).any() for its in (order.node, order.edges)):
             raise ValueError("a graph that is not arranged")
         return Plan(self, order)
@@ -74,21 +78,20 @@ class Graph:
 
 
 def arranged(
-    time_ns: Int64, source: Int32, target: Int32, lag_ns: Int64, kind: npt.NDArray[np.int8]
+    time_ns: Int64, source: Int32, target: Int32, lag_ns: Lags, kind: npt.NDArray[np.int8]
 ) -> tuple[Graph, Int32, Int32] | None:
     """The graph of nodes and edges in any order; the new number of each node, and of each edge.
 
-    The arrays are changed in place. None where nodes wait for themselves.
+    The arrays, but ``target``, are changed in place. None where nodes wait for themselves.
     """
     order = order_of(time_ns, source, target)
     if order is None:
         return None
     time_ns[order.node] = time_ns.copy()
-    for ends in (source, target):
-        ends[:] = order.node[ends[order.edges]]
+    source[:] = order.node[source[order.edges]]
     lag_ns[:] = lag_ns[order.edges]
     kind[:] = kind[order.edges]
-    graph = Graph(time_ns, source, target, lag_ns, kind)
+    graph = Graph(time_ns, source, Targets(order.first, order.levels), lag_ns, kind)
     graph.__dict__["plan"] = Plan(graph, order)  # which else would find the same order again
     edge = np.empty_like(order.edges)
     edge[order.edges] = np.arange(edge.size, dtype=np.int32)
@@ -101,33 +104,33 @@ def replay(graph: Graph, lags: Int64) -> Int64:
     Of a graph in any order. Linear in nodes, edges and edits. Raises ValueError where nodes wait
     for themselves.
     """
-    columns = (getattr(graph, name).copy() for name in Graph.__dataclass_fields__)
+    columns = (getattr(graph, name)[:].copy() for name in Graph.__dataclass_fields__)
     if (its := arranged(*columns)) is None:
         raise ValueError("nodes wait for themselves")
     in_order, node, edge = its
     found = np.empty((graph.time_ns.size, lags.shape[1]), dtype=np.int64)
-    arranged_ns = np.empty_like(in_order.lag_ns)
+    arranged_ns = np.empty_like(lags, shape=in_order.lag_ns.size)
     for edit, lag in enumerate(lags.T):
         arranged_ns[edge] = lag
         found[:, edit] = in_order.plan.times(arranged_ns)[node]
     return found
 
 
-def replayed(graph: Graph, lag_ns: Int64) -> Int64:
+def replayed(graph: Graph, lag_ns: Lags) -> Int64:
     """The time of every node with the lags of one edit; as measured with those of the graph."""
     return graph.time_ns if lag_ns is graph.lag_ns else graph.plan.times(lag_ns)
 
 
-def changes(lag_ns: Int64, edited_ns: Int64) -> Change:
+def changes(lag_ns: Lags, edited_ns: Lags) -> Change:
     """What an edit changes of these lags."""
     edges = np.flatnonzero(edited_ns != lag_ns)
-    return edges, edited_ns[edges]
+    return edges, edited_ns[edges].astype(np.int64)
 
 
-def changed(lag_ns: Int64, change: Change) -> Int64:
+def changed(lag_ns: Lags, change: Change) -> Lags:
     """These lags with a change, as a new array."""
     edges, by = change
-    lag: Int64 = lag_ns.copy()
+    lag: Lags = lag_ns.astype(np.result_type(lag_ns, narrow(by)))
     lag[edges] = by
     return lag
 
@@ -147,7 +150,7 @@ class Latest:
         self._ways = Ways(self._node, plan.heads_of(self._node), levels, graph.time_ns.size)
         self._count = parts.size
 
-    def replayed(self, lag_ns: Int64, changes: Iterable[Change]) -> Int64:
+    def replayed(self, lag_ns: Lags, changes: Iterable[Change]) -> Int64:
         """With each of some changes of these lags: groups × edits."""
         graph = self._graph
         is_measured = lag_ns is graph.lag_ns
@@ -166,24 +169,25 @@ class Latest:
                 found += self._followed(lag_ns, some)
         return np.concatenate(found, axis=1)
 
-    def _changed(self, lag_ns: Int64, change: Change) -> Int64:
+    def _changed(self, lag_ns: Lags, change: Change) -> Int64:
         nothing: Later = np.empty(0, np.int64), np.empty(0, np.int64)
-        edges, by = change
-        return self._latest(*self._after(lag_ns, (edges, by - lag_ns[edges])), [nothing], [nothing])
+        edges, _ = change
+        more = edges, _more(lag_ns, change)
+        return self._latest(*self._after(lag_ns, more), [nothing], [nothing])
 
-    def _followed(self, lag_ns: Int64, edits: Iterator[Change]) -> Iterator[Int64]:
+    def _followed(self, lag_ns: Lags, edits: Iterator[Change]) -> Iterator[Int64]:
         plan = self._graph.plan
         after = self._after(lag_ns)
         at_once = min(max(_MOST_BYTES // (8 * (plan.count + self._count)), 1), _AT_ONCE)
-        while some := [(edges, by - lag_ns[edges]) for edges, by in islice(edits, at_once)]:
+        for some in _batches(edits, at_once, _MANY * lag_ns.size):
             later, ends = [], []
-            for edges, by in some:
-                nodes, ways = plan.later(edges, by)
+            for change in some:
+                nodes, ways = plan.later(change[0], _more(lag_ns, change))
                 later.append(ways)
                 ends.append(self._ways.later(nodes))
             yield self._latest(*after, later, ends)
 
-    def _after(self, lag_ns: Int64, more: Later | None = None) -> tuple[Int64, Int64]:
+    def _after(self, lag_ns: Lags, more: Later | None = None) -> tuple[Int64, Int64]:
         """How long after the head of its chain each way ends, and each of these nodes is."""
         behind, after = self._graph.plan.after(lag_ns, more)
         return after, behind[self._ways.place]
@@ -201,6 +205,25 @@ class Latest:
         return np.asarray(np.maximum.reduceat(time_ns[self._node], self._groups))
 
 
-def longest_way(graph: Graph, lag_ns: Int64, time_ns: Int64, node: int) -> Int64:
+def _batches(edits: Iterable[Change], count: int, edges: float) -> Iterator[list[Change]]:
+    """So many of the edits at once, or fewer that change so many edges."""
+    some, size = list[Change](), 0
+    for change in edits:
+        some.append(change)
+        size += change[0].size
+        if len(some) == count or size > edges:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _more(lag_ns: Lags, change: Change) -> Int64:
+    """How much longer each edge of a change takes than with these lags."""
+    edges, by = change
+    return np.subtract(by, lag_ns[edges], dtype=np.int64)
+
+
+def longest_way(graph: Graph, lag_ns: Lags, time_ns: Int64, node: int) -> Int64:
     """The edges of the longest way to a node, the last one first, of a graph replayed."""
     return np.asarray(graph.plan.longest_way(node, lag_ns, time_ns), dtype=np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64, integers
 from commtrace.causal.busy import host_busy
+from commtrace.causal.graph import Lags
 from commtrace.causal.run_graph import run_graph
 from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
@@ -67,7 +68,7 @@ def on_core(run: Measures) -> OnCore | None:
 
 
 @measure
-def lags_on_cores(run: Measures) -> Int64:
+def lags_on_cores(run: Measures) -> Lags:
     """The lags as if each thread had had a core whenever it could run.
 
     The very array of those measured, where no recording says how long threads waited.
@@ -75,8 +76,8 @@ def lags_on_cores(run: Measures) -> Int64:
     its, on = run_graph(run), on_core(run)
     if on is None:
         return its.graph.lag_ns
-    lag: Int64 = its.graph.lag_ns.copy()
-    lag[its.own] = np.rint(lag[its.own] * on.whole).astype(np.int64)
+    lag: Lags = its.graph.lag_ns.copy()
+    lag[its.own] = np.rint(lag[its.own] * on.whole)
     return lag
 
 

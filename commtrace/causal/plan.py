@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int32, Int64, ranges
+from commtrace.arrays import NULL, Int32, Int64, ranges
 from commtrace.causal.ways import Later, Ways
 
 if TYPE_CHECKING:
     from commtrace.causal.arrange import Order
-    from commtrace.causal.graph import Graph
+    from commtrace.causal.graph import Graph, Lags
 
 __all__ = ["Plan"]
 
-_AT_ONCE = 1 << 20  # heads
+_AT_ONCE = 1 << 18  # nodes, or heads
 
 
 class Plan:
@@ -29,7 +28,7 @@ class Plan:
     """
 
     def __init__(self, graph: Graph, order: Order) -> None:
-        self._first, self._end = order.first, order.end
+        self._first, self._hung = order.first, order.hung
         self.count = order.first.size - 1
         self._free_ns = graph.time_ns[order.first[: order.free]]
         self._target, self._source = graph.target, graph.source
@@ -41,34 +40,44 @@ class Plan:
         head = np.repeat(np.arange(self.count, dtype=np.int32), np.diff(self._first))
         return head[nodes]
 
-    @cached_property
-    def _is_link(self) -> Bool:
-        """Whether a node waits for one other only."""
-        link = np.ones(self._end.size, dtype=np.bool_)
-        link[self._first[:-1]] = False
-        return link
+    def _links(self) -> Iterator[tuple[Int64, slice]]:
+        """The nodes that wait for one other only, and the edges to them, some at a time."""
+        nodes, ways = self._hung.size, self.ways.place.size
+        for begin in range(0, nodes, _AT_ONCE):
+            end = min(begin + _AT_ONCE, nodes)
+            low, high = np.searchsorted(self._first, np.asarray((begin, end), np.int32)).tolist()
+            is_link = np.ones(end - begin, dtype=np.bool_)
+            is_link[self._first[low:high] - begin] = False
+            yield begin + np.flatnonzero(is_link), slice(ways + begin - low, ways + end - high)
 
-    def after(self, lag_ns: Int64, more: Later | None = None) -> tuple[Int64, Int64]:
+    def after(self, lag_ns: Lags, more: Later | None = None) -> tuple[Int64, Int64]:
         """How long after the head of its chain each node is, and after that of its source each way.
 
         With these lags, and so much ``more`` on some edges, each there once.
         """
         ways = self.ways.place.size
-        behind = np.zeros(self._end.size + 1, dtype=np.int64)
-        behind[:-1][self._is_link] = lag_ns[ways:]
-        np.subtract.at(behind, self._end[self._is_link], lag_ns[ways:])
+        behind = np.zeros(self._hung.size + 1, dtype=np.int64)
+        for link, waited in self._links():
+            took_ns = lag_ns[waited].astype(np.int64)
+            behind[link] += took_ns
+            np.subtract.at(behind, self._end(link), took_ns)
         if more is not None:
             edges, by_ns = more
             is_way = edges < ways
             node, by = self._target[edges[~is_way]], by_ns[~is_way]
             behind[node] += by
-            np.subtract.at(behind, self._end[node], by)
+            np.subtract.at(behind, self._end(node), by)
         behind = np.cumsum(behind, out=behind)[:-1]
         after: Int64 = behind[self.ways.place]
         after += lag_ns[:ways]
         if more is not None:
             after[edges[is_way]] += by_ns[is_way]
         return behind, after
+
+    def _end(self, node: Int32 | Int64) -> Int64:
+        """Where what hangs on each of some nodes ends."""
+        end: Int64 = np.add(node, self._hung[node], dtype=np.int64)
+        return end
 
     def later(self, edges: Int32 | Int64, by_ns: Int64) -> tuple[Later, Later]:
         """The nodes, and the ways, that are later behind their heads if edges take longer."""
@@ -83,7 +92,7 @@ class Plan:
         node = self._target[edges]
         order = np.argsort(node)
         node, by_ns = node[order], by_ns[order]
-        end = self._end[node]
+        end = self._end(node)
         # What hangs on a node that is later is within its stretch already.
         outer = node >= np.append(0, np.maximum.accumulate(end)[:-1])
         first, last = node[outer], end[outer]
@@ -94,7 +103,7 @@ class Plan:
         np.subtract.at(by, end + in_row, by_ns)
         return ranges(first, sizes), np.cumsum(by[:-1])
 
-    def longest_way(self, node: int, lag_ns: Int64, time_ns: Int64) -> list[int]:
+    def longest_way(self, node: int, lag_ns: Lags, time_ns: Int64) -> list[int]:
         """The edges of the longest way to a node, the last one first, with these lags and times."""
         # A number of another type would make numpy convert all of them.
         head = int(self._first.searchsorted(np.int32(node), side="right")) - 1
@@ -110,7 +119,7 @@ class Plan:
             found.append(way)
             node, head = int(self.ways.place[way]), int(self.ways.since[way])
 
-    def _waited(self, head: int, lag_ns: Int64, time_ns: Int64) -> int:
+    def _waited(self, head: int, lag_ns: Lags, time_ns: Int64) -> int:
         """The way that a head waited for, -1 if for none.
 
         Of several the one from the latest moment, and of those the first.
@@ -133,7 +142,7 @@ class Plan:
         self.ways.follow(time, after_ns, later)
         return time
 
-    def times(self, lag_ns: Int64) -> Int64:
+    def times(self, lag_ns: Lags) -> Int64:
         """The time of each node, with these lags."""
         times, after = self.after(lag_ns)
         nothing = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)

@@ -84,5 +84,5 @@ def _of_hosts(run: Measures) -> Bool:
     """Which nodes are of a host thread, at least its second."""
     its = run_graph(run)
     of = np.zeros(its.graph.time_ns.size, dtype=np.bool_)
-    of[its.graph.target[np.isin(its.graph.kind, (HOST, WAIT))]] = True
+    of[its.graph.target[np.flatnonzero(np.isin(its.graph.kind, (HOST, WAIT)))]] = True
     return of

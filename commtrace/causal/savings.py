@@ -11,7 +11,7 @@ from msgspec import Struct
 from commtrace.arrays import Int64
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, steps_at, transferring_less
-from commtrace.causal.graph import replayed
+from commtrace.causal.graph import Lags, replayed
 from commtrace.causal.rank_edits import copying_within
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Edit", "Saving", "of_copies", "of_transfers", "saving"]
 
-Edit = Callable[[Int64], Int64]
+Edit = Callable[[Lags], Lags]
 """Makes of a graph's lags those with something mended."""
 
 
@@ -81,7 +81,7 @@ def _need_waits(run: Measures) -> None:
         raise CannotLook("needs the calls by which hosts wait for GPUs, which the trace lacks")
 
 
-def _shorter(run: Measures, before: Int64, after: Int64) -> tuple[int, Int64]:
+def _shorter(run: Measures, before: Lags, after: Lags) -> tuple[int, Int64]:
     """What a run is shorter, and each of its steps: to its last joint operation, or to its end.
 
     Its end may be that of a rank that nobody waits for.
@@ -91,12 +91,12 @@ def _shorter(run: Measures, before: Int64, after: Int64) -> tuple[int, Int64]:
     return max(int(steps.sum()), end - earlier, 0), steps
 
 
-def _steps_and_end(run: Measures, lag_ns: Int64) -> tuple[Int64, int]:
+def _steps_and_end(run: Measures, lag_ns: Lags) -> tuple[Int64, int]:
     time = replayed(run_graph(run).graph, lag_ns)
     return steps_at(run, time), int(time.max())
 
 
-def _mended(run: Measures, min_step_share: float) -> Int64:
+def _mended(run: Measures, min_step_share: float) -> Lags:
     """The lags without those who delay the run, as far as it is known who does."""
     try:
         return culprits(run, min_step_share).lag_ns
@@ -109,8 +109,8 @@ def of_copies(
 ) -> Saving:
     """What is saved if copies, rows of the table, ran at so many GB/s each."""
 
-    def edit(lag_ns: Int64) -> Int64:
-        lag: Int64 = lag_ns.copy()
+    def edit(lag_ns: Lags) -> Int64:
+        lag: Int64 = lag_ns.astype(np.int64)
         for some, gb_s in copies:
             for rank in some["rank"].unique().tolist():
                 its = some[some["rank"] == rank]
@@ -137,7 +137,7 @@ def of_transfers(
         return Saving(round(estimate_ns))
     less = less_ns.set_axis(known["operation"]).fillna(0).clip(lower=0).round().astype("int64")
 
-    def edit(lag_ns: Int64) -> Int64:
+    def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation
         less_of = np.asarray(less.reindex(operation, fill_value=0), dtype=np.int64)
         return transferring_less(run, less_of, lag_ns)

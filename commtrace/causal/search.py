@@ -18,7 +18,7 @@ from commtrace.causal.bounds import at_most
 from commtrace.causal.calls import Calls
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import saved_by
-from commtrace.causal.graph import Change
+from commtrace.causal.graph import Change, Lags
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 
@@ -99,7 +99,7 @@ class Search:
     """One kind of edit, tried on single ranks and on sets of them."""
 
     def __init__(
-        self, run: Measures, left: list[int], lag: Int64, least: float, kind: Kind, way: Int64
+        self, run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Int64
     ) -> None:
         self.run, self.left, self.lag, self.least, self.kind = run, left, lag, least, kind
         self.way = way

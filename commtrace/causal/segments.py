@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, integers, sorted
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.busy import host_busy
 from commtrace.causal.calls import Calls
+from commtrace.causal.graph import Lags
 from commtrace.causal.on_core import OnCore, lags_on_cores, on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.usual import Usual, mean_of
@@ -50,7 +50,7 @@ _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
 
-class OwnWork(Struct, frozen=True, eq=False, dict=True):
+class OwnWork(Struct, frozen=True, eq=False):
     """Own work of each call: its rank's since its call before, without waiting, nor for a core.
 
     Arrays are calls × (HOSTS, DEVICES), for what these do at one time. ``typical_ns`` is the median
@@ -72,7 +72,7 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True):
         times = np.asarray(work_ns, dtype=np.float64)
         return times if self.waited_ns is None else times + self.waited_ns[which]
 
-    @cached_property
+    @property
     def mean_ns(self) -> Float64:
         """The mean of all ranks at the same place of the same step, its own included."""
         alone = (np.bincount(self.place) == 1)[self.place]
@@ -94,14 +94,14 @@ def own_work(run: Measures) -> OwnWork:
     return _work(run, run_graph(run).graph.lag_ns, on_core(run))
 
 
-def work_with(run: Measures, lag_ns: Int64) -> OwnWork:
+def work_with(run: Measures, lag_ns: Lags) -> OwnWork:
     """The own work of a run's calls with these lags; with those measured it is known already."""
     if lag_ns is run_graph(run).graph.lag_ns:
         return own_work(run)
     return _work(run, lag_ns, on_core(run))
 
 
-def work_on_cores(run: Measures, lag_ns: Int64) -> OwnWork:
+def work_on_cores(run: Measures, lag_ns: Lags) -> OwnWork:
     """The same with ``lags_on_cores``, or with edits of these: no lag holds a wait for a core."""
     if on_core(run) is None:
         return work_with(run, lag_ns)
@@ -110,13 +110,11 @@ def work_on_cores(run: Measures, lag_ns: Int64) -> OwnWork:
     return _work(run, lag_ns, None)
 
 
-def _work(run: Measures, lag_ns: Int64, on: OnCore | None) -> OwnWork:
-    its = run_graph(run)
-    calls = its.calls
-    cell, time_ns = 2 * its.own_call + its.own_column, lag_ns[its.own]
-    own, waited = _summed(cell, time_ns, calls.rank.size), None
+def _work(run: Measures, lag_ns: Lags, on: OnCore | None) -> OwnWork:
+    calls = run_graph(run).calls
+    own, waited = _summed(run, lag_ns), None
     if on is not None:
-        waited = _summed(cell, time_ns * (1 - on.whole), calls.rank.size)
+        waited = _summed(run, lag_ns, 1 - on.whole)
         own -= waited
     parts = Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])
     typical = np.empty(own.shape)
@@ -135,8 +133,11 @@ def _as_in_step(part: Usual, usual_ns: Float64) -> Float64:
         return np.asarray(part.time_ns * ratio)
 
 
-def _summed(cell: Int64, time_ns: Int64 | Float64, calls: int) -> Int64:
-    sums: Int64 = np.bincount(cell, time_ns, 2 * calls).astype(np.int64)
+def _summed(run: Measures, lag_ns: Lags, share: Float64 | float = 1.0) -> Int64:
+    """These lags of each call's own work, or a share of each: calls × (HOSTS, DEVICES)."""
+    its = run_graph(run)
+    cell, calls = 2 * its.own_call + its.own_column, its.calls.rank.size
+    sums: Int64 = np.bincount(cell, lag_ns[its.own] * share, 2 * calls).astype(np.int64)
     return sums.reshape(-1, 2)
 
 
@@ -161,7 +162,8 @@ def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
 def own_parts(run: Measures) -> Mapping[Cause, Int64]:
     """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
-    target, segment, lag = its.graph.target[its.own], its.own_call, its.graph.lag_ns[its.own]
+    target, segment = its.graph.target[its.own], its.own_call
+    lag = its.graph.lag_ns[its.own].astype(np.int64)
     on = on_core(run)
     nothing = np.broadcast_to(np.int64(0), its.calls.rank.size)
     parts: dict[Cause, Int64] = dict.fromkeys(CAUSES, nothing)

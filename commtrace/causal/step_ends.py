@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from commtrace.arrays import Int32, Int64
-from commtrace.causal.graph import Change, Graph, Latest
+from commtrace.causal.graph import Change, Graph, Lags, Latest
 
 __all__ = ["StepEnds"]
 
@@ -32,7 +32,7 @@ class StepEnds:
         self._groups, group = np.unique(group, return_inverse=True)
         self._latest = Latest(graph, np.concatenate((ended, *others)), group)
 
-    def replayed(self, lag_ns: Int64, edits: Iterable[Change]) -> Int64:
+    def replayed(self, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
         """With each of some changes of these lags: steps × edits."""
         return self._by_step(self._latest.replayed(lag_ns, edits))
 

@@ -19,7 +19,7 @@ from commtrace.causal.edits import (
     wanted_idle,
     wanted_in_median,
 )
-from commtrace.causal.graph import Change
+from commtrace.causal.graph import Change, Lags
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import (
@@ -42,7 +42,7 @@ _BEHIND = 0.25  # of what the last is late: who is late, too
 _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 
 
-def saved_evenly(run: Measures, lag_ns: Int64, work: OwnWork, but: Collection[int] = ()) -> Int64:
+def saved_evenly(run: Measures, lag_ns: Lags, work: OwnWork, but: Collection[int] = ()) -> Int64:
     """What each step is shorter than with these lags if all ranks but some work as ``even`` has it.
 
     With ``lags_on_cores``, or edits of these, and the ``work`` with them.
@@ -58,7 +58,7 @@ def _all_evenly(run: Measures) -> Int64:
     return saved_by(run, lag, [even(run, lag, (), work_on_cores(run, lag))])[:, 0]
 
 
-def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Float64, Float64]:
+def own_and_more(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Bool, Float64, Float64]:
     """Which calls are theirs; their own work before each, and how much of it is beyond the typical.
 
     With these lags, and of what was made typical.
@@ -71,7 +71,7 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Int64) -> tuple[Bool, Flo
     return mine, work.own_ns[mine].sum(axis=1).astype(np.float64), more[mine]
 
 
-def late_together(run: Measures, who: Suspects, lag_ns: Int64) -> bool:
+def late_together(run: Measures, who: Suspects, lag_ns: Lags) -> bool:
     """Whether most of them are late in the same steps, or one host or group: turns are no set."""
     calls, count = run_graph(run).calls, len(who.ranks)
     if who.ranks in known_sets(run, np.unique(calls.rank).tolist()):
@@ -83,7 +83,7 @@ def late_together(run: Measures, who: Suspects, lag_ns: Int64) -> bool:
     return bool((others * last).sum() >= _TOGETHER * (count - 1) * last.sum())
 
 
-def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> list[Suspects]:
+def suspects(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> list[Suspects]:
     """Those of the ranks ``left`` whose typical work saves at least so much in all, the most first.
 
     On CPUs also if they are only idle as long as is typical: where processes share cores what
@@ -116,7 +116,7 @@ def suspects(run: Measures, left: list[int], lag_ns: Int64, least_ns: float) -> 
 
 
 def suspects_in_median(
-    run: Measures, left: list[int], lag_ns: Int64, least_ns: float
+    run: Measures, left: list[int], lag_ns: Lags, least_ns: float
 ) -> list[Suspects]:
     """The one of them whose work, if typical in the median of the steps, saves at least so much.
 
@@ -141,7 +141,7 @@ def suspects_in_median(
 
 
 def _of_kind(
-    run: Measures, left: list[int], lag: Int64, least: float, kind: Kind, way: Int64
+    run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Int64
 ) -> Suspects | None:
     # Where processes share cores the one that works more keeps others from theirs.
     working = [] if kind.made == "idle" else [rank for rank in left if works_more(run, (rank,))]

@@ -27,9 +27,11 @@ class Grouped:
 
     def others(self) -> Float64:
         """For each value the median of the others of its group; NaN if there are none."""
-        begin, size = np.repeat(self._begins, self._sizes), np.repeat(self._sizes, self._sizes)
+        begin, size = (
+            np.repeat(each.astype(np.int32), self._sizes) for each in (self._begins, self._sizes)
+        )
         value = self._value[self._order]
-        rank = np.arange(value.size) - begin
+        rank = np.arange(value.size, dtype=np.int32) - begin
         low, high = (size - 2) // 2, (size - 1) // 2  # of those that are left, in their order
         safe = size > 1
         a, b = (value[np.where(safe, begin + half + (rank <= half), begin)] for half in (low, high))

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Int64
 from commtrace.causal.builder import JOIN, QUEUE, TRANSFER
-from commtrace.causal.graph import DROPPED
+from commtrace.causal.graph import DROPPED, Lags
 from commtrace.causal.run_graph import run_graph
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["unqueued", "waiting_later"]
 
 
-def waiting_later(run: Measures, behind_ns: Int64, lag_ns: Int64) -> Int64:
+def waiting_later(run: Measures, behind_ns: Int64, lag_ns: Lags) -> Int64:
     """Who waits for a call does so much of the work behind the wait before it.
 
     ``behind_ns`` has a time for each call, 0 where its wait stays.
     """
     its = run_graph(run)
-    lag: Int64 = lag_ns.copy()
+    lag: Int64 = lag_ns.astype(np.int64)
     joins = np.flatnonzero(its.graph.kind == JOIN)
     call = its.call_of[its.graph.source[joins]]
     moved = joins[(call >= 0) & (lag[joins] > DROPPED)]
@@ -31,13 +31,13 @@ def waiting_later(run: Measures, behind_ns: Int64, lag_ns: Int64) -> Int64:
     return lag
 
 
-def unqueued(run: Measures, which: Bool, lag_ns: Int64) -> Int64:
+def unqueued(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
     """These calls (a flag for each) go before what they queued behind, which takes longer for it.
 
     The two share their links: what goes first is moved at the other's expense.
     """
     its = run_graph(run)
-    lag: Int64 = lag_ns.copy()
+    lag: Int64 = lag_ns.astype(np.int64)
     graph = its.graph
     queue = np.flatnonzero(graph.kind == QUEUE)
     call, blocker = its.call_of[graph.target[queue]], its.call_of[graph.source[queue]]

@@ -19,8 +19,7 @@ Later = tuple[Int32 | Int64, Int64]
 """Places, or ways, that are later, and by how much, in ns; of one that is there twice the sum."""
 _FEW = 20  # ways of a level, all edits together
 _BLOCK = 1 << 13  # ways whose levels are followed with the same arrays
-_BITS = 2  # of places that are found together: a number for each would be as long as all ways
-_FEW_PLACES = (1 << _BITS) - 1
+_BITS = 4  # of places that are found together: a number for each would be as long as all ways
 _NEVER = -(2**62)
 
 
@@ -34,6 +33,11 @@ class Levels(Struct, frozen=True, eq=False):
     head: Int64
     heads: Int64
     size: Int64
+
+    def led_to(self, ways: Int32 | Int64) -> Int64:
+        """The heads that some ways lead to."""
+        level = np.searchsorted(self.way, ways, side="right") - 1
+        return self.head[level] + (ways - self.way[level]) % self.heads[level]
 
 
 class Ways:
@@ -62,11 +66,7 @@ class Ways:
     @cached_property
     def _head(self) -> Int32:
         """The head that each way leads to."""
-        its = self._levels
-        ways = its.heads * its.size
-        way = np.arange(self.since.size) - np.repeat(its.way, ways)
-        head = np.repeat(its.head, ways) + way % np.repeat(its.heads, ways)
-        return head.astype(np.int32)
+        return self._levels.led_to(np.arange(self.since.size)).astype(np.int32)
 
     @cached_property
     def _by_place(self) -> tuple[Int32, Int32]:
@@ -92,19 +92,13 @@ class Ways:
         order, before = self._by_place
         place, by_ns = places
         few = place >> _BITS
-        new = np.diff(few, prepend=-1) != 0
-        at = np.cumsum(new) - 1
-        few = few[new]
-        by = np.zeros(few.size << _BITS, dtype=np.int64)
-        by[(at << _BITS) + (place & _FEW_PLACES)] = by_ns
+        few = few[np.diff(few, prepend=-1) != 0]
         first = before[few]
-        count = before[few + 1] - first
-        ways = order[ranges(first, count)]
-        found = by[
-            np.repeat(np.arange(few.size) << _BITS, count) + (self.place[ways] & _FEW_PLACES)
-        ]
-        later = found != 0
-        return ways[later], found[later]
+        ways = order[ranges(first, before[few + 1] - first)]
+        of = self.place[ways]
+        at = np.searchsorted(place[:-1], of)
+        later = (place[at] == of) & (by_ns[at] != 0)
+        return ways[later], by_ns[at[later]]
 
     def follow(self, time_ns: Int64, after_ns: Int64, later: Sequence[Later]) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.

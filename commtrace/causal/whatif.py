@@ -23,7 +23,7 @@ from commtrace.causal.edits import (
     typical,
     without_waits,
 )
-from commtrace.causal.graph import changed
+from commtrace.causal.graph import Lags, changed
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import work_with
@@ -100,13 +100,13 @@ class WhatIf:
     """
 
     edits: tuple[Edited, ...]
-    lags_ns: tuple[Int64, ...]
+    lags_ns: tuple[Lags, ...]
     run_ns: int
     step_ns: int
     steps: int
 
 
-_Edit = Callable[["Measures", Int64], Int64]
+_Edit = Callable[["Measures", Lags], Lags]
 
 
 def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
@@ -187,7 +187,7 @@ def _edit(run: Measures, text: str) -> _Edit:
 
 
 def _typical(ranks: list[int]) -> _Edit:
-    def edit(run: Measures, lag: Int64) -> Int64:
+    def edit(run: Measures, lag: Lags) -> Lags:
         if set(run_graph(run).calls.rank.tolist()) <= set(ranks):
             raise CannotLook("no other ranks to compare with")
         return changed(lag, typical(run, ranks, lag, work=work_with(run, lag)))
@@ -204,7 +204,7 @@ def _is(run: Measures, op: str) -> Bool:
     return its
 
 
-def _without_waits(run: Measures, op: str, lag: Int64) -> Int64:
+def _without_waits(run: Measures, op: str, lag: Lags) -> Lags:
     which, used = _is(run, op), cores_used(run)
     if used is not None and used >= FULL:
         raise CannotLook(
@@ -214,7 +214,7 @@ def _without_waits(run: Measures, op: str, lag: Int64) -> Int64:
     return without_waits(run, which, lag)
 
 
-def _transfer(run: Measures, lag: Int64) -> Int64:
+def _transfer(run: Measures, lag: Lags) -> Int64:
     """How long each call takes with these lags once all are there."""
     its = run_graph(run)
     edges = np.flatnonzero(its.graph.kind == TRANSFER)
@@ -224,7 +224,7 @@ def _transfer(run: Measures, lag: Int64) -> Int64:
 
 
 def _at_bandwidth(a: int, b: int, gb_s: float) -> _Edit:
-    def edit(run: Measures, lag: Int64) -> Int64:
+    def edit(run: Measures, lag: Lags) -> Lags:
         calls = run_graph(run).calls
         rows = run.collective_columns[["peer", "size_bytes"]].iloc[calls.row]
         peer, size = integers(rows["peer"]), integers(rows["size_bytes"])
@@ -243,7 +243,7 @@ def _of_type(op: str, dtype: str, text: str) -> _Edit:
     if canonical_dtype(dtype) is None:
         raise UsageError(f"{text}: no type is called {dtype!r}")
 
-    def edit(run: Measures, lag: Int64) -> Int64:
+    def edit(run: Measures, lag: Lags) -> Lags:
         its = run_graph(run)
         rows = run.collective_columns[["size_bytes", "dtype"]].iloc[its.calls.row]
         size = integers(rows["size_bytes"]).astype(np.float64)

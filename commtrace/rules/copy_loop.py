@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Float64, Int64
 from commtrace.causal.device_work import being, numbers
+from commtrace.causal.graph import Lags
 from commtrace.causal.rank_edits import copying_within, launching_within, not_blocking
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
@@ -86,8 +87,8 @@ class CopyLoop(Rule, frozen=True):
     def _at_once(self, run: Measures, found: list[_Stalls]) -> Edit:
         """Only the last copy of a device is left, with the host's wait and work for it."""
 
-        def edit(lag_ns: Int64) -> Int64:
-            lag: Int64 = lag_ns.copy()
+        def edit(lag_ns: Lags) -> Int64:
+            lag: Int64 = lag_ns.astype(np.int64)
             for its in found:
                 line, copies = its.line, np.flatnonzero(its.copies)[:-1]
                 done_ns = np.concatenate((line.start_ns[copies], line.end_ns[copies]))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.arrays import Int64
 from commtrace.causal.chance import at_least
 from commtrace.causal.edits import joined
 from commtrace.causal.excess import counts, factors, in_words, ruled_out, source, spread
+from commtrace.causal.graph import Lags
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -168,7 +168,7 @@ class DecomposedAllReduce(Rule, frozen=True):
 def _as_one(run: Measures, pair: Pair, once: Reference) -> Edit:
     """Each pair's first is no more, and its second an all_reduce."""
 
-    def edit(lag_ns: Int64) -> Int64:
+    def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation
         gone, later = (
             np.isin(operation, pair.times[its]) for its in ("operation", "operation_second")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import Int64, codes, first_rows, integers, sums
+from commtrace.arrays import codes, first_rows, integers, sums
 from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores
 from commtrace.causal.critical_path import critical_path
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, without_waits
+from commtrace.causal.graph import Lags
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -212,7 +213,7 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     """
     every = np.ones(run_graph(run).calls.rank.size, np.bool_)
 
-    def hidden(lag_ns: Int64) -> float:
+    def hidden(lag_ns: Lags) -> float:
         waits = [without_waits(run, every, lag_ns)]
         return max(min(float(saved(run, lag_ns, waits).sum()), gain), 0.0)
 
@@ -239,7 +240,7 @@ def _longest(run: Measures) -> list[str]:
     return [str(op) for op in some.index]
 
 
-def _mended(run: Measures, min_step_share: float) -> Int64:
+def _mended(run: Measures, min_step_share: float) -> Lags:
     """The lags with late ranks mended; of one rank, which has nobody to be late for, all."""
     try:
         return culprits(run, min_step_share).lag_ns

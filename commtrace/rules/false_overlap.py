@@ -12,6 +12,7 @@ import pandas as pd
 from commtrace.arrays import Int64, integers
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.early_waits import early_waits
+from commtrace.causal.graph import Lags
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.causal.wait_edits import waiting_later
@@ -164,7 +165,7 @@ def _run(compute_at: float) -> Measures:
 def _moved(run: Measures, blocked: pd.DataFrame) -> Edit:
     """Each of these waits behind the compute that follows it."""
 
-    def edit(lag_ns: Int64) -> Int64:
+    def edit(lag_ns: Lags) -> Int64:
         row = run_graph(run).calls.row
         behind_ns = blocked["behind_ns"].reindex(row, fill_value=0).to_numpy(np.int64)
         return waiting_later(run, behind_ns, lag_ns)

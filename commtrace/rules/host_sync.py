@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64
 from commtrace.causal.device_work import being, numbers
+from commtrace.causal.graph import Lags
 from commtrace.causal.rank_edits import not_blocking
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -88,8 +89,8 @@ class HostSync(Rule, frozen=True):
     def _unblocked(self, run: Measures, waits: list[tuple[int, Int64]]) -> Edit:
         """Hosts, each of a rank, do not wait for what was done at these times."""
 
-        def edit(lag_ns: Int64) -> Int64:
-            lag: Int64 = lag_ns.copy()
+        def edit(lag_ns: Lags) -> Int64:
+            lag: Int64 = lag_ns.astype(np.int64)
             for rank, done_ns in waits:
                 not_blocking(run, rank, done_ns, round(1e3 * self.resume_us), lag)
             return lag

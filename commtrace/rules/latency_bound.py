@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import Int64
 from commtrace.causal.cores import full_cores
 from commtrace.causal.edits import joined
+from commtrace.causal.graph import Lags
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, saving
 from commtrace.comms import POINT_TO_POINT
@@ -229,7 +229,7 @@ def _joined(
     of = small["operation"].to_numpy()
     time = pd.Series(np.where(first & last, 0.0, time_ns.to_numpy()[row]), of)
 
-    def edit(lag_ns: Int64) -> Int64:
+    def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation
         times = np.asarray(time.reindex(operation, fill_value=0.0), dtype=np.float64)
         later, gone = (np.isin(operation, of[~flags]) for flags in (first, last))

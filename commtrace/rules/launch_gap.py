@@ -11,6 +11,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64
+from commtrace.causal.graph import Lags
 from commtrace.causal.rank_edits import launching_within
 from commtrace.causal.savings import Edit, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
@@ -261,8 +262,8 @@ class _Idle(Struct, frozen=True):
 def _launching(run: Measures, found: list[_Idle]) -> Edit:
     """What devices waited for is launched right behind the launch before it."""
 
-    def edit(lag_ns: Int64) -> Int64:
-        lag: Int64 = lag_ns.copy()
+    def edit(lag_ns: Lags) -> Int64:
+        lag: Int64 = lag_ns.astype(np.int64)
         for idle in found:
             launching_within(run, idle.line.rank, idle.launch_ns, 0, lag)
         return lag

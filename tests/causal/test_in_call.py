@@ -51,7 +51,7 @@ def exchange(in_call_us: float) -> Measures:
 
 def in_calls(run: Measures) -> Int64:
     its = run_graph(run)
-    within = (its.graph.kind == LAUNCH) & (its.call_of[its.graph.target] < 0)
+    within = (its.graph.kind == LAUNCH) & (its.call_of[its.graph.target[:]] < 0)
     return its.graph.lag_ns[within]
 
 
