@@ -14,6 +14,7 @@ from commtrace.causal.culprits import culprits
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
+from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct
 from commtrace.units import counted, ms, numbered
@@ -54,6 +55,10 @@ _WAITED = 0.2
 _IN_PYTHON = (
     "its process computed meanwhile, outside of torch: look at Python there, as parsing, "
     "tokenising, augmenting or logging; do that beforehand, in workers, or share it"
+)
+_PICKLES = (
+    "before it sends Python objects it pickles them: send tensors in their place, and what does "
+    "not change only once; if they are small, look at Python there"
 )
 _WAITING = (
     "its process waited meanwhile and took no processor time: look at files, network, "
@@ -144,8 +149,16 @@ def _of_host(culprit: Culprit, run: Measures) -> str:
     parts = culprit.parts_ns
     worked = took.more_ns * len(culprit.ranks) - parts["compute"]
     if worked > _WORKED * parts["host"]:
-        return _IN_PYTHON
+        return _PICKLES if _sends_objects(culprit, run) else _IN_PYTHON
     return _WAITING if worked < _WAITED * parts["host"] else ADVICE["host"]
+
+
+def _sends_objects(culprit: Culprit, run: Measures) -> bool:
+    """Whether others await it mostly as the root of operations that carry Python objects."""
+    row = run_graph(run).calls.row[culprit.call]
+    return culprit.waits.mostly == "root" and of_objects(
+        run, run.collective_columns["op"].iloc[row]
+    )
 
 
 def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:

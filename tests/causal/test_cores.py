@@ -69,3 +69,25 @@ def test_a_host_without_operators_computes_in_python_or_waits(
     (its,) = diagnose(replace(run, manifest={"ranks": rows}), select=["straggler"]).findings
     assert its.cause == "host"
     assert advice in its.advice
+
+
+@pytest.mark.parametrize(("dtype", "advice"), [("uint8", "pickles"), ("float32", "outside of")])
+def test_a_root_that_computes_before_it_sends_objects_pickles_them(dtype: str, advice: str) -> None:
+    """Their lengths, and then their bytes."""
+    rows = [{"rank": rank, "machine": {"own_s": 0.9 - 0.5 * rank, "seconds": 1}} for rank in (0, 1)]
+    run = Tiny(2, backend="gloo", manifest={"ranks": rows})
+    for step in range(8):
+        at = 10_000 * step
+        for rank in range(2):
+            call = at + 6_000 - 5_000 * rank
+            run.step(rank, step, at, 10_000)
+            run.op(rank, at, 1_000)
+            run.gap(rank, at + 1_000, 5_500)
+            root = {"root": 0, "thread": 1, "step": step, "asynchronous": 0}
+            run.collective(
+                rank, "broadcast", call, at + 6_200 - call, size=8, dtype="int64", **root
+            )
+            run.collective(rank, "broadcast", at + 6_300, 200, size=4096, dtype=dtype, **root)
+    (its,) = diagnose(run.trace(), select=["late-root"]).findings
+    assert (its.ranks, its.cause) == ((0,), "host")
+    assert advice in its.advice
