@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +70,7 @@ def skewed() -> Measures:
         start_ns=pd.array(ends.to_numpy()[:, 0] - 10**6, dtype="Int64"),
         end_ns=pd.array(ends.to_numpy()[:, 1] + 10**6, dtype="Int64"),
     )
-    return Measures(
-        **{
-            name: getattr(run, name)
-            for name in run.__dataclass_fields__
-            if name not in ("ranks", "known")
-        },
-        ranks=ranks,
-    )
+    return replace(run, ranks=ranks)
 
 
 RECORDED = (
