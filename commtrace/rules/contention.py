@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.measures import taken
 from commtrace.metrics.rank.kernels_beside import KERNELS_BESIDE, covered_shares, kernels_beside
 from commtrace.metrics.rank.rows_of import blocks, columns_of_rank, ranks_of
 from commtrace.metrics.run.whole import worth_reporting
@@ -80,7 +81,7 @@ class Contention(Rule, frozen=True):
         ranks = sorted(ranks_of(run, "kernels"))
         if not any(map(partial(_computes, run), ranks)) or not _communicates(run):
             raise CannotLook("needs compute kernels and communication on one GPU")
-        both = KERNELS_BESIDE.frame(*(kernels_beside(run, int(rank)) for rank in ranks))
+        both = KERNELS_BESIDE.frame(*(taken(kernels_beside, run, int(rank)) for rank in ranks))
         enough = both[["count_beside", "count_alone"]].min(axis=1) >= self.min_kernels
         steady = both[["spread_beside", "spread_alone"]].max(axis=1) <= self.spread_pct
         slowdown = both["median_beside"] / both["median_alone"]

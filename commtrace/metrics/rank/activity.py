@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, first_rows, numbered, rows_by
 from commtrace.intervals import Intervals, Places, subtract, union
-from commtrace.measures import measure, rank_measure
+from commtrace.measures import measure, rank_measure, taken
 from commtrace.metrics.rank.rank_events import KINDS, on_gpu, rank_events
 from commtrace.metrics.rank.rows_of import measured_ranks
 from commtrace.table import Coded, Columns
@@ -84,7 +84,7 @@ def work(run: Measures) -> dict[Stream, Work]:
     """
     found: dict[Stream, dict[str, _Part]] = {}
     for ranks in measured_ranks(run):
-        for stream, kind, part in _parts(rank_work(run, *ranks)):
+        for stream, kind, part in _parts(taken(rank_work, run, *ranks)):
             found.setdefault(stream, {})[kind] = part
     return {
         stream: _merged(parts, has_compute=stream.device != "cpu" or stream.rank not in on_gpu(run))
@@ -203,12 +203,16 @@ def _parts(its: Any) -> Iterator[tuple[Stream, str, _Part]]:
 def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
     calls = parts.pop("call", None)
     when = {kind: part.when for kind, part in parts.items()}
-    compute = when.get("compute", _NONE)
+    compute = when.pop("compute", _NONE)
+    if calls:
+        # No part of an array that holds the calls as well is kept.
+        compute = subtract(compute, calls.when)
+        when = {kind: (begin.copy(), until.copy()) for kind, (begin, until) in when.items()}
     return Work(
         events={kind: part.events for kind, part in parts.items()},
         start_ns=min(part.start_ns for part in parts.values()),
         end_ns=max(part.end_ns for part in parts.values()),
-        compute=(subtract(compute, calls.when) if calls else compute) if has_compute else None,
+        compute=compute if has_compute else None,
         communication=when.get("communication", _NONE),
         copy=when.get("copy", _NONE),
     )
