@@ -140,7 +140,9 @@ def averaged_again(run: Measures, rows: pd.DataFrame) -> Bool:
     whole_ones = ends_half.astype("float64").mask(cut)
     always = whole_ones.groupby(group, observed=True).transform("mean") >= _ALWAYS
     again = summed[ends_half & always & (2 * so_far > whole)]
-    found[again.index[~again["operation"].isin(_in_backward(run)).to_numpy()]] = True
+    if not again.empty:
+        again = again[~again["operation"].isin(_in_backward(run))]
+    found[again.index] = True
     return found
 
 
