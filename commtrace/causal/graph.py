@@ -179,7 +179,7 @@ class Latest:
         plan = self._graph.plan
         after = self._after(lag_ns)
         at_once = min(max(_MOST_BYTES // (8 * (plan.count + self._count)), 1), _AT_ONCE)
-        for some in _batches(edits, at_once, _MANY * lag_ns.size):
+        for some in _some_at_once(edits, at_once, _MANY * lag_ns.size):
             later, ends = [], []
             for change in some:
                 nodes, ways = plan.later(change[0], _more(lag_ns, change))
@@ -205,7 +205,7 @@ class Latest:
         return np.asarray(np.maximum.reduceat(time_ns[self._node], self._groups))
 
 
-def _batches(edits: Iterable[Change], count: int, edges: float) -> Iterator[list[Change]]:
+def _some_at_once(edits: Iterable[Change], count: int, edges: float) -> Iterator[list[Change]]:
     """So many of the edits at once, or fewer that change so many edges."""
     some, size = list[Change](), 0
     for change in edits:

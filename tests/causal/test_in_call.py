@@ -31,22 +31,27 @@ def exchange(in_call_us: float) -> Measures:
             run.op(rank, at + WORK_US + call_us + 10, 90)
             waits = at + WORK_US + call_us + 100
             run.gap(rank, waits, end - waits)
-            run.collective(
-                rank,
-                op,
-                at + WORK_US + 5,
-                end - 5 - (at + WORK_US + 5),
-                size=1 << 20,
-                step=step,
-                asynchronous=1,
-                peer=1 - rank,
-                thread=1,
-                stream=50,
-                launch_ns=BASE_NS + round((at + WORK_US) * 1e3),
-            )
+            message(run, rank, op, step, at + WORK_US, end)
             run.step(rank, step, begin, end - begin)
         at = end
     return run.trace()
+
+
+def message(run: Tiny, rank: int, op: str, step: int, call_us: float, end_us: float) -> None:
+    """One that is on its way from just after its call until just before the end."""
+    run.collective(
+        rank,
+        op,
+        call_us + 5,
+        end_us - 5 - (call_us + 5),
+        size=1 << 20,
+        step=step,
+        asynchronous=1,
+        peer=1 - rank,
+        thread=1,
+        stream=50,
+        launch_ns=BASE_NS + round(call_us * 1e3),
+    )
 
 
 def in_calls(run: Measures) -> Int64:
@@ -91,19 +96,7 @@ def test_a_call_has_returned_when_the_next_begins() -> None:
             run.op(rank, at, WORK_US)
             for call in (at + WORK_US, at + WORK_US + SENDS_US):
                 run.op(rank, call, SENDS_US, name="c10d::" + op, kind="communication")
-                run.collective(
-                    rank,
-                    op,
-                    call + 5,
-                    end - 5 - (call + 5),
-                    size=1 << 20,
-                    step=step,
-                    asynchronous=1,
-                    peer=1 - rank,
-                    thread=1,
-                    stream=50,
-                    launch_ns=BASE_NS + round(call * 1e3),
-                )
+                message(run, rank, op, step, call, end)
             run.op(rank, end - WAITS_US, 90)
             run.gap(rank, end - WAITS_US + 90, WAITS_US - 90)
             run.step(rank, step, at, end - at)

@@ -65,7 +65,7 @@ def ranks(run: Measures) -> pd.DataFrame:
     for row in rows(arrivals(run)):
         its = total.setdefault(row["rank"], dict.fromkeys(_SUMS, 0))
         its |= {name: (its[name] or 0) + (row[name] or 0) for name in _SUMS}
-    known = sorted(rows(run.ranks[["rank", "file", "host"]]), key=lambda row: _by_file(row))
+    known = sorted(rows(run.ranks[["rank", "file", "host"]]), key=_by_file)
     nothing: dict[str, int | None] = dict.fromkeys(_SUMS)
     return RANKS.from_rows([{**row, **total.get(row["rank"], nothing)} for row in known])
 
