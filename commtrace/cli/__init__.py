@@ -26,7 +26,7 @@ from commtrace import __version__
 from commtrace.causal.edit_names import EDITS, beginnings
 from commtrace.cli.cache import cache
 from commtrace.cli.compare import CompareCommand, compare
-from commtrace.cli.light_command import LightCommand, LightGroup
+from commtrace.cli.light_command import LightCommand, LightGroup, TyperError
 from commtrace.cli.opening import open_run
 from commtrace.cli.plotting import plot
 from commtrace.cli.recording import RecordCommand, record
@@ -52,8 +52,6 @@ _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 _TIMELINES = f" {' and '.join(SUFFIXES)} are timelines for Perfetto."
 _COMPLETE = "_COMMTRACE_COMPLETE"  # set where a shell asks what could come next
-# The base of typer's usage errors, in whichever click it uses.
-_TyperError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     cls=LightGroup,
@@ -109,7 +107,7 @@ def _status_of(arguments: Sequence[str]) -> int:
             return named(arguments or ["--help"], prog_name="commtrace", standalone_mode=False) or 0
     except CommtraceError as error:
         return fail(str(error))
-    except _TyperError as error:
+    except TyperError as error:
         return fail(error.format_message())
     except typer.Abort:
         return _INTERRUPTED

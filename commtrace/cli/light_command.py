@@ -10,7 +10,10 @@ from typing import Any
 
 import typer.core
 
-__all__ = ["LightCommand", "LightGroup"]
+__all__ = ["LightCommand", "LightGroup", "TyperError"]
+
+# The base of typer's usage errors, in whichever click it uses.
+TyperError: Any = typer.BadParameter.__bases__[0]
 
 
 class _Light:

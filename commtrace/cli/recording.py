@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commtrace.cli.light_command import LightCommand
+from commtrace.cli.light_command import LightCommand, TyperError
 from commtrace.cli.streams import fail, say, tell
 from commtrace.errors import UsageError
 
@@ -43,7 +43,13 @@ class RecordCommand(LightCommand):
             mark = arguments.index("--")
             context.obj = arguments[mark + 1 :]
             arguments = arguments[:mark]
-        return super().parse_args(context, arguments)
+        several = len(arguments) > 1
+        try:
+            return super().parse_args(context, arguments)
+        except TyperError as error:
+            if several and context.obj is None:
+                error.message += "; a program and its arguments stand behind --"
+            raise
 
 
 def record(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 from commtrace.errors import UsageError
 from commtrace.record import external, without
@@ -110,8 +111,15 @@ def _read(command: Sequence[str]) -> tuple[str, bool, list[str]]:
     if not words:
         raise UsageError("--: name a script behind it: commtrace record -- train.py")
     if not Path(words[0]).is_file():
-        raise UsageError(f"{words[0]}: no such file; name a Python script, or -m and a module")
+        why = _why_not(words[0])
+        raise UsageError(f"{words[0]}: {why}; name a Python script, or -m and a module")
     return words[0], False, words[1:]
+
+
+def _why_not(word: str) -> str:
+    if which(word) is None:
+        return "no such file"
+    return "a command, no script: -n starts the ranks, or let it start commtrace record on each"
 
 
 def _is_here(module: str) -> bool:

@@ -457,6 +457,7 @@ def test_a_failure_on_one_node_ends_the_others_and_is_named_there(
     ("words", "options", "message"),
     [
         (["no.py"], {}, r"no\.py: no such file; name a Python script"),
+        (["env", "train.py"], {}, "env: a command, no script: -n starts the ranks"),
         (["-m", "no.such"], {}, r"-m no\.such: no such module"),
         (["-m"], {}, "name a module"),
         ([], {}, "name a script behind it"),
@@ -539,6 +540,8 @@ def test_a_workload_that_hangs_ends_in_its_timeout(
     ("words", "message"),
     [
         ([], "name a workload, or a program behind --: commtrace record -- train.py"),
+        (["torchrun", "--nproc-per-node", "2", "train.py"], "arguments stand behind --"),
+        (["torchrun", "train.py"], "a program and its arguments stand behind --"),
         (["overlap", "--", "train.py"], "name a workload, or a program behind --"),
         (["overlap", "--steps", "2"], "--steps is for a program behind --"),
         (["--set", "a=1", "--", "train.py"], "--set is for a workload"),
