@@ -19,6 +19,8 @@ __all__ = [
     "codes",
     "first_rows",
     "integers",
+    "least",
+    "most",
     "narrow",
     "nth",
     "numbered",
@@ -45,6 +47,8 @@ _FEW = 1 << 16  # so many numbers are faster looked up than sorted
 
 def integers(column: pd.Series[Any]) -> Int64:
     """A column of integers as an array; what is missing is NULL."""
+    if isinstance(column, np.ndarray):
+        return column
     if column.dtype == np.int64:
         return column.to_numpy()
     values: Int64 = column.array.to_numpy(np.int64, na_value=NULL)  # faster than the Series'
@@ -58,47 +62,36 @@ def narrow(values: Int64) -> Int32 | Int64:
 
 
 def codes(*columns: Any) -> Int64:
-    """Numbers from 0, equal where all columns are; what is missing equals what is missing."""
-    import pandas as pd
+    """Numbers from 0 in the order of appearance, equal where all columns are: arrays or Coded.
 
-    code, count = _numbers(columns[0])
-    for column in columns[1:]:
-        found, values = _numbers(column)
-        if count * values > _MOST:
-            code, count = _few(code)
-        if count * values > _MOST:
-            found, values = _few(found)
-        code, count = code * values + found, count * values
-    numbers: Int64 = pd.factorize(code)[0].astype(np.int64, copy=False)
-    return numbers
+    What is missing equals what is missing.
+    """
+    number = numbered(*(_integers(column) for column in columns))
+    first = first_rows(number)
+    place = np.empty_like(first)
+    place[np.argsort(first)] = np.arange(first.size)
+    found: Int64 = place[number]
+    return found
 
 
-def _numbers(column: Any) -> tuple[Int64, int]:
-    """Numbers that are equal where a column is, and how many there may be."""
-    import pandas as pd
+def _integers(column: Any) -> Int64:
+    """Integers that are equal where a column is."""
+    column = getattr(column, "array", column)  # TRANSITION: of a Series
+    if hasattr(column, "na_value") or hasattr(column, "_mask"):
+        column = column.to_numpy(np.int64, na_value=NULL)
+    its = getattr(column, "codes", column)
+    values = np.asarray(its)
+    if values.dtype.kind in "iub":
+        return _close(values.astype(np.int64, copy=False))
+    if values.dtype.kind == "O":
+        import pandas as pd
 
-    values = getattr(column, "array", column)
-    if isinstance(values, pd.Categorical):
-        return values.codes.astype(np.int64) + 1, len(values.categories) + 1
-    if isinstance(values, pd.arrays.IntegerArray):
-        values = values.to_numpy(np.int64, na_value=NULL)
-    numbers = np.asarray(values)
-    if numbers.dtype.kind == "i" and numbers.size:
-        least, most = int(numbers.min()), int(numbers.max())
-        if most - least < _NEAR:
-            return numbers.astype(np.int64) - least, most - least + 1
-    return _few(numbers)
-
-
-def _few(values: npt.NDArray[Any]) -> tuple[Int64, int]:
-    import pandas as pd
-
-    code, distinct = pd.factorize(values, use_na_sentinel=False)
-    return code.astype(np.int64, copy=False), len(distinct)
+        return pd.factorize(values, use_na_sentinel=False)[0].astype(np.int64)
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def numbered(*columns: Int64) -> Int64:
-    """The same of integers alone, without pandas, and in their order: by the first column first."""
+    """Numbers from 0, equal where all columns are, in their order: by the first column first."""
     number, count = _in_order(columns[0])
     for column in columns[1:]:
         found, values = _in_order(column)
@@ -121,16 +114,36 @@ def _in_order(column: Int64) -> tuple[Int64, int]:
     return number[column - low], int(number[-1]) + 1
 
 
-def rows_by(*columns: pd.Series[Any]) -> dict[tuple[Any, ...], Int64]:
+def _close(values: Int64) -> Int64:
+    """What is missing as the integer below all others: so they are looked up, not sorted."""
+    missing = values == NULL
+    if not missing.any():
+        return values
+    below = int(values.min(initial=1, where=~missing)) - 1
+    return np.where(missing, below, values)
+
+
+def rows_by(*columns: Any) -> dict[tuple[Any, ...], Int64]:
     """The rows of each combination of values that occurs; what is missing is in none."""
     number = codes(*columns)
     order = sorted_by(number)
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
-    values = [column.array[order[first]] for column in columns]
-    known = ~np.logical_or.reduce([its.isna() for its in values])
-    its = zip(zip(*(one.tolist() for one in values), strict=True), known.tolist(), strict=True)
+    values = [_plain(column, order[first]) for column in columns]
     rows = np.split(order, first[1:])
-    return {key: at for (key, is_known), at in zip(its, rows, strict=False) if is_known}
+    its = zip(zip(*values, strict=True), rows, strict=False)
+    return {key: at for key, at in its if None not in key}
+
+
+def _plain(column: Any, rows: Int64) -> list[Any]:
+    """Values of a column; None is missing."""
+    column = getattr(column, "array", column)  # TRANSITION: of a Series
+    if hasattr(column, "isna"):
+        its = column[rows]
+        return [None if m else v for v, m in zip(its.tolist(), its.isna().tolist(), strict=True)]
+    if hasattr(column, "names"):
+        decoded: list[Any] = column.take(rows).decoded()
+        return decoded
+    return [None if value == NULL else value for value in column[rows].tolist()]
 
 
 def first_rows(number: Int64) -> Int64:
@@ -145,6 +158,20 @@ def sums(number: Int64, values: Int64, count: int) -> Int64:
     total = np.zeros(count, np.int64)
     np.add.at(total, number, values)
     return total
+
+
+def least(number: Int64, values: Int64, count: int) -> Int64:
+    """The smallest of the values of each of so many numbers; the largest integer of none."""
+    found = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(found, number, values)
+    return found
+
+
+def most(number: Int64, values: Int64, count: int) -> Int64:
+    """The largest of the values of each of so many numbers; NULL of none."""
+    found = np.full(count, NULL)
+    np.maximum.at(found, number, values)
+    return found
 
 
 def quantiles(number: Int64, values: Int64 | Float64, percent: float, count: int) -> Float64:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
+from commtrace.arrays import Int32, Int64
 from commtrace.diagnosis import CannotLook, Note
 from commtrace.heap import give_back
 from commtrace.machine import Machine
-from commtrace.packed import Packed
-from commtrace.table import Columns
+from commtrace.packed import Packed, columns_in
+from commtrace.table import Columns, Rows
+from commtrace.trace_tables import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +22,8 @@ __all__ = ["Measures", "learn", "measure", "name_of", "rank_measure", "taken"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_ALL = slice(None)
+_TABLES = {table.name: table for table in TABLES}
 _MANY = 100_000  # rows of ``collectives``
 
 
@@ -36,7 +40,7 @@ class _Unpacked:
         if run is None:
             raise AttributeError  # so that there is no default
         its = run.__dict__[self._name]
-        return its.frame() if isinstance(its, Packed) else its
+        return its.frame() if isinstance(its, Packed | Rows) else its
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +90,18 @@ class Measures:
         groups = _Unpacked()
         ranks = _Unpacked()
         probes = _Unpacked()
+
+    def rows(self, table: str, at: slice | Int32 | Int64 = _ALL) -> Rows:
+        """A table's rows as numpy columns, or some of them."""
+        its: pd.DataFrame | Packed | Rows = self.__dict__[f"_{table}"]
+        if isinstance(its, Packed):
+            return its.all if at is _ALL else its.some(at)
+        if not isinstance(its, Rows):  # TRANSITION: a frame
+            key = ("rows", table)
+            if key not in self.known:
+                self.known[key] = Rows(_TABLES[table], columns_in(its), len(its))
+            its = cast("Rows", self.known[key])
+        return its if at is _ALL else its.take(at)
 
     def packed(self, table: str) -> Packed | None:
         """A table as it is kept, if it is packed."""

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Int32, Int64
-from commtrace.table import Coded, Columns, Table, joined
+from commtrace.arrays import NULL, Bool, Int32, Int64
+from commtrace.table import Coded, Columns, Rows, Table, joined
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,6 +165,28 @@ class Packed:
         )
         return Coded(_in_order([np.empty(0, np.int32), *codes], order), known.names)
 
+    @cached_property
+    def all(self) -> Rows:
+        """All rows, whose columns are unpacked when they are asked for; of few rows, once."""
+        return Rows(self.table, self.columns(), len(self))
+
+    def some(self, rows: _Taken) -> Rows:
+        """Some of its rows: of each column no others are unpacked."""
+        count = len(range(*rows.indices(len(self)))) if isinstance(rows, slice) else rows.size
+        return Rows(self.table, self.columns(rows), count)
+
+    def ints(self, name: str) -> Int64:
+        """A column of integers."""
+        return self.all.ints(name)
+
+    def flags(self, name: str) -> Bool:
+        """A column of truths."""
+        return self.all.ints(name).astype(np.bool_)
+
+    def coded(self, name: str) -> Coded:
+        """A column of strings."""
+        return self.all.coded(name)
+
     def _places(self, rows: _Taken) -> tuple[list[tuple[int, _Taken]], Int64 | None]:
         """The rows of each part that has some; which of these are which, where they are mixed."""
         if len(self._parts) == 1:
@@ -202,7 +224,8 @@ class Packed:
 
     def __getstate__(self) -> dict[str, object]:
         """Without frames, which are made again."""
-        return {**self.__dict__, "_frame": None, "_held": None}
+        kept = {name: its for name, its in self.__dict__.items() if name != "all"}
+        return {**kept, "_frame": None, "_held": None}
 
 
 class _Names(Struct, frozen=True, eq=False):
@@ -226,9 +249,15 @@ class _Rows(Mapping[str, Any]):
 
     def __init__(self, of: Packed, rows: _Taken) -> None:
         self._of, self._rows = of, rows
+        self._known: dict[str, Int64 | Coded] = {}
 
     def __getitem__(self, name: str) -> Int64 | Coded:
-        return self._of.values(name, self._rows)
+        if (known := self._known.get(name)) is not None:
+            return known
+        its = self._of.values(name, self._rows)
+        if len(its) <= _FEW:
+            self._known[name] = its
+        return its
 
     def __iter__(self) -> Iterator[str]:
         return (column.name for column in self._of.table.columns)

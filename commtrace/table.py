@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Coded", "Column", "Columns", "Table", "joined", "rows"]
+__all__ = ["Coded", "Column", "Columns", "Rows", "Table", "joined", "rows"]
 
 DType = Literal["int64", "Int64", "float64", "category", "bool"]
 
@@ -32,9 +32,34 @@ class Coded(Struct, frozen=True):
         codes = [-1 if v is None else index.setdefault(v, len(index)) for v in values]
         return cls(np.asarray(codes, dtype=np.int32), tuple(index))
 
+    def __len__(self) -> int:
+        """How many there are."""
+        return self.codes.size
+
+    def at(self, row: int) -> str | None:
+        """One of them."""
+        code = int(self.codes[row])
+        return None if code < 0 else self.names[code]
+
+    def take(self, rows: slice | Int32 | Int64 | Bool) -> Coded:
+        """Some of them: a slice, places, or those that a flag is set for."""
+        return Coded(self.codes[rows], self.names)
+
     def decoded(self) -> list[str | None]:
         """The plain strings again."""
-        return [None if code < 0 else self.names[code] for code in self.codes]
+        names = [*self.names, None]
+        return [names[code] for code in self.codes.tolist()]
+
+    def occurring(self) -> list[str]:
+        """Those that occur, each once, in the order of their names' codes."""
+        found = np.flatnonzero(np.bincount(self.codes[self.codes >= 0], minlength=1))
+        return [self.names[code] for code in found.tolist()]
+
+    @property
+    def known(self) -> Bool:
+        """Which of them are not null."""
+        known: Bool = self.codes >= 0
+        return known
 
     def where(self, is_meant: Callable[[str], bool]) -> Bool:
         """Which of them are meant; null is not."""
@@ -80,6 +105,20 @@ class Table(Struct, frozen=True):
         columns = {c.name: _series(c, [part[c.name] for part in parts]) for c in self.columns}
         return pd.DataFrame(columns, copy=False)
 
+    def rows(self, *parts: Columns) -> Rows:
+        """Rows of the columns of any number of parts, one behind the other.
+
+        Raises KeyError when a part lacks a column, ValueError when lengths differ.
+        """
+        columns = {c.name: _concatenated(c, [part[c.name] for part in parts]) for c in self.columns}
+        if len({len(its) for its in columns.values()}) > 1:
+            raise ValueError(f"{self.name}: columns differ in length")
+        return Rows(self, columns)
+
+    def of_dicts(self, rows: list[dict[str, Any]]) -> Rows:
+        """Rows of plain dicts; None is null. For small tables."""
+        return self.rows(self.arrays(rows))
+
     def from_rows(self, rows: list[dict[str, Any]]) -> pd.DataFrame:
         """One DataFrame from plain dicts; None is null. For small tables."""
         return self.frame(self.arrays(rows))
@@ -87,6 +126,74 @@ class Table(Struct, frozen=True):
     def arrays(self, rows: list[dict[str, Any]]) -> Columns:
         """The columns of plain dicts, before pandas; None is null. For small tables."""
         return {c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns}
+
+
+class Rows:
+    """Rows of a table as numpy columns: strings are Coded, a missing integer is NULL."""
+
+    def __init__(self, table: Table, columns: Columns, count: int | None = None) -> None:
+        """Columns that are unpacked when they are asked for come with the ``count`` of rows."""
+        self.table = table
+        self.columns = columns
+        self._count = len(columns[table.columns[0].name]) if count is None else count
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self._count
+
+    def ints(self, name: str) -> Int64:
+        """A column of integers."""
+        return cast("Int64", self.columns[name])
+
+    def floats(self, name: str) -> Float64:
+        """A column of numbers; NaN is null."""
+        return cast("Float64", self.columns[name])
+
+    def flags(self, name: str) -> Bool:
+        """A column of truths."""
+        return cast("Bool", self.columns[name])
+
+    def coded(self, name: str) -> Coded:
+        """A column of strings."""
+        return cast("Coded", self.columns[name])
+
+    def take(self, rows: slice | Int32 | Int64 | Bool) -> Rows:
+        """Some of them: a slice, places, or those that a flag is set for."""
+        columns: dict[str, Any] = {}
+        for column in self.table.columns:
+            its = self.columns[column.name]
+            columns[column.name] = its.take(rows) if isinstance(its, Coded) else its[rows]
+        return Rows(self.table, columns)
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """Plain dicts, the inverse of ``Table.of_dicts``; null is None. For small tables."""
+        columns = {c.name: _values(c, self.columns[c.name]) for c in self.table.columns}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def frame(self) -> pd.DataFrame:
+        """The same as a DataFrame, made when it is first asked for."""
+        if self._frame is None:
+            self._frame = self.table.frame(self.columns)
+        return self._frame
+
+    _frame: pd.DataFrame | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the frame, which is made again."""
+        return {**self.__dict__, "_frame": None}
+
+    if not TYPE_CHECKING:  # TRANSITION: until all who read these read columns
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(self.frame(), name)
+
+        def __getitem__(self, name: Any) -> Any:
+            return self.frame()[name]
+
+        def __iter__(self) -> Any:
+            return iter(self.frame())
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -111,6 +218,26 @@ def joined(parts: Sequence[Coded]) -> Coded:
         target = [index.setdefault(name, len(index)) for name in part.names]
         codes.append(np.asarray([*target, -1], dtype=np.int32)[part.codes])
     return Coded(np.concatenate(codes), tuple(index))
+
+
+def _concatenated(column: Column, parts: list[Any]) -> np.ndarray[Any, Any] | Coded:
+    if column.dtype == "category":
+        return parts[0] if len(parts) == 1 else joined(parts)
+    dtype = np.dtype(column.dtype.lower())
+    if len(parts) == 1:
+        return np.asarray(parts[0], dtype)
+    return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype, copy=False)
+
+
+def _values(column: Column, its: Any) -> list[Any]:
+    if isinstance(its, Coded):
+        return its.decoded()
+    values: list[Any] = its.tolist()
+    if column.dtype == "Int64":
+        return [None if value == NULL else value for value in values]
+    if column.dtype == "float64":
+        return [None if value != value else value for value in values]
+    return values
 
 
 def _column(column: Column, values: list[Any]) -> np.ndarray[Any, Any] | Coded:
