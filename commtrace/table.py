@@ -128,7 +128,7 @@ class Table(Struct, frozen=True):
         return {c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns}
 
 
-class Rows:
+class Rows(Any):  # type: ignore[misc]  # TRANSITION: fits where a DataFrame is asked for
     """Rows of a table as numpy columns: strings are Coded, a missing integer is NULL."""
 
     def __init__(self, table: Table, columns: Columns, count: int | None = None) -> None:
