@@ -128,7 +128,10 @@ class Table(Struct, frozen=True):
         return {c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns}
 
 
-class Rows(Any):  # type: ignore[misc]  # TRANSITION: fits where a DataFrame is asked for
+_Fits = Any if TYPE_CHECKING else object  # TRANSITION: fits where a DataFrame is asked for
+
+
+class Rows(_Fits):  # type: ignore[misc]
     """Rows of a table as numpy columns: strings are Coded, a missing integer is NULL."""
 
     def __init__(self, table: Table, columns: Columns, count: int | None = None) -> None:
