@@ -128,10 +128,15 @@ class Table(Struct, frozen=True):
         return {c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns}
 
 
-_Fits = Any if TYPE_CHECKING else object  # TRANSITION: fits where a DataFrame is asked for
+if TYPE_CHECKING:  # TRANSITION: fits where a DataFrame is asked for
+
+    class _Fits(Any):  # type: ignore[misc]
+        pass
+else:
+    _Fits = object
 
 
-class Rows(_Fits):  # type: ignore[misc]
+class Rows(_Fits):
     """Rows of a table as numpy columns: strings are Coded, a missing integer is NULL."""
 
     def __init__(self, table: Table, columns: Columns, count: int | None = None) -> None:
