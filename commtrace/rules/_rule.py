@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 from numpy.typing import ArrayLike
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL, Int64, codes, first_rows, integers
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import Intervals, union
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -21,6 +21,8 @@ __all__ = ["Rule"]
 
 
 _FEW = 2  # operations that name a place
+_STARTS = ("first_arrival_ns", "arrival_ns", "start_ns")
+_ENDS = ("last_end_ns", "end_ns")
 
 
 class Rule(Struct, frozen=True):
@@ -42,7 +44,7 @@ class Rule(Struct, frozen=True):
 
     def finding(
         self,
-        events: pd.DataFrame | tuple[ArrayLike, ArrayLike],
+        events: Rows | tuple[ArrayLike, ArrayLike] | Any,  # TRANSITION: a frame
         *,
         summary: str,
         cost_ns: int,
@@ -64,26 +66,28 @@ class Rule(Struct, frozen=True):
         ``streams`` are theirs unless given, and so is the ``place`` where they are of one or two
         operations.
         """
-        starts, ends = events if isinstance(events, tuple) else _starts_and_ends(events)
+        if not isinstance(events, tuple | Rows):
+            events = _of_frame(events)  # TRANSITION
+        rows = None if isinstance(events, tuple) else events
+        starts, ends = map(
+            _nanoseconds, events if isinstance(events, tuple) else _starts_and_ends(events)
+        )
         if streams is None:
-            known = (
-                events["stream"] if isinstance(events, pd.DataFrame) and "stream" in events else ()
-            )
-            streams = tuple(sorted({int(stream) for stream in known}))
+            streams = _streams(rows)
         return Finding(
             rule=self.name(),
             summary=summary,
             ranks=ranks,
             streams=streams,
-            start_ns=int(np.min(starts)),
-            end_ns=int(np.max(ends)),
+            start_ns=int(starts[starts != NULL].min()),
+            end_ns=int(ends.max()),
             cost_ns=cost_ns,
             evidence=evidence,
             ruled_out=ruled_out,
             advice=advice,
             confidence=confidence,
             explained_by=explained_by,
-            place=place or _operations(events),
+            place=place or _operations(rows),
             cause=cause,
             cost_on_top_ns=cost_on_top_ns,
             replayed_step_ns=replayed_step_ns,
@@ -110,25 +114,62 @@ class Rule(Struct, frozen=True):
         raise NotImplementedError
 
 
-def _operations(events: pd.DataFrame | tuple[ArrayLike, ArrayLike]) -> str | None:
+def _of_frame(events: Any) -> Rows:  # TRANSITION
+    columns: dict[str, Any] = {}
+    for name in ("rank", *_STARTS, *_ENDS, "duration_ns", "stream"):
+        if name in events:
+            columns[name] = _nanoseconds(events[name])
+    if "op" in events:
+        known = events["op"].astype(object)
+        columns["op"] = Coded.of(known.where(known.notna(), None).tolist())
+    its = (Column(name, "category" if name == "op" else "Int64", "") for name in columns)
+    return Table("", "", tuple(its)).rows(columns)
+
+
+def _streams(rows: Rows | None) -> tuple[int, ...]:
+    """The streams of rows that have some."""
+    if rows is None or "stream" not in _names(rows):
+        return ()
+    return tuple(np.unique(rows.ints("stream")).tolist())
+
+
+def _operations(rows: Rows | None) -> str | None:
     """The operations that rows are of, if these are no more than two, the most first."""
-    if isinstance(events, tuple) or "op" not in events:
+    if rows is None or "op" not in _names(rows):
         return None
-    ops = events["op"].astype(object).value_counts().index.tolist()
-    return " and ".join(f"{op}s" for op in ops) if 0 < len(ops) <= _FEW else None
+    op = rows.coded("op").take(rows.coded("op").known)
+    kind = codes(op)
+    most = np.argsort(-np.bincount(kind), kind="stable")
+    if not 0 < most.size <= _FEW:
+        return None
+    return " and ".join(f"{op.at(row)}s" for row in first_rows(kind)[most])
 
 
-def _merged(starts: ArrayLike, ends: ArrayLike) -> Intervals:
+def _merged(starts: Int64, ends: Int64) -> Intervals:
     """The known times of events, as a merged set; a moment is a nanosecond long."""
-    first, last = np.broadcast_arrays(
-        *(integers(pd.Series(np.ravel(times)).round().astype("Int64")) for times in (starts, ends))
-    )
+    first, last = np.broadcast_arrays(starts, ends)
     known = (first != NULL) & (last != NULL)
     return union(first[known], np.maximum(last, first + 1)[known])
 
 
-def _starts_and_ends(events: pd.DataFrame) -> tuple[ArrayLike, ArrayLike]:
+def _nanoseconds(times: ArrayLike) -> Int64:
+    """Whole ones; NULL where they are unknown."""
+    its: Any = times
+    if hasattr(its, "array"):  # TRANSITION: a Series
+        times = integers(its.round().astype("Int64"))
+    values = np.ravel(times)
+    if values.dtype.kind == "f":
+        values = np.where(np.isnan(values), NULL, np.rint(values))
+    return values.astype(np.int64, copy=False)
+
+
+def _starts_and_ends(rows: Rows) -> tuple[Int64, Int64]:
     """On the run's clock where the rows have times on it."""
-    start = next(c for c in ("first_arrival_ns", "arrival_ns", "start_ns") if c in events)
-    end = next((c for c in ("last_end_ns", "end_ns") if c in events), None)
-    return events[start], events["start_ns"] + events["duration_ns"] if end is None else events[end]
+    names = _names(rows)
+    start = rows.ints(next(name for name in _STARTS if name in names))
+    end = next((name for name in _ENDS if name in names), None)
+    return start, rows.ints(end) if end else rows.ints("start_ns") + rows.ints("duration_ns")
+
+
+def _names(rows: Rows) -> set[str]:
+    return {column.name for column in rows.table.columns}
