@@ -18,6 +18,7 @@ __all__ = [
     "Int64",
     "codes",
     "first_rows",
+    "grouped",
     "integers",
     "least",
     "most",
@@ -132,6 +133,22 @@ def rows_by(*columns: Any) -> dict[tuple[Any, ...], Int64]:
     rows = np.split(order, first[1:])
     its = zip(zip(*values, strict=True), rows, strict=False)
     return {key: at for key, at in its if None not in key}
+
+
+def grouped(*columns: Any) -> list[Int64]:
+    """The rows of each combination of values that occurs, in the order of these.
+
+    That of strings is their codes', and what is missing comes last.
+    """
+    number = numbered(*map(_missing_last, columns))
+    return rows_of_each(number, np.arange(int(number.max()) + 1)) if number.size else []
+
+
+def _missing_last(column: Any) -> Int64:
+    """Integers in the order of a column's values."""
+    values = np.asarray(getattr(column, "codes", column), np.int64)
+    missing = values == (-1 if hasattr(column, "codes") else NULL)
+    return np.where(missing, values.max(initial=-1) + 1, values) if missing.any() else values
 
 
 def _plain(column: Any, rows: Int64) -> list[Any]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
+from msgspec import Struct
 
-from commtrace.arrays import NULL, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64, grouped
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
@@ -17,11 +16,12 @@ from commtrace.causal.wait_edits import unqueued
 from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import covered, subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
-from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.table import Rows
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _AT_ONCE_NS = 50_000
-_NEEDED = [
-    *("rank", "op", "group", "size_bytes", "device", "stream", "asynchronous"),
-    *("launch_ns", "start_ns", "duration_ns"),
-]
 
 
 class HeadOfLine(Rule, frozen=True):
@@ -70,51 +66,48 @@ class HeadOfLine(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of blocked operation and kind of blocker."""
-        calls = run.collective_columns[_NEEDED].reset_index(drop=True)
-        calls = calls[calls["launch_ns"].notna()]
-        if len(calls) < self.min_operations:
-            raise too_few(len(calls), "operation", self.min_operations, "with a known launch")
-        stuck = _stuck(calls, run)
-        kinds = ["op", "group", "blocker", "blocker_group"]
+        launched = np.flatnonzero(run.rows("collectives").ints("launch_ns") != NULL)
+        if launched.size < self.min_operations:
+            raise too_few(launched.size, "operation", self.min_operations, "with a known launch")
         found = []
-        for _, mine in stuck.groupby(kinds, observed=True, dropna=False):
-            per_rank = mine.groupby("rank")
-            estimate = max(_gain_ns(of_rank, run) for _, of_rank in per_rank)
+        for mine in _by_kind(_stuck(launched, run), run):
+            per_rank = _by_rank(mine, run)
+            estimate = max(_gain_ns(of_rank, run) for of_rank in per_rank)
             if not worth_reporting(estimate, run, self.min_step_share):
                 continue
             gain = saving(run, _first(run, mine), estimate, self.min_step_share)
             gain = gain.at_most(estimate, run).at_most(idle_cores_ns(run), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                found.append((int(per_rank.size().max()), (mine, gain)))
+                found.append((max(of_rank.row.size for of_rank in per_rank), (mine, gain)))
         for mine, gain in enough(found, self.min_operations, "operation", "stuck behind one kind"):
             yield self._finding(mine, gain, run)
 
-    def _finding(self, stuck: pd.DataFrame, gain: Saving, run: Measures) -> Finding:
-        first = stuck.iloc[0]
-        cost = gain.cost_ns
-        queued = float((stuck["start_ns"] - stuck["ready_ns"]).median())
+    def _finding(self, stuck: _Stuck, gain: Saving, run: Measures) -> Finding:
+        calls, blockers = stuck.calls(run), run.rows("collectives", stuck.blocker)
+        count, start_ns, op = len(calls), calls.ints("start_ns"), calls.coded("op").at(0)
+        blocker, cost = blockers.coded("op").at(0), gain.cost_ns
+        queued = float(np.median(start_ns - stuck.ready_ns))
         share = share_pct(cost, run)
-        wait = "waits" if len(stuck) == 1 else "wait"
-        same = "" if first["group"] == first["blocker_group"] else " of another group"
-        on_cpu = first["device"] == "cpu"
+        wait = "waits" if count == 1 else "wait"
+        group, other = (its.coded("group").at(0) for its in (calls, blockers))
+        same = " of another group" if group is None or group != other else ""
+        on_cpu = calls.coded("device").at(0) == "cpu"
         queue, what = ("thread of gloo", "the host") if on_cpu else ("stream", "compute")
         return self.finding(
-            (stuck["ready_ns"], stuck["start_ns"]),
+            (stuck.ready_ns, start_ns),
             summary=(
-                f"{counted(len(stuck), first['op'])} ready to start {wait} {ms(queued)} each "
-                f"behind {first['blocker']}{same} on the same {queue}: {ms(cost)} that {what} "
+                f"{counted(count, str(op))} ready to start {wait} {ms(queued)} each "
+                f"behind {blocker}{same} on the same {queue}: {ms(cost)} that {what} "
                 "could fill"
             ),
-            ranks=tuple(sorted({int(rank) for rank in stuck["rank"]})),
-            streams=tuple(sorted({int(stream) for stream in stuck["stream"]})),
+            ranks=tuple(np.unique(calls.ints("rank")).tolist()),
+            streams=tuple(np.unique(calls.ints("stream")).tolist()),
             cost_ns=cost,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
-            place=f"before the {first['op']}",
+            place=f"before the {op}",
             evidence=(
-                Evidence(
-                    "operations that were stuck", len(stuck), "operations", self.min_operations
-                ),
+                Evidence("operations that were stuck", count, "operations", self.min_operations),
                 Evidence("median time ready but queued", queued, "ns"),
                 Evidence(
                     f"compute that could run meanwhile, {of_time(run)}",
@@ -128,7 +121,7 @@ class HeadOfLine(Rule, frozen=True):
                 "inputs: the compute launched before it was done",
                 "intended order: of one kind and group only what is awaited at once is compared",
             ),
-            advice=_advice(str(first["op"]), str(first["blocker"])),
+            advice=_advice(str(op), str(blocker)),
         )
 
     @staticmethod
@@ -165,62 +158,87 @@ def _run(stream: int) -> Measures:
     return run.trace()
 
 
-def _first(run: Measures, stuck: pd.DataFrame) -> Edit:
+class _Stuck(Struct, frozen=True, eq=False):
+    """Operations behind unrelated ones on their streams: the rows of both, and when each was ready.
+
+    On its rank's own clock.
+    """
+
+    row: Int64
+    blocker: Int64
+    ready_ns: Int64
+
+    def take(self, at: Int64 | Bool) -> _Stuck:
+        """Some of them."""
+        return _Stuck(self.row[at], self.blocker[at], self.ready_ns[at])
+
+    def calls(self, run: Measures) -> Rows:
+        """Their rows of ``collectives``."""
+        return run.rows("collectives", self.row)
+
+
+def _by_kind(stuck: _Stuck, run: Measures) -> Iterator[_Stuck]:
+    """Those of each kind and group behind each kind and group."""
+    both = stuck.calls(run), run.rows("collectives", stuck.blocker)
+    names = (its.coded(name) for its in both for name in ("op", "group"))
+    yield from map(stuck.take, grouped(*names))
+
+
+def _by_rank(stuck: _Stuck, run: Measures) -> list[_Stuck]:
+    return [*map(stuck.take, grouped(stuck.calls(run).ints("rank")))]
+
+
+def _first(run: Measures, stuck: _Stuck) -> Edit:
     """These operations before what they queued behind."""
-    return lambda lag_ns: unqueued(run, np.isin(run_graph(run).calls.row, stuck.index), lag_ns)
+    return lambda lag_ns: unqueued(run, np.isin(run_graph(run).calls.row, stuck.row), lag_ns)
 
 
-def _stuck(calls: pd.DataFrame, run: Measures) -> pd.DataFrame:
+def _stuck(launched: Int64, run: Measures) -> _Stuck:
     """Operations that started as soon as an unrelated one on their stream was done."""
-    calls = calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
+    calls = run.rows("collectives", launched)
     after, before = _following(calls)
-    op, group = (calls[name].cat.codes.to_numpy() for name in ("op", "group"))
-    has_op = (op >= 0) & (calls["op"] != "barrier").to_numpy()
-    awaited = integers(calls["asynchronous"])
+    op, group, awaited = calls.coded("op"), calls.coded("group").codes, calls.ints("asynchronous")
+    has_op = op.where(lambda name: name != "barrier")
     urgent = (awaited[after] == 0) & (awaited[before] == 1)
     other_group = (group[after] >= 0) & (group[after] != group[before])
-    unrelated = (op[after] != op[before]) | other_group | urgent
+    unrelated = (op.codes[after] != op.codes[before]) | other_group | urgent
     unrelated &= has_op[after] & has_op[before]
-    stuck = calls.iloc[after[unrelated]]
-    blockers = calls.iloc[before[unrelated]].set_axis(stuck.index)
-    stuck = stuck.assign(
-        blocker=blockers["op"],
-        blocker_group=blockers["group"],
-        ready_ns=np.maximum(ready_ns(stuck, run), blockers["start_ns"]),
-    )
-    found: pd.DataFrame = stuck[stuck["ready_ns"] < blockers["end_ns"]]
-    return found
+    after, before = after[unrelated], before[unrelated]
+    start_ns, duration_ns = (calls.ints(name)[before] for name in ("start_ns", "duration_ns"))
+    ready = np.maximum(ready_ns(run.rows("collectives", launched[after]), run), start_ns)
+    return _Stuck(launched[after], launched[before], ready).take(ready < start_ns + duration_ns)
 
 
-def _following(calls: pd.DataFrame) -> tuple[Int64, Int64]:
+def _following(calls: Rows) -> tuple[Int64, Int64]:
     """The rows that started as soon as the one before on their stream, of other bytes, was done.
 
     And those of these.
     """
-    rank, stream, start, end, size = (
-        integers(calls[name]) for name in ("rank", "stream", "start_ns", "end_ns", "size_bytes")
+    rank, stream, start, size = (
+        calls.ints(name) for name in ("rank", "stream", "start_ns", "size_bytes")
     )
-    device = calls["device"].cat.codes.to_numpy()
-    order = np.lexsort((start, stream, device, rank))
+    end = start + calls.ints("duration_ns")
+    device = calls.coded("device")
+    order = np.lexsort((start, stream, device.codes, rank))
     before, after = order[:-1], order[1:]
-    same = device[after] >= 0
-    for place in (rank, device, stream):
+    same = device.known[after]
+    for place in (rank, device.codes, stream):
         same &= place[before] == place[after]
     idle_ns = start[after] - end[before]
     # A free thread of gloo takes what its group called next, however late it wakes.
-    on_cpu = (calls["device"] == "cpu").to_numpy()[after]
+    on_cpu = device.being("cpu")[after]
     at_once = (idle_ns >= 0) & ((idle_ns <= _AT_ONCE_NS) | on_cpu)
     other_bytes = (size[after] != size[before]) & (size[after] != NULL) & (size[before] != NULL)
     follows = same & at_once & other_bytes
     return after[follows], before[follows]
 
 
-def _gain_ns(stuck: pd.DataFrame, run: Measures) -> int:
+def _gain_ns(stuck: _Stuck, run: Measures) -> int:
     """What one rank saves if none of them is stuck."""
-    rank, device = int(stuck["rank"].iloc[0]), str(stuck["device"].iloc[0])
-    ready = stuck["ready_ns"].to_numpy(dtype=np.int64)
-    start = stuck["start_ns"].to_numpy()
-    end = stuck["end_ns"].to_numpy()
+    calls = stuck.calls(run)
+    rank, device = int(calls.ints("rank")[0]), str(calls.coded("device").at(0))
+    ready, start = stuck.ready_ns, calls.ints("start_ns")
+    end = start + calls.ints("duration_ns")
     compute = _compute(run, rank, device)
     if compute is None:
         return 0
@@ -237,11 +255,10 @@ def _compute(run: Measures, rank: int, device: str) -> Intervals | None:
     return done.compute if done else None
 
 
-def _next_call_ns(
-    moments: npt.NDArray[np.int64], rank: int, run: Measures
-) -> npt.NDArray[np.int64]:
+def _next_call_ns(moments: Int64, rank: int, run: Measures) -> Int64:
     """When the rank's host calls the next operation after each moment; the end of time if never."""
-    of_rank = rows_of_rank(run, "collectives", rank)["launch_ns"]
-    launched = np.sort(of_rank.dropna().to_numpy(dtype=np.int64))
+    places = places_of_rank(run, "collectives", rank)
+    launched = np.sort(run.rows("collectives", places).ints("launch_ns"))
     launched = np.append(launched, np.iinfo(np.int64).max)
-    return np.asarray(launched[np.searchsorted(launched, moments, side="right")], dtype=np.int64)
+    found: Int64 = launched[np.searchsorted(launched, moments, side="right")]
+    return found

@@ -65,8 +65,8 @@ class HostSync(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
-        calls = run.collective_columns
-        launched = (calls["device"] != "cpu") & calls["launch_ns"].notna()
+        calls = run.rows("collectives")
+        launched = ~calls.coded("device").being("cpu") & (calls.ints("launch_ns") != NULL)
         if launched.sum() < self.min_operations:
             raise CannotLook(f"needs {self.min_operations} collectives launched on a GPU")
         found = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from commtrace.arrays import NULL
 from commtrace.diagnosis import CannotLook, Finding
 from commtrace.metrics.run.arrivals import FROM_ROOT
 from commtrace.rules._culprit import delays
@@ -41,8 +42,9 @@ class LateRoot(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per root, or per set of roots that are late together."""
-        root = run.collective_columns["root"][run.collective_columns["op"].isin(FROM_ROOT)]
-        if len(root) and root.isna().all():
+        calls = run.rows("collectives")
+        root = calls.ints("root")[calls.coded("op").where(FROM_ROOT.__contains__)]
+        if root.size and (root == NULL).all():
             raise CannotLook("needs to know the roots: no broadcast or scatter names its own")
         yield from delays(self, run, self.min_step_share, "root", who="root")
 

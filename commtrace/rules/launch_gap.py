@@ -277,15 +277,16 @@ def _median(times: npt.NDArray[np.int64]) -> float:
 
 def _label(found: _Idle, run: Measures) -> str | None:
     """The innermost labelled range that most of the time was spent in, if there is one."""
-    ranges = run.steps[run.steps["label"].notna() & (run.steps["rank"] == found.line.rank)]
-    opens = ranges["start_ns"].to_numpy()
-    closes = opens + ranges["duration_ns"].to_numpy()
+    steps = run.rows("steps")
+    ranges = steps.take(steps.coded("label").known & (steps.ints("rank") == found.line.rank))
+    opens = ranges.ints("start_ns")
+    closes = opens + ranges.ints("duration_ns")
     time: dict[str, int] = {}
     for first, last in zip(found.begin_ns.tolist(), found.end_ns.tolist(), strict=True):
         around = np.flatnonzero((opens <= (first + last) // 2) & ((first + last) // 2 < closes))
         if around.size:
             innermost = around[(closes - opens)[around].argmin()]
-            label = cut(str(ranges["label"].iloc[innermost]), _NAME)
+            label = cut(str(ranges.coded("label").at(innermost)), _NAME)
             time[label] = time.get(label, 0) + last - first
     most = max(time, key=lambda label: time[label], default=None)
     return most if most and time[most] > found.total_ns / 2 else None

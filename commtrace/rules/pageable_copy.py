@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from msgspec import Struct
 
+from commtrace.arrays import Float64
 from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
@@ -14,12 +16,11 @@ from commtrace.intervals import Intervals, total, union
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.topology import gpu_name
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 Confidence = Literal["high", "medium", "low"]
@@ -57,16 +58,19 @@ class PageableCopy(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per rank and direction."""
-        copies = run.copies[run.copies["kind"].isin(list(_OTHER_WAY))]
-        if not copies["memory"].notna().any():
+        copies = run.rows("copies")
+        with_host = copies.coded("kind").where(_OTHER_WAY.__contains__)
+        if not copies.coded("memory").known[with_host].any():
             raise CannotLook("needs copies between host and GPU whose kind of memory is known")
-        large = copies[(copies["size_bytes"] >= self.min_bytes) & (copies["duration_ns"] > 0)]
-        large = large.assign(gb_s=large["size_bytes"].astype("float64") / large["duration_ns"])
-        pageable = large[large["memory"] == "pageable"]
-        for kind, some in pageable.groupby("kind", observed=True):
+        large = with_host & (copies.ints("size_bytes") >= self.min_bytes)
+        large &= copies.ints("duration_ns") > 0
+        copies = run.rows("copies", np.flatnonzero(large))
+        pageable = copies.take(copies.coded("memory").being("pageable"))
+        for kind in pageable.coded("kind").occurring():
+            some = pageable.take(pageable.coded("kind").being(kind))
             found = [
-                _Slow(some[some["rank"] == rank], *_reachable(large, rank, str(kind), run))
-                for rank in sorted(some["rank"].unique().tolist())
+                _Slow(some.take(some.ints("rank") == rank), *_reachable(copies, rank, kind, run))
+                for rank in np.unique(some.ints("rank")).tolist()
             ]
             slow = [one for one in found if one.gb_s > self.min_ratio * one.measured_gb_s]
             worth = [one for one in slow if worth_reporting(one.saved_ns, run, self.min_step_share)]
@@ -82,7 +86,7 @@ class PageableCopy(Rule, frozen=True):
 
     def _finding(self, its: _Slow, gain: Saving) -> Finding:
         slow, gb_s, origin, confidence = its.copies, its.gb_s, its.origin, its.confidence
-        measured, kind = its.measured_gb_s, str(slow["kind"].iloc[0])
+        measured, kind = its.measured_gb_s, str(slow.coded("kind").at(0))
         moved, taken = its.size_bytes, total(its.busy)
         return self.finding(
             its.busy,
@@ -93,7 +97,7 @@ class PageableCopy(Rule, frozen=True):
                 f"{ms(moved / gb_s)}, not {ms(taken)}"
             ),
             ranks=(its.rank,),
-            streams=tuple(sorted({int(stream) for stream in slow["stream"]})),
+            streams=tuple(np.unique(slow.ints("stream")).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
@@ -131,7 +135,7 @@ _ADVICE = {
 class _Slow(Struct, frozen=True, eq=False):
     """A rank's pageable copies of one direction, and what pinned ones reach."""
 
-    copies: pd.DataFrame
+    copies: Rows
     gb_s: float
     origin: str
     confidence: Confidence
@@ -139,23 +143,23 @@ class _Slow(Struct, frozen=True, eq=False):
     @property
     def rank(self) -> int:
         """The rank."""
-        return int(self.copies["rank"].iloc[0])
+        return int(self.copies.ints("rank")[0])
 
     @property
     def measured_gb_s(self) -> float:
         """What they reach, the median."""
-        return float(self.copies["gb_s"].median())
+        return float(np.median(_gb_s(self.copies)))
 
     @property
     def size_bytes(self) -> int:
         """All that they move."""
-        return int(self.copies["size_bytes"].sum())
+        return int(self.copies.ints("size_bytes").sum())
 
     @property
     def busy(self) -> Intervals:
         """When any of them ran."""
-        start = self.copies["start_ns"].to_numpy()
-        return union(start, start + self.copies["duration_ns"].to_numpy())
+        start = self.copies.ints("start_ns")
+        return union(start, start + self.copies.ints("duration_ns"))
 
     @property
     def saved_ns(self) -> int:
@@ -163,16 +167,20 @@ class _Slow(Struct, frozen=True, eq=False):
         return max(round(total(self.busy) - self.size_bytes / self.gb_s), 0)
 
 
-def _reachable(
-    large: pd.DataFrame, rank: int, kind: str, run: Measures
-) -> tuple[float, str, Confidence]:
+def _gb_s(copies: Rows) -> Float64:
+    """What each reaches."""
+    gb_s: Float64 = copies.ints("size_bytes") / copies.ints("duration_ns")
+    return gb_s
+
+
+def _reachable(copies: Rows, rank: int, kind: str, run: Measures) -> tuple[float, str, Confidence]:
     """What a rank's pinned copies reach in GB/s, which ones those are, and how sure that is."""
-    pinned = large[(large["rank"] == rank) & (large["memory"] == "pinned")]
+    pinned = (copies.ints("rank") == rank) & copies.coded("memory").being("pinned")
     ways: tuple[tuple[str, Confidence], ...] = ((kind, "high"), (_OTHER_WAY[kind], "medium"))
     for way, confidence in ways:
-        of_way = pinned.loc[pinned["kind"] == way, "gb_s"]
+        of_way = copies.take(pinned & copies.coded("kind").being(way))
         if len(of_way):
-            return float(of_way.median()), f"pinned {way} copies here", confidence
+            return float(np.median(_gb_s(of_way))), f"pinned {way} copies here", confidence
     link = pcie(gpu_name(run))
     if link:
         return link.usual_gb_s, f"pinned copies over {link.name} usually", "medium"
