@@ -15,7 +15,7 @@ from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.group_names import named_dimension
 from commtrace.metrics.run.group_traffic import by_traffic
 from commtrace.metrics.run.waits import OPERATIONS, matched
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 from commtrace.units import numbered
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Known(NamedTuple):
 
 
 @measure
-def group_dimensions(run: Measures) -> pd.DataFrame:
+def group_dimensions(run: Measures) -> Rows:
     """Each process group's dimension, as GROUP_DIMENSIONS.
 
     A name that the program gave is never contradicted. Groups without one are taken together
@@ -78,7 +78,7 @@ def group_dimensions(run: Measures) -> pd.DataFrame:
         **{group: (name, "inferred") for group, name in inferred.items()},
         **{group: (name or None, "named" if name else None) for group, name in named.items()},
     }
-    return GROUP_DIMENSIONS.from_rows(
+    return GROUP_DIMENSIONS.of_dicts(
         [
             {
                 "communicator": group,

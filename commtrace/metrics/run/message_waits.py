@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, integers, rows_of_each
+from commtrace.arrays import NULL, Bool, Int64, codes, rows_of_each
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
@@ -39,19 +40,20 @@ class MessageWaits(Struct, frozen=True, eq=False):
 @measure
 def message_waits(run: Measures) -> MessageWaits:
     """The waits for sends and recvs that CPUs made."""
-    table, found = run.collective_columns, matched(run)
-    rank, thread = integers(table["rank"]), integers(table["thread"])
-    start, launch = integers(table["start_ns"]), integers(table["launch_ns"])
-    end = start + integers(table["duration_ns"])
-    sent = (table["device"].eq("cpu") & table["op"].isin(POINT_TO_POINT)).to_numpy()
+    table, found = run.rows("collectives"), matched(run)
+    rank, thread, launch = (table.ints(name) for name in ("rank", "thread", "launch_ns"))
+    end = table.ints("start_ns") + table.ints("duration_ns")
+    op = table.coded("op")
+    sent = table.coded("device").being("cpu") & op.where(POINT_TO_POINT.__contains__)
     message = sent & (thread != NULL) & (launch != NULL)
     if not message.any():
         none = np.zeros(rank.size, dtype=np.bool_)
         return MessageWaits(none, np.empty(0, np.int64), np.zeros(rank.size, dtype=np.int64))
-    gaps = run.host_gaps
+    gaps = run.rows("host_gaps")
+    begins = gaps.ints("start_ns")
+    ends = begins + gaps.ints("duration_ns")
     place = codes(
-        np.concatenate((rank, integers(gaps["rank"]))),
-        np.concatenate((thread, integers(gaps["thread"]))),
+        np.concatenate((rank, gaps.ints("rank"))), np.concatenate((thread, gaps.ints("thread")))
     )
     place, of_gap = place[: rank.size], place[rank.size :]
     since = np.where(message, launch, end)
@@ -61,16 +63,15 @@ def message_waits(run: Measures) -> MessageWaits:
         mine, here = calls_of[its], gaps_of[its]
         mine = mine[thread[mine] != NULL]
         before = _before(end[mine], np.sort(np.concatenate((end[mine], launch[mine]))))
-        begins = integers(gaps["start_ns"])[here]
-        ends = begins + integers(gaps["duration_ns"])[here]
-        since[mine] = np.maximum(since[mine], np.maximum(before, _idle(end[mine], begins, ends)))
-    last = found.operations.set_index("operation")["last_arrival_ns"]
-    arrived, ended = integers(found.waits["operation"].map(last)), integers(found.waits["end_ns"])
+        idle = _idle(end[mine], begins[here], ends[here])
+        since[mine] = np.maximum(since[mine], np.maximum(before, idle))
+    arrived = found.operations.ints("last_arrival_ns")[operation_of(run)]
+    ended = found.waits.ints("end_ns")
     waited = message & (end - since > _AT_ONCE_NS)
     known = waited & (arrived != NULL) & (ended != NULL)
     blocked = np.where(known, np.minimum(ended - arrived, end - since), 0)
     late = message & ~waited & (end - launch > _AT_ONCE_NS)
-    operations = integers(found.waits["operation"])[late & table["op"].eq("recv").to_numpy()]
+    operations = found.waits.ints("operation")[late & op.being("recv")]
     return MessageWaits(late, operations, np.maximum(blocked, 0))
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from commtrace.arrays import Int64
 from commtrace.comms import members
@@ -66,17 +65,21 @@ def common_place(places: Sequence[Places], group: Int64) -> str | None:
 
 
 def _hosts(run: Measures, ranks: Int64) -> Places:
-    at, names = pd.factorize(hosts(run).reindex(ranks), sort=True)
-    return Places("host", at.astype(np.int64), tuple(map(str, names)))
+    on: dict[Any, Any] = dict(hosts(run).items())
+    each = [on.get(rank) for rank in ranks.tolist()]
+    names = tuple(sorted({name for name in each if isinstance(name, str)}))
+    place = {name: at for at, name in enumerate(names)}
+    return Places("host", np.asarray([place.get(name, -1) for name in each]), names)
 
 
 def _coordinates(run: Measures, ranks: Int64) -> list[Places]:
     """Along each dimension; of a rank in several of its groups the place in the largest."""
-    table = group_dimensions(run).dropna(subset="dimension")
     found: dict[str, dict[int, tuple[int, int]]] = {}
-    for communicator, dimension in table[["communicator", "dimension"]].itertuples(index=False):
-        listed = members(communicator)
-        along = found.setdefault(str(dimension), {})
+    for row in group_dimensions(run).dicts():
+        if row["dimension"] is None:
+            continue
+        listed = members(row["communicator"])
+        along = found.setdefault(row["dimension"], {})
         for place, rank in enumerate(listed):
             size, _ = along.get(rank, (0, 0))
             if len(listed) > size:

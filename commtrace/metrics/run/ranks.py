@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+from msgspec import Struct
 
-from commtrace.arrays import NULL, codes, first_rows, integers, sums
+from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, sums
 from commtrace.measures import measure
-from commtrace.metrics.run.arrivals import coded
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched
-from commtrace.table import Coded, Column, Table, rows
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["ARRIVALS", "RANKS", "arrivals", "compared", "ranks"]
+__all__ = ["ARRIVALS", "RANKS", "Compared", "arrivals", "compared", "ranks"]
 
-_NOBODY = -1
 _SUMS = ("last_arrivals", "wait_ns_total", "caused_wait_ns")
 _RANK = Column("rank", "int64", "The rank.")
 _WAITING = (
@@ -58,30 +56,50 @@ ARRIVALS = Table(
 )
 
 
+class Compared(Struct, frozen=True, eq=False):
+    """One entry per operation and rank whose wait is known, and whose fault it was.
+
+    ``at`` is its row of ``collectives``, ``interval`` a number for its kernel: several operations
+    can share one. ``culprit`` is the rank that it waited for, NULL for nobody; ``chance`` is
+    1 / ranks that were compared.
+    """
+
+    at: Int64
+    rank: Int64
+    wait_ns: Int64
+    last: Bool
+    interval: Int64
+    communicator: Coded
+    group: Coded
+    culprit: Int64
+    chance: Float64
+
+    def once(self, among: Int64) -> Int64:
+        """Of some entries the one that waited longest in each kernel: a rank waits once in it."""
+        longest_first = among[np.argsort(-self.wait_ns[among], kind="stable")]
+        return longest_first[first_rows(codes(self.interval[longest_first]))]
+
+
 @measure
-def ranks(run: Measures) -> pd.DataFrame:
+def ranks(run: Measures) -> Rows:
     """Each rank's file and host, and how it and the others waited, as ``RANKS``."""
     total: dict[int, dict[str, int | None]] = {}
-    for row in rows(arrivals(run)):
+    for row in arrivals(run).dicts():
         its = total.setdefault(row["rank"], dict.fromkeys(_SUMS, 0))
         its |= {name: (its[name] or 0) + (row[name] or 0) for name in _SUMS}
-    known = sorted(rows(run.ranks[["rank", "file", "host"]]), key=_by_file)
+    known = sorted(run.rows("ranks").dicts(), key=_by_file)
     nothing: dict[str, int | None] = dict.fromkeys(_SUMS)
-    return RANKS.from_rows([{**row, **total.get(row["rank"], nothing)} for row in known])
+    return RANKS.of_dicts([{**row, **total.get(row["rank"], nothing)} for row in known])
 
 
 @measure
-def arrivals(run: Measures) -> pd.DataFrame:
+def arrivals(run: Measures) -> Rows:
     """How often each rank was the last of its group, and who waited for it, as ``ARRIVALS``."""
     each = compared(run)
-    rank, wait_ns = integers(each["rank"]), integers(each["wait_ns"])
-    communicator, group = (coded(each[name]) for name in ("communicator", "group"))
-    # A rank waits once in a kernel, however many operations share it.
-    longest_first = np.argsort(-wait_ns, kind="stable")
-    kernel = codes(*(each[name] for name in INTERVAL))[longest_first]
-    once = longest_first[first_rows(kernel)]
+    rank, wait_ns, communicator, group = each.rank, each.wait_ns, each.communicator, each.group
+    once = each.once(np.arange(rank.size))
     # Each rank in each group, and behind them the guilty ones, who have more places than these.
-    guilty, blamed = each["culprit"].to_numpy(np.int64, na_value=_NOBODY)[once], rank.size
+    guilty, blamed = each.culprit[once], rank.size
     place = codes(np.append(communicator.codes, communicator.codes[once]), np.append(rank, guilty))
     place, caused = place[:blamed], place[blamed:]
     first = first_rows(place)
@@ -93,41 +111,41 @@ def arrivals(run: Measures) -> pd.DataFrame:
     own = np.bincount(place[once], minlength=count) > 0
     waits = sums(place[once], wait_ns[once], count)
     order = np.lexsort((rank[first], communicator.codes[first], communicator.codes[first] < 0))
-    return ARRIVALS.frame(
+    return ARRIVALS.rows(
         {
             "group": Coded(name[order], group.names),
             "communicator": Coded(communicator.codes[first][order], communicator.names),
             "rank": rank[first][order],
             "operations": np.bincount(place, minlength=count)[order],
-            "last_arrivals": np.bincount(place, each["last"].to_numpy(), count).astype(np.int64)[
-                order
-            ],
-            "expected_last_arrivals": np.bincount(place, each["chance"].to_numpy(), count)[order],
+            "last_arrivals": np.bincount(place[each.last], minlength=count)[order],
+            "expected_last_arrivals": np.bincount(place, each.chance, count)[order],
             "wait_ns_total": np.where(own, waits, NULL)[order],
             "caused_wait_ns": sums(caused[its], wait_ns[once][its], count)[order],
         }
     )
 
 
-def compared(run: Measures) -> pd.DataFrame:
-    """One row per operation and rank whose wait is known, and whose fault it was."""
-    found, table = matched(run), run.collective_columns
-    at = np.flatnonzero(found.waits["wait_ns"].notna())
-    # Of many rows: no column is copied.
-    columns: dict[str, Any] = {
-        **{name: found.waits[name].array[at] for name in ("rank", "wait_ns", "last")},
-        **{name: table[name].array[at] for name in INTERVAL[1:]},
-        "communicator": found.matches["communicator"].array[at],
-    }
+def compared(run: Measures) -> Compared:
+    """The operations that each rank was compared in."""
+    found, waits = matched(run), matched(run).waits
+    at = np.flatnonzero(waits.ints("wait_ns") != NULL)
+    called = run.rows("collectives", at).columns
+    of, rank = operation_of(run)[at], waits.ints("rank")[at]
     # A rank can have two rows of one operation, where it numbered two alike.
-    guilty = np.flatnonzero(integers(found.waits["caused_wait_ns"])[at] > 0)[::-1]
-    of, rank = operation_of(run)[at], np.asarray(columns["rank"])
+    guilty = np.flatnonzero(waits.ints("caused_wait_ns")[at] > 0)[::-1]
     culprit = np.full(len(found.operations), NULL)
     culprit[of[guilty]] = rank[guilty]
-    columns["culprit"] = pd.arrays.IntegerArray(culprit[of], culprit[of] == NULL)
-    columns["group"] = found.operations["group"].array[of]
-    columns["chance"] = 1 / np.bincount(of)[of]
-    return pd.DataFrame(columns, index=at, copy=False)
+    return Compared(
+        at,
+        rank,
+        waits.ints("wait_ns")[at],
+        waits.flags("last")[at],
+        codes(*(called[name] for name in INTERVAL)),
+        found.matches.coded("communicator").take(at),
+        found.operations.coded("group").take(of),
+        culprit[of],
+        1 / np.bincount(of)[of],
+    )
 
 
 def _by_file(row: dict[str, Any]) -> tuple[int, str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commtrace.arrays import NULL, codes
 from commtrace.diagnosis import Note
 
 if TYPE_CHECKING:
@@ -17,12 +20,14 @@ def unsized(run: Measures) -> tuple[Note, ...]:
 
     A barrier has none.
     """
-    sized = run.collective_columns["op"] != "barrier"
-    count = int((sized & run.collective_columns["size_bytes"].isna()).sum())
+    table = run.rows("collectives")
+    sized = ~table.coded("op").being("barrier")
+    count = np.count_nonzero(sized & (table.ints("size_bytes") == NULL))
+    whole = np.count_nonzero(sized)
     if not count:
         return ()
     message = (
-        f"{count:,} of {sized.sum():,} communication events have no size, so no bandwidth: "
+        f"{count:,} of {whole:,} communication events have no size, so no bandwidth: "
         "PyTorch 2.4 and later record it for NCCL, record_shapes=True for the rest"
     )
     return (Note("sizes-unknown", message),)
@@ -33,7 +38,8 @@ def unsized_per_step(run: Measures, op: str) -> float:
 
     The mean; 0 where no steps are labelled.
     """
-    rows = run.collective_columns[["op", "size_bytes", "rank", "step"]]
-    rows = rows[(rows["op"] == op) & rows["size_bytes"].isna() & rows["step"].notna()]
-    steps = rows[["rank", "step"]].drop_duplicates()
-    return len(rows) / max(len(steps), 1)
+    table = run.rows("collectives")
+    rank, step = table.ints("rank"), table.ints("step")
+    mine = table.coded("op").being(op) & (table.ints("size_bytes") == NULL) & (step != NULL)
+    steps = codes(rank[mine], step[mine]).max(initial=-1) + 1
+    return np.count_nonzero(mine) / max(int(steps), 1)

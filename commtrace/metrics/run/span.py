@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL
 from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ __all__ = ["run_span"]
 
 def run_span(run: Measures) -> tuple[int, int]:
     """The first start and the last end of any event, on the run's clock in ns; 0, 0 without any."""
-    ranks = integers(run.ranks["rank"])
-    starts, ends = integers(run.ranks["start_ns"]), integers(run.ranks["end_ns"])
+    table = run.rows("ranks")
+    ranks, starts, ends = (table.ints(name) for name in ("rank", "start_ns", "end_ns"))
     known = starts != NULL
     if not known.any():
         return 0, 0

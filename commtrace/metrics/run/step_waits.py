@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import integers
+from commtrace.arrays import NULL, Int64, sums
 from commtrace.measures import measure
-from commtrace.metrics.run.ranks import compared
+from commtrace.metrics.run.ranks import Compared, compared
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -34,37 +33,36 @@ STEP_WAITS = Table(
 
 
 @measure
-def step_waits(run: Measures) -> pd.DataFrame:
+def step_waits(run: Measures) -> Rows:
     """Waits suffered and caused by each rank in each step: STEP_WAITS.
 
     Every rank has a row for every step; what was launched outside steps is in none.
     """
     each = compared(run)
-    each = each.assign(step=_steps(run, each))
-    each = each[each["step"].notna()].astype({"step": "int64"})
-    # A rank waits once in a kernel, however many operations share it.
-    once = each.sort_values("wait_ns", ascending=False, kind="stable")
-    once = once.drop_duplicates(["rank", "device", "stream", "start_ns", "duration_ns"])
-    suffered = once.groupby(["rank", "step"])["wait_ns"].sum()
-    caused = once.groupby(["culprit", "step"])["wait_ns"].sum()
-    every = pd.MultiIndex.from_product([sorted({*each["rank"]}), sorted({*each["step"]})])
-    sums = [column.reindex(every, fill_value=0) for column in (suffered, caused)]
-    return STEP_WAITS.frame(
+    step = _steps(run, each)
+    mine = np.flatnonzero(step != NULL)
+    ranks, steps = np.unique(each.rank[mine]), np.unique(step[mine])
+    once = each.once(mine)
+    caused = once[np.isin(each.culprit[once], ranks)]
+
+    def by_rank_and_step(rank: Int64, waited: Int64) -> Int64:
+        place = np.searchsorted(ranks, rank) * steps.size + np.searchsorted(steps, step[waited])
+        return sums(place, each.wait_ns[waited], ranks.size * steps.size)
+
+    return STEP_WAITS.rows(
         {
-            "rank": every.get_level_values(0).to_numpy(np.int64),
-            "step": every.get_level_values(1).to_numpy(np.int64),
-            "wait_ns": sums[0].to_numpy(np.int64),
-            "caused_wait_ns": sums[1].to_numpy(np.int64),
+            "rank": np.repeat(ranks, steps.size),
+            "step": np.tile(steps, ranks.size),
+            "wait_ns": by_rank_and_step(each.rank[once], once),
+            "caused_wait_ns": by_rank_and_step(each.culprit[caused], caused),
         }
     )
 
 
-def _steps(run: Measures, each: pd.DataFrame) -> pd.Series[int]:
-    """The step of each row of ``compared``; of a run without steps the n-th tenth of its time."""
+def _steps(run: Measures, each: Compared) -> Int64:
+    """The step of each that was compared; of a run without steps the n-th tenth of its time."""
     if has_steps(run):
-        return run.collective_columns["step"].loc[each.index]
-    end = matched(run).waits["end_ns"].loc[each.index]
-    at = integers(end)
-    first, last = (int(at.min()), int(at.max())) if at.size else (0, 1)
-    tenth = (at - first) * _PARTS // (last - first + 1)
-    return pd.Series(tenth, index=each.index, dtype="Int64")
+        return run.rows("collectives", each.at).ints("step")
+    end = matched(run).waits.ints("end_ns")[each.at]
+    first, last = (int(end.min()), int(end.max())) if end.size else (0, 1)
+    return (end - first) * _PARTS // (last - first + 1)

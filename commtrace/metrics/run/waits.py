@@ -19,7 +19,7 @@ from commtrace.diagnosis import Note
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import Arrivals, coded
 from commtrace.packed import Packed, columns_in
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +112,7 @@ class RunOperations(Struct, frozen=True):
     matches: Packed
     clock: pd.DataFrame
     waits: Packed
-    operations: pd.DataFrame
+    operations: Rows
     notes: tuple[Note, ...]
 
 
@@ -131,7 +131,7 @@ def waits(run: Measures) -> pd.DataFrame:
     return matched(run).waits.frame()
 
 
-def operations(run: Measures) -> pd.DataFrame:
+def operations(run: Measures) -> Rows:
     """Every operation of the run: OPERATIONS."""
     return matched(run).operations
 
@@ -156,14 +156,14 @@ def _waits(rows: Arrivals) -> Packed:
     return Packed(WAITS, [{name: values[back] for name, values in columns.items()}])
 
 
-def _operations(rows: Arrivals, run: Measures, matches: pd.DataFrame) -> pd.DataFrame:
+def _operations(rows: Arrivals, run: Measures, matches: pd.DataFrame) -> Rows:
     table = run.collective_columns
     of_lowest = table[["group", "op", "seq"]].iloc[rows.lowest]
     found = matches.iloc[rows.lowest]
     timed = rows.all(rows.timed)
     several = rows.size > 1
     transfer, exact = rows.transfer()
-    return OPERATIONS.frame(
+    return OPERATIONS.rows(
         {
             "operation": rows.number,
             **{name: coded(of_lowest[name]) for name in ("group", "op")},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, integers
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
@@ -14,9 +15,8 @@ from commtrace.metrics.rank.rows_of import measured_ranks
 from commtrace.metrics.rank.spans import rank_spans
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = [
     "Whole",
@@ -38,14 +38,15 @@ def worth_reporting(cost_ns: float, run: Measures, share: float) -> bool:
     return min(cost_ns, time_ns) > 0 and min(cost_ns, time_ns) >= share * time_ns
 
 
-def wall_ns(end_ns: pd.Series[Any], saved_ns: pd.Series[Any]) -> int:
+def wall_ns(end_ns: Int64, saved_ns: Float64) -> int:
     """The time saved by operations that end so much earlier, once where several run at once.
 
     An operation whose end on the run's clock is unknown counts by itself.
     """
-    known = end_ns.notna().to_numpy()
-    end = end_ns[known].to_numpy(np.int64)
-    saved = np.rint(saved_ns.to_numpy(np.float64)).astype(np.int64)
+    end = integers(end_ns)  # TRANSITION: may be Series
+    known = end != NULL
+    end = end[known]
+    saved = np.rint(np.asarray(saved_ns, np.float64)).astype(np.int64)
     return total(union(end - saved[known], end)) + int(saved[~known].sum())
 
 
@@ -87,8 +88,10 @@ def step_count(run: Measures) -> int:
     """How many steps the rank with most of them has; 1 where shares are of the run."""
     if not whole(run).in_steps:
         return 1
-    steps = run.steps[run.steps["label"].isna()]
-    return int(steps.groupby("rank")["step"].nunique().max())
+    steps = profiler_steps(run)
+    rank = steps.ints("rank")
+    once = first_rows(codes(rank, steps.ints("step")))
+    return int(np.unique(rank[once], return_counts=True)[1].max(initial=0))
 
 
 def steps_without_work(run: Measures) -> tuple[Note, ...]:
@@ -103,14 +106,15 @@ def steps_without_work(run: Measures) -> tuple[Note, ...]:
 
 
 @measure
-def profiler_steps(run: Measures) -> pd.DataFrame:
+def profiler_steps(run: Measures) -> Rows:
     """The rows of ``steps`` that are the profiler's own numbered steps, no label's."""
-    return run.steps[run.steps["label"].isna() & run.steps["step"].notna()]
+    steps = run.rows("steps")
+    return steps.take(~steps.coded("label").known & (steps.ints("step") != NULL))
 
 
 def has_steps(run: Measures) -> bool:
     """Whether any rank's profiler marked its steps."""
-    return bool(run.steps["label"].isna().any())
+    return not run.rows("steps").coded("label").known.all()
 
 
 def _span_ns(run: Measures) -> int:
