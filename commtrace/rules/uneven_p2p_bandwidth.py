@@ -202,7 +202,7 @@ def _recoverable_ns(slow: list[DevicePair], gb_s: float) -> int:
 
     What only queued behind such a copy then starts as much earlier, though not before its launch.
     """
-    copies = pd.concat([pair.copies for pair in slow])
+    copies = pd.concat([pair.copies.frame() for pair in slow])
     now, ideal = [], []
     for _, queue in copies.groupby(["rank", "device", "stream"], observed=True):
         queue = queue.sort_values("start_ns", kind="stable")

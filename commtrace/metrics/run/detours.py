@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from commtrace.expect import LINKS, pcie
 from commtrace.intervals import Intervals, intersect, total, union
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.peer_copies import DevicePair
 from commtrace.topology import code, device_of, gpu_name, link, names
 
@@ -103,24 +104,25 @@ def detours(pair: DevicePair, hops: Hops) -> Iterator[Detour]:
 
 
 def _through_host(pair: DevicePair, run: Measures) -> Detour:
-    copies = run.copies[run.copies["rank"] == pair.rank]
-    from_host, to_host = copies["kind"] == "HtoD", copies["kind"] == "DtoH"
-    rated = (copies["memory"] == "pinned") & (copies["size_bytes"] >= HOST_BYTES)
-    gb_s = copies["size_bytes"].astype("float64") / copies["duration_ns"].clip(lower=1)
+    copies = rows_of_rank(run, "copies", pair.rank)
+    size, duration = copies.ints("size_bytes"), copies.ints("duration_ns")
+    from_host, to_host = (copies.coded("kind").being(kind) for kind in ("HtoD", "DtoH"))
+    rated = copies.coded("memory").being("pinned") & (size >= HOST_BYTES)
+    gb_s = size / np.maximum(duration, 1)
     down, up = gb_s[rated & to_host], gb_s[rated & from_host]
     link = pcie(gpu_name(run))
     confidence: Literal["medium", "low"] = "medium"
-    if len(down) and len(up):
-        rate, known_from = min(down.median(), up.median()), "as pinned copies here"
+    if down.size and up.size:
+        rate, known_from = min(np.median(down), np.median(up)), "as pinned copies here"
     elif link:
         rate, known_from = link.usual_gb_s, f"as {link.name} usually does"
     else:
         assumed = LINKS["PCIe 3 x16"]
         rate, known_from = assumed.usual_gb_s, f"assuming {assumed.name}, as it usually does"
         confidence = "low"
-    start = copies["start_ns"].to_numpy()[(from_host | to_host).to_numpy()]
-    end = start + copies["duration_ns"].to_numpy()[(from_host | to_host).to_numpy()]
-    busy = _share(pair, union(start, end))
+    either = from_host | to_host
+    start = copies.ints("start_ns")[either]
+    busy = _share(pair, union(start, start + duration[either]))
     left = float(rate) * (1 - busy)
     return Detour("pinned host memory", left, left / 2, 100 * busy, known_from, confidence)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import NULL, Int64, integers
+from commtrace.arrays import NULL, Int64, codes, first_rows, numbered, ranges, sorted_by, sums
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import TO_ROOT
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -40,96 +40,93 @@ PAIR_TRAFFIC = Table(
 )
 
 
+class _Traffic(NamedTuple):
+    """What went from whom to whom; ``timed_bytes`` of it in ``time_ns``, as is known."""
+
+    source: Int64
+    destination: Int64
+    size_bytes: Int64
+    timed_bytes: Int64
+    time_ns: Int64
+
+
 @measure
-def pair_traffic(run: Measures) -> pd.DataFrame:
+def pair_traffic(run: Measures) -> Rows:
     """Bytes and bandwidth by source and destination: PAIR_TRAFFIC."""
-    parts = [_messages(run), _rooted(run), _exchanged(run)]
-    every = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    pairs = every.groupby(["source", "destination"])
-    table = pairs.agg(
-        count=("bytes", "size"),
-        bytes=("bytes", "sum"),
-        timed=("timed_bytes", "sum"),
-        time=("time_ns", "sum"),
-    ).reset_index()
-    time = table["time"].to_numpy(np.float64)
-    rate = np.divide(table["timed"], time, out=np.full(time.size, np.nan), where=time > 0)
-    ints = ("source", "destination", "count", "bytes")
-    return PAIR_TRAFFIC.frame(
-        {**{name: table[name].to_numpy(np.int64) for name in ints}, "gb_s": rate}
+    parts = (_messages(run), _rooted(run), _exchanged(run))
+    every = _Traffic(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    every = _Traffic(*(column[every.size_bytes != NULL] for column in every))
+    pair = numbered(every.source, every.destination)
+    first = first_rows(pair)
+    size, timed, time = (sums(pair, column, first.size) for column in every[2:])
+    return PAIR_TRAFFIC.rows(
+        {
+            "source": every.source[first],
+            "destination": every.destination[first],
+            "count": np.bincount(pair, minlength=first.size),
+            "bytes": size,
+            "gb_s": np.where(time > 0, timed / np.maximum(time, 1), np.nan),
+        }
     )
 
 
-def _messages(run: Measures) -> pd.DataFrame:
+def _messages(run: Measures) -> _Traffic:
     """Every send, and the recvs whose sender has no trace."""
-    rows = _rows(run, ("send", "recv"))
-    rows = rows[rows["peer"].notna()]
-    alone = ~rows["peer"].isin(run.ranks["rank"])
-    rows = rows[(rows["op"] == "send") | alone]
-    sends = (rows["op"] == "send").to_numpy()
-    rank, peer = integers(rows["rank"]), integers(rows["peer"])
-    both = rows["exact"].to_numpy(np.bool_) & rows["transfer_ns"].notna().to_numpy()
-    size, transfer = integers(rows["size_bytes"]), integers(rows["transfer_ns"])
-    return _traffic(
+    rows, of = _rows(run, ("send", "recv"))
+    rank, peer, size = (rows.ints(name) for name in ("rank", "peer", "size_bytes"))
+    sends = rows.coded("op").being("send")
+    alone = ~np.isin(peer, run.rows("ranks").ints("rank"))
+    transfer = matched(run).operations.ints("transfer_ns")[of]
+    both = matched(run).operations.flags("exact")[of] & (transfer != NULL)
+    mine = (peer != NULL) & (sends | alone)
+    every = _Traffic(
         np.where(sends, rank, peer),
         np.where(sends, peer, rank),
         size,
         np.where(both, size, 0),
         np.where(both, transfer, 0),
     )
+    return _Traffic(*(column[mine] for column in every))
 
 
-def _rooted(run: Measures) -> pd.DataFrame:
+def _rooted(run: Measures) -> _Traffic:
     """From or to the root, once for each other rank."""
-    rows = _rows(run, ("broadcast", "scatter", "reduce", "gather"))
-    rows = rows[rows["root"].notna() & (rows["root"] != rows["rank"])]
-    rank, root = integers(rows["rank"]), integers(rows["root"])
-    inward = rows["op"].isin(TO_ROOT).to_numpy()
-    part = {"scatter": "out_bytes", "gather": "in_bytes"}
-    size = integers(rows["size_bytes"])
-    for op, column in part.items():
-        size = np.where((rows["op"] == op).to_numpy(), integers(rows[column]), size)
-    return _traffic(np.where(inward, rank, root), np.where(inward, root, rank), size)
+    rows, _ = _rows(run, ("broadcast", "scatter", "reduce", "gather"))
+    root = rows.ints("root")
+    rows = rows.take((root != NULL) & (root != rows.ints("rank")))
+    rank, root, op = rows.ints("rank"), rows.ints("root"), rows.coded("op")
+    size = np.where(op.being("scatter"), rows.ints("out_bytes"), rows.ints("size_bytes"))
+    size = np.where(op.being("gather"), rows.ints("in_bytes"), size)
+    inward = op.where(TO_ROOT.__contains__)
+    return _untimed(np.where(inward, rank, root), np.where(inward, root, rank), size)
 
 
-def _exchanged(run: Measures) -> pd.DataFrame:
+def _exchanged(run: Measures) -> _Traffic:
     """Of an all_to_all, from each rank that was recorded to each other of its operation."""
-    rows = _rows(run, ("all_to_all",))
-    pairs = rows.merge(rows[["operation", "rank"]], on="operation", suffixes=("", "_to"))
-    pairs = pairs[pairs["rank"] != pairs["rank_to"]]
-    size, n = integers(pairs["in_bytes"]), integers(pairs["group_size"])
+    rows, of = _rows(run, ("all_to_all",))
+    rank, size, n = (rows.ints(name) for name in ("rank", "in_bytes", "group_size"))
     known = (size != NULL) & (n > 0)
     each = np.where(known, size // np.where(known, n, 1), NULL)
-    return _traffic(integers(pairs["rank"]), integers(pairs["rank_to"]), each)
+    sender, receiver = _pairs(codes(of))
+    others = rank[sender] != rank[receiver]
+    sender, receiver = sender[others], receiver[others]
+    return _untimed(rank[sender], rank[receiver], each[sender])
 
 
-def _rows(run: Measures, ops: tuple[str, ...]) -> pd.DataFrame:
-    found = matched(run)
-    columns = ["rank", "op", "peer", "root", "size_bytes", "in_bytes", "out_bytes", "group_size"]
-    rows = run.collective_columns[columns].assign(operation=found.waits["operation"].array)
-    rows = rows[rows["op"].isin(ops)].astype({"op": object})
-    times = found.operations[["operation", "transfer_ns", "exact"]]
-    joined: pd.DataFrame = rows.merge(times, on="operation")
-    return joined
+def _pairs(number: Int64) -> tuple[Int64, Int64]:
+    """Each row with each of the same number."""
+    order = sorted_by(number)
+    size = np.bincount(number)
+    begin = (np.cumsum(size) - size)[number]
+    return np.repeat(np.arange(number.size), size[number]), order[ranges(begin, size[number])]
 
 
-def _traffic(
-    source: Int64,
-    destination: Int64,
-    size: Int64,
-    timed: Int64 | None = None,
-    time: Int64 | None = None,
-) -> pd.DataFrame:
-    """A row each of those whose size is known."""
-    nothing = np.zeros_like(size)
-    every = pd.DataFrame(
-        {
-            "source": source,
-            "destination": destination,
-            "bytes": size,
-            "timed_bytes": nothing if timed is None else timed,
-            "time_ns": nothing if time is None else time,
-        }
-    )
-    sized: pd.DataFrame = every[size != NULL]
-    return sized
+def _untimed(source: Int64, destination: Int64, size_bytes: Int64) -> _Traffic:
+    nothing = np.zeros_like(size_bytes)
+    return _Traffic(source, destination, size_bytes, nothing, nothing)
+
+
+def _rows(run: Measures, ops: tuple[str, ...]) -> tuple[Rows, Int64]:
+    """The rows of ``collectives`` of these operations; which row of ``operations`` each is of."""
+    at = np.flatnonzero(run.rows("collectives").coded("op").where(ops.__contains__))
+    return run.rows("collectives", at), operation_of(run)[at]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import rows_by
+from commtrace.arrays import NULL, Bool, Float64, numbered, rows_by, rows_of_each
 from commtrace.diagnosis import too_few
 from commtrace.intervals import Intervals, covered, total, union
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.units import mb
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.diagnosis import CannotLook
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["DevicePair", "pairs", "too_few_copies"]
 
@@ -36,7 +34,7 @@ class DevicePair(Struct, frozen=True, eq=False):
     rank: int
     source: str
     destination: str
-    copies: pd.DataFrame
+    copies: Rows
     alone: int
     gb_s: float
     at_most_gb_s: float
@@ -50,7 +48,7 @@ class DevicePair(Struct, frozen=True, eq=False):
     @property
     def size_bytes(self) -> int:
         """All that was moved."""
-        return int(self.copies["size_bytes"].sum())
+        return int(self.copies.ints("size_bytes").sum())
 
     @property
     def busy(self) -> Intervals:
@@ -60,75 +58,85 @@ class DevicePair(Struct, frozen=True, eq=False):
 
 def pairs(run: Measures, min_bytes: int, min_copies: int) -> list[DevicePair]:
     """Every pair with that many copies of that many bytes, in the order of rank and devices."""
-    peer = run.copies[(run.copies["kind"] == "PtoP") & run.copies["size_bytes"].notna()]
-    if peer.empty:
-        return []
-    on = peer["rank"].map(hosts(run).fillna(""))
+    peer = _peer_copies(run)
+    peer = peer.take(peer.ints("size_bytes") != NULL)
+    on: dict[Any, Any] = dict(hosts(run).items())
+    each = (on.get(rank) for rank in peer.ints("rank").tolist())
+    host = np.asarray([name if isinstance(name, str) else "" for name in each], dtype=np.str_)
     return [
         pair
-        for host, on_host in peer.groupby(on)
-        for pair in _on_host(str(host), on_host, min_bytes, min_copies)
+        for name in np.unique(host).tolist()
+        for pair in _on_host(name, peer.take(host == name), min_bytes, min_copies)
     ]
 
 
 def too_few_copies(run: Measures, min_bytes: int, min_copies: int) -> CannotLook:
     """What a claim about pairs lacks where ``pairs`` finds none."""
-    peer = run.copies[run.copies["kind"] == "PtoP"]
-    large = peer[peer["size_bytes"].fillna(0) >= min_bytes]
-    of_pairs = rows_by(*(large[name] for name in ("rank", "source", "destination")))
+    peer = _peer_copies(run)
+    large = peer.take(peer.ints("size_bytes") >= min_bytes)
+    of_pairs = rows_by(*(large.columns[name] for name in ("rank", "source", "destination")))
     most = max(map(len, of_pairs.values()), default=0)  # devices may be unknown
     which = f"of {mb(min_bytes)} or more between two GPUs"
     return too_few(most, "copy", min_copies, which)
 
 
-def _on_host(host: str, peer: pd.DataFrame, min_bytes: int, min_copies: int) -> list[DevicePair]:
-    peer = peer.assign(
-        gb_s=peer["size_bytes"].astype("float64") / peer["duration_ns"].clip(lower=1),
-        alone=_alone(peer),
-    )
-    large = peer[peer["size_bytes"] >= min_bytes]
+def _peer_copies(run: Measures) -> Rows:
+    copies = run.rows("copies")
+    return copies.take(copies.coded("kind").being("PtoP"))
+
+
+def _on_host(host: str, peer: Rows, min_bytes: int, min_copies: int) -> list[DevicePair]:
+    source, destination = peer.coded("source"), peer.coded("destination")
+    large = (peer.ints("size_bytes") >= min_bytes) & source.known & destination.known
+    at = np.flatnonzero(large)
+    pair = numbered(peer.ints("rank")[at], source.codes[at], destination.codes[at])
+    alone = _alone(peer)
     return [
-        _pair(host, copies, peer)
-        for _, copies in large.groupby(["rank", "source", "destination"], observed=True)
-        if len(copies) >= min_copies
+        _pair(host, peer.take(at[mine]), alone[at[mine]], peer)
+        for mine in rows_of_each(pair, np.arange(pair.max(initial=-1) + 1))
+        if mine.size >= max(min_copies, 1)
     ]
 
 
-def _pair(host: str, copies: pd.DataFrame, peer: pd.DataFrame) -> DevicePair:
-    alone = copies[copies["alone"]]
-    taken = alone if len(alone) >= 3 else copies
-    low, middle, high = np.percentile(taken["gb_s"], [25, 50, 75])
+def _pair(host: str, copies: Rows, alone: Bool, peer: Rows) -> DevicePair:
+    enough = np.count_nonzero(alone) >= 3
+    gb_s = _gb_s(copies)[alone] if enough else _gb_s(copies)
+    low, middle, high = np.percentile(gb_s, [25, 50, 75])
     return DevicePair(
         host=host,
-        rank=int(copies["rank"].iloc[0]),
-        source=str(copies["source"].iloc[0]),
-        destination=str(copies["destination"].iloc[0]),
+        rank=int(copies.ints("rank")[0]),
+        source=str(copies.coded("source").at(0)),
+        destination=str(copies.coded("destination").at(0)),
         copies=copies,
-        alone=len(alone) if taken is alone else 0,
+        alone=gb_s.size if enough else 0,
         gb_s=float(middle),
-        at_most_gb_s=float(middle) if taken is alone else _beside(copies, peer),
+        at_most_gb_s=float(middle) if enough else _beside(copies, peer),
         spread_pct=float(100 * (high - low) / middle),
     )
 
 
-def _alone(peer: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _gb_s(copies: Rows) -> Float64:
+    return copies.ints("size_bytes") / np.maximum(copies.ints("duration_ns"), 1)
+
+
+def _alone(peer: Rows) -> Bool:
     """Whether no other peer copy ran at the same time."""
-    start = peer["start_ns"].to_numpy()
-    end = start + peer["duration_ns"].to_numpy()
+    start = peer.ints("start_ns")
+    end = start + peer.ints("duration_ns")
     begun = np.searchsorted(np.sort(start), end)
     done = np.searchsorted(np.sort(end), start, side="right")
     return np.asarray(begun - done <= 1)
 
 
-def _beside(copies: pd.DataFrame, peer: pd.DataFrame) -> float:
+def _beside(copies: Rows, peer: Rows) -> float:
     """Bytes per ns of all peer copies, by their share in the time of these."""
     busy = _busy(copies)
-    start = peer["start_ns"].to_numpy()
-    duration = peer["duration_ns"].clip(lower=1).to_numpy()
+    start = peer.ints("start_ns")
+    duration = np.maximum(peer.ints("duration_ns"), 1)
     inside = covered(start, start + duration, busy) / duration
-    return float((peer["size_bytes"].to_numpy(np.float64) * inside).sum() / max(total(busy), 1))
+    return float((peer.ints("size_bytes") * inside).sum() / max(total(busy), 1))
 
 
-def _busy(copies: pd.DataFrame) -> Intervals:
-    start = copies["start_ns"].to_numpy()
-    return union(start, start + copies["duration_ns"].to_numpy())
+def _busy(copies: Rows) -> Intervals:
+    start = copies.ints("start_ns")
+    return union(start, start + copies.ints("duration_ns"))

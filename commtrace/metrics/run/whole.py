@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, integers
+from commtrace.arrays import NULL, codes, first_rows, integers
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
@@ -38,7 +38,7 @@ def worth_reporting(cost_ns: float, run: Measures, share: float) -> bool:
     return min(cost_ns, time_ns) > 0 and min(cost_ns, time_ns) >= share * time_ns
 
 
-def wall_ns(end_ns: Int64, saved_ns: Float64) -> int:
+def wall_ns(end_ns: Any, saved_ns: Any) -> int:
     """The time saved by operations that end so much earlier, once where several run at once.
 
     An operation whose end on the run's clock is unknown counts by itself.
