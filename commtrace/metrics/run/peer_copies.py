@@ -86,10 +86,10 @@ def _peer_copies(run: Measures) -> Rows:
 
 
 def _on_host(host: str, peer: Rows, min_bytes: int, min_copies: int) -> list[DevicePair]:
-    source, destination = peer.coded("source"), peer.coded("destination")
-    large = (peer.ints("size_bytes") >= min_bytes) & source.known & destination.known
+    ends = [peer.coded(name) for name in ("source", "destination")]
+    large = (peer.ints("size_bytes") >= min_bytes) & ends[0].known & ends[1].known
     at = np.flatnonzero(large)
-    pair = numbered(peer.ints("rank")[at], source.codes[at], destination.codes[at])
+    pair = numbered(peer.ints("rank")[at], *(end.codes[at].astype(np.int64) for end in ends))
     alone = _alone(peer)
     return [
         _pair(host, peer.take(at[mine]), alone[at[mine]], peer)

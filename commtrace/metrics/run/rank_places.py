@@ -68,7 +68,7 @@ def _hosts(run: Measures, ranks: Int64) -> Places:
     on: dict[Any, Any] = dict(hosts(run).items())
     each = [on.get(rank) for rank in ranks.tolist()]
     names = tuple(sorted({name for name in each if isinstance(name, str)}))
-    place = {name: at for at, name in enumerate(names)}
+    place: dict[Any, int] = {name: at for at, name in enumerate(names)}
     return Places("host", np.asarray([place.get(name, -1) for name in each]), names)
 
 
