@@ -132,7 +132,8 @@ def _operations(run: Measures, emulated: pd.DataFrame) -> pd.DataFrame:
     """The operations of these rows, of which each rank has its own."""
     found = matched(run)
     number = found.matches["operation"].to_numpy()[emulated.index]
-    return found.operations[found.operations["operation"].isin(number)]
+    its = found.operations.frame()
+    return its[its["operation"].isin(number)]
 
 
 def _moving_ns(ran: pd.DataFrame) -> pd.Series[Any]:

@@ -155,7 +155,7 @@ def _loads(run: Measures) -> pd.DataFrame:
         stream=("stream", "first"),
         start_ns=("start_ns", "min"),
     )
-    loads = found.operations.set_index("operation").join(loads, how="inner")
+    loads = found.operations.frame().set_index("operation").join(loads, how="inner")
     whole = loads["exact"] & (loads["sized"] == loads["present"]) & (loads["mean"] > 0)
     loads = loads[whole].dropna(subset=["transfer_ns", "last_end_ns"])  # ranks on one clock
     return loads.assign(imbalance=loads["most"] / loads["mean"])

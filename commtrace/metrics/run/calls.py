@@ -38,7 +38,7 @@ def blocked_ns(rows: pd.DataFrame | Packed) -> pd.Series[Any]:
 def called(run: Measures) -> pd.DataFrame:
     """The operations of the run, by number, as if they began with their last call: CALLS."""
     found = matched(run)
-    operations = found.operations.set_index("operation")
+    operations = found.operations.frame().set_index("operation")
     blocked = blocked_ns(run.collective_columns).reset_index(drop=True)
     call = (found.waits["arrival_ns"] - blocked).groupby(found.waits["operation"]).max()
     blocked = (operations["last_arrival_ns"] - call).fillna(0).clip(lower=0).astype("int64")

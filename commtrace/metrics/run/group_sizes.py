@@ -91,7 +91,7 @@ def _of_all_ranks(run: Measures, found: RunOperations, unknown: Int64, world_siz
 
     All operations of one kind or none: with some of them at odds, who knows of the rest.
     """
-    its = found.operations.set_index("operation").loc[unknown]
+    its = found.operations.frame().set_index("operation").loc[unknown]
     its = its[its["op"].isin(SYNCHRONISING)]
     if its.empty:
         return unknown[:0]

@@ -37,7 +37,7 @@ def summed_gathers(run: Measures) -> pd.DataFrame:
     mine = (table["op"] == "all_gather") & (table["device"] == "cpu") & table["launch_ns"].notna()
     at = np.flatnonzero(mine)
     if not at.size:
-        return matched(run).operations.iloc[:0].copy()
+        return matched(run).operations.frame().iloc[:0].copy()
     rows = table[["rank", "thread", "launch_ns"]].iloc[at]
     operation = matched(run).matches["operation"].to_numpy()[at]
     rows = rows.assign(operation=operation).drop_duplicates("operation")

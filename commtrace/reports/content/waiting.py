@@ -106,7 +106,7 @@ def clocks(analysis: Analysis) -> list[str]:
 
 @measure
 def _by_rank(run: Measures) -> pd.DataFrame:
-    each = arrivals(run).drop(columns=["group", "communicator"])
+    each = arrivals(run).frame().drop(columns=["group", "communicator"])
     return each.groupby("rank", as_index=False).sum()
 
 
