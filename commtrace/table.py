@@ -173,6 +173,12 @@ class Rows(_Fits):
             columns[column.name] = its.take(rows) if isinstance(its, Coded) else its[rows]
         return Rows(self.table, columns)
 
+    def only(self, *names: str) -> Rows:
+        """The same with these columns alone."""
+        its = {column.name: column for column in self.table.columns}
+        table = Table(self.table.name, self.table.row, tuple(its[name] for name in names))
+        return Rows(table, self.columns, len(self))
+
     def dicts(self) -> list[dict[str, Any]]:
         """Plain dicts, the inverse of ``Table.of_dicts``; null is None. For small tables."""
         columns = {c.name: _values(c, self.columns[c.name]) for c in self.table.columns}

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commtrace.analysis import Summary
 from commtrace.causal.cores import foreign_load
 from commtrace.comparing.counted import counted_together
 from commtrace.comparing.sample import sample
 from commtrace.comparing.sides import Recording, Side
 from commtrace.diagnosis import Diagnosis
+from commtrace.metrics.rank.rows_of import ranks_of
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -52,6 +55,6 @@ def started(one: Recorded) -> str:
 
 
 def _gpu_hosts(run: Measures) -> frozenset[str] | None:
-    with_gpu = set(run.kernels["rank"].unique().tolist())
-    hosts = run.ranks.loc[run.ranks["rank"].isin(with_gpu), "host"]
-    return frozenset(map(str, hosts)) if with_gpu else None
+    with_gpu, ranks = ranks_of(run, "kernels"), run.rows("ranks")
+    mine = np.isin(ranks.ints("rank"), [*with_gpu])
+    return frozenset(map(str, ranks.coded("host").take(mine).decoded())) if with_gpu else None

@@ -135,7 +135,7 @@ def _work(side: Steps, of: tuple[int, ...]) -> dict[Work, _Pair]:
     """What some ranks run in a step, all if none are named: the mean rank's."""
     found = []
     for run, steps in side:
-        mine = of or tuple(run.ranks["rank"].tolist())
+        mine = of or tuple(run.rows("ranks").ints("rank").tolist())
         sums: dict[Work, _Pair] = {}
         for (rank, its), (count, time) in work(run, steps).items():
             if rank in mine:

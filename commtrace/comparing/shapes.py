@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Int64, integers
+from commtrace.arrays import Int64
 from commtrace.engine import each, for_files
 from commtrace.errors import TraceError
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_rank
+from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.reader.json import Hosted, input_shapes
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Wanted(NamedTuple):
 @measure
 def shapes(run: Measures) -> Shapes:
     """The shapes that a run's files hold; of ranks with several files none."""
-    found = {name: np.full(len(getattr(run, name)), None, object) for name in ("kernels", "ops")}
+    found = {name: np.full(len(run.rows(name)), None, object) for name in ("kernels", "ops")}
     wanted = list(_wanted(run, {name: its.size for name, its in found.items()}))
     files, unreadable = [its.file for its in wanted], None
     for (file, table, rows, *_), outcome in each(_looked_up, wanted, for_files(files)):
@@ -69,16 +69,16 @@ def shapes(run: Measures) -> Shapes:
 
 def _wanted(run: Measures, size: Mapping[str, int]) -> Iterator[_Wanted]:
     """What is asked of each file; tables have so many rows."""
-    with_kernels = set(run.kernels["rank"].unique().tolist())
-    files = dict(zip(run.ranks["rank"].tolist(), run.ranks["file"].tolist(), strict=True))
+    with_kernels, ranks = ranks_of(run, "kernels"), run.rows("ranks")
+    files = dict(zip(ranks.ints("rank").tolist(), ranks.coded("file").decoded(), strict=True))
     for rank, file in files.items():
         if run.pauses.get(rank):
             continue
         name, when = ("kernels", "launch_ns") if rank in with_kernels else ("ops", "start_ns")
-        its, places = rows_of_rank(run, name, rank), places_of_rank(run, name, rank)
-        computes = (its["kind"] == "compute").to_numpy()
-        rows, its = np.arange(size[name])[places][computes], its[computes]
-        yield _Wanted(Path(str(file)), name, rows, integers(its["thread"]), integers(its[when]))
+        rows = np.arange(size[name])[places_of_rank(run, name, rank)]
+        rows = rows[run.rows(name, rows).coded("kind").being("compute")]
+        its = run.rows(name, rows)
+        yield _Wanted(Path(str(file)), name, rows, its.ints("thread"), its.ints(when))
 
 
 def _looked_up(wanted: _Wanted) -> _Texts | str:

@@ -13,6 +13,7 @@ from commtrace.causal.steps import step_times_by_rank
 from commtrace.comparing.kinds import Operation, kinds_of_rows
 from commtrace.comparing.shapes import shapes
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import ranks_of
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def counts(run: Measures, steps: tuple[int, ...]) -> Mapping[Operation, tuple[fl
         {
             "kind": code,
             "operation": integers(matched(run).matches["operation"]),
-            "step": integers(run.collective_columns["step"]),
+            "step": run.rows("collectives").ints("step"),
         }
     )
     first = table[table["step"].isin(steps)].drop_duplicates("operation")
@@ -40,6 +41,9 @@ def counts(run: Measures, steps: tuple[int, ...]) -> Mapping[Operation, tuple[fl
     return {
         kinds[number]: (float(count), float(time)) for number, count, time in summed.itertuples()
     }
+
+
+_WORK = ("rank", "name", "kind", "step", "duration_ns")
 
 
 class Work(NamedTuple):
@@ -55,13 +59,13 @@ def work(run: Measures, steps: tuple[int, ...]) -> Mapping[tuple[int, Work], tup
 
     On a CPU operators. What runs first comes first.
     """
-    with_kernels = run.kernels["rank"].unique()
     known = shapes(run)
-    on_cpu = ~run.ops["rank"].isin(with_kernels).to_numpy()
+    kernels, ops = run.rows("kernels").only(*_WORK), run.rows("ops").only(*_WORK)
+    on_cpu = ~np.isin(ops.ints("rank"), [*ranks_of(run, "kernels")])
     return {
         (int(rank), Work(str(name), shape)): (float(count), float(time))
-        for table, its in ((run.kernels, known.kernels), (run.ops[on_cpu], known.ops[on_cpu]))
-        for (rank, name, shape), count, time in _by_name(table.assign(shape=its), steps)
+        for table, its in ((kernels, known.kernels), (ops.take(on_cpu), known.ops[on_cpu]))
+        for (rank, name, shape), count, time in _by_name(table.frame().assign(shape=its), steps)
     }
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64, integers
+from commtrace.arrays import NULL, Float64, Int64, integers
 from commtrace.intervals import Intervals, covered, subtract
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_rank
+from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.span import run_span
 from commtrace.viewer.operations import operations_drawn
@@ -51,8 +51,9 @@ def _busbw(run: Measures, rank: int) -> tuple[Int64, Float64]:
 
 def _queued(run: Measures, rank: int) -> tuple[Int64, Float64]:
     """Operations that were called and have not begun."""
-    mine = rows_of_rank(run, "collectives", rank).dropna(subset="launch_ns")
-    launch, start = (on_run(run, rank, integers(mine[n])) for n in ("launch_ns", "start_ns"))
+    mine = run.rows("collectives", places_of_rank(run, "collectives", rank))
+    known = mine.ints("launch_ns") != NULL
+    launch, start = (on_run(run, rank, mine.ints(n)[known]) for n in ("launch_ns", "start_ns"))
     waits = launch < start
     times, level = _level(launch[waits], start[waits], np.ones(int(waits.sum()), np.int64))
     return times, level.astype(np.float64)

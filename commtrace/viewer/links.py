@@ -26,7 +26,7 @@ _COMPARED = 4
 
 def run_link(run: Measures, page: str, trace: str) -> str:
     """The whole run, its first ranks expanded."""
-    ranks = sorted(set(run.ranks["rank"].tolist()))
+    ranks = sorted(set(run.rows("ranks").ints("rank").tolist()))
     names = _any(rank_name(run, rank) for rank in ranks[:_SHOWN])
     expand = {"id": "dev.perfetto.ExpandTracksByRegex", "args": [f"^({RUN}|{names}|operations.*)$"]}
     return _link(page, trace, startupCommands=[expand])
@@ -37,7 +37,7 @@ def finding_link(finding: Finding, run: Measures, page: str, trace: str) -> str:
 
     A culprit's are next to others', who may wait for it.
     """
-    every = sorted(set(run.ranks["rank"].tolist()))
+    every = sorted(set(run.rows("ranks").ints("rank").tolist()))
     ranks = list(dict.fromkeys((*finding.ranks[:_SHOWN], *every)))
     shown = ranks[: min(max(len(finding.ranks), _COMPARED), _SHOWN)]
     tracks = ["findings", "critical path"]

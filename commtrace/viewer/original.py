@@ -50,8 +50,9 @@ def draw_original(
     All of them if ``keep`` is ``everything``, else without Python's functions and the profiler's
     own. Raises TraceError where the file cannot be read.
     """
-    files = run.ranks.loc[run.ranks["rank"] == rank, "file"]
-    its = read_rank(rank, Path(str(files.iloc[0])))
+    ranks = run.rows("ranks")
+    file = ranks.coded("file").at(int((ranks.ints("rank") == rank).argmax()))
+    its = read_rank(rank, Path(str(file)))
     start = on_run(run, rank, its.start_ns)
     end = on_run(run, rank, its.start_ns + its.duration_ns.clip(min=0))
     kept = [

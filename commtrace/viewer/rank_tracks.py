@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.arrays import integers
-from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import rows
 from commtrace.viewer.slices import Slice, Timeline, apart, draw, nested
@@ -22,7 +22,7 @@ __all__ = ["draw_steps", "draw_streams", "draw_threads"]
 
 def draw_steps(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
     """The profiler's steps, and the program's labels within them."""
-    mine = rows_of_rank(run, "steps", rank)
+    mine = _of_rank(run, "steps", rank)
     step = "ProfilerStep#" + mine["step"].astype("string")
     names = mine["label"].astype(object).where(mine["label"].notna(), step)
     table = mine.assign(name=names)
@@ -35,8 +35,7 @@ def draw_steps(run: Measures, timeline: Timeline, name: str, rank: int, parent: 
 
 def draw_streams(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
     """Kernels, copies and fills of each stream of each device."""
-    kernels = rows_of_rank(run, "kernels", rank)
-    copies = rows_of_rank(run, "copies", rank)
+    kernels, copies = (_of_rank(run, table, rank) for table in ("kernels", "copies"))
     devices = {*kernels["device"].dropna(), *copies["device"].dropna()}
     for device in sorted(devices, key=lambda name: (len(name), name)):
         above = timeline.track(str(device), parent)
@@ -58,8 +57,7 @@ def draw_streams(run: Measures, timeline: Timeline, name: str, rank: int, parent
 
 def draw_threads(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
     """The host's outermost operators, and the calls that can block it."""
-    ops = rows_of_rank(run, "ops", rank)
-    calls = rows_of_rank(run, "blocking_calls", rank)
+    ops, calls = (_of_rank(run, table, rank) for table in ("ops", "blocking_calls"))
     columns = ["name", "thread", "step", "start_ns", "duration_ns"]
     for thread in sorted({*ops["thread"].tolist(), *calls["thread"].tolist()}):
         both = [
@@ -69,6 +67,10 @@ def draw_threads(run: Measures, timeline: Timeline, name: str, rank: int, parent
         parts = [part for part in both if len(part)]
         table = parts[0] if len(parts) == 1 else _stacked(parts)
         _draw_nested(run, timeline, f"{name} thread {thread}", rank, parent, table, ["step"])
+
+
+def _of_rank(run: Measures, table: str, rank: int) -> pd.DataFrame:
+    return run.rows(table, places_of_rank(run, table, rank)).frame()
 
 
 def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:

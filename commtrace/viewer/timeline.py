@@ -57,12 +57,13 @@ def write_timeline(analysis: Analysis, target: Path, keep: str = "kernels") -> l
 
 def rank_name(run: Measures, rank: int) -> str:
     """As a track is named, so that names are in the order of ranks: ``rank 07``."""
-    return f"rank {rank:0{len(str(int(run.ranks['rank'].max())))}}"
+    return f"rank {rank:0{len(str(run.rows('ranks').ints('rank').max()))}}"
 
 
 def _draw(analysis: Analysis, timeline: Timeline, keep: str) -> list[str]:
     run = analysis.measures
-    names = {int(rank): rank_name(run, rank) for rank in sorted(run.ranks["rank"])}
+    ranks = sorted(run.rows("ranks").ints("rank").tolist())
+    names = {rank: rank_name(run, rank) for rank in ranks}
     left_out = list(_own_clocks(run))
     above = timeline.track(RUN)
     draw_findings(analysis, timeline, above)
