@@ -68,7 +68,7 @@ def early_waits(run: Measures) -> EarlyWaits:
     in_backward = hosts.within(hosts.backward, call)
     of_ddp = np.isin(calls.rank[call], run.steps.loc[run.steps["label"] == DDP_FORWARD, "rank"])
     own = ~(in_backward & of_ddp) & ~hosts.within(hosts.functional, call)
-    own &= ~of_buffers(run, run.collective_columns)[calls.row[call]]
+    own &= ~of_buffers(run, run.rows("collectives"))[calls.row[call]]
     until_ns = np.minimum(
         hosts.next_call_ns(call, resumed_ns),
         np.where(in_backward, hosts.backward_end_ns(call, resumed_ns), hosts.step_end_ns(call)),

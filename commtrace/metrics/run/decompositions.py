@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL
 from commtrace.comms import POINT_TO_POINT, members
 from commtrace.expect import fit
 from commtrace.measures import measure
 from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.used_between import used_between
 from commtrace.metrics.run.waits import matched
-from commtrace.table import Column, Table
+from commtrace.table import Coded, Column, Rows, Table, joined
 from commtrace.trace_tables import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -108,9 +108,11 @@ def pairs(run: Measures) -> tuple[Pair, ...]:
 
 
 def _pairs(run: Measures) -> Iterator[Pair]:
-    if not run.collective_columns["op"].isin([*_SECOND]).any():
+    if not run.rows("collectives").coded("op").where(_SECOND.__contains__).any():
         return
-    rows = sequences(run)
+    each = sequences(run)
+    names = dict.fromkeys(("op", "dtype", "executed", "communicator"), object)
+    rows = each.frame().astype(names)  # TRANSITION
     at = np.flatnonzero(rows["op"].isin([*_SECOND]).to_numpy()[:-1])
     first, second = (rows.iloc[its].reset_index(drop=True) for its in (at, at + 1))
     follows = (
@@ -126,43 +128,48 @@ def _pairs(run: Measures) -> Iterator[Pair]:
     both = first[follows].reset_index(drop=True)
     later = second[follows].reset_index(drop=True).add_suffix("_second")
     both = pd.concat([both, later], axis=1)
-    free = at[~used_between(run, rows, both)]
+    free = at[~used_between(run, each, at, at + 1)]
     rows["paired"] = np.isin(np.arange(len(rows)), np.concatenate([free, free + 1]))
     both = both[np.isin(at, free)]
     yield from _found(run, rows, both)
 
 
-def sequences(run: Measures, *, barriers: bool = False) -> pd.DataFrame:
+def sequences(run: Measures, *, barriers: bool = False) -> Rows:
     """Every rank's operations in each group, in the order it called them: SEQUENCES.
 
     Barriers only if those are asked for.
     """
-    table, found = run.collective_columns, matched(run).matches
-    groups = found["communicator"].cat
-    named = np.argsort(np.argsort(groups.categories.astype(str)))  # in the order of their names
-    group = np.append(named, -1)[groups.codes]
-    rank, start = integers(table["rank"]), integers(table["start_ns"])
-    launch = integers(table["launch_ns"])
+    table, found = run.rows("collectives"), matched(run).matches
+    communicator, op = found.coded("communicator"), table.coded("op")
+    named = np.argsort(np.argsort(np.asarray(communicator.names, np.str_)))  # by their names
+    group = np.append(named, -1)[communicator.codes]
+    rank, start, launch = (table.ints(name) for name in ("rank", "start_ns", "launch_ns"))
     called = np.where(launch == NULL, start, launch)
-    of_op = table["op"].cat.categories
-    sized = table["size_bytes"].notna().to_numpy() & ~table["op"].isin(POINT_TO_POINT).to_numpy()
-    barrier = barriers & ("barrier" in of_op) & (table["op"] == "barrier").to_numpy()
-    mine = np.flatnonzero((group >= 0) & (sized | barrier))
+    sized = (table.ints("size_bytes") != NULL) & ~op.where(POINT_TO_POINT.__contains__)
+    mine = np.flatnonzero((group >= 0) & (sized | (barriers & op.being("barrier"))))
     mine = mine[np.lexsort((start[mine], called[mine], group[mine], rank[mine]))]
     first = np.diff(rank[mine], prepend=-1) | np.diff(group[mine], prepend=-1)
     begins = np.append(first != 0, True)
-    # Of many rows: no column is copied.
-    rows = pd.DataFrame({name: table[name].array[mine] for name in _OWN}, copy=False)
-    for name in ("op", "dtype", "executed"):
-        rows[name] = rows[name].astype(object)
-    rows["executed"] = rows["executed"].fillna(rows["op"])
-    rows["operation"] = found["operation"].to_numpy()[mine]
-    rows["communicator"] = found["communicator"].astype(object).to_numpy()[mine]
-    rows["order"] = pd.array(called[mine], dtype="Int64")
-    rows["end_ns"] = rows["start_ns"] + rows["duration_ns"]
-    rows["sequence"] = np.cumsum(begins[:-1]) - 1
-    rows["edge"] = begins[:-1] | begins[1:]
-    return rows
+    own = run.rows("collectives", mine)
+    return SEQUENCES.rows(
+        {
+            **{name: own.columns[name] for name in _OWN},
+            "executed": _or_else(own.coded("executed"), own.coded("op")),
+            "operation": found.ints("operation")[mine],
+            "communicator": communicator.take(mine),
+            "order": called[mine],
+            "end_ns": own.ints("start_ns") + own.ints("duration_ns"),
+            "sequence": np.cumsum(begins[:-1]) - 1,
+            "edge": begins[:-1] | begins[1:],
+        }
+    )
+
+
+def _or_else(first: Coded, second: Coded) -> Coded:
+    """Names, and others where they are null."""
+    both = joined([first, second])
+    codes, others = both.codes[: len(first)], both.codes[len(first) :]
+    return Coded(np.where(codes < 0, others, codes), both.names)
 
 
 def _found(run: Measures, rows: pd.DataFrame, both: pd.DataFrame) -> Iterator[Pair]:

@@ -5,35 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Bool, integers
+from commtrace.arrays import NULL, Bool
 from commtrace.comms import DDP_FORWARD
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-    from commtrace.packed import Packed
+    from commtrace.table import Rows
 
 __all__ = ["of_buffers"]
 
 
-def of_buffers(run: Measures, rows: pd.DataFrame | Packed) -> Bool:
+def of_buffers(run: Measures, rows: Rows) -> Bool:
     """Which rows of ``collectives`` are broadcasts before any other call in DDP's forward pass.
 
     DDP sends there what its module has registered as buffers, unless ``broadcast_buffers=False``.
     """
-    forward = run.steps[run.steps["label"] == DDP_FORWARD]
-    moment = rows["launch_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
-    rank, broadcast = integers(rows["rank"]), (rows["op"] == "broadcast").to_numpy()
+    steps = run.rows("steps")
+    forward = steps.take(steps.coded("label").being(DDP_FORWARD))
+    starts = forward.ints("start_ns")
+    ends = starts + forward.ints("duration_ns")
+    launch = rows.ints("launch_ns")
+    moment = np.where(launch == NULL, rows.ints("start_ns"), launch)
+    rank, broadcast = rows.ints("rank"), rows.coded("op").being("broadcast")
     found = np.zeros(len(rows), dtype=np.bool_)
-    for one, passes in forward.groupby("rank"):
+    for one in np.unique(forward.ints("rank")).tolist():
         mine = np.flatnonzero(rank == one)
         mine = mine[np.argsort(moment[mine], kind="stable")]
-        start = np.sort(passes["start_ns"].to_numpy(np.int64))
-        end = np.sort((passes["start_ns"] + passes["duration_ns"]).to_numpy(np.int64))
+        passes = forward.ints("rank") == one
+        start, end = np.sort(starts[passes]), np.sort(ends[passes])
         at = np.searchsorted(start, moment[mine], side="right") - 1
         within = (at >= 0) & (moment[mine] < end[at])
         mine, at = mine[within], at[within]
-        others = pd.Series(~broadcast[mine]).groupby(at).cumsum().to_numpy()
-        found[mine[others == 0]] = True
+        # Within a pass the calls are in order: all before its first other one are buffers'.
+        other = np.cumsum(~broadcast[mine])
+        before = np.append(0, other)[np.searchsorted(at, at)]
+        found[mine[other == before]] = True
     return found

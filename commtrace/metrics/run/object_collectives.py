@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commtrace.arrays import NULL
 from commtrace.metrics.run.decompositions import sequences
 
 if TYPE_CHECKING:
@@ -21,13 +24,15 @@ def of_objects(run: Measures, op: str) -> bool:
     Objects are bytes (uint8), behind an operation of their group that has an int64 length for each
     (https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object).
     """
-    called = run.collective_columns
-    if not (called["op"] == op).any() or not (called["dtype"] == "uint8").any():
+    called = run.rows("collectives")
+    if not called.coded("op").being(op).any() or not called.coded("dtype").being("uint8").any():
         return False
     rows = sequences(run)
-    small = rows["size_bytes"].astype(float) <= _LENGTH_BYTES * rows["group_size"].astype(float)
-    lengths = (small & (rows["dtype"] == "int64")).shift(fill_value=False)
-    lengths &= rows["sequence"] == rows["sequence"].shift()
-    objects = lengths & (rows["dtype"] == "uint8")
-    carries = objects | objects.shift(-1, fill_value=False)
-    return bool(carries[rows["op"] == op].mean() > _MOSTLY)
+    size, dtype, sequence = rows.ints("size_bytes"), rows.coded("dtype"), rows.ints("sequence")
+    group_size = rows.ints("group_size")
+    small = (group_size != NULL) & (size <= _LENGTH_BYTES * group_size)
+    lengths = (small & dtype.being("int64"))[:-1] & (sequence[1:] == sequence[:-1])
+    objects = lengths & dtype.being("uint8")[1:]
+    carries = np.append(False, objects) | np.append(objects, False)
+    asked = rows.coded("op").being(op)
+    return bool(np.count_nonzero(carries & asked) > _MOSTLY * np.count_nonzero(asked))
