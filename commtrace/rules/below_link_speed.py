@@ -60,7 +60,7 @@ class BelowLinkSpeed(Rule, frozen=True):
         if link is None:
             raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         known = served(run)
-        known = known.assign(hidden=known["operation"].map(hidden(run)))
+        known = known.assign(hidden=hidden(known, run))
         known = known[known["exact"] & known["factor"].notna()]
         large = known[known["size_bytes"] >= self.min_bytes]
         found = []

@@ -66,7 +66,7 @@ class DegradedLink(Rule, frozen=True):
         known = known[known["exact"] & (known["size_bytes"] >= self.min_bytes)]
         known = known.assign(
             relative=known["transfer_ns"] / typical_ns(known),
-            hidden=known["operation"].map(hidden(run)),
+            hidden=hidden(known, run),
         )
         groups = [
             some

@@ -77,7 +77,7 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     def _of(self, run: Measures, payload: _Payload) -> Iterator[Finding]:
         known = served(run)
-        exposed = 1 - known["operation"].map(hidden(run))
+        exposed = 1 - hidden(known, run)
         less = _gain_ns(known)
         full = (known["dtype"] == payload.dtype) & (known["size_bytes"] >= self.min_bytes)
         some = known[full]

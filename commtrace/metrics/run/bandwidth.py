@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
+from msgspec import structs
 
-from commtrace.arrays import NULL, Bool, codes, first_rows, integers, nth, quantiles
+from commtrace.arrays import NULL, Bool, Float64, codes, first_rows, integers, nth, quantiles
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
@@ -16,10 +15,10 @@ from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.group_sizes import group_sizes
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import OPERATIONS, matched
-from commtrace.packed import columns_in
-from commtrace.table import Coded, Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -27,13 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "SERVED", "fitted", "hidden", "served", "streams", "typical_ns"]
 
 _MAX_RESIDUAL = 0.3
+_NEEDED = ("size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns")
 KIND = ["communicator", "op", "dtype", "size_bytes"]
 
 SERVED = Table(
     "served",
     "one operation of the run whose size and transfer are known, by its first arrival",
     (
-        *OPERATIONS.columns,
+        *(
+            structs.replace(its, dtype="int64") if its.name in _NEEDED else its
+            for its in OPERATIONS.columns
+        ),
         Column("ranks", "Int64", "Ranks in the group, known or deduced; null if neither.", "ranks"),
         Column("factor", "float64", "What makes bus bandwidth of algorithm bandwidth."),
         Column("busbw_gb_s", "float64", "size × factor / transfer.", "GB/s"),
@@ -42,7 +45,7 @@ SERVED = Table(
 
 
 @measure
-def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataFrame:
+def served(run: Measures, *, cold: bool = False, late: bool = False) -> Rows:
     """The operations whose size is known, in the order of their arrival: SERVED.
 
     Each communicator's first, which sets it up, only if ``cold``; messages that gloo noted late,
@@ -50,82 +53,80 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> pd.DataF
     """
     known, bounds = _served(run)[0] if cold else _warm(run), message_waits(run).late_operations
     if not late and bounds.size:
-        known = known[~known["operation"].isin(bounds)]
-    if known.empty:
+        known = known.take(~np.isin(known.ints("operation"), bounds))
+    if not len(known):
         raise CannotLook("needs sizes: no operation has one")
     return known
 
 
 @measure
-def _warm(run: Measures) -> pd.DataFrame:
+def _warm(run: Measures) -> Rows:
     known, first = _served(run)
-    return known[~first].reset_index(drop=True)
+    return known.take(~first)
 
 
-def _served(run: Measures) -> tuple[pd.DataFrame, Bool]:
+def _served(run: Measures) -> tuple[Rows, Bool]:
     """All whose size is known, and which is its communicator's first."""
-    found = matched(run).operations
-    its: Any = columns_in(found)
-    ranks = integers(group_sizes(run)["group_size"])  # in the same order
-    arrival = its["first_arrival_ns"]
-    order = np.lexsort((its["operation"], arrival, arrival == NULL))
-    first = nth(1 + its["communicator"].codes[order]) == 0
-    needed = ("size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns")
-    known = its["op"].where(lambda op: op != "barrier") & ((ranks == NULL) | (ranks > 1))
-    known &= np.logical_and.reduce([its[name] != NULL for name in needed])
-    known &= (its["size_bytes"] > 0) & (its["transfer_ns"] > 0)
+    its = matched(run).operations
+    ranks = group_sizes(run).ints("group_size")  # in the same order
+    arrival = its.ints("first_arrival_ns")
+    order = np.lexsort((its.ints("operation"), arrival, arrival == NULL))
+    first = nth(codes(its.coded("communicator").take(order))) == 0
+    known = its.coded("op").where(lambda op: op != "barrier") & ((ranks == NULL) | (ranks > 1))
+    known &= np.logical_and.reduce([its.ints(name) != NULL for name in _NEEDED])
+    known &= (its.ints("size_bytes") > 0) & (its.ints("transfer_ns") > 0)
     first, at = first[known[order]], order[known[order]]
-    kind = codes(its["op"].codes[at], ranks[at])
-    alike = at[first_rows(kind)]
-    names = Coded(its["op"].codes[alike], its["op"].names).decoded()
+    its, ranks = its.take(at), ranks[at]
+    kind = codes(its.coded("op"), ranks)
+    alike = first_rows(kind)
+    ops = its.coded("op").take(alike).decoded()
     factors = [
         bus_factor(str(op), n) if n > 0 else None
-        for op, n in zip(names, ranks[alike].tolist(), strict=True)
+        for op, n in zip(ops, ranks[alike].tolist(), strict=True)
     ]
     factor = np.array([*factors, None], dtype=np.float64)[kind]
-    columns = {
-        **{one.name: found[one.name].array[at] for one in OPERATIONS.columns},
-        **{name: its[name][at] for name in needed},
-        "ranks": group_sizes(run)["group_size"].array[at],
-        "factor": factor,
-        "busbw_gb_s": its["size_bytes"][at] * factor / its["transfer_ns"][at],
-    }
-    return pd.DataFrame(columns, copy=False), first
+    busbw = its.ints("size_bytes") * factor / its.ints("transfer_ns")
+    more = {"ranks": ranks, "factor": factor, "busbw_gb_s": busbw}
+    return SERVED.rows({**its.columns, **more}), first
 
 
-def typical_ns(known: pd.DataFrame) -> pd.Series[Any]:
+def typical_ns(known: Rows | Any) -> Float64:
     """Of each operation, the median transfer of its kind."""
-    kind = codes(*(known[name] for name in KIND))
-    times = quantiles(kind, integers(known["transfer_ns"]), 50, kind.max(initial=-1) + 1)
-    return pd.Series(times[kind], known.index)
+    kind = codes(*(_column(known, name) for name in KIND))
+    times = quantiles(kind, _column(known, "transfer_ns"), 50, kind.max(initial=-1) + 1)
+    typical: Float64 = times[kind]
+    return typical
 
 
-def fitted(known: pd.DataFrame) -> Model | None:
+def fitted(known: Rows | Any) -> Model | None:
     """The model of operations of one kind but for their sizes, if it fits well."""
-    model = fit(known["size_bytes"].to_numpy(), known["transfer_ns"].to_numpy())
+    model = fit(_column(known, "size_bytes"), _column(known, "transfer_ns"))
     return model if model is not None and model.residual <= _MAX_RESIDUAL else None
 
 
-def hidden(run: Measures) -> pd.Series[Any]:
-    """By operation, the share of it during which its devices computed: the ranks' mean."""
-    called = run.collective_columns[["start_ns", "duration_ns"]]
-    start = called["start_ns"].to_numpy()
-    end = start + called["duration_ns"].to_numpy()
-    share: npt.NDArray[np.float64] = np.zeros(len(called))
+def hidden(known: Rows | Any, run: Measures) -> Float64:
+    """Of each operation, the share of it during which its devices computed: the ranks' mean."""
+    called, of = run.rows("collectives"), operation_of(run)
+    start, duration = called.ints("start_ns"), called.ints("duration_ns")
+    share: Float64 = np.zeros(start.size)
     for place, done in device_work(run).items():
         at = calls_by_device(run)[place]
         if done.compute is not None:
-            share[at] = covered(start[at], end[at], done.compute) / np.maximum(
-                end[at] - start[at], 1
-            )
-    return called[[]].assign(share=share)["share"].groupby(_operation(run)).mean()
+            inside = covered(start[at], start[at] + duration[at], done.compute)
+            share[at] = inside / np.maximum(duration[at], 1)
+    mean = np.bincount(of, share) / np.bincount(of)
+    numbers = matched(run).operations.ints("operation")
+    found: Float64 = mean[np.searchsorted(numbers, _column(known, "operation"))]
+    return found
 
 
-def streams(known: pd.DataFrame, run: Measures) -> tuple[int, ...]:
+def streams(known: Rows | Any, run: Measures) -> tuple[int, ...]:
     """The streams that these operations ran on."""
-    ran = np.isin(_operation(run), known["operation"])
-    return tuple(sorted({int(stream) for stream in run.collective_columns["stream"][ran]}))
+    ran = np.isin(matched(run).waits.ints("operation"), _column(known, "operation"))
+    return tuple(np.unique(run.rows("collectives").ints("stream")[ran]).tolist())
 
 
-def _operation(run: Measures) -> npt.NDArray[np.int64]:
-    return matched(run).waits["operation"].to_numpy()
+def _column(known: Rows, name: str) -> Any:
+    if not isinstance(known, Rows):  # TRANSITION: a frame
+        return integers(known[name]) if known[name].dtype != "category" else known[name]
+    return known.columns[name]

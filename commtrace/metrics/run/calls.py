@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commtrace.arrays import NULL, Int64, most
 from commtrace.measures import measure
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import OPERATIONS, matched
-from commtrace.table import Table
+from commtrace.table import Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
-    from commtrace.packed import Packed
 
 __all__ = ["CALLS", "blocked_ns", "called"]
 
 CALLS = Table(
     "calls",
     "one operation of the run, as if it began with its last call: `last_arrival_ns` is that "
-    "call, and `transfer_ns` is longer by what it is earlier; indexed by `operation`",
-    OPERATIONS.columns[1:],
+    "call, and `transfer_ns` is longer by what it is earlier",
+    OPERATIONS.columns,
 )
 
 
-def blocked_ns(rows: pd.DataFrame | Packed) -> pd.Series[Any]:
+def blocked_ns(rows: Rows) -> Int64:
     """How long before its start each row of ``collectives`` blocked its caller.
 
     Known of synchronous calls on the CPU, where gloo copies the input first; else 0.
     """
-    blocks = (rows["device"] == "cpu") & (rows["asynchronous"] == 0).fillna(False)
-    blocked = (rows["start_ns"] - rows["launch_ns"]).where(blocks.astype(bool))
-    return blocked.fillna(0).clip(lower=0).astype("int64")
+    launch_ns = rows.ints("launch_ns")
+    blocks = rows.coded("device").being("cpu") & (rows.ints("asynchronous") == 0)
+    blocks &= launch_ns != NULL
+    return np.where(blocks, rows.ints("start_ns") - launch_ns, 0).clip(min=0)
 
 
 @measure
-def called(run: Measures) -> pd.DataFrame:
-    """The operations of the run, by number, as if they began with their last call: CALLS."""
-    found = matched(run)
-    operations = found.operations.frame().set_index("operation")
-    blocked = blocked_ns(run.collective_columns).reset_index(drop=True)
-    call = (found.waits["arrival_ns"] - blocked).groupby(found.waits["operation"]).max()
-    blocked = (operations["last_arrival_ns"] - call).fillna(0).clip(lower=0).astype("int64")
-    return operations.assign(
-        last_arrival_ns=operations["last_arrival_ns"] - blocked,
-        transfer_ns=operations["transfer_ns"] + blocked,
-    )
+def called(run: Measures) -> Rows:
+    """The operations of the run, as if they began with their last call: CALLS."""
+    its, arrival = matched(run).operations, matched(run).waits.ints("arrival_ns")
+    timed, last = arrival != NULL, its.ints("last_arrival_ns")
+    call = arrival - blocked_ns(run.rows("collectives"))
+    last_call = most(operation_of(run)[timed], call[timed], len(its))
+    earlier = np.where(last == NULL, 0, last - last_call).clip(min=0)
+    later = {"last_arrival_ns": last - earlier, "transfer_ns": its.ints("transfer_ns") + earlier}
+    return CALLS.rows({**its.columns, **later})

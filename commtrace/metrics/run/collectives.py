@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import (
-    NULL,
-    Int64,
-    codes,
-    first_rows,
-    integers,
-    quantiles,
-)
+from commtrace.arrays import NULL, Int64, codes, first_rows, least, most, quantiles
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
@@ -23,12 +16,9 @@ from commtrace.metrics.run.group_dimensions import DIMENSION
 from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched
-from commtrace.packed import columns_in
-from commtrace.table import Coded, Column, Table
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -116,7 +106,7 @@ _KIND = ["op", "group", *_DIMENSION, "group_size", "dtype", "size_bytes"]
 
 
 @measure
-def collectives(run: Measures) -> pd.DataFrame:
+def collectives(run: Measures) -> Rows:
     """What each kind of collective cost, as ``COLLECTIVES``.
 
     Bandwidth is that of nccl-tests (its PERFORMANCE.md) over the median transfer: of the
@@ -125,14 +115,14 @@ def collectives(run: Measures) -> pd.DataFrame:
     bandwidth a ``lower`` bound. A sender, a receiver or a rank of a rooted operation can be
     done earlier or later than the transfer: without the other side bandwidth is null.
     """
-    return COLLECTIVES.from_rows(_costliest_first(run, kinds(run, _KIND)))
+    return COLLECTIVES.of_dicts(_costliest_first(run, kinds(run, _KIND)))
 
 
 @measure
-def collectives_by_dimension(run: Measures) -> pd.DataFrame:
+def collectives_by_dimension(run: Measures) -> Rows:
     """The same for sibling groups taken together, as ``COLLECTIVES_BY_DIMENSION``."""
     each = kinds(run, _KIND, by_dimension=True)
-    return COLLECTIVES_BY_DIMENSION.from_rows(_costliest_first(run, each))
+    return COLLECTIVES_BY_DIMENSION.of_dicts(_costliest_first(run, each))
 
 
 def _costliest_first(run: Measures, each: Kinds) -> list[dict[str, Any]]:
@@ -171,20 +161,12 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
 @measure
 def _clock_error_ns(run: Measures) -> Int64:
     """How far apart two clocks of each operation's ranks may be; NULL where that is unknown."""
-    found, of = matched(run), operation_of(run)
-    ranks, rank = integers(found.clock["rank"]), integers(run.collective_columns["rank"])
-    at = np.searchsorted(ranks, rank)
-    clock, error = (integers(found.clock[name])[at] for name in ("clock", "error_ns"))
-    count = len(found.operations)
-    low, high, most = (
-        np.full(count, clock.max(initial=0)),
-        np.full(count, NULL),
-        np.full(count, NULL),
-    )
-    np.minimum.at(low, of, clock)
-    np.maximum.at(high, of, clock)
-    np.maximum.at(most, of, error)
-    return np.where(high > low, most, SAME_HOST_ERROR_NS)
+    clocks, of = matched(run).clock, operation_of(run)
+    at = np.searchsorted(clocks.ints("rank"), run.rows("collectives").ints("rank"))
+    clock, error = (clocks.ints(name)[at] for name in ("clock", "error_ns"))
+    count = len(matched(run).operations)
+    low, high, furthest = least(of, clock, count), most(of, clock, count), most(of, error, count)
+    return np.where(high > low, furthest, SAME_HOST_ERROR_NS)
 
 
 def _compared(run: Measures, each: Kinds) -> dict[str, list[Any]]:
@@ -194,14 +176,14 @@ def _compared(run: Measures, each: Kinds) -> dict[str, list[Any]]:
     first = first_rows(operation)
     kind, of = each.of[first], its.of[first]
     shared = np.bincount(operation, its.shared, first.size) > 0
-    table: Any = columns_in(matched(run).operations)
-    present, expected, skew_ns, transfer_ns, exact = (
-        table[name][of] for name in ("present", "expected", "skew_ns", "transfer_ns", "exact")
+    table = matched(run).operations
+    present, expected, skew_ns, transfer_ns = (
+        table.ints(name)[of] for name in ("present", "expected", "skew_ns", "transfer_ns")
     )
     error_ns, op = _clock_error_ns(run)[of], its.named["op"]
     assert isinstance(op, Coded)
     synchronises = op.where(SYNCHRONISING.__contains__)[first]
-    measured = (transfer_ns != NULL) & (error_ns != NULL) & (exact != 0)
+    measured = (transfer_ns != NULL) & (error_ns != NULL) & table.flags("exact")[of]
     measured &= transfer_ns > TRUST * np.where(error_ns == NULL, 0, error_ns)
     whole = measured & ~shared
     at_most = (present > 1) & (measured | synchronises)

@@ -9,19 +9,18 @@ have ended so much earlier.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import NULL, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64, codes, least, most, nth, rows_of_each
 from commtrace.comms import SYNCHRONISING
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.joined_rows import operation_of
-from commtrace.metrics.run.waits import RunOperations, matched
-from commtrace.table import Coded, Column, Table
+from commtrace.metrics.run.waits import matched
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -31,7 +30,6 @@ __all__ = ["DEDUCED", "GROUP_SIZES", "group_sizes"]
 SURE = 3  # the last rank is late by this many times what the ends differ
 SHOWN = 10  # operations of a kind that must show it
 SHOWN_AT_PLACE = 3  # of these, at each place in the step
-_NEVER = np.iinfo(np.int64).max
 _HOW = ("groups", "ranks")
 SHOWN_SHARE = 0.75  # of the operations at each place, more than this
 
@@ -53,31 +51,29 @@ GROUP_SIZES = Table(
 
 
 @measure
-def group_sizes(run: Measures) -> pd.DataFrame:
+def group_sizes(run: Measures) -> Rows:
     """The group size of every operation, known or deduced: GROUP_SIZES.
 
     What one of its ranks knows outranks what is deduced; where ranks deduce different sizes
     from their groups, it is unknown.
     """
-    found, of = matched(run), operation_of(run)
-    operation = integers(found.operations["operation"])
-    size = integers(run.collective_columns["group_size"])
-    deduced = run.collective_columns["group_provenance"].eq("deduced").to_numpy()
+    called, of = run.rows("collectives"), operation_of(run)
+    operation = matched(run).operations.ints("operation")
+    size, deduced = called.ints("group_size"), called.coded("group_provenance").being("deduced")
     its = np.flatnonzero(~deduced & (size != NULL))[::-1]
     known = np.full(operation.size, NULL)
     known[of[its]] = size[its]
     listed = np.flatnonzero(deduced & (size != NULL))
-    least, most = np.full(operation.size, _NEVER), np.full(operation.size, NULL)
-    np.minimum.at(least, of[listed], size[listed])
-    np.maximum.at(most, of[listed], size[listed])
-    of_groups = (known == NULL) & (least == most)
-    unknown = operation[(known == NULL) & (most == NULL)]
+    lowest, highest = (find(of[listed], size[listed], known.size) for find in (least, most))
+    of_groups = (known == NULL) & (lowest == highest)
+    unknown = np.flatnonzero((known == NULL) & (highest == NULL))
     world_size = (_world_size(run) if unknown.size else None) or 0
-    of_ranks = _of_all_ranks(run, found, unknown, world_size) if world_size else unknown[:0]
-    waited = np.isin(operation, of_ranks)
-    known[of_groups] = least[of_groups]
+    waited = np.zeros(known.size, np.bool_)
+    if world_size:
+        waited[_of_all_ranks(run, unknown, world_size)] = True
+    known[of_groups] = lowest[of_groups]
     known[waited] = world_size
-    return GROUP_SIZES.frame(
+    return GROUP_SIZES.rows(
         {
             "operation": operation,
             "group_size": known,
@@ -86,67 +82,106 @@ def group_sizes(run: Measures) -> pd.DataFrame:
     )
 
 
-def _of_all_ranks(run: Measures, found: RunOperations, unknown: Int64, world_size: int) -> Int64:
-    """The operations, of some, that all ranks of the job were in.
+def _of_all_ranks(run: Measures, unknown: Int64, world_size: int) -> Int64:
+    """The rows of ``operations``, of some, that all ranks of the job were in.
 
     All operations of one kind or none: with some of them at odds, who knows of the rest.
     """
-    its = found.operations.frame().set_index("operation").loc[unknown]
-    its = its[its["op"].isin(SYNCHRONISING)]
-    if its.empty:
-        return unknown[:0]
-    step = run.collective_columns["step"].groupby(found.waits["operation"].to_numpy()).min()
-    kinds = its.groupby(["op", "group", "dtype", "size_bytes"], observed=True, dropna=False)
-    its = its.assign(kind=kinds.ngroup(), step=step).sort_values("first_arrival_ns", kind="stable")
-    its = its.assign(place=its.groupby(["kind", "step"], dropna=False).cumcount())
-    its = its[["kind", "step", "place"]].join(_ends(found, its.index, world_size))
-    return its.groupby("kind").filter(_one_group).index.to_numpy(np.int64)
+    its = matched(run).operations
+    at: Int64 = unknown[its.coded("op").where(SYNCHRONISING.__contains__)[unknown]]
+    arrival = its.ints("first_arrival_ns")[at]
+    at = at[np.lexsort((arrival, arrival == NULL))]
+    named = (its.coded(name).take(at) for name in ("op", "group", "dtype"))
+    kind = codes(*named, its.ints("size_bytes")[at])
+    step = _steps(run)[at]
+    place = nth(codes(kind, step))
+    known = (step != NULL) & (_count(run)[at] == world_size)
+    clear = (np.bincount(kind, ~known) == 0)[kind]
+    at, kind, place = at[clear], kind[clear], place[clear]
+    if not at.size:
+        return at
+    ends = _ends(run, at, world_size)
+    each = rows_of_each(kind, np.unique(kind))
+    sure = [at[mine] for mine in each if _one_group(ends.of(mine), place[mine])]
+    return np.concatenate([at[:0], *sure])
+
+
+def _steps(run: Measures) -> Int64:
+    """The step of each operation, the first of its rows'; NULL where none is in a step."""
+    of, step = operation_of(run), run.rows("collectives").ints("step")
+    known = step != NULL
+    found = np.full(len(matched(run).operations), NULL)
+    found[of[known]] = least(of[known], step[known], found.size)[of[known]]
+    return found
 
 
 def _world_size(run: Measures) -> int | None:
     """The job's size, if every rank has a trace and none lists groups without one of that size."""
-    (size, *others) = run.ranks["world_size"].unique().tolist() or [None]
-    if others or pd.isna(size) or set(run.ranks["rank"]) != set(range(size)):
+    ranks, groups = run.rows("ranks"), run.rows("groups")
+    said, listing = ranks.ints("world_size"), groups.ints("rank")
+    size = int(said.max(initial=NULL))
+    if size < 2 or (said != size).any() or set(ranks.ints("rank").tolist()) != set(range(size)):
         return None
-    whole = run.groups["size"].eq(size).groupby(run.groups["rank"]).any()
-    return int(size) if size > 1 and whole.all() else None
+    whole = np.isin(listing, listing[groups.ints("size") == size])
+    return size if whole.all() else None
 
 
-def _ends(found: RunOperations, operations: pd.Index[Any], world_size: int) -> pd.DataFrame:
+def _timed(run: Measures) -> Bool:
+    """Which rows of ``waits`` have times."""
+    waits = matched(run).waits
+    timed: Bool = (waits.ints("arrival_ns") != NULL) & (waits.ints("end_ns") != NULL)
+    return timed
+
+
+def _count(run: Measures) -> Int64:
+    """On how many ranks each operation was found."""
+    return np.bincount(operation_of(run)[_timed(run)], minlength=len(matched(run).operations))
+
+
+class _Ends(NamedTuple):
     """Of operations that were found on all ranks: what it says that they were one.
 
     ``late_ns`` is how much later the last rank came than the second-last, ``end_spread_ns`` how
     far apart the ranks were done; ``shown`` if that can only be one group, but for chance.
     """
-    rows = found.waits[["operation", "arrival_ns", "end_ns"]].dropna()
-    rows = rows[rows["operation"].isin(operations)].astype("int64")
-    rows = rows[rows.groupby("operation")["operation"].transform("size") == world_size]
-    rows = rows.sort_values(["operation", "arrival_ns"])
-    arrival, end = (
-        rows[name].to_numpy().reshape(-1, world_size) for name in ("arrival_ns", "end_ns")
-    )
-    error_ns = TRUST * int(found.clock["error_ns"].fillna(0).clip(lower=SAME_HOST_ERROR_NS).max())
+
+    late_ns: Int64
+    end_spread_ns: Int64
+    shown: Bool
+
+    def of(self, some: Int64) -> _Ends:
+        """Those of some of the operations."""
+        return _Ends(self.late_ns[some], self.end_spread_ns[some], self.shown[some])
+
+
+def _ends(run: Measures, operations: Int64, world_size: int) -> _Ends:
+    found = matched(run)
+    place = np.full(len(found.operations), -1)
+    place[operations] = np.arange(operations.size)
+    of = place[operation_of(run)]
+    mine = np.flatnonzero((of >= 0) & _timed(run))
+    arrival, end = (found.waits.ints(name)[mine] for name in ("arrival_ns", "end_ns"))
+    order = np.lexsort((arrival, of[mine]))
+    arrival, end = (times[order].reshape(-1, world_size) for times in (arrival, end))
+    error_ns = TRUST * int(found.clock.ints("error_ns").max(initial=SAME_HOST_ERROR_NS))
     late_ns, end_spread_ns = arrival[:, -1] - arrival[:, -2], np.ptp(end, axis=1)
     causal = end.min(axis=1) + error_ns >= arrival[:, -1]
     shown = causal & (late_ns > error_ns) & (late_ns >= SURE * end_spread_ns)
-    columns = {"late_ns": late_ns, "end_spread_ns": end_spread_ns, "shown": shown}
-    return pd.DataFrame(columns, index=rows["operation"].to_numpy()[::world_size])
+    return _Ends(late_ns, end_spread_ns, shown)
 
 
-def _one_group(kind: pd.DataFrame) -> bool:
+def _one_group(kind: _Ends, place: Int64) -> bool:
     """Whether the operations of a kind show that each was one, of all ranks.
 
     Where some directly follow others, all ranks come at once, and nothing tells groups in
     step apart: so each place in the step must show it. And that the last came later now
     and then must not show in the ends: else slower groups could make up for it.
     """
-    if kind[["shown", "step"]].isna().any(axis=None):
-        return False
-    shown, place = kind["shown"].to_numpy(dtype=bool), kind["place"].to_numpy()
+    shown = kind.shown
     at_place, called = np.bincount(place[shown], minlength=place.max() + 1), np.bincount(place)
     return bool(
         shown.sum() >= SHOWN
         and at_place.min() >= SHOWN_AT_PLACE
         and (at_place > SHOWN_SHARE * called).all()
-        and np.std(kind["late_ns"][shown]) > SURE * np.std(kind["end_spread_ns"][shown])
+        and np.std(kind.late_ns[shown]) > SURE * np.std(kind.end_spread_ns[shown])
     )
