@@ -17,6 +17,7 @@ from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import matched
+from commtrace.table import Coded
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -139,8 +140,9 @@ def _alike(every: Calls) -> Int32:
 def _kinds(run: Measures) -> Int32:
     """A number for op, dimension and size of each row of ``collectives``."""
     table, communicator = run.collective_columns, matched(run).matches["communicator"].cat
-    names = communicator.categories.to_series()
-    where = codes(dimensions_of(run, names).fillna(names))
+    names = communicator.categories.tolist()
+    its = zip(dimensions_of(run, Coded.of(names)).decoded(), names, strict=True)
+    where = codes(Coded.of([dimension or name for dimension, name in its]))
     place = np.append(where, -1)[communicator.codes]
     return codes(table["op"], place, table["size_bytes"]).astype(np.int32)
 

@@ -35,7 +35,7 @@ def kinds_of_rows(run: Measures) -> tuple[tuple[Operation, ...], Int64]:
     keys = pd.DataFrame(
         {
             "op": table["op"].astype(object).to_numpy(),
-            "dimension": dimensions_of(run, matched(run).matches["communicator"]).to_numpy(),
+            "dimension": dimensions_of(run, matched(run).matches.coded("communicator")).decoded(),
             "dtype": table["dtype"].astype(object).to_numpy(),
             "size_bytes": table["size_bytes"].astype(object).to_numpy(),
         }

@@ -15,6 +15,7 @@ from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_sizes import group_sizes
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched
 from commtrace.table import rows
 from commtrace.units import cut, numbered
@@ -74,7 +75,9 @@ def operations_drawn(run: Measures) -> pd.DataFrame:
         group_sizes(run).set_index("operation")["group_size"]
     )
     each = each.join(of_run, on="operation")
-    each["dimension"] = dimensions_of(run, each["communicator"])
+    each["dimension"] = dimensions_of(
+        run, found.operations.coded("communicator").take(operation_of(run))
+    ).decoded()
     each["busbw_gb_s"], each["bound"] = _busbw(each)
     each["arrow_from"] = _arrows(each)
     return each

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 from commtrace.measures import measure
 from commtrace.metrics.run.call_kinds import costs, kinds
 from commtrace.metrics.run.collectives import COLLECTIVES_BY_DIMENSION
-from commtrace.table import Table
+from commtrace.table import Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["DIMENSIONS", "dimensions"]
@@ -29,7 +27,7 @@ DIMENSIONS = Table(
 
 
 @measure
-def dimensions(run: Measures) -> pd.DataFrame:
+def dimensions(run: Measures) -> Rows:
     """What each dimension communicated, as ``DIMENSIONS``; groups of none are taken together."""
     each = kinds(run, _KIND)
     columns = costs(run, each)
@@ -37,7 +35,7 @@ def dimensions(run: Measures) -> pd.DataFrame:
         {**row, **dict(zip(columns, its, strict=True))}
         for row, *its in zip(each.rows, *columns.values(), strict=True)
     ]
-    return DIMENSIONS.from_rows(sorted(table, key=_costliest_first))
+    return DIMENSIONS.of_dicts(sorted(table, key=_costliest_first))
 
 
 def _costliest_first(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -7,15 +7,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Int64, codes, first_rows, integers
+from commtrace.arrays import Int64, codes, first_rows
 from commtrace.measures import measure
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.group_names import named_dimension
 from commtrace.metrics.run.group_traffic import by_traffic
 from commtrace.metrics.run.waits import OPERATIONS, matched
-from commtrace.table import Column, Rows, Table
+from commtrace.table import Coded, Column, Rows, Table
 from commtrace.units import numbered
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class _Known(NamedTuple):
 
     communicator: str
     description: str | None
-    group: str
+    group: str | None
 
 
 @measure
@@ -69,11 +68,10 @@ def group_dimensions(run: Measures) -> Rows:
     see ``group_traffic``. Groups that cannot be a dimension of a mesh of all ranks are none,
     nor are those that reduce gradients within a pipeline: they tie weights of two stages.
     """
-    column = matched(run).matches["communicator"].cat
-    groups = [str(name) for name in column.categories]
+    communicator = matched(run).matches.coded("communicator")
     known = _known(run)
     named = _named(known)
-    inferred = _untied(_inferred(run, integers(column.codes), known, named), named)
+    inferred = _untied(_inferred(run, communicator, known, named), named)
     known_as: dict[str, tuple[str | None, str | None]] = {
         **{group: (name, "inferred") for group, name in inferred.items()},
         **{group: (name or None, "named" if name else None) for group, name in named.items()},
@@ -85,62 +83,65 @@ def group_dimensions(run: Measures) -> Rows:
                 "dimension": known_as.get(group, (None, None))[0],
                 "dimension_provenance": known_as.get(group, (None, None))[1],
             }
-            for group in groups
+            for group in communicator.names
         ]
     )
 
 
 def spoken(run: Measures, communicator: str) -> str:
     """A process group as people speak of it: ``tp (ranks 0–1)``, else ``ranks 0–1``."""
-    table = group_dimensions(run)
-    dimension = table.loc[table["communicator"] == communicator, "dimension"].dropna()
+    dimension = _by_group(run).get(communicator)
     ranks = {int(rank) for rank in filter(None, _ranks(communicator).split(","))}
     who = numbered("rank", ranks) if ranks else f"group {communicator.removeprefix('#')}"
-    return f"{dimension.iloc[0]} ({who})" if len(dimension) else who
+    return f"{dimension} ({who})" if dimension else who
 
 
 def dimension_of(run: Measures, row: int) -> str | None:
     """The dimension of the process group that a row of ``collectives`` is of; None if unknown."""
-    communicator = matched(run).matches["communicator"].iloc[row]
+    return dimensions_of(
+        run, matched(run).matches.coded("communicator").take(slice(row, row + 1))
+    ).at(0)
+
+
+def dimensions_of(run: Measures, communicators: Coded) -> Coded:
+    """The dimension of each of these process groups; null where it is unknown."""
+    known = _by_group(run)
+    dimension = Coded.of([*(known.get(name) for name in communicators.names), None])
+    return Coded(dimension.codes[communicators.codes], dimension.names)
+
+
+@measure
+def _by_group(run: Measures) -> dict[str | None, str | None]:
     table = group_dimensions(run)
-    dimension = table.loc[table["communicator"] == communicator, "dimension"].dropna()
-    return str(dimension.iloc[0]) if len(dimension) else None
-
-
-def dimensions_of(run: Measures, communicators: pd.Series[Any]) -> pd.Series[Any]:
-    """The dimension of each of these process groups, as an object; null where it is unknown."""
-    known = group_dimensions(run).set_index("communicator")["dimension"].astype(object)
-    return communicators.astype(object).map(known)
+    columns = (table.coded(name).decoded() for name in ("communicator", "dimension"))
+    return dict(zip(*columns, strict=True))
 
 
 def _known(run: Measures) -> list[_Known]:
     """The rows of ``groups`` that communicated."""
-    rank, group = integers(run.collective_columns["rank"]), run.collective_columns["group"].cat
-    communicator = matched(run).matches["communicator"].cat
-    pair = group.codes.to_numpy() * (len(communicator.categories) + 1) + communicator.codes
-    first = first_rows(codes(rank, pair))
-    used: dict[tuple[int, str], list[str]] = defaultdict(list)
-    known = (rank, group.codes.to_numpy(), communicator.codes.to_numpy())
-    for one, its, which in zip(*(column[first].tolist() for column in known), strict=True):
-        if its >= 0 and which >= 0:
-            used[one, group.categories[its]].append(communicator.categories[which])
-    names = ["rank", "group", "description"]
+    called, groups = run.rows("collectives"), run.rows("groups")
+    columns = called.coded("group"), matched(run).matches.coded("communicator")
+    first = first_rows(codes(called.ints("rank"), *columns))
+    group, communicator = (column.take(first).decoded() for column in columns)
+    used: dict[tuple[int, str | None], list[str]] = defaultdict(list)
+    for rank, name, which in zip(
+        called.ints("rank")[first].tolist(), group, communicator, strict=True
+    ):
+        if name is not None and which is not None:
+            used[rank, name].append(which)
+    names = (groups.coded(column).decoded() for column in ("group", "description"))
     return [
         _Known(which, description, name)
-        for one, name, description in zip(*(_listed(run.groups[c]) for c in names), strict=True)
-        for which in used.get((one, name), ())
+        for rank, name, description in zip(groups.ints("rank").tolist(), *names, strict=True)
+        for which in used.get((rank, name), ())
     ]
-
-
-def _listed(column: pd.Series[Any]) -> list[Any]:
-    return column.astype(object).tolist()
 
 
 def _named(known: list[_Known]) -> dict[str, str]:
     """The dimension of each group that the program named; empty if it is none."""
     found: dict[str, str] = {}
     for communicator, *names in dict.fromkeys(known):
-        dimensions = (named_dimension(name) for name in names if isinstance(name, str))
+        dimensions = (named_dimension(name) for name in names if name is not None)
         name = next((name for name in dimensions if name is not None), None)
         if name is not None:
             found[communicator] = name
@@ -148,14 +149,13 @@ def _named(known: list[_Known]) -> dict[str, str]:
 
 
 def _inferred(
-    run: Measures, group: Int64, known: list[_Known], named: dict[str, str]
+    run: Measures, communicator: Coded, known: list[_Known], named: dict[str, str]
 ) -> dict[str, str]:
     """The dimension of each group without a name, as siblings' names or their traffic tell."""
-    column = matched(run).matches["communicator"].cat
-    number = {str(name): code for code, name in enumerate(column.categories)}
+    number = {name: code for code, name in enumerate(communicator.names)}
     families: dict[_Family, list[str]] = defaultdict(list)
-    for communicator, family in _families(run, known).items():
-        families[family].append(communicator)
+    for name, family in _families(run, known).items():
+        families[family].append(name)
     found: dict[str, str] = {}
     asked: list[list[str]] = []
     for siblings in families.values():
@@ -168,7 +168,7 @@ def _inferred(
     of_group: Int64 = np.full(len(number) + 1, -1, np.int64)  # the last is of rows without one
     for family_number, siblings in enumerate(asked):
         of_group[[number[sibling] for sibling in siblings]] = family_number
-    of_family = by_traffic(run, of_group[group])
+    of_family = by_traffic(run, of_group[communicator.codes])
     dimensions = set(of_family.values())
     exchanges = dimensions in ({"ep"}, {"cp"})
     reduces = len(families) == 1 and dimensions <= {"dp", "tp"}
@@ -189,8 +189,7 @@ def _families(run: Measures, known: list[_Known]) -> dict[str, _Family]:
 
     Groups of the same ranks are of as many families, in the order in which they were made.
     """
-    worlds = run.ranks["world_size"].dropna()
-    world = int(worlds.max()) if len(worlds) else 0
+    world = int(run.rows("ranks").ints("world_size").max(initial=0))
     found: dict[str, _Family] = {}
     made: Counter[str] = Counter()
     for communicator in dict.fromkeys(its.communicator for its in known):

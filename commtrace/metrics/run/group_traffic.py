@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, integers, nth
-from commtrace.comms import POINT_TO_POINT
-from commtrace.metrics.rank.phases import phases
+from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, least, quantiles, rows_by
+from commtrace.metrics.run.traffic_rows import traffic_rows
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["by_traffic"]
 
-_ENOUGH = 4  # ranks of each family, the lowest: of a pipeline they are the first stage
-_METRICS_BYTES = 1024  # groups without larger operations share losses and norms
-_SMALL = 1 / 64  # of the group's largest operation: smaller ones are not what it is for
 _MIXED = 1 / 4  # of a group's bytes: two uses of at least as many are no single dimension
 _FORWARD = 0.25  # of a step: what is before is in the forward pass
 _BACKWARD = 0.3  # of a step: what is behind is not
@@ -34,13 +29,6 @@ _BURST = 3  # all_to_alls at once: queries, keys and values
 _AT_ONCE = 0.1  # of an operation's time: what follows sooner is of the same burst
 _TOGETHER = 0.9  # of the messages go both ways at once: a ring of two
 _IN_TURN = 0.5  # at most as many: a pipeline of two
-_KINDS = {
-    **dict.fromkeys(POINT_TO_POINT, "messages"),
-    "all_to_all": "all_to_all",
-    "all_reduce": "reduce",
-    "reduce_scatter": "reduce",
-    "all_gather": "reduce",
-}
 
 _Link = tuple[int, int]
 _Links = set[_Link]
@@ -60,14 +48,11 @@ def by_traffic(run: Measures, family: Int64) -> dict[int, str]:
     - dp: reductions of gradients, so behind it, or of shards of what another dp reduced;
       all_gathers of the parameters of several layers before any reduce_scatter.
     """
-    rows = _rows(run, family)
-    if (rows["kind"] == "reduce").any():
-        rows["position"] = _positions(run, rows)
-        rows["behind"] = _behind(run, rows)
+    rows = traffic_rows(run, family)
     found: dict[int, str | None] = {}
     reducing: dict[int, _Reducing] = {}
-    for key, mine in rows.groupby("family", sort=False):
-        number = cast("int", key)
+    for (number,), at in rows_by(rows.ints("family")).items():
+        mine = rows.take(at)
         kind = _kind(mine)
         if kind == "messages":
             found[number] = _by_messages(mine)
@@ -86,100 +71,22 @@ def by_traffic(run: Measures, family: Int64) -> dict[int, str]:
     return {number: dimension for number, dimension in found.items() if dimension is not None}
 
 
-def _rows(run: Measures, family: Int64) -> pd.DataFrame:
-    """The rows that tell a family's use, by rank and time."""
-    table = run.collective_columns
-    op, rank, start = table["op"].cat, integers(table["rank"]), integers(table["start_ns"])
-    kind = np.asarray([*(_KINDS.get(name) for name in op.categories), None], dtype=object)[op.codes]
-    size = table["size_bytes"].to_numpy(np.float64, na_value=np.nan)
-    mine = np.flatnonzero((family >= 0) & (kind != None) & ~np.isnan(size))  # noqa: E711
-    largest = np.zeros(int(family.max(initial=-1)) + 1)
-    np.maximum.at(largest, family[mine], size[mine])
-    most = largest[family[mine]]
-    mine = mine[(most > _METRICS_BYTES) & (size[mine] >= _SMALL * most)]
-    ranks = int(rank.max(initial=0)) + 1
-    member = family * ranks + rank
-    members = np.unique(member[mine])
-    some = members[nth(members // ranks) < _ENOUGH]
-    mine = mine[np.isin(member[mine], some) | (kind[mine] == "messages")]
-    mine = mine[np.lexsort((start[mine], rank[mine], family[mine]))]
-    columns = ["rank", "step", "op", "size_bytes", "in_bytes", "out_bytes", "peer", "start_ns"]
-    rows: pd.DataFrame = table[[*columns, "duration_ns"]].iloc[mine].reset_index(drop=True)
-    return rows.assign(
-        family=family[mine],
-        row=mine,
-        end_ns=rows["start_ns"] + rows["duration_ns"],
-        size_bytes=size[mine],
-        op=rows["op"].astype(object),
-        kind=kind[mine],
-    )
-
-
-def _behind(run: Measures, rows: pd.DataFrame) -> Bool:
-    """Whether each reduction is known to be launched behind the forward pass."""
-    ranks = rows.loc[rows["kind"] == "reduce", "rank"].unique()
-    mine = run.collective_columns["rank"].isin(ranks).to_numpy()
-    place = np.where(mine, np.cumsum(mine) - 1, -1)
-    phase = phases(run if mine.all() else _of_ranks(run, ranks))
-    late = np.asarray([its in ("backward", "optimizer") for its in phase])
-    behind: Bool = np.append(late, False)[place[rows["row"].to_numpy()]]
-    return behind
-
-
-def _of_ranks(run: Measures, ranks: Any) -> Measures:
-    """What tells the phases of some ranks."""
-    tables = {name: getattr(run, name) for name in ("collectives", "kernels", "ops", "steps")}
-    return replace(run, **{name: t[t["rank"].isin(ranks)] for name, t in tables.items()})
-
-
-def _positions(run: Measures, rows: pd.DataFrame) -> Float64:
-    """The share of its step's compute that began before each reduction; else NaN."""
-    position = np.full(len(rows), np.nan)
-    wanted = ((rows["kind"] == "reduce") & rows["step"].notna()).to_numpy()
-    places = {
-        rank: at[wanted[at]]
-        for rank, at in rows.groupby("rank").indices.items()
-        if wanted[at].any()
-    }
-    computing = [
-        table[table["rank"].isin([*places]) & (table["kind"] == "compute") & table["step"].notna()]
-        for table in (run.kernels, run.ops)
-    ]
-    when = ["rank", "step", "start_ns", "duration_ns"]
-    for rank, mine in pd.concat([table[when] for table in computing]).groupby("rank"):
-        mine = mine.sort_values("start_ns")
-        done = np.concatenate(([0], mine["duration_ns"].cumsum().to_numpy(np.float64)))
-        ends = pd.Series(done[1:]).groupby(mine["step"].to_numpy(np.int64)).max()
-        at = places[rank]
-        before = done[mine["start_ns"].searchsorted(rows["start_ns"].to_numpy()[at])]
-        step = rows["step"].to_numpy(np.int64, na_value=-1)[at]
-        last = ends.reindex(step).to_numpy()
-        first = ends.shift(fill_value=0).reindex(step).to_numpy()
-        position[at] = (before - first) / np.where(last > first, last - first, np.nan)
-    return position
-
-
-def _kind(mine: pd.DataFrame) -> str | None:
+def _kind(mine: Rows) -> str | None:
     """What most bytes are of; None if two kinds have a part of them."""
-    share = mine.groupby("kind")["size_bytes"].sum() / mine["size_bytes"].sum()
-    used = share[share >= _MIXED]
-    return str(used.index[0]) if len(used) == 1 else None
+    kind, size = mine.coded("kind"), mine.ints("size_bytes")
+    share = np.bincount(kind.codes, size, len(kind.names)) / size.sum()
+    used = np.flatnonzero(share >= _MIXED)
+    return kind.names[int(used[0])] if used.size == 1 else None
 
 
-def _by_messages(mine: pd.DataFrame) -> str | None:
+def _by_messages(mine: Rows) -> str | None:
     """A chain is a pipeline; a ring that goes one way passes keys and values on."""
-    mine = mine[mine["peer"].notna()]
-    rank, peer = mine["rank"].to_numpy(np.int64), mine["peer"].to_numpy(np.int64)
-    sends, end = (mine["op"] == "send").to_numpy(), mine["end_ns"].to_numpy()
+    mine = mine.take(mine.ints("peer") != NULL)
+    rank, peer, end = (mine.ints(name) for name in ("rank", "peer", "end_ns"))
+    sends = mine.coded("op").being("send")
     source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
     links = set(zip(source.tolist(), target.tolist(), strict=True))
-    order = np.lexsort((peer, rank))
-    begins = np.flatnonzero(np.diff(rank[order]) | np.diff(peer[order])) + 1
-    by_pair = {
-        (int(rank[at[0]]), int(peer[at[0]])): (sends[at], end[at])
-        for at in np.split(order, begins)
-        if at.size
-    }
+    by_pair = {pair: (sends[at], end[at]) for pair, at in rows_by(rank, peer).items()}
     answers = {_shape(part, by_pair) for part in _connected(links)} if links else {None}
     return answers.pop() if len(answers) == 1 else None
 
@@ -234,20 +141,21 @@ def _together(messages: list[_Messages]) -> float | None:
     return min(shares, default=None)
 
 
-def _by_all_to_alls(mine: pd.DataFrame) -> str:
+def _by_all_to_alls(mine: Rows) -> str:
     """Experts get uneven shares, or one exchange at a time; attention swaps three at once."""
-    mine = mine[mine["op"] == "all_to_all"]
-    one = mine[mine["rank"] == mine["rank"].iloc[0]]
-    sizes = one["size_bytes"].nunique()
-    uneven = (mine["in_bytes"] != mine["out_bytes"]).fillna(value=False).any()
+    mine = mine.take(mine.coded("op").being("all_to_all"))
+    one = mine.take(mine.ints("rank") == mine.ints("rank")[0])
+    sizes = np.unique(one.ints("size_bytes")).size
+    sent, got = mine.ints("in_bytes"), mine.ints("out_bytes")
+    uneven = ((sent != got) & (sent != NULL) & (got != NULL)).any()
     if uneven or sizes > max(_BURST, _UNEVEN * len(one)):
         return "ep"
     return "cp" if sizes > 1 or _bursts(one) else "ep"
 
 
-def _bursts(one: pd.DataFrame) -> bool:
+def _bursts(one: Rows) -> bool:
     """Whether half of a rank's operations follow each other at once, in threes."""
-    start, end = one["start_ns"].to_numpy(), one["end_ns"].to_numpy()
+    start, end = one.ints("start_ns"), one.ints("end_ns")
     paused = start[1:] - end[:-1] > np.median(end - start) * _AT_ONCE
     burst = np.cumsum(np.concatenate(([0], paused)))
     return bool((np.bincount(burst)[burst] >= _BURST).mean() >= 0.5)
@@ -266,23 +174,23 @@ class _Reducing(Struct, frozen=True):
     position: float
     behind: float
     gathers: float
-    sizes: Mapping[float, int]
-    shards: frozenset[float]
+    sizes: Mapping[int, int]
+    shards: frozenset[int]
 
     @classmethod
-    def of(cls, mine: pd.DataFrame) -> _Reducing:
-        reduces = mine[mine["op"] != "all_gather"]
-        bytes_of = reduces.groupby("op")["size_bytes"].sum()
-        scatters = bytes_of.get("reduce_scatter", 0) > bytes_of.get("all_reduce", 0)
-        reduces = reduces[reduces["op"] == ("reduce_scatter" if scatters else "all_reduce")]
-        first = reduces.groupby(["rank", "step"])["position"].min()
+    def of(cls, mine: Rows) -> _Reducing:
+        op, size = mine.coded("op"), mine.ints("size_bytes")
+        scattered, reduced = (op.being(name) for name in ("reduce_scatter", "all_reduce"))
+        scatters = bool(size[scattered].sum() > size[reduced].sum())
+        reduces = mine.take(scattered if scatters else reduced)
+        out_bytes = reduces.ints("out_bytes")
         return cls(
-            bool(scatters),
-            float(first.groupby("rank").median().min()),
-            float(reduces["behind"].mean()),
+            scatters,
+            _first_position(reduces),
+            float(reduces.flags("behind").mean()) if len(reduces) else np.nan,
             _gathers(mine) if scatters else np.nan,
-            Counter(reduces["size_bytes"].tolist()),
-            frozenset(reduces["out_bytes"].dropna().astype("float64")) if scatters else frozenset(),
+            Counter(reduces.ints("size_bytes").tolist()),
+            frozenset(out_bytes[out_bytes != NULL].tolist()) if scatters else frozenset(),
         )
 
     def dimension(self) -> str | None:
@@ -295,10 +203,30 @@ class _Reducing(Struct, frozen=True):
         return "tp" if in_both and uniform else None
 
 
-def _gathers(mine: pd.DataFrame) -> float:
-    """All_gathers before the first reduce_scatter of a step, as usual."""
-    mine = mine[mine["step"].notna()]
-    place = [mine["rank"], mine["step"]]
-    scattered = (mine["op"] == "reduce_scatter").groupby(place).cumsum()
-    before = (mine["op"] == "all_gather") & (scattered == 0)
-    return float(before.groupby(place).sum().median())
+def _first_position(reduces: Rows) -> float:
+    """Where the first of a step is, as usual on the rank that is first; NaN if unknown."""
+    known = (reduces.ints("step") != NULL) & ~np.isnan(reduces.floats("position"))
+    if not known.any():
+        return np.nan
+    rank, step, position = (
+        reduces.ints("rank")[known],
+        reduces.ints("step")[known],
+        reduces.floats("position")[known],
+    )
+    place = codes(rank, step)
+    first = np.full(int(place.max()) + 1, np.inf)
+    np.minimum.at(first, place, position)
+    of_rank = codes(rank[first_rows(place)])
+    return float(quantiles(of_rank, first, 50, int(of_rank.max()) + 1).min())
+
+
+def _gathers(mine: Rows) -> float:
+    """All_gathers before the first reduce_scatter of a step, as usual; NaN without steps."""
+    mine = mine.take(mine.ints("step") != NULL)
+    if not len(mine):
+        return np.nan
+    place, row = codes(mine.ints("rank"), mine.ints("step")), np.arange(len(mine))
+    scattered = mine.coded("op").being("reduce_scatter")
+    first = least(place[scattered], row[scattered], int(place.max()) + 1)
+    before = mine.coded("op").being("all_gather") & (row < first[place])
+    return float(np.median(np.bincount(place, before)))

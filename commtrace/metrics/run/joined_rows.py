@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
+from msgspec import structs
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
 from commtrace.metrics.run.waits import OPERATIONS, WAITS, matched
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 from commtrace.trace_tables import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -33,12 +32,16 @@ _OF_OPERATION = (
     *("operation", "communicator", "present", "last_rank", "last_arrival_ns"),
     *("skew_ns", "size_bytes"),
 )
+_KNOWN = ("arrival_ns", "end_ns", "wait_ns")
 
 JOINED_ROWS = Table(
     "joined_rows",
     "one row of `collectives` with a known time and its operation, by rank and arrival",
     (
-        *WAITS.columns,
+        *(
+            structs.replace(its, dtype="int64") if its.name in _KNOWN else its
+            for its in WAITS.columns
+        ),
         *COLLECTIVES.only(_OWN),
         *OPERATIONS.only(_OF_OPERATION[1:]),
         Column("pair", "int64", "A number for the two ranks of a send or recv; else -1."),
@@ -52,68 +55,62 @@ def several_ranks(run: Measures) -> None:
         raise CannotLook("needs several ranks: in one, waiting is not separable from transfer")
 
 
-def joined_rows(run: Measures, which: Bool | None = None) -> pd.DataFrame:
+def joined_rows(run: Measures, which: Bool | None = None) -> Rows:
     """The rows of ``collectives`` with their waits and operations: JOINED_ROWS.
 
     ``which`` is a flag for each row, for only these: made anew each time, all take much memory.
     Times are on the run's clock, but for ``start_ns``. CannotLook for one rank.
     """
     several_ranks(run)
-    timed = integers(matched(run).waits["arrival_ns"]) != NULL
+    timed = matched(run).waits.ints("arrival_ns") != NULL
     mine = np.flatnonzero(timed if which is None else timed & which)
     return _joined(run, mine) if mine.size else _none(run)
 
 
 @measure
-def _none(run: Measures) -> pd.DataFrame:
+def _none(run: Measures) -> Rows:
     return _joined(run, np.empty(0, dtype=np.int64))
 
 
-def _joined(run: Measures, mine: Int64) -> pd.DataFrame:
-    found, table = matched(run), run.collective_columns
-    number, arrival, rank = (
-        integers(found.waits[name]) for name in ("operation", "arrival_ns", "rank")
-    )
+def _joined(run: Measures, mine: Int64) -> Rows:
+    found = matched(run)
+    number, arrival, rank = (found.waits.ints(c) for c in ("operation", "arrival_ns", "rank"))
     mine = mine[np.lexsort((number[mine], arrival[mine], rank[mine]))]
-    of = operation_of(run)[mine]
-    rows = pd.DataFrame(
+    waits, own = found.waits.some(mine), run.rows("collectives", mine)
+    its = found.operations.take(operation_of(run)[mine])
+    launch, wait = own.ints("launch_ns"), waits.ints("wait_ns")
+    late = waits.ints("arrival_ns") - own.ints("start_ns")
+    return JOINED_ROWS.rows(
         {
-            **{one.name: found.waits[one.name].array[mine] for one in WAITS.columns},
-            **{name: table[name].array[mine] for name in _OWN},
-            **{name: found.operations[name].array[of] for name in _OF_OPERATION[1:]},
+            **{one.name: waits.columns[one.name] for one in WAITS.columns},
+            **{name: own.columns[name] for name in _OWN},
+            **{name: its.columns[name] for name in _OF_OPERATION[1:]},
+            "launch_ns": np.where(launch == NULL, NULL, launch + late),
+            "wait_ns": np.where(wait == NULL, 0, wait),
+            "pair": _pair(rank[mine], own.ints("peer")),
         }
     )
-    late = arrival[mine] - integers(table["start_ns"])[mine]
-    rows = rows.assign(
-        arrival_ns=arrival[mine],
-        end_ns=rows["end_ns"].astype("int64"),
-        launch_ns=rows["launch_ns"].astype("float64") + late,
-        wait_ns=rows["wait_ns"].fillna(0).astype("int64"),
-    )
-    return rows.assign(pair=_pair(rows))
 
 
 def operation_of(run: Measures) -> Int64:
     """The row of ``operations`` that each row of ``collectives`` is of."""
     found = matched(run)
-    numbers = found.operations["operation"].to_numpy()
-    return np.searchsorted(numbers, found.waits["operation"].to_numpy())
+    return np.searchsorted(found.operations.ints("operation"), found.waits.ints("operation"))
 
 
-def joined_messages(run: Measures) -> pd.DataFrame:
+def joined_messages(run: Measures) -> Rows:
     """Those of sends and recvs."""
-    return joined_rows(run, run.collective_columns["op"].isin(POINT_TO_POINT).to_numpy())
+    return joined_rows(run, run.rows("collectives").coded("op").where(POINT_TO_POINT.__contains__))
 
 
 def paired(run: Measures) -> None:
     """Raises CannotLook where there are messages, but none with both of its sides."""
     rows = joined_messages(run)
-    if len(rows) and not (rows["present"] > 1).any():
+    if len(rows) and not (rows.ints("present") > 1).any():
         raise CannotLook("needs messages of which both sides are known: none is")
 
 
-def _pair(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _pair(rank: Int64, peer: Int64) -> Int64:
     """A number for the two ranks of a send or recv; -1 for other operations."""
-    peer = rows["peer"].fillna(-1).astype("int64")
-    low, high = np.minimum(rows["rank"], peer), np.maximum(rows["rank"], peer)
-    return np.where(peer < 0, -1, low * 2**31 + high)
+    low, high = np.minimum(rank, peer), np.maximum(rank, peer)
+    return np.where(peer == NULL, -1, low * 2**31 + high)

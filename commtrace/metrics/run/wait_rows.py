@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from commtrace.measures import measure
 from commtrace.metrics.run.group_dimensions import DIMENSION, dimensions_of
 from commtrace.metrics.run.waits import WAITS, matched
@@ -11,8 +13,6 @@ from commtrace.table import Table
 from commtrace.trace_tables import COLLECTIVES
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["WAIT_ROWS", "wait_rows"]
@@ -31,6 +31,6 @@ def wait_rows(run: Measures) -> pd.DataFrame:
     """Arrival and wait of every rank in every operation, and what it was: WAIT_ROWS."""
     found = matched(run)
     own = {name: run.collective_columns[name].array for name in _OWN}
-    dimension = dimensions_of(run, found.matches["communicator"]).astype("category")
+    dimension = dimensions_of(run, found.matches.coded("communicator")).decoded()
     columns = [column.name for column in WAIT_ROWS.columns]
-    return found.waits.frame().assign(**own, dimension=dimension.array)[columns]
+    return found.waits.frame().assign(**own, dimension=pd.Categorical(dimension))[columns]
