@@ -138,7 +138,7 @@ def _late_ranks(run: Measures, min_step_share: float) -> set[int]:
 
 def _at_root(run: Measures, min_operations: int) -> pd.DataFrame:
     """The roots' rows of operations whose root is known; CannotLook if there are too few."""
-    rows = joined_rows(run, run.collective_columns["op"].isin(TO_ROOT).to_numpy())
+    rows = joined_rows(run, run.collective_columns["op"].isin(TO_ROOT).to_numpy()).frame()
     rows = rows[(rows["present"] > 1) & rows["skew_ns"].notna()]
     rows = rows[rows["root"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:

@@ -84,7 +84,7 @@ class ImpossibleNumber(Rule, frozen=True):
                 yield what, wrong
 
     def _operations(self, run: Measures) -> pd.DataFrame:
-        known = served(run, cold=True)
+        known = served(run, cold=True).frame()
         recorded = uniform_link(run)
         on_cpu = bool((run.collective_columns["device"] == "cpu").all())
         known = known[known["size_bytes"] >= self.min_bytes]

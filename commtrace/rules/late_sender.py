@@ -113,7 +113,7 @@ def _run(send_at: float, recv_at: float) -> Measures:
 
 def _in_vain(run: Measures, min_step_share: float) -> pd.DataFrame:
     """Long recvs without a send from a rank that sent too few; its recording is around them."""
-    rows = joined_messages(run)
+    rows = joined_messages(run).frame()
     if rows.empty:
         return rows
     rows = rows[rows["peer"].notna()]

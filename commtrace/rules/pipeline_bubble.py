@@ -163,7 +163,7 @@ def _messages(run: Measures, min_operations: int) -> pd.DataFrame:
 
     ``sender`` and ``receiver`` are the ranks of both sides.
     """
-    rows = joined_messages(run)
+    rows = joined_messages(run).frame()
     rows = rows[rows["present"] == 2]
     rows = rows[rows["peer"].notna() & rows["skew_ns"].notna()]
     if (count := rows["operation"].nunique()) < min_operations:

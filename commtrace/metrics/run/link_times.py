@@ -32,7 +32,7 @@ def between_two(run: Measures) -> pd.DataFrame:
     core, gloo's; ``on_cpu`` are its messages, of which ``burst`` numbers those under way at one
     time.
     """
-    known = served(run, late=True)
+    known = served(run, late=True).frame()
     known = known[known["exact"] & (known["present"] == 2)]
     rows = (
         matched(run)

@@ -43,7 +43,7 @@ def summed_gathers(run: Measures) -> pd.DataFrame:
     rows = rows.assign(operation=operation).drop_duplicates("operation")
     ranks = rows["rank"].unique().tolist()
     found = [_summed(run, rank, rows[rows["rank"] == rank]) for rank in ranks]
-    known = called(run).reset_index().merge(pd.concat(found), on="operation")
+    known = called(run).frame().merge(pd.concat(found), on="operation")
     kind = ["communicator", "dtype", "size_bytes"]
     always = known.groupby(kind, observed=True)["summed"].transform("mean") >= _ALWAYS
     return known[always].drop(columns="summed")
