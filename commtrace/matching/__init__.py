@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -36,7 +36,7 @@ class Matched(Struct, frozen=True):
     """
 
     matches: pd.DataFrame
-    clock: pd.DataFrame
+    clock: Any
     notes: tuple[Note, ...]
 
     def on_run_clock(self, times: Int64, rank: Int64) -> tuple[Int64, Bool]:

@@ -109,7 +109,7 @@ class RankClock(Struct, frozen=True):
     provenance: str | None = None
 
 
-def clock(rows: Rows, matches: pd.DataFrame) -> pd.DataFrame:
+def clock(rows: Rows, matches: pd.DataFrame) -> Any:
     """Offset, drift and error of every rank's clock against the lowest rank's: CLOCK.
 
     Theil-Sen line through end-time differences of shared operations, or their median
@@ -119,7 +119,7 @@ def clock(rows: Rows, matches: pd.DataFrame) -> pd.DataFrame:
     of_rank = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
     reference = None if rows.lowest is None else of_rank[rows.lowest].line
     start, end = _span(rows, Line(-reference.level_ns) if reference else SAME)
-    return CLOCK.from_rows([_row(rank, one, start, end) for rank, one in of_rank.items()])
+    return CLOCK.of_dicts([_row(rank, one, start, end) for rank, one in of_rank.items()])
 
 
 def _row(rank: int, one: RankClock, start: int, end: int) -> dict[str, Any]:

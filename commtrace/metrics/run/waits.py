@@ -110,7 +110,7 @@ class RunOperations(Struct, frozen=True):
     """A run's operations across ranks: tables MATCHES, CLOCK, WAITS and OPERATIONS."""
 
     matches: Packed
-    clock: pd.DataFrame
+    clock: Rows
     waits: Packed
     operations: Rows
     notes: tuple[Note, ...]
