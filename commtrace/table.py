@@ -45,6 +45,13 @@ class Coded(Struct, frozen=True):
         """Some of them: a slice, places, or those that a flag is set for."""
         return Coded(self.codes[rows], self.names)
 
+    def ordered(self) -> Coded:
+        """The same with the names in their order, so that codes are in that of the strings."""
+        order = sorted(range(len(self.names)), key=self.names.__getitem__)
+        codes = np.full(len(order) + 1, -1, np.int32)
+        codes[order] = np.arange(len(order))
+        return Coded(codes[self.codes], tuple(self.names[code] for code in order))
+
     def decoded(self) -> list[str | None]:
         """The plain strings again."""
         names = [*self.names, None]

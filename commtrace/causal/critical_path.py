@@ -27,7 +27,7 @@ from commtrace.causal.graph import Lags, longest_way, replayed
 from commtrace.causal.run_graph import RunGraph, run_graph
 from commtrace.intervals import Intervals, covered
 from commtrace.measures import measure
-from commtrace.table import Coded, Column, Table
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ CRITICAL_PIECES = Table(
 
 
 @measure
-def critical_path(run: Measures) -> pd.DataFrame:
+def critical_path(run: Measures) -> Rows:
     """The critical path of a run: CRITICAL_PATH. It ends with the last joint operation.
 
     CannotLook where the trace does not hold a run's graph.
@@ -102,7 +102,7 @@ def critical_path(run: Measures) -> pd.DataFrame:
     return path_with(run, as_measured(run))
 
 
-def path_with(run: Measures, lag_ns: Lags) -> pd.DataFrame:
+def path_with(run: Measures, lag_ns: Lags) -> Rows:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
     way = path_pieces(run, lag_ns)
     computes = _computes(run, way)
@@ -128,7 +128,7 @@ def path_with(run: Measures, lag_ns: Lags) -> pd.DataFrame:
     names = np.argsort(np.argsort([*ops.categories.astype(str)]))  # whatever came first
     sums = sums.assign(name=np.append(names, -1)[sums["op"]])
     sums = sums.sort_values(["step", "rank", "kind", "name"])
-    return CRITICAL_PATH.frame(
+    return CRITICAL_PATH.rows(
         {
             "step": sums["step"].to_numpy(np.int64),
             "rank": sums["rank"].to_numpy(np.int64),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Float64, Int64
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.timelines import ready_ns
@@ -17,21 +17,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["felt_ns"]
 
 
-def felt_ns(known: pd.DataFrame, saved_ns: pd.Series[Any], run: Measures) -> int:
+def felt_ns(known: Rows | Any, saved_ns: Float64 | Any, run: Measures) -> int:  # TRANSITION
     """What a run gains if operations take so much less: what compute hides gains nothing.
 
     Of one rank alone it is not known what is transfer: all that is saved.
     """
     if len(run.ranks) < 2:
         return round(float(saved_ns.sum()))
-    saved = saved_ns.astype("float64").set_axis(known["operation"])
+    number = np.asarray(known.columns["operation"] if hasattr(known, "table") else known.operation)
     operations = matched(run).operations
-    these = operations["operation"].isin(saved.index)
-    beside = operations["communicator"].isin(operations.loc[these, "communicator"]).to_numpy()
+    these = np.isin(operations.ints("operation"), number)
+    group = operations.coded("communicator").codes
+    beside = np.isin(group, group[these])
+    saved = dict(zip(number.tolist(), np.asarray(saved_ns, np.float64).tolist(), strict=True))
     return delay_ns(joined_rows(run, beside[operation_of(run)]), saved, run)
 
 
@@ -39,7 +42,7 @@ _QUEUED_NS = 20_000
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def delay_ns(rows: pd.DataFrame, lateness: pd.Series[Any], run: Measures) -> int:
+def delay_ns(rows: pd.DataFrame, lateness: dict[int, float], run: Measures) -> int:
     """Wall time that ranks are idle since operations were late, the ranks' median.
 
     ``lateness`` is by operation, in ns; else as ``stands_ns``.

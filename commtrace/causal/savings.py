@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Float64, Int64
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, steps_at, transferring_less
 from commtrace.causal.graph import Lags, replayed
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["Edit", "Saving", "of_copies", "of_transfers", "saving"]
 
@@ -124,8 +125,8 @@ def of_copies(
 
 def of_transfers(
     run: Measures,
-    known: pd.DataFrame,
-    less_ns: pd.Series[Any],
+    known: Rows | Any,  # TRANSITION: a frame
+    less_ns: Float64 | Any,  # TRANSITION: a Series
     estimate_ns: float,
     min_step_share: float,
 ) -> Saving:
@@ -135,11 +136,13 @@ def of_transfers(
     """
     if not worth_reporting(estimate_ns, run, min_step_share):
         return Saving(round(estimate_ns))
-    less = less_ns.set_axis(known["operation"]).fillna(0).clip(lower=0).round().astype("int64")
+    number = np.asarray(known.columns["operation"] if hasattr(known, "table") else known.operation)
+    less = np.rint(np.asarray(less_ns, np.float64).clip(min=0)).astype(np.int64)
 
     def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation
-        less_of = np.asarray(less.reindex(operation, fill_value=0), dtype=np.int64)
-        return transferring_less(run, less_of, lag_ns)
+        less_of = np.zeros(1 + max(operation.max(initial=0), number.max(initial=0)), np.int64)
+        less_of[number] = less
+        return transferring_less(run, less_of[operation], lag_ns)
 
     return saving(run, edit, estimate_ns, min_step_share)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 
+from commtrace.arrays import NULL
 from commtrace.causal.cores import foreign_load, processor
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
@@ -156,9 +156,8 @@ def _of_host(culprit: Culprit, run: Measures) -> str:
 def _sends_objects(culprit: Culprit, run: Measures) -> bool:
     """Whether others await it mostly as the root of operations that carry Python objects."""
     row = run_graph(run).calls.row[culprit.call]
-    return culprit.waits.mostly == "root" and of_objects(
-        run, run.collective_columns["op"].iloc[row]
-    )
+    op = run.rows("collectives").coded("op").at(row)
+    return culprit.waits.mostly == "root" and of_objects(run, str(op))
 
 
 def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:
@@ -200,15 +199,17 @@ def _ruled_out(culprit: Culprit) -> Iterator[str]:
 
 def _compared(run: Measures, ranks: tuple[int, ...]) -> str:
     """How many ranks were compared, in words, where some of those in their operations lack."""
-    world, there = run.ranks["world_size"].max(), run.collective_columns["rank"]
-    if pd.isna(world) or there.nunique() >= world:
+    world = run.rows("ranks").ints("world_size").max(initial=NULL)
+    there = run.rows("collectives").ints("rank")
+    if world == NULL or np.unique(there).size >= world:
         return ""
-    its = matched(run).matches[["present", "expected"]][there.isin(ranks).to_numpy()]
-    lacking = its[(its["present"] > 1) & (its["present"] < its["expected"]).fillna(False)]
-    if lacking.empty:
+    matches = matched(run).matches
+    present, expected = matches.ints("present"), matches.ints("expected")
+    lacking = np.isin(there, ranks) & (present > 1) & (present < expected)
+    if not lacking.any():
         return ""
-    most = lacking.sort_values(["expected", "present"]).iloc[-1]
-    return f"; only {most['present']} of {most['expected']} ranks were compared"
+    most, compared = max(zip(expected[lacking].tolist(), present[lacking].tolist(), strict=True))
+    return f"; only {compared} of {most} ranks were compared"
 
 
 def _confidence(culprit: Culprit) -> _Confidence:
@@ -221,9 +222,9 @@ def _place(run: Measures, culprit: Culprit) -> str:
     """Where in the step most of its lateness is: before which call."""
     calls = run_graph(run).calls
     same = (calls.rank == calls.rank[culprit.call]) & (calls.step == calls.step[culprit.call])
-    ops = run.collective_columns["op"].astype(object).to_numpy()[calls.row]
-    op = ops[culprit.call]
-    alike = np.flatnonzero(same & (ops == op))
+    ops = run.rows("collectives").coded("op").take(calls.row)
+    op = ops.at(culprit.call)
+    alike = np.flatnonzero(same & (ops.codes == ops.codes[culprit.call]))
     number = int((alike < culprit.call).sum())
     order = ("first ", "second ", "third ")[number] if number < 3 else ""
     last = "last " if number and number == alike.size - 1 else order

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import NULL, Float64, codes, first_rows, integers, nth
+from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, grouped, least, most, nth
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
-from commtrace.metrics.rank.rows_of import columns_of
+from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import OPERATIONS, matched
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
-from commtrace.packed import columns_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.trace_tables import COLLECTIVES
+from commtrace.table import Coded, Column, Rows, Table
 from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_KIND = ["op", "dtype", "size_bytes", "members"]
 _MOSTLY = 0.8  # of what is saved
-_NEVER = np.iinfo(np.int64).max
 _PAIRS = 1 << 20  # more than any rank
 _FIRST_SEQ = 1  # counters begin at 0 or at 1
+_TIMES = Table(
+    "times",
+    "one operation of a known group, with all its sequence numbers, by its start",
+    (
+        *OPERATIONS.columns,
+        Column("stream", "int64", "The stream of the first of its rows."),
+        Column("start_ns", "int64", "Its first start, on the ranks' own clocks.", "ns"),
+        Column("end_ns", "int64", "Its last end, on the ranks' own clocks.", "ns"),
+        Column("is_message", "bool", "Whether it is a send with its recv."),
+        Column("members", "category", "The group's ranks."),
+        Column("time_ns", "float64", "The shortest call of a host, and the transfer.", "ns"),
+        Column("first", "bool", "Whether it is the first of its group, or of its pair."),
+    ),
+)
 
 
 class ColdStart(Rule, frozen=True):
@@ -66,47 +76,48 @@ class ColdStart(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of operation."""
-        if not len(run.collective_columns):
+        if not len(called := run.rows("collectives")):
             return
-        numbered = run.collective_columns["seq"].notna().any()
-        if not numbered or not (times := _times(run))["first"].any():
+        numbered = (called.ints("seq") != NULL).any()
+        if not numbered or not (times := _times(run)).flags("first").any():
             raise CannotLook(
                 "needs sequence numbers, which show a group's first operation: NCCL's Seq, or "
                 "TORCH_FR_BUFFER_SIZE for gloo"
             )
         found = []
-        for _, kind in times.groupby(_KIND, observed=True, dropna=False):
-            time, is_first = kind["time_ns"], kind["first"]
-            usual = max(float(time[~is_first].median()), 1.0) if not is_first.all() else 0.0
-            longest = float(time[~is_first].max()) if not is_first.all() else 0.0
+        for kind in map(times.take, _kinds(times)):
+            time, is_first = kind.floats("time_ns"), kind.flags("first")
+            usual = max(float(np.median(time[~is_first])), 1.0) if not is_first.all() else 0.0
+            longest = time[~is_first].max(initial=0.0)
             is_cold = is_first & (time > max(self.slower * usual, longest))
             if not is_cold.any():
                 continue
-            cold, later = kind[is_cold], kind[~is_first]
+            cold, later = kind.take(is_cold), kind.take(~is_first)
             gain = self._gain(run, cold, later, usual)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 found.append((len(later), (cold, later, usual, gain)))
         for one in enough(found, self.others, "later operation", "of the same kind"):
             yield self._finding(run, *one)
 
-    def _gain(self, run: Measures, cold: pd.DataFrame, later: pd.DataFrame, usual: float) -> Saving:
+    def _gain(self, run: Measures, cold: Rows, later: Rows, usual: float) -> Saving:
         """What is saved if the first took as long as usual."""
-        more = cold["time_ns"] - usual
-        estimate = wall_ns(cold["last_end_ns"], more)
-        less = cold["transfer_ns"] - later["transfer_ns"].median()
+        more = cold.floats("time_ns") - usual
+        estimate = wall_ns(cold.ints("last_end_ns"), more)
+        usually_ns = float(np.median(later.ints("transfer_ns"))) if len(later) else np.inf
+        less = cold.ints("transfer_ns") - usually_ns
         if less.sum() < _MOSTLY * more.sum():
             return Saving(estimate, why="knows nothing of the host's call, which took most of it")
         return of_transfers(run, cold, less, estimate, self.min_step_share)
 
     def _finding(
-        self, run: Measures, cold: pd.DataFrame, later: pd.DataFrame, usual: float, gain: Saving
+        self, run: Measures, cold: Rows, later: Rows, usual: float, gain: Saving
     ) -> Finding:
-        op = cold["op"].iloc[0] if cold["op"].notna().all() else "operation"
-        time = float(cold["time_ns"].median())
-        what = "pair" if cold["is_message"].any() else "group"
+        op = cold.coded("op").at(0) or "operation"
+        time = float(np.median(cold.floats("time_ns")))
+        what = "pair" if cold.flags("is_message").any() else "group"
         groups = f"a {what}" if len(cold) == 1 else f"{len(cold)} {what}s"
-        if len(cold) == 1 and what == "group" and isinstance(cold["communicator"].iloc[0], str):
-            groups = spoken(run, cold["communicator"].iloc[0])
+        if len(cold) == 1 and what == "group":
+            groups = spoken(run, str(cold.coded("communicator").at(0)))
         return self.finding(
             cold,
             summary=(
@@ -118,7 +129,7 @@ class ColdStart(Rule, frozen=True):
             replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("first by median of the later", time / usual, "x", self.slower),
-                Evidence("slowest of the later", float(later["time_ns"].max()) / 1e6, "ms"),
+                Evidence("slowest of the later", float(later.floats("time_ns").max()) / 1e6, "ms"),
                 Evidence("later ones compared with", len(later), "operations", self.others),
                 *gain.evidence,
             ),
@@ -153,58 +164,71 @@ def _run(first_us: float) -> Measures:
     return run.trace()
 
 
-def _times(run: Measures) -> pd.DataFrame:
+def _kinds(times: Rows) -> list[Int64]:
+    """The rows of each operation, type and size among the same ranks."""
+    op, dtype, members = (times.coded(name) for name in ("op", "dtype", "members"))
+    return grouped(op, dtype, times.ints("size_bytes"), members.ordered())
+
+
+def _times(run: Measures) -> Rows:
     """The operations in the order in which they began, and which are the first of their group."""
-    operations, of = matched(run).operations, operation_of(run)
-    its: Any = columns_in(operations)
-    rows: Any = columns_of(run, COLLECTIVES)
-    starts, ends, ranks = (np.full(len(operations), at) for at in (_NEVER, NULL, _NEVER))
-    host = np.full(len(operations), np.inf)
-    np.minimum.at(starts, of, rows["start_ns"])
-    np.maximum.at(ends, of, rows["start_ns"] + rows["duration_ns"])
-    np.minimum.at(ranks, of, rows["rank"])
+    its, of, rows = matched(run).operations, operation_of(run), run.rows("collectives")
+    count, start_ns, peer = len(its), rows.ints("start_ns"), rows.ints("peer")
+    starts, ranks = (least(of, values, count) for values in (start_ns, rows.ints("rank")))
+    host = np.full(count, np.inf)
     np.minimum.at(host, of, _host_ns(run))
-    peer = np.full(len(operations), NULL)
-    told = np.flatnonzero(rows["peer"] != NULL)[::-1]
-    peer[of[told]] = rows["peer"][told]
-    counted = np.bincount(of[rows["seq"] != NULL], minlength=len(operations))
+    counted = np.bincount(of[rows.ints("seq") != NULL], minlength=count)
     order = np.argsort(starts, kind="stable")
-    at = order[((counted == its["present"]) & (its["communicator"].codes >= 0))[order]]
-    group, peer, is_message = its["communicator"].codes[at], peer[at], peer[at] != NULL
+    at = order[((counted == its.ints("present")) & its.coded("communicator").known)[order]]
+    its, peer = its.take(at), _first_peer(of, peer, count)[at]
+    group, is_message = its.coded("communicator").codes, peer != NULL
     # Collectives count apart from point-to-point, where each pair is new once.
     counter = codes(group, is_message)
-    least = np.full(counter.max(initial=-1) + 1, _NEVER)
-    np.minimum.at(least, counter, its["seq"][at])
+    first_seq = least(counter, its.ints("seq"), counter.max(initial=-1) + 1)
     pair = np.where(is_message, ranks[at] * _PAIRS + peer, -1)
-    names = np.asarray([name.partition("#")[0] for name in its["communicator"].names], object)
-    columns = {
-        **{one.name: operations[one.name].array[at] for one in OPERATIONS.columns},
-        "stream": rows["stream"][first_rows(of)][at],
-        "start_ns": starts[at],
-        "end_ns": ends[at],
-        "is_message": is_message,
-        "members": names[group],
-        "time_ns": host[at] + its["transfer_ns"][at],
-        "first": (least[counter] <= _FIRST_SEQ) & (nth(codes(group, pair)) == 0),
-    }
-    return pd.DataFrame(columns, copy=False)
+    return _TIMES.rows(
+        {
+            **its.columns,
+            "stream": rows.ints("stream")[first_rows(of)][at],
+            "start_ns": starts[at],
+            "end_ns": most(of, start_ns + rows.ints("duration_ns"), count)[at],
+            "is_message": is_message,
+            "members": _members(its.coded("communicator")),
+            "time_ns": host[at] + its.ints("transfer_ns"),
+            "first": (first_seq[counter] <= _FIRST_SEQ) & (nth(codes(group, pair)) == 0),
+        }
+    )
+
+
+def _first_peer(of: Int64, peer: Int64, count: int) -> Int64:
+    """The peer that the first row of each operation tells, of those that do."""
+    found = np.full(count, NULL)
+    told = np.flatnonzero(peer != NULL)[::-1]
+    found[of[told]] = peer[told]
+    return found
+
+
+def _members(communicator: Coded) -> Coded:
+    """The ranks of each, without what distinguishes groups of the same ranks."""
+    ranks = Coded.of([name.partition("#")[0] for name in communicator.names])
+    return Coded(ranks.codes[communicator.codes], ranks.names)
 
 
 def _host_ns(run: Measures) -> Float64:
     """How long the call that launched each row kept the host; 0 where the trace lacks it."""
-    calls = run.ops[run.ops["kind"] == "communication"]
-    launch_ns = integers(run.collective_columns["launch_ns"])
+    launch_ns = run.rows("collectives").ints("launch_ns")
     host = np.zeros(launch_ns.size)
-    of_rank = calls.groupby("rank").indices
-    places: Any = run.collective_columns[["rank"]].groupby("rank").indices
-    for rank, at in places.items():
-        mine = calls.iloc[of_rank.get(rank, [])].sort_values("start_ns", kind="stable")
-        if mine.empty:
+    for rank in ranks_of(run, "collectives"):
+        calls = run.rows("ops", places_of_rank(run, "ops", rank))
+        mine = np.flatnonzero(calls.coded("kind").being("communication"))
+        if not mine.size:
             continue
+        start, took = (calls.ints(name)[mine] for name in ("start_ns", "duration_ns"))
+        order = np.argsort(start, kind="stable")
+        start, took = start[order], took[order]
+        at = places_of_rank(run, "collectives", rank)
         launch = np.maximum(launch_ns[at], 0)  # null is less
-        near = np.searchsorted(mine["start_ns"].to_numpy(), launch, side="right") - 1
-        start, took = (
-            mine[name].to_numpy()[near.clip(min=0)] for name in ("start_ns", "duration_ns")
-        )
+        near = np.searchsorted(start, launch, side="right") - 1
+        start, took = start[near.clip(min=0)], took[near.clip(min=0)]
         host[at] = np.where((near >= 0) & (launch <= start + took), took, 0)
     return host

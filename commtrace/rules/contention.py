@@ -4,27 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
+from msgspec import Struct
 
+from commtrace.arrays import Bool, Float64, Int64, grouped, quantiles
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.measures import taken
 from commtrace.metrics.rank.kernels_beside import KERNELS_BESIDE, covered_shares, kernels_beside
-from commtrace.metrics.rank.rows_of import blocks, columns_of_rank, ranks_of
+from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.packed import columns_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows, Table
 from commtrace.trace_tables import KERNELS
 from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_KIND = ["rank", "device", "name"]
-_COLUMNS = [*_KIND, "stream", "start_ns", "duration_ns"]
+_WAYS = ("beside", "alone")
+_BESIDE = 0.8  # of a kernel's time
+_ALONE = Table(
+    "alone",
+    "one kernel beside which no communication ran",
+    KERNELS.only(("name", "start_ns", "duration_ns")),
+)
+
+
+class _Compared(Struct, frozen=True, eq=False):
+    """Kernels' times beside communication and alone: rows of KERNELS_BESIDE, by name.
+
+    ``slowdown`` is the one by the other, ``lost_ns`` what all of a kernel's lost.
+    """
+
+    kernels: Rows
+    slowdown: Float64
+    lost_ns: Float64
+
+    def take(self, which: Int64 | Bool) -> _Compared:
+        """Some of them."""
+        return _Compared(self.kernels.take(which), self.slowdown[which], self.lost_ns[which])
+
+    @property
+    def rank(self) -> int:
+        """The rank of the first."""
+        return int(self.kernels.ints("rank")[0])
 
 
 class Contention(Rule, frozen=True):
@@ -58,53 +84,53 @@ class Contention(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
-        places = self._compared(run).groupby(["rank", "device"])
-        compared = [one.reset_index(drop=True).set_index("name") for _, one in places]
+        compared = self._compared(run)
         if not compared:
             raise CannotLook(
                 f"needs a kernel that ran {self.min_kernels} times beside communication and as "
                 "often alone"
             )
-        slow = [one[one["slowdown"] > self.min_slowdown] for one in compared]
-        lost = [float(one["lost_ns"].sum()) for one in slow]
+        slow = [one.take(one.slowdown > self.min_slowdown) for one in compared]
+        lost = [float(one.lost_ns.sum()) for one in slow]
         worth = [
             at for at, time in enumerate(lost) if worth_reporting(time, run, self.min_step_share)
         ]
         if worth:
             worst = max(worth, key=lambda at: lost[at])
-            ranks = tuple(sorted({int(slow[at]["rank"].iloc[0]) for at in worth}))
-            kernels = _compute_kernels(run, slow[worst].index)
-            yield self._finding(slow[worst], len(compared[worst]), ranks, kernels)
+            ranks = tuple(sorted({slow[at].rank for at in worth}))
+            yield self._finding(run, slow[worst], len(compared[worst].kernels), ranks)
 
-    def _compared(self, run: Measures) -> pd.DataFrame:
+    def _compared(self, run: Measures) -> list[_Compared]:
         """Of each device's kernels the times beside communication and alone, if steady."""
         ranks = sorted(ranks_of(run, "kernels"))
         if not any(map(partial(_computes, run), ranks)) or not _communicates(run):
             raise CannotLook("needs compute kernels and communication on one GPU")
-        both = KERNELS_BESIDE.frame(*(taken(kernels_beside, run, int(rank)) for rank in ranks))
-        enough = both[["count_beside", "count_alone"]].min(axis=1) >= self.min_kernels
-        steady = both[["spread_beside", "spread_alone"]].max(axis=1) <= self.spread_pct
-        slowdown = both["median_beside"] / both["median_alone"]
-        lost = (both["touched_ns"] - both["touched"] * both["median_alone"]).clip(lower=0)
-        both = both.assign(slowdown=slowdown, lost_ns=lost)
-        both = both[enough & steady & (slowdown < self.max_slowdown)]
-        return both.astype({"device": object, "name": object}).sort_values(_KIND)
+        both = KERNELS_BESIDE.rows(*(taken(kernels_beside, run, rank) for rank in ranks))
+        count = np.minimum(*(both.ints(f"count_{way}") for way in _WAYS))
+        spread = np.maximum(*(both.floats(f"spread_{way}") for way in _WAYS))
+        beside, alone = (both.floats(f"median_{way}") for way in _WAYS)
+        slowdown = np.full(len(both), np.inf)
+        np.divide(beside, alone, out=slowdown, where=alone > 0)
+        lost = (both.ints("touched_ns") - both.ints("touched") * alone).clip(min=0)
+        sure = (count >= self.min_kernels) & (spread <= self.spread_pct)
+        every = _Compared(both, slowdown, lost).take(sure & (slowdown < self.max_slowdown))
+        by_name = np.argsort(every.kernels.coded("name").ordered().codes, kind="stable")
+        every = every.take(by_name)
+        device = every.kernels.coded("device").ordered()
+        return [every.take(its) for its in grouped(every.kernels.ints("rank"), device)]
 
     def _finding(
-        self,
-        slow: pd.DataFrame,
-        kinds: int,
-        ranks: tuple[int, ...],
-        kernels: pd.DataFrame,
+        self, run: Measures, slow: _Compared, kinds: int, ranks: tuple[int, ...]
     ) -> Finding:
-        rank, device = int(slow["rank"].iloc[0]), str(slow["device"].iloc[0])
-        lost = round(float(slow["lost_ns"].sum()))
-        beside_ns = slow["count_beside"] * slow["median_alone"] * slow["slowdown"]
-        slowdown = float(beside_ns.sum() / (beside_ns / slow["slowdown"]).sum())
-        its = kernels[(kernels["rank"] == rank) & (kernels["device"] == device)]
-        its = its[its["beside"] & its["name"].isin(slow.index)]
+        rank, device = slow.rank, str(slow.kernels.coded("device").at(0))
+        names = frozenset(slow.kernels.coded("name").occurring())
+        lost = round(float(slow.lost_ns.sum()))
+        count = slow.kernels.ints("count_beside")
+        beside_ns = count * slow.kernels.floats("median_alone") * slow.slowdown
+        slowdown = float(beside_ns.sum() / (beside_ns / slow.slowdown).sum())
+        kernels, share = _kernels(run, rank, names)
         return self.finding(
-            its,
+            kernels.take((share >= _BESIDE) & kernels.coded("device").being(device)),
             summary=(
                 f"kernels on rank {rank}'s {device} take {slowdown:.2f} times as long beside "
                 f"communication as alone: {ms(lost)} lost"
@@ -115,15 +141,13 @@ class Contention(Rule, frozen=True):
                 Evidence(
                     "time beside communication over time alone", slowdown, "x", self.min_slowdown
                 ),
-                Evidence(
-                    "kernels beside communication", int(slow["count_beside"].sum()), "kernels"
-                ),
-                Evidence("kinds of kernels that are slower", len(slow), "kinds"),
+                Evidence("kernels beside communication", int(count.sum()), "kernels"),
+                Evidence("kinds of kernels that are slower", count.size, "kinds"),
                 Evidence("kinds of kernels compared", kinds, "kinds"),
             ),
             ruled_out=(
                 ("throttling: the same kernels run at full speed when no communication runs",)
-                if _steady_over_time(kernels, slow)
+                if _steady_over_time(run, names)
                 else ()
             ),
             advice=(
@@ -156,35 +180,34 @@ def _run(beside_us: float) -> Measures:
 
 
 def _computes(run: Measures, rank: int) -> bool:
-    kind: Any = columns_of_rank(run, KERNELS, rank)["kind"]
+    kind = run.rows("kernels", places_of_rank(run, "kernels", rank)).coded("kind")
     return bool(kind.being("compute").any())
 
 
 def _communicates(run: Measures) -> bool:
-    return bool((run.collective_columns["device"] != "cpu").any())
+    return bool((~run.rows("collectives").coded("device").being("cpu")).any())
 
 
-def _compute_kernels(run: Measures, names: pd.Index[str]) -> pd.DataFrame:
-    """Compute kernels of some names, ``beside`` communication or ``alone``."""
-    kernels = pd.concat(
-        some.loc[(some["kind"] == "compute") & some["name"].isin(names), _COLUMNS]
-        for some in blocks(run, "kernels", [*_COLUMNS, "kind"])
+def _kernels(run: Measures, rank: int, names: frozenset[str]) -> tuple[Rows, Float64]:
+    """A rank's compute kernels of some names, and each one's share beside communication."""
+    its = run.rows("kernels", places_of_rank(run, "kernels", rank))
+    named = its.coded("name").where(names.__contains__)
+    its = its.take(np.flatnonzero(its.coded("kind").being("compute") & named))
+    return its, covered_shares(
+        run, rank, its.coded("device"), its.ints("start_ns"), its.ints("duration_ns")
     )
-    share = np.zeros(len(kernels))
-    places: Any = kernels.groupby("rank", sort=False).indices
-    for rank, at in places.items():
-        its: Any = columns_in(kernels, at)
-        share[at] = covered_shares(
-            run, int(rank), its["device"], its["start_ns"], its["duration_ns"]
-        )
-    return kernels.assign(beside=share >= 0.8, alone=share == 0)
 
 
-def _steady_over_time(kernels: pd.DataFrame, slow: pd.DataFrame) -> bool:
-    """Whether the kernels that ran alone were as fast late in the run as early."""
-    alone = kernels[kernels["alone"] & kernels["name"].isin(slow.index)]
-    late = alone["start_ns"] > alone["start_ns"].median()
-    names = alone["name"].astype(object)
-    early_ns = alone[~late].groupby(names[~late])["duration_ns"].median()
-    late_ns = alone[late].groupby(names[late])["duration_ns"].median()
-    return bool(((late_ns / early_ns).dropna() < 1.05).all())
+def _steady_over_time(run: Measures, names: frozenset[str]) -> bool:
+    """Whether the kernels that ran alone were as fast late in the run as early, on any rank."""
+    every = (_kernels(run, rank, names) for rank in ranks_of(run, "kernels"))
+    alone = _ALONE.rows(*(kernels.take(share == 0).columns for kernels, share in every))
+    late = alone.ints("start_ns") > np.median(alone.ints("start_ns"))
+    name, count = alone.coded("name").codes.astype(np.int64), len(alone.coded("name").names)
+    early_ns, late_ns = (
+        quantiles(name[which], alone.ints("duration_ns")[which], 50, count)
+        for which in (~late, late)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = late_ns / early_ns
+    return not (ratio >= 1.05).any()

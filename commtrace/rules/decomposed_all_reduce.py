@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from commtrace.arrays import NULL
 from commtrace.causal.chance import at_least
 from commtrace.causal.edits import joined
 from commtrace.causal.excess import counts, factors, in_words, ruled_out, source, spread
@@ -74,13 +75,14 @@ class DecomposedAllReduce(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group, size and kind of pair."""
-        if len(run.collective_columns) and run.collective_columns["size_bytes"].isna().all():
+        size = run.rows("collectives").ints("size_bytes")
+        if size.size and (size == NULL).all():
             raise CannotLook("needs sizes: record with record_shapes=True")
         for pair in pairs(run):
             once = reference(run, pair)
             if once.time_ns <= 0:
                 continue  # the trace has no time of the all_reduce
-            time = float(pair.times["time"].median())
+            time = _median(pair, "time")
             cost = (time - once.time_ns) * len(pair.times)
             longer = _longer(pair, once)
             if len(pair.times) >= self.few and 2 * longer <= len(pair.times):
@@ -94,11 +96,11 @@ class DecomposedAllReduce(Rule, frozen=True):
                 yield self._finding(run, pair, once, gain)
 
     def _finding(self, run: Measures, pair: Pair, once: Reference, gain: Saving) -> Finding:
-        time = float(pair.times["time"].median())
+        time = _median(pair, "time")
         split = factors(pair, once)
         shown = [in_words(name, value) for name, value in split.items() if counts(value)]
         return self.finding(
-            (pair.times["start"], pair.times["end"]),
+            (pair.times.ints("start"), pair.times.ints("end")),
             summary=(
                 f"{pair.first} + {pair.second} of {mb(pair.size_bytes)} take "
                 f"{time / once.time_ns:.3g}x an all_reduce's time"
@@ -114,18 +116,18 @@ class DecomposedAllReduce(Rule, frozen=True):
                 Evidence("ratio", time / once.time_ns, "x", self.slower),
                 Evidence("longer than the all_reduce beside it", _longer(pair, once), "pairs"),
                 *(Evidence(f"factor: {name}", value, "x") for name, value in split.items()),
-                Evidence(f"{pair.first} alone", float(pair.times["first"].median()) / 1e6, "ms"),
-                Evidence(f"{pair.second} alone", float(pair.times["second"].median()) / 1e6, "ms"),
+                Evidence(f"{pair.first} alone", _median(pair, "first") / 1e6, "ms"),
+                Evidence(f"{pair.second} alone", _median(pair, "second") / 1e6, "ms"),
                 *spread(pair, once),
                 *gain.evidence,
             ),
-            ruled_out=tuple(ruled_out(pair, once, len(run.ranks))),
+            ruled_out=tuple(ruled_out(pair, once, len(run.rows("ranks")))),
             advice=self._advice(pair, once),
-            confidence=self._confidence(pair, once, len(run.ranks)),
+            confidence=self._confidence(pair, once, len(run.rows("ranks"))),
         )
 
     def _advice(self, pair: Pair, once: Reference) -> str:
-        time = float(pair.times["time"].median())
+        time = _median(pair, "time")
         advice = (
             f"call all_reduce: {ms(once.time_ns)} instead of {ms(time)}, "
             f"{counted(len(pair.times), 'time')}"
@@ -171,22 +173,26 @@ def _as_one(run: Measures, pair: Pair, once: Reference) -> Edit:
     def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation
         gone, later = (
-            np.isin(operation, pair.times[its]) for its in ("operation", "operation_second")
+            np.isin(operation, pair.times.ints(its)) for its in ("operation", "operation_second")
         )
         return joined(run, later, gone, np.where(later, once.time_ns, 0.0), lag_ns)
 
     return edit
 
 
+def _median(pair: Pair, time: str) -> float:
+    return float(np.median(pair.times.ints(time)))
+
+
 def _clear(pair: Pair, once: Reference) -> bool:
     """Whether the pair's lower quartile is above the all_reduce's upper one."""
-    return float(pair.times["time"].quantile(0.25)) > once.upper_ns
+    return float(np.quantile(pair.times.ints("time"), 0.25)) > once.upper_ns
 
 
 def _longer(pair: Pair, once: Reference) -> int:
     """In how many instances the pair took longer than its all_reduce; else than the usual one."""
-    times = pair.times.sort_values("start")["time"].to_numpy(np.float64)
-    alike = len(once.times) == len(times)
+    times = pair.times.ints("time")
+    alike = len(once.times) == times.size
     return int((times > (np.array(once.times) if alike else once.time_ns)).sum())
 
 

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Bool, Int64, codes, first_rows
+from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, nth, rows_by
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Column, Rows, Table
+from commtrace.trace_tables import COLLECTIVES
 from commtrace.units import cut, mb
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_PLACE = ["communicator", "seq", "nth"]
+_PLACE = ("communicator", "seq", "nth")
+_NEEDED = ("rank", "op", "dtype", "size_bytes", "seq", "stream", "start_ns", "duration_ns")
 # Ranks put in and get out what they please: only what all must agree on can disagree.
-_NEEDED = ["rank", "op", "dtype", "size_bytes", "seq", "stream", "start_ns", "duration_ns"]
 _OWN_SIZES = ("all_to_all", "gather", "scatter")
+_NUMBERED = Table(
+    "numbered",
+    "one row of `collectives` whose place in its group others know, too",
+    (
+        *COLLECTIVES.only(_NEEDED),
+        Column("communicator", "category", "The process group's identity across ranks."),
+        Column("nth", "int64", "How many the rank called before it under the same number."),
+    ),
+)
 
 
 class Desync(Rule, frozen=True):
@@ -56,28 +67,27 @@ class Desync(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group: its first divergence."""
-        if len(run.ranks) < 2:
+        if len(run.rows("ranks")) < 2:
             raise CannotLook("needs several ranks")
         rows = _numbered(run)
-        if rows.empty:
+        if not len(rows):
             raise CannotLook("needs sequence numbers: NCCL's Seq, or TORCH_FR_BUFFER_SIZE for gloo")
-        place = codes(*(rows[name] for name in _PLACE))
-        wrong = rows.iloc[first_rows(place)][_disagree(place, rows)]
-        for communicator, of_group in wrong.groupby("communicator"):
-            seq, nth = of_group.sort_values(["seq", "nth"])[["seq", "nth"]].iloc[0]
-            here = rows[
-                (rows["communicator"] == communicator) & (rows["seq"] == seq) & (rows["nth"] == nth)
-            ]
-            here = here.assign(said=_said(here))
-            yield self._finding(here, int(seq), len(of_group), spoken(run, str(communicator)))
+        place = codes(*(rows.columns[name] for name in _PLACE))
+        wrong = first_rows(place)[_disagree(place, rows)]
+        wrong = wrong[np.lexsort((rows.ints("nth")[wrong], rows.ints("seq")[wrong]))]
+        groups = rows_by(rows.coded("communicator").take(wrong))
+        for (group,), its in sorted(groups.items()):
+            here = rows.take(place == place[wrong[its[0]]])
+            yield self._finding(here, its.size, spoken(run, group))
 
-    def _finding(self, here: pd.DataFrame, seq: int, count: int, group: str) -> Finding:
-        called = here.groupby("said")["rank"].apply(lambda ranks: tuple(sorted(ranks)))
-        common = max(called, key=lambda ranks: (len(ranks), -min(ranks)))
-        odd = sorted({*here["rank"]} - {*common})
+    def _finding(self, here: Rows, count: int, group: str) -> Finding:
+        seq = int(here.ints("seq")[0])
+        called = _called(here)
+        common = max(called.values(), key=lambda ranks: (len(ranks), -min(ranks)))
+        odd = sorted({*here.ints("rank").tolist()} - {*common})
         said = "; ".join(
             f"{_some(ranks, self.listed)} {'calls' if len(ranks) == 1 else 'call'} {what}"
-            for what, ranks in sorted(called.items())
+            for what, ranks in called.items()
         )
         return self.finding(
             here,
@@ -120,37 +130,50 @@ def _some(ranks: tuple[int, ...], most: int) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {names}"
 
 
-def _numbered(run: Measures) -> pd.DataFrame:
-    """Numbered collectives; ``nth`` distinguishes those that a rank coalesced under one number."""
-    table, communicator = run.collective_columns, matched(run).matches["communicator"]
-    known = communicator.notna().to_numpy() & (table["seq"].notna() & table["op"].notna())
-    known &= ~table["op"].isin(POINT_TO_POINT)
-    at = np.flatnonzero(known)
-    rows = table[_NEEDED].iloc[at].set_axis(at)
-    rows = rows.assign(
-        communicator=communicator.iloc[at].astype(object).to_numpy(),
-        **{name: rows[name].astype(object) for name in ("op", "dtype")},
-        size=rows["size_bytes"].where(~rows["op"].isin(_OWN_SIZES)),
+def _numbered(run: Measures) -> Rows:
+    """Numbered collectives; a rank may have coalesced several under one number."""
+    called, communicator = run.rows("collectives"), matched(run).matches.coded("communicator")
+    rank, seq = called.ints("rank"), called.ints("seq")
+    collective = called.coded("op").where(lambda op: op not in POINT_TO_POINT)
+    at = np.flatnonzero(communicator.known & (seq != NULL) & collective)
+    at = at[np.lexsort((called.ints("start_ns")[at], rank[at]))]
+    communicator = communicator.take(at)
+    again = nth(codes(communicator, seq[at], rank[at]))
+    place = codes(communicator, seq[at], again)
+    shared = np.bincount(place)[place] > 1  # each rank is there once
+    its = run.rows("collectives", at[shared]).columns
+    return _NUMBERED.rows(
+        {
+            **{name: its[name] for name in _NEEDED},
+            "communicator": communicator.take(shared),
+            "nth": again[shared],
+        }
     )
-    rows = rows.sort_values(["rank", "start_ns"], kind="stable")
-    rows = rows.assign(nth=rows.groupby(["communicator", "seq", "rank"]).cumcount())
-    alone = rows.groupby(_PLACE)["rank"].transform("nunique") < 2
-    return rows[~alone]
 
 
-def _disagree(place: Int64, rows: pd.DataFrame) -> Bool:
+def _disagree(place: Int64, rows: Rows) -> Bool:
     """Of each place, whether more than one operation, type or size is known."""
+    op, dtype = rows.coded("op"), rows.coded("dtype")
+    own = op.where(_OWN_SIZES.__contains__)
+    size = np.where(own, NULL, rows.ints("size_bytes"))
     several = np.zeros(place.max(initial=-1) + 1, dtype=np.bool_)
-    for name in ("op", "dtype", "size"):
-        once = first_rows(codes(place, rows[name]))
-        known = once[rows[name].notna().to_numpy()[once]]
-        several |= np.bincount(place[known], minlength=several.size) > 1
+    for said, known in ((op, op.known), (dtype, dtype.known), (size, size != NULL)):
+        once = first_rows(codes(place, said))
+        several |= np.bincount(place[once[known[once]]], minlength=several.size) > 1
     return several
 
 
-def _said(rows: pd.DataFrame) -> pd.Series[str]:
-    """What each calls, with its size."""
-    size = rows["size_bytes"].astype("float64").map(mb, na_action="ignore")
-    sizes = size.astype(object).where(size.notna(), "")
-    dtype = rows["dtype"].astype(object).where(rows["dtype"].notna(), "")
-    return (rows["op"].astype(str) + " " + dtype.astype(str) + " " + sizes).str.strip()
+def _called(rows: Rows) -> dict[str, tuple[int, ...]]:
+    """The ranks that called each operation, type and size, in the order of their names."""
+    said = zip(
+        rows.coded("op").decoded(),
+        rows.coded("dtype").decoded(),
+        rows.ints("size_bytes").tolist(),
+        rows.ints("rank").tolist(),
+        strict=True,
+    )
+    ranks = defaultdict[str, list[int]](list)
+    for op, dtype, size_bytes, rank in said:
+        size = "" if size_bytes == NULL else mb(size_bytes)
+        ranks[f"{op} {dtype or ''} {size}".strip()].append(rank)
+    return {what: tuple(sorted(its)) for what, its in sorted(ranks.items())}

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from commtrace.arrays import NULL, Float64, Int64, codes, grouped, quantiles
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.rank.rows_of import rows_at
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows, joined
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
-_FASTEST = 0.1  # of the operations of one size: the others waited for something else, too
+_FASTEST_PERCENT = 10  # of the operations of one size: the others waited for something else, too
 
 
 class EmulatedOperation(Rule, frozen=True):
@@ -55,36 +54,25 @@ class EmulatedOperation(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per call and what ran for it."""
-        rows = run.collective_columns[["op", "executed"]]
-        if len(rows) and (rows["op"].isna() | rows["executed"].isna()).all():
-            raise CannotLook("needs both what was called and what ran")
-        called, done = rows["op"].astype(object), rows["executed"].astype(object)
-        differs = (called != done).to_numpy() & called.notna().to_numpy() & done.notna().to_numpy()
-        at = np.flatnonzero(differs)
-        rows = rows_at(run, "collectives", at).set_axis(at)
-        kinds = rows.groupby(["op", "executed", "group_size"], observed=True)
-        for kind, emulated in kinds:
-            op, executed, n = cast("tuple[str, str, int]", kind)
+        for row in _emulated(run):
+            its = run.rows("collectives", row)
+            op, executed = (str(its.coded(name).at(0)) for name in ("op", "executed"))
+            n = int(its.ints("group_size")[0])
             native, moved = bus_factor(op, n), bus_factor(executed, n)
             if native and moved and moved > native:
-                ran = _operations(run, emulated)
-                times = ran["transfer_ns"].astype("float64")
+                ran = _operations(run, row)
+                times = ran.ints("transfer_ns")
                 less = _moving_ns(ran) * (1 - native / moved)
-                estimate = wall_ns(ran["last_end_ns"], less)
+                estimate = wall_ns(ran.ints("last_end_ns"), less)
                 gain = of_transfers(run, ran, less, estimate, self.min_step_share)
                 if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                    yield self._finding(emulated, times, times - less, moved / native, gain)
+                    yield self._finding(its, times, times - less, moved / native, gain)
 
     def _finding(
-        self,
-        rows: pd.DataFrame,
-        times: pd.Series[Any],
-        natively: pd.Series[Any],
-        excess: float,
-        gain: Saving,
+        self, rows: Rows, times: Int64, natively: Float64, excess: float, gain: Saving
     ) -> Finding:
-        op, executed = str(rows["op"].iloc[0]), str(rows["executed"].iloc[0])
-        time = float(times.median())
+        op, executed = (rows.coded(name).at(0) for name in ("op", "executed"))
+        time = float(np.median(times))
         return self.finding(
             rows,
             summary=(
@@ -97,7 +85,7 @@ class EmulatedOperation(Rule, frozen=True):
             evidence=(
                 Evidence("bytes moved by those of a native operation", excess, "x", 1.0),
                 Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
-                Evidence("a native one, by its bytes", float(natively.median()) / 1e6, "ms"),
+                Evidence("a native one, by its bytes", float(np.median(natively)) / 1e6, "ms"),
                 *gain.evidence,
             ),
             ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
@@ -128,16 +116,27 @@ def _gloo(executed: str) -> Measures:
     return run.trace()
 
 
-def _operations(run: Measures, emulated: pd.DataFrame) -> pd.DataFrame:
+def _emulated(run: Measures) -> list[Int64]:
+    """The rows of ``collectives`` that ran as another operation, those of each kind."""
+    its = run.rows("collectives")
+    op, executed, size = its.coded("op"), its.coded("executed"), its.ints("group_size")
+    both = op.known & executed.known
+    if len(its) and not both.any():
+        raise CannotLook("needs both what was called and what ran")
+    called, done = np.split(joined([op, executed]).codes, 2)
+    rows = np.flatnonzero(both & (called != done) & (size != NULL))
+    return [rows[kind] for kind in grouped(op.take(rows), executed.take(rows), size[rows])]
+
+
+def _operations(run: Measures, rows: Int64) -> Rows:
     """The operations of these rows, of which each rank has its own."""
     found = matched(run)
-    number = found.matches["operation"].to_numpy()[emulated.index]
-    its = found.operations.frame()
-    return its[its["operation"].isin(number)]
+    number = found.matches.ints("operation")[rows]
+    return found.operations.take(np.isin(found.operations.ints("operation"), number))
 
 
-def _moving_ns(ran: pd.DataFrame) -> pd.Series[Any]:
+def _moving_ns(ran: Rows) -> Float64:
     """Of each operation the time that its bytes take, at most what the fastest of its size took."""
-    times = ran["transfer_ns"].astype("float64")
-    fastest = times.groupby(ran["size_bytes"], dropna=False).transform("quantile", _FASTEST)
-    return times.clip(upper=fastest)
+    times, size = ran.ints("transfer_ns"), codes(ran.ints("size_bytes"))
+    fastest = quantiles(size, times, _FASTEST_PERCENT, int(size.max()) + 1)
+    return np.minimum(times, fastest[size])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+from msgspec import Struct
 
-from commtrace.arrays import codes, first_rows, integers, sums
+from commtrace.arrays import NULL, Int64, codes, first_rows, numbered, sums
 from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores
 from commtrace.causal.critical_path import critical_path
 from commtrace.causal.culprits import culprits
@@ -28,8 +28,8 @@ from commtrace.units import ms, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
-_EVENTS = ["op", "stream", "start_ns", "duration_ns"]
 _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
 _ONE_BY_ONE = (
@@ -94,9 +94,9 @@ class ExposedCommunication(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, of all devices together."""
         found = _per_device(run)
-        if found.empty:
+        if not found.rank.size:
             raise CannotLook("needs a device with both communication and compute")
-        gain = float(found["gain_ns"].median())
+        gain = float(np.median(found.gain_ns))
         on_top = None
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
             why = full_cores(run)
@@ -109,13 +109,13 @@ class ExposedCommunication(Rule, frozen=True):
                     yield self._beside_full_cores(found, run, why)
                     return
                 on_top = min(on_top or 0, round(gain))
-        hidden = 100 * float((1 - found["exposed_ns"] / found["communication_ns"]).median())
-        exposed = float(found["exposed_ns"].median())
+        hidden = 100 * float(np.median(1 - found.exposed_ns / found.communication_ns))
+        exposed = float(np.median(found.exposed_ns))
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, round(gain), hidden, run, on_top)
 
-    def _beside_full_cores(self, found: pd.DataFrame, run: Measures, why: str) -> Finding:
+    def _beside_full_cores(self, found: _Devices, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""
         exposed, used = _exposed_ns(run), cores_used(run) or 0.0
         # Where others take the cores it may be worth hiding once these are gone.
@@ -126,13 +126,13 @@ class ExposedCommunication(Rule, frozen=True):
         longest = _longest(run)
         most = " and ".join(longest) or "waiting"
         return self.finding(
-            run.collective_columns[_EVENTS],
+            run.rows("collectives"),
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
                 f"{percent(share, 100)} {of_time(run)}, most of it {most}; {why}, so that "
                 "overlapping would save nothing"
             ),
-            ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
+            ranks=tuple(np.unique(found.rank).tolist()),
             cost_ns=0,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
@@ -148,7 +148,7 @@ class ExposedCommunication(Rule, frozen=True):
         )
 
     def _finding(
-        self, found: pd.DataFrame, gain: int, hidden: float, run: Measures, on_top: int | None
+        self, found: _Devices, gain: int, hidden: float, run: Measures, on_top: int | None
     ) -> Finding:
         share = share_pct(gain, run)
         exposed = _exposed_ns(run)
@@ -156,21 +156,22 @@ class ExposedCommunication(Rule, frozen=True):
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls) > 0 and bool(calls["asynchronous"].all())
-        communication = run.collective_columns[_EVENTS]
-        if communication.empty:  # of kernels of libraries that name no operations
-            communication = run.kernels[run.kernels["kind"] == "communication"]
+        communication = run.rows("collectives")
+        if not len(communication):  # of kernels of libraries that name no operations
+            kernels = run.rows("kernels")
+            communication = kernels.take(kernels.coded("kind").being("communication"))
         return self.finding(
             communication,
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
                 f"mostly {op}; compute could hide {ms(gain)}"
             ),
-            ranks=tuple(sorted({int(rank) for rank in found["rank"]})),
+            ranks=tuple(np.unique(found.rank).tolist()),
             cost_ns=gain,
             cost_on_top_ns=on_top,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
-                Evidence("compute without communication", float(found["free_ns"].median()), "ns"),
+                Evidence("compute without communication", float(np.median(found.free_ns)), "ns"),
                 Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
                 Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
                 Evidence(f"share of {op} in what is exposed", part, "%"),
@@ -178,7 +179,7 @@ class ExposedCommunication(Rule, frozen=True):
             ),
             ruled_out=(
                 ("compute of other steps: each step's communication has its own compute",)
-                if found["in_steps"].all()
+                if has_steps(run)
                 else ()
             ),
             advice=_asked(run, most) + _advice(calls, op, starved=starved),
@@ -228,16 +229,20 @@ def _asleep_ns(run: Measures) -> float:
     return float(np.median([*asleep.values()])) if asleep else 0.0
 
 
-def _each(found: pd.DataFrame) -> str:
-    return f" (median of {len(found)} devices)" if len(found) > 1 else ""
+def _each(found: _Devices) -> str:
+    count = found.rank.size
+    return f" (median of {count} devices)" if count > 1 else ""
 
 
 def _longest(run: Measures) -> list[str]:
     """The operations that have most of the critical path's transfers."""
     path = critical_path(run)
-    times = path[path["kind"] == "transfer"].groupby("op", observed=True)["time_ns"].sum()
-    some = times[times >= _MUCH * times.sum()].sort_values(ascending=False)
-    return [str(op) for op in some.index]
+    moved = path.take(path.coded("kind").being("transfer") & path.coded("op").known)
+    ops = moved.coded("op").occurring()
+    number = numbered(moved.coded("op").codes.astype(np.int64))
+    times = sums(number, moved.ints("time_ns"), len(ops))
+    most = np.argsort(-times, kind="stable").tolist()
+    return [ops[at] for at in most if times[at] >= _MUCH * times.sum()]
 
 
 def _mended(run: Measures, min_step_share: float) -> Lags:
@@ -250,35 +255,33 @@ def _mended(run: Measures, min_step_share: float) -> Lags:
 
 def _exposed_ns(run: Measures) -> float:
     """The median device's exposed communication: the number that the table of devices has."""
-    rows = devices(run)
-    rows = rows[rows["compute_ns"].notna() & (rows["communication_ns"] > 0)]
-    return float(rows["exposed_communication_ns"].median())
+    return float(np.median(_communicating(devices(run)).ints("exposed_communication_ns")))
 
 
-def _per_device(run: Measures) -> pd.DataFrame:
-    """Exposed communication, compute without communication, and what could hide, per device."""
-    steps = has_steps(run)
-    rows = devices(run, by_step=steps)
-    known = rows["compute_ns"].notna().to_numpy() & (rows["communication_ns"] > 0).to_numpy()
-    communication, compute, overlapped, exposed = (
-        integers(rows[name])[known]
-        for name in (
-            *("communication_ns", "compute_ns"),
-            *("overlapped_communication_ns", "exposed_communication_ns"),
-        )
-    )
-    free = compute - overlapped
-    place = codes(*(rows[name].array[known] for name in ("rank", "device")))
-    times = {
-        "communication_ns": communication,
-        "exposed_ns": exposed,
-        "free_ns": free,
-        "gain_ns": np.minimum(exposed, free),
-    }
-    count = place.max(initial=-1) + 1
-    whole = {name: sums(place, time, count) for name, time in times.items()}
-    rank = integers(rows["rank"])[known][first_rows(place)]
-    return pd.DataFrame({"rank": rank, **whole, "in_steps": steps})
+class _Devices(Struct, frozen=True, eq=False):
+    """Each device's communication, what of it is exposed, compute without it, what could hide."""
+
+    rank: Int64
+    communication_ns: Int64
+    exposed_ns: Int64
+    free_ns: Int64
+    gain_ns: Int64
+
+
+def _per_device(run: Measures) -> _Devices:
+    rows = _communicating(devices(run, by_step=has_steps(run)))
+    exposed = rows.ints("exposed_communication_ns")
+    free = rows.ints("compute_ns") - rows.ints("overlapped_communication_ns")
+    place = codes(rows.ints("rank"), rows.coded("device"))
+    first = first_rows(place)
+    times = (rows.ints("communication_ns"), exposed, free, np.minimum(exposed, free))
+    return _Devices(rows.ints("rank")[first], *(sums(place, its, first.size) for its in times))
+
+
+def _communicating(devices: Rows) -> Rows:
+    """Those with communication and a known compute."""
+    known = devices.ints("compute_ns") != NULL
+    return devices.take(known & (devices.ints("communication_ns") > 0))
 
 
 def _asked(run: Measures, op: str | None) -> str:
@@ -291,7 +294,7 @@ def _asked(run: Measures, op: str | None) -> str:
     return f"{_ASK[op]}; " if op in _ASK else ""
 
 
-def _advice(calls: pd.DataFrame, op: str, *, starved: bool) -> str:
+def _advice(calls: Any, op: str, *, starved: bool) -> str:
     """What to do about an operation, by how many of its calls hold up their device."""
     held = len(calls) - int(calls["asynchronous"].sum())
     if starved:

@@ -20,11 +20,9 @@ from commtrace.metrics.rank.rank_events import (
     rank_events,
 )
 from commtrace.metrics.rank.rows_of import measured_ranks
-from commtrace.table import Coded, Column, Columns, Table
+from commtrace.table import Coded, Column, Columns, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["DEVICES", "DEVICE_STEPS", "devices", "rank_devices", "rank_steps"]
@@ -61,7 +59,7 @@ DEVICE_STEPS = Table(
 
 
 @measure
-def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
+def devices(run: Measures, *, by_step: bool = False) -> Rows:
     """Where each device's time went, as ``DEVICES``; or per step, as ``DEVICE_STEPS``.
 
     Times are lengths of unions of intervals on one device, so that nothing counts twice.
@@ -72,7 +70,7 @@ def devices(run: Measures, *, by_step: bool = False) -> pd.DataFrame:
     is in no step.
     """
     table, of_ranks = (DEVICE_STEPS, rank_steps) if by_step else (DEVICES, rank_devices)
-    return table.frame(*(taken(of_ranks, run, *ranks) for ranks in measured_ranks(run)))
+    return table.rows(*(taken(of_ranks, run, *ranks) for ranks in measured_ranks(run)))
 
 
 @rank_measure

@@ -52,16 +52,34 @@ SEQUENCES = Table(
 )
 
 
+PAIR_TIMES = Table(
+    "pair_times",
+    "one instance of a pair of operations, in the order of their starts",
+    (
+        Column("operation", "int64", "The first's number."),
+        Column("operation_second", "int64", "The second's."),
+        Column("start", "int64", "When the first started on any rank.", "ns"),
+        Column("end", "int64", "When the second ended on all.", "ns"),
+        Column(
+            "time",
+            "int64",
+            "From the first's last arrival (of synchronous calls on the CPU from the last call, "
+            "since gloo copies the input before it starts) to the second's last end.",
+            "ns",
+        ),
+        Column("first", "int64", "The first's transfer, from there on.", "ns"),
+        Column("gap", "int64", "From the first's end to the second's start, where shortest.", "ns"),
+        Column("second", "int64", "The second's transfer.", "ns"),
+    ),
+)
+
+
 class Pair(Struct, frozen=True):
     """All instances of one pair in one group at one size, as often as each other.
 
     ``tensor_bytes`` is what an all_reduce (or reduce + broadcast) beside it reduces: the
-    pair's own size, or an n-th of it; None where nothing beside it shows it. ``times`` has one
-    row per instance, in ns: ``time`` from the first's last arrival (of synchronous calls on
-    the CPU from the last call, since gloo copies the input before it starts) to the second's
-    last end, ``first``, ``second`` (their transfers, the first's from there on), ``gap`` (from
-    the first's end to the second's start on the rank where that is shortest), ``start``,
-    ``end``; ``operation`` and ``operation_second`` are their numbers.
+    pair's own size, or an n-th of it; None where nothing beside it shows it. ``times`` are
+    PAIR_TIMES.
     """
 
     first: str
@@ -73,7 +91,7 @@ class Pair(Struct, frozen=True):
     size_bytes: int
     tensor_bytes: int | None
     streams: tuple[int, ...]
-    times: pd.DataFrame
+    times: Rows
 
     @property
     def inflation(self) -> float:
@@ -229,7 +247,7 @@ def _tensor_bytes(rows: pd.DataFrame, instances: pd.DataFrame, sure: list[Any]) 
     return int(part) if beside else None
 
 
-def _times(run: Measures, instances: pd.DataFrame) -> pd.DataFrame:
+def _times(run: Measures, instances: pd.DataFrame) -> Rows:
     gap = (instances["start_ns_second"] - instances["end_ns"]).clip(lower=0)
     each = instances.assign(gap=gap).groupby(["operation", "operation_second"])
     one = each.agg(gap=("gap", "min"), start=("start_ns", "min"), end=("end_ns_second", "max"))
@@ -242,7 +260,8 @@ def _times(run: Measures, instances: pd.DataFrame) -> pd.DataFrame:
     # Without a common clock the parts are all there is.
     parts = one["first"] + one["gap"] + one["second"]
     one["time"] = parts.where(pd.isna(whole), np.maximum(parts, pd.array(whole).fillna(0)))
-    return one.reset_index().astype(np.int64).sort_values("start", ignore_index=True)
+    its = one.reset_index().astype(np.int64).sort_values("start", ignore_index=True)
+    return PAIR_TIMES.rows({c.name: its[c.name].to_numpy() for c in PAIR_TIMES.columns})
 
 
 def reference(run: Measures, pair: Pair) -> Reference:
