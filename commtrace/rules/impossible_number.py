@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
+from commtrace.arrays import Bool, Float64, Int64, codes, first_rows, grouped
+from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import pcie
-from commtrace.metrics.rank.rows_of import columns_of, rows_at
 from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.topology import gpu_name, link, uniform_link
-from commtrace.trace_tables import COPIES
 from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 _MARGIN = 1.05  # sizes are exact, but times end on the clock's ticks
+
+
+_ENDS = ("source", "destination")
+
+
+class _Rates(Struct, frozen=True, eq=False):
+    """Operations or copies: how long each took, what it needed for that, and what there is."""
+
+    rows: Rows
+    took_ns: Int64
+    gb_s: Float64
+    peak_gb_s: Float64
+
+    def take(self, which: Int64 | Bool) -> _Rates:
+        """Some of them."""
+        rates = self.gb_s[which], self.peak_gb_s[which]
+        return _Rates(self.rows.take(which), self.took_ns[which], *rates)
 
 
 class ImpossibleNumber(Rule, frozen=True):
@@ -62,56 +79,52 @@ class ImpossibleNumber(Rule, frozen=True):
         try:
             known = self._operations(run)
         except CannotLook:
-            if copies.empty:
+            if not len(copies.rows):
                 raise CannotLook("needs sizes: neither an operation nor a copy has one") from None
         else:
-            for (op, _), some in self._wrong(known, ["op", "dtype"]):
-                yield self._finding(
-                    some, str(op), streams(some, run), "in-network reduction: allowed for"
-                )
-        for way, some in self._wrong(copies, ["rank", "kind", "source", "destination"]):
-            _, kind, source, destination = way
-            streams_, where = tuple(sorted(set(some["stream"]))), f" {source} → {destination}"
-            yield self._finding(
-                some, f"{kind} copy", streams_, "overlap: each is timed alone", where
-            )
+            kinds = grouped(known.rows.coded("op"), known.rows.coded("dtype"))
+            for some in self._wrong(known, kinds):
+                op, on = str(some.rows.coded("op").at(0)), streams(some.rows, run)
+                yield self._finding(some, op, on, "in-network reduction: allowed for")
+        names = (copies.rows.coded(name) for name in ("kind", *_ENDS))
+        for some in self._wrong(copies, grouped(copies.rows.ints("rank"), *names)):
+            kind, source, destination = (some.rows.coded(name).at(0) for name in ("kind", *_ENDS))
+            on = tuple(np.unique(some.rows.ints("stream")).tolist())
+            where = f" {source} → {destination}"
+            yield self._finding(some, f"{kind} copy", on, "overlap: each is timed alone", where)
 
-    def _wrong(self, known: pd.DataFrame, by: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
-        """By operation or way, those too fast, if they are more than a stray few."""
-        for what, some in known.groupby(by, observed=True, dropna=False):
-            wrong = some[some["gb_s"] > _MARGIN * some["peak"]]
-            if len(wrong) and len(wrong) >= self.min_share * len(some):
-                yield what, wrong
+    def _wrong(self, known: _Rates, kinds: list[Int64]) -> Iterator[_Rates]:
+        """Of each kind or way those too fast, if they are more than a stray few."""
+        for some in map(known.take, kinds):
+            wrong = some.take(some.gb_s > _MARGIN * some.peak_gb_s)
+            if len(wrong.rows) and len(wrong.rows) >= self.min_share * len(some.rows):
+                yield wrong
 
-    def _operations(self, run: Measures) -> pd.DataFrame:
-        known = served(run, cold=True).frame()
+    def _operations(self, run: Measures) -> _Rates:
+        known = served(run, cold=True)
         recorded = uniform_link(run)
-        on_cpu = bool((run.collective_columns["device"] == "cpu").all())
-        known = known[known["size_bytes"] >= self.min_bytes]
+        on_cpu = bool(run.rows("collectives").coded("device").being("cpu").all())
+        large = known.ints("size_bytes") >= self.min_bytes
         if on_cpu:
-            known = known[~known["op"].isin(["send", "recv"])]
-        moved = known["size_bytes"] * known["factor"].clip(upper=1)
-        return known.assign(
-            gb_s=moved / known["transfer_ns"],
-            peak=recorded.peak_gb_s if recorded else self.peak_gb_s,
-            start_ns=known["first_arrival_ns"],
-            end_ns=known["last_end_ns"],
-            duration_ns=known["transfer_ns"],
-        )
+            large &= ~known.coded("op").where(POINT_TO_POINT.__contains__)
+        known = known.take(large)
+        moved = known.ints("size_bytes") * np.minimum(known.floats("factor"), 1)
+        took_ns = known.ints("transfer_ns")
+        peak = recorded.peak_gb_s if recorded else self.peak_gb_s
+        return _Rates(known, took_ns, moved / took_ns, np.full(len(known), peak))
 
-    def _copies(self, run: Measures) -> pd.DataFrame:
-        its: Any = columns_of(run, COPIES)
-        large = its["size_bytes"] >= self.min_bytes
-        known_ends = (its["source"].codes >= 0) & (its["destination"].codes >= 0)
-        between = its["kind"].where(("HtoD", "DtoH", "PtoP").__contains__)
-        known = rows_at(run, "copies", np.flatnonzero(large & known_ends & between))
-        ends = list(zip(known["source"], known["destination"], strict=True))
-        peaks = {way: self._peak(*way, run) for way in set(ends)}
-        return known.assign(
-            gb_s=known["size_bytes"].astype("float64") / known["duration_ns"].clip(lower=1),
-            peak=[peaks[way] for way in ends],
-            end_ns=known["start_ns"] + known["duration_ns"],
-        )
+    def _copies(self, run: Measures) -> _Rates:
+        every = run.rows("copies")
+        large = every.ints("size_bytes") >= self.min_bytes
+        known_ends = every.coded("source").known & every.coded("destination").known
+        between = every.coded("kind").where(("HtoD", "DtoH", "PtoP").__contains__)
+        known = run.rows("copies", np.flatnonzero(large & known_ends & between))
+        way = codes(*(known.coded(name) for name in _ENDS))
+        ends = (known.coded(name).take(first_rows(way)).decoded() for name in _ENDS)
+        peaks = [self._peak(str(a), str(b), run) for a, b in zip(*ends, strict=True)]
+        took_ns = known.ints("duration_ns")
+        gb_s = known.ints("size_bytes") / took_ns.clip(min=1)
+        return _Rates(known, took_ns, gb_s, np.asarray(peaks, np.float64)[way])
 
     def _peak(self, source: str, destination: str, run: Measures) -> float:
         if "host" in (source, destination):
@@ -122,26 +135,26 @@ class ImpossibleNumber(Rule, frozen=True):
 
     def _finding(
         self,
-        some: pd.DataFrame,
+        some: _Rates,
         what: str,
         streams: tuple[int, ...],
         ruled_out: str,
         where: str = "",
     ) -> Finding:
-        gb_s, peak = float(some["gb_s"].median()), float(some["peak"].iloc[0])
-        size, took = float(some["size_bytes"].median()), float(some["duration_ns"].median())
+        gb_s, peak, count = float(np.median(some.gb_s)), float(some.peak_gb_s[0]), len(some.rows)
+        size, took = (float(np.median(its)) for its in (some.rows.ints("size_bytes"), some.took_ns))
         return self.finding(
-            some,
+            some.rows,
             summary=(
-                f"{counted(len(some), what)} of {mb(size)}{where} "
-                f"{'seems' if len(some) == 1 else 'seem'} to take {ms(took)}: that needs "
+                f"{counted(count, what)} of {mb(size)}{where} "
+                f"{'seems' if count == 1 else 'seem'} to take {ms(took)}: that needs "
                 f"{gb_s:.4g} GB/s, and the fastest link here has {peak:.3g} GB/s"
             ),
             streams=streams,
             cost_ns=0,
             evidence=(
                 Evidence("bandwidth needed at least", gb_s, "GB/s", peak),
-                Evidence("measured in", len(some), "operations"),
+                Evidence("measured in", count, "operations"),
             ),
             ruled_out=(ruled_out,),
             advice=(

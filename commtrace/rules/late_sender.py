@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from commtrace.arrays import NULL, Int64, codes, grouped
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import total, union
 from commtrace.metrics.run.joined_rows import joined_messages, paired
@@ -14,11 +15,10 @@ from commtrace.metrics.run.whole import whole
 from commtrace.rules._culprit import delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 
@@ -52,29 +52,27 @@ class LateSender(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per sender; one of both sides where each waits for the other."""
         in_vain = _in_vain(run, self.min_step_share)
-        for _, waits in in_vain.groupby("pair"):
-            yield self._of_vain(waits)
+        for waits in grouped(in_vain.ints("pair")):
+            yield self._of_vain(in_vain.take(waits))
         try:
             paired(run)
             yield from delays(self, run, self.min_step_share, "send", who="sending")
         except CannotLook:
-            if in_vain.empty:
+            if not len(in_vain):
                 raise
 
-    def _of_vain(self, waits: pd.DataFrame) -> Finding:
-        first, ranks = waits.iloc[0], tuple(sorted(waits["peer"].unique().tolist()))
-        start, end = (waits[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    def _of_vain(self, waits: Rows) -> Finding:
+        rank, ranks = waits.ints("rank")[0], tuple(np.unique(waits.ints("peer")).tolist())
+        start, end = waits.ints("arrival_ns"), waits.ints("end_ns")
         longest = int((end - start).max())
         both = len(ranks) > 1
-        who = (
-            f"ranks {ranks[0]} and {ranks[1]} each wait" if both else f"rank {first['rank']} waits"
-        )
-        other = "the other" if both else f"rank {first['peer']}"
+        who = f"ranks {ranks[0]} and {ranks[1]} each wait" if both else f"rank {rank} waits"
+        other = "the other" if both else f"rank {ranks[0]}"
         return self.finding(
             (start, end),
             summary=f"{who} up to {ms(longest)} in a recv for what {other} does not send meanwhile",
             ranks=ranks,
-            streams=tuple(sorted({int(stream) for stream in waits["stream"]})),
+            streams=tuple(np.unique(waits.ints("stream")).tolist()),
             cost_ns=total(union(start, end)),
             evidence=(
                 Evidence("recvs without a send", len(waits), "operations", 0),
@@ -111,28 +109,32 @@ def _run(send_at: float, recv_at: float) -> Measures:
     return run.trace()
 
 
-def _in_vain(run: Measures, min_step_share: float) -> pd.DataFrame:
+def _in_vain(run: Measures, min_step_share: float) -> Rows:
     """Long recvs without a send from a rank that sent too few; its recording is around them."""
-    rows = joined_messages(run).frame()
-    if rows.empty:
-        return rows
-    rows = rows[rows["peer"].notna()]
-    rows = rows.assign(peer=rows["peer"].astype("int64"), start_ns=rows["arrival_ns"])
-    recvs, sends = rows[rows["op"] == "recv"], rows[rows["op"] == "send"]
-    if recvs.empty:
-        return recvs
-    expected = recvs.groupby(["rank", "peer"])["op"].transform("size")
-    count = sends.groupby(["peer", "rank"]).size().to_dict()
-    came = [count.get(pair, 0) for pair in zip(recvs["rank"], recvs["peer"], strict=True)]
-    cut = {note.rank for note in run.notes if note.code in ("truncated", "damaged")}
-    windows = run.ranks.drop_duplicates("rank").set_index("rank")[["start_ns", "end_ns"]]
-    window = windows.reindex(recvs["peer"]).astype("float64").to_numpy()
-    waited = recvs["end_ns"] - recvs["start_ns"]
-    return recvs[
-        (recvs["present"] == 1)
-        & (expected > came)
-        & ~recvs["peer"].isin(cut)
-        & (window[:, 0] <= recvs["start_ns"])
-        & (recvs["end_ns"] <= window[:, 1])
-        & (waited >= min_step_share * whole(run).time_ns)
-    ]
+    rows = joined_messages(run)
+    rows = rows.take(rows.ints("peer") != NULL)
+    rank, peer, receives = rows.ints("rank"), rows.ints("peer"), rows.coded("op").being("recv")
+    way = codes(np.where(receives, rank, peer), np.where(receives, peer, rank))
+    expected, came = (np.bincount(way[its], minlength=way.size) for its in (receives, ~receives))
+    start, end = rows.ints("arrival_ns"), rows.ints("end_ns")
+    first, last = _recorded(run, peer)
+    cut = [note.rank for note in run.notes if note.code in ("truncated", "damaged")]
+    return rows.take(
+        receives
+        & (rows.ints("present") == 1)
+        & (expected > came)[way]
+        & ~np.isin(peer, [rank for rank in cut if rank is not None])
+        & (first <= start)
+        & (end <= last)
+        & (end - start >= min_step_share * whole(run).time_ns)
+    )
+
+
+def _recorded(run: Measures, ranks: Int64) -> tuple[Int64, Int64]:
+    """From when to when each of these ranks was recorded; of one that was not, never."""
+    its = run.rows("ranks")
+    known, first = np.unique(its.ints("rank"), return_index=True)
+    at = np.searchsorted(known, ranks).clip(max=known.size - 1)
+    there = known[at] == ranks
+    start, end = (its.ints(name)[first[at]] for name in ("start_ns", "end_ns"))
+    return start, np.where(there, end, NULL)

@@ -6,10 +6,21 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Float64,
+    Int64,
+    codes,
+    grouped,
+    least,
+    most,
+    nth,
+    quantiles,
+    sums,
+)
 from commtrace.causal.cores import full_cores
 from commtrace.causal.edits import joined
 from commtrace.causal.graph import Lags
@@ -23,6 +34,7 @@ from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
@@ -39,6 +51,18 @@ class _Latency(Struct, frozen=True):
     ns: float
     origin: str
     most_bytes: int
+
+
+class _Served(Struct, frozen=True, eq=False):
+    """Operations, each its communicator's how many-th it is and what its kind typically takes."""
+
+    operations: Rows
+    place: Int64
+    typical_ns: Float64
+
+    def take(self, which: Int64 | Bool) -> _Served:
+        """Some of them."""
+        return _Served(self.operations.take(which), self.place[which], self.typical_ns[which])
 
 
 class LatencyBound(Rule, frozen=True):
@@ -84,12 +108,12 @@ class LatencyBound(Rule, frozen=True):
         """One finding per operation, group and type."""
         several_ranks(run)
         known = served(run)
-        known = known[known["exact"]]
-        groups = known.groupby("communicator", observed=True, dropna=False)
-        known = known.assign(place=groups.cumcount(), typical_ns=typical_ns(known))
+        known = known.take(known.flags("exact"))
+        group, op, dtype = (known.coded(name) for name in ("communicator", "op", "dtype"))
+        every = _Served(known, nth(codes(group)), typical_ns(known))
         looked = False
         found: list[tuple[int, Finding]] = []
-        for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
+        for some in map(every.take, grouped(group, op, dtype)):
             latency = self._latency(some, run)
             if latency is not None:
                 looked = True
@@ -102,41 +126,42 @@ class LatencyBound(Rule, frozen=True):
             )
 
     def _among(
-        self, some: pd.DataFrame, known: _Latency, run: Measures
+        self, some: _Served, known: _Latency, run: Measures
     ) -> Iterator[tuple[int, Finding]]:
         """A finding of the group, with how many operations it is about."""
         latency = known.ns
-        small = some[
-            (latency > self.min_latency_share * some["typical_ns"])
-            & (some["size_bytes"] <= known.most_bytes)
-        ]
+        small = some.take(
+            (latency > self.min_latency_share * some.typical_ns)
+            & (some.operations.ints("size_bytes") <= known.most_bytes)
+        )
         row = _rows(small, latency)
         if np.unique(row).size == row.size:
             return
         of_row = _measured(small, row, latency)
-        left = (1 + of_row["bytes"] // self.bucket_bytes).clip(upper=of_row["count"])
-        fewer = int((of_row["count"] - left).sum())
-        saved = of_row["took_ns"] - left * latency - of_row["moving_ns"]
-        estimate = float(saved[left < of_row["count"]].clip(lower=0).sum())
-        in_rows = small[of_row["count"].to_numpy()[row] > 1]
+        left = np.minimum(1 + of_row.size_bytes // self.bucket_bytes, of_row.count)
+        fewer = int((of_row.count - left).sum())
+        saved = of_row.took_ns - left * latency - of_row.moving_ns
+        estimate = float(saved[left < of_row.count].clip(min=0).sum())
+        in_rows = small.take(of_row.count[row] > 1)
         if not worth_reporting(estimate, run, self.min_step_share):
             return
-        in_one = _joined(run, small, row, left * latency + of_row["moving_ns"])
+        in_one = _joined(run, small, row, left * latency + of_row.moving_ns)
         gain = saving(run, in_one, estimate, self.min_step_share)
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
-        share = min(latency / float(in_rows["typical_ns"].median()), 1.0)
+        share = min(latency / float(np.median(in_rows.typical_ns)), 1.0)
+        joining, op = in_rows.operations, str(in_rows.operations.coded("op").at(0))
         full = full_cores(run)
         unsure = f" (not sure: {full}, for which each waits, too)" if full else ""
         finding = self.finding(
-            in_rows,
+            joining,
             summary=(
-                f"{counted(len(in_rows), in_rows['op'].iloc[0])} of "
-                f"{mb(in_rows['size_bytes'].median())} each follow one another, and "
+                f"{counted(len(joining), op)} of "
+                f"{mb(float(np.median(joining.ints('size_bytes'))))} each follow one another, and "
                 f"{percent(share, 1)} of their time is latency ({ms(latency)} each): "
-                f"{len(in_rows) - fewer} would do{unsure}"
+                f"{len(joining) - fewer} would do{unsure}"
             ),
-            streams=streams(in_rows, run),
+            streams=streams(joining, run),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
@@ -147,20 +172,20 @@ class LatencyBound(Rule, frozen=True):
                 *gain.evidence,
             ),
             ruled_out=("order: nothing ran long enough in between to need the result",),
-            advice=_advice(run, str(in_rows["op"].iloc[0])),
+            advice=_advice(run, op),
             confidence="low" if full else "medium",
         )
-        yield len(in_rows), finding
+        yield len(joining), finding
 
-    def _latency(self, some: pd.DataFrame, run: Measures) -> _Latency | None:
+    def _latency(self, some: _Served, run: Measures) -> _Latency | None:
         """One operation's latency; None if unknown."""
-        if model := _fitted(some, self.max_residual):
+        if model := _fitted(some.operations, self.max_residual):
             return _Latency(model.latency_ns, "fitted from this trace", self.max_bytes)
-        if some["ranks"].isna().any():
+        if (some.operations.ints("ranks") == NULL).any():
             return None
-        op, ranks = str(some["op"].iloc[0]), int(some["ranks"].iloc[0])
-        nodes = min(max(run.ranks["host"].nunique(), 1), ranks)
-        if (run.groups["backend"] == "nccl").any():
+        op, ranks = str(some.operations.coded("op").at(0)), int(some.operations.ints("ranks")[0])
+        nodes = min(max(len(run.rows("ranks").coded("host").occurring()), 1), ranks)
+        if run.rows("groups").coded("backend").being("nccl").any():
             ns, origin = nccl_latency_ns(op, ranks, nodes=nodes), "by NCCL's tuning constants"
             return None if ns is None else _Latency(ns, origin, self.max_bytes)
         # A message that was posted early takes as long as the other end lets it.
@@ -178,8 +203,8 @@ class LatencyBound(Rule, frozen=True):
 
 
 def _advice(run: Measures, op: str) -> str:
-    labels = run.steps["label"].dropna().unique()
-    if op == "broadcast" and any("ZeroRedundancyOptimizer.step" in str(label) for label in labels):
+    labels = run.rows("steps").coded("label").occurring()
+    if op == "broadcast" and any("ZeroRedundancyOptimizer.step" in label for label in labels):
         return (
             "construct ZeroRedundancyOptimizer with parameters_as_bucket_view=True: it sends "
             "buckets in place of parameters"
@@ -190,70 +215,73 @@ def _advice(run: Measures, op: str) -> str:
     )
 
 
-def _fitted(some: pd.DataFrame, max_residual: float) -> Model | None:
+def _fitted(some: Rows, max_residual: float) -> Model | None:
     """The model of what each size takes in the median, however much one message varies.
 
     None if messages' medians are off by more than that in the mean.
     """
-    of_size = some.groupby("size_bytes")["transfer_ns"].agg(["median", "size"])
-    size, median = of_size.index.to_numpy(np.float64), of_size["median"].to_numpy()
-    model = fit(size, median)
+    size, number = np.unique(some.ints("size_bytes"), return_inverse=True)
+    median = quantiles(number, some.ints("transfer_ns"), 50, size.size)
+    model = fit(size.astype(np.float64), median)
     if model is None:
         return None
-    off = np.abs(median / [model.time_ns(one) for one in size] - 1)
-    return model if np.average(off, weights=of_size["size"]) <= max_residual else None
+    off = np.abs(median / [model.time_ns(one) for one in size.tolist()] - 1)
+    return model if np.average(off, weights=np.bincount(number)) <= max_residual else None
 
 
-def _beyond_moving(some: pd.DataFrame, nodes: int) -> _Latency | None:
+def _beyond_moving(some: _Served, nodes: int) -> _Latency | None:
     """What small messages of some size take least, beyond moving at a slow link's bandwidth."""
     gb_s = _WITHIN_GB_S if nodes == 1 else _BETWEEN_GB_S
-    small = some[some["size_bytes"] <= _SMALL_BYTES]
-    beyond = (small["typical_ns"] - small["size_bytes"] * small["factor"] / gb_s).min()
+    size, factor = some.operations.ints("size_bytes"), some.operations.floats("factor")
+    small = (size <= _SMALL_BYTES) & ~np.isnan(factor)
+    beyond = (some.typical_ns - size * factor / gb_s)[small].min(initial=np.inf)
     origin = f"what is left of it at {gb_s:g} GB/s"
-    return _Latency(float(beyond), origin, _SMALL_BYTES) if beyond > 0 else None
+    return _Latency(float(beyond), origin, _SMALL_BYTES) if 0 < beyond < np.inf else None
 
 
-def _rows(small: pd.DataFrame, latency: float) -> npt.NDArray[np.intp]:
+def _rows(small: _Served, latency: float) -> Int64:
     """Numbers the rows of operations without a pause or another one in between."""
-    pause = small["last_arrival_ns"].to_numpy()[1:] - small["last_end_ns"].to_numpy()[:-1]
-    begins = (np.diff(small["place"].to_numpy()) > 1) | (pause > min(latency, _PAUSE_NS))
-    return np.concatenate(([0], np.cumsum(begins)))[: len(small)]
+    its = small.operations
+    pause = its.ints("last_arrival_ns")[1:] - its.ints("last_end_ns")[:-1]
+    begins = (np.diff(small.place) > 1) | (pause > min(latency, _PAUSE_NS))
+    return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
 
 
-def _joined(
-    run: Measures, small: pd.DataFrame, row: npt.NDArray[np.intp], time_ns: pd.Series[float]
-) -> Edit:
+def _joined(run: Measures, small: _Served, row: Int64, time_ns: Float64) -> Edit:
     """Each row as its last operation, which takes the time that all need together."""
     first = np.concatenate(([True], row[1:] != row[:-1]))
     last = np.append(first[1:], True)
-    of = small["operation"].to_numpy()
-    time = pd.Series(np.where(first & last, 0.0, time_ns.to_numpy()[row]), of)
+    of = small.operations.ints("operation")
 
     def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation
-        times = np.asarray(time.reindex(operation, fill_value=0.0), dtype=np.float64)
+        times = np.zeros(1 + max(int(operation.max()), int(of.max())))
+        times[of] = np.where(first & last, 0.0, time_ns[row])
         later, gone = (np.isin(operation, of[~flags]) for flags in (first, last))
-        return joined(run, later, gone, times, lag_ns)
+        return joined(run, later, gone, times[operation], lag_ns)
 
     return edit
 
 
-def _measured(small: pd.DataFrame, row: npt.NDArray[np.intp], latency: float) -> pd.DataFrame:
+class _OfRow(Struct, frozen=True, eq=False):
     """Of each row: its operations, bytes, time once all were there, and that beyond latency."""
-    moving = (small["typical_ns"] - latency).clip(lower=0)
-    of_row = (
-        small.assign(moving_ns=moving)
-        .groupby(row)
-        .agg(
-            count=("size_bytes", "size"),
-            bytes=("size_bytes", "sum"),
-            start_ns=("last_arrival_ns", "min"),
-            end_ns=("last_end_ns", "max"),
-            moving_ns=("moving_ns", "sum"),
-        )
+
+    count: Int64
+    size_bytes: Int64
+    took_ns: Int64
+    moving_ns: Float64
+
+
+def _measured(small: _Served, row: Int64, latency: float) -> _OfRow:
+    its, count = small.operations, np.bincount(row)
+    start = least(row, its.ints("last_arrival_ns"), count.size)
+    end = most(row, its.ints("last_end_ns"), count.size)
+    return _OfRow(
+        count,
+        sums(row, its.ints("size_bytes"), count.size),
+        end - start,  # pauses in a row are what the host takes to call the next: one call has none
+        np.bincount(row, (small.typical_ns - latency).clip(min=0)).astype(np.float64),
     )
-    # Pauses in a row are what the host takes to call the next: one call has none.
-    return of_row.assign(took_ns=(of_row["end_ns"] - of_row["start_ns"]).astype("float64"))
 
 
 def _all_reduces(pause_us: float) -> Measures:

@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-import pandas as pd
+import numpy as np
+from msgspec import Struct
 
+from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, least, numbered, rows_by
 from commtrace.causal.culprits import culprits
 from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
 from commtrace.metrics.run.joined_rows import joined_messages
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.units import counted
 
 if TYPE_CHECKING:
@@ -56,30 +59,26 @@ class PipelineBubble(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per pipeline."""
-        rows = _messages(run, self.min_operations)
-        chains = _chains(rows)
-        chain_of = {rank: number for number, chain in enumerate(chains) for rank in chain}
-        each = dict(list(rows.groupby(rows["rank"].map(chain_of))))
-        share = _handed_on(rows)
+        messages = _messages(run, self.min_operations)
+        share = _handed_on(messages.rows)
         handing_on = [
             (chain, mine)
-            for at, chain in enumerate(chains)
-            if _hand_on(chain, share, mine := each[at])
+            for chain in _chains(messages)
+            if _hand_on(chain, share, mine := messages.of(chain))
         ]
         if not handing_on:
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         for chain, mine in handing_on:
             micro_batches = _messages_per_step(mine)
-            waiting = float(mine.groupby("rank")["wait_ns"].sum().reindex(chain).mean())
+            waiting = float(mine.rows.ints("wait_ns").sum() / _ranks(mine.rows).size)
             waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
-            matters = (
-                worth_reporting(waiting, run, self.min_step_share) and _gain_ns(mine, waiting) > 0
-            )
+            matters = worth_reporting(waiting, run, self.min_step_share)
+            matters = matters and _gain_ns(mine.rows, waiting) > 0
             if (micro_batches > 1 or _come_back(mine)) and matters:
-                yield self._finding(mine, len(chain), micro_batches, waiting, run)
+                yield self._finding(mine.rows, len(chain), micro_batches, waiting, run)
 
     def _finding(
-        self, rows: pd.DataFrame, stages: int, batches: int, waiting: float, run: Measures
+        self, rows: Rows, stages: int, batches: int, waiting: float, run: Measures
     ) -> Finding:
         measured = share_pct(waiting, run)
         more = _TIMES_MORE * batches
@@ -98,7 +97,7 @@ class PipelineBubble(Rule, frozen=True):
                 f"{stages} pipeline stages wait {measured:.0f} % of the time for their neighbours; "
                 f"with equal stages, {leave} {ideal:.0f} % idle"
             ),
-            ranks=tuple(sorted({int(rank) for rank in rows["rank"]})),
+            ranks=tuple(_ranks(rows).tolist()),
             cost_ns=_gain_ns(rows, waiting),
             evidence=(
                 Evidence("mean waiting of a stage", waiting, "ns"),
@@ -144,10 +143,10 @@ def _bubble_pct(stages: int, micro_batches: int) -> float:
     return 100 * (stages - 1) / (micro_batches + stages - 1)
 
 
-def _gain_ns(rows: pd.DataFrame, waiting: float) -> int:
+def _gain_ns(rows: Rows, waiting: float) -> int:
     """What so many more micro-batches gain, less what their messages take."""
-    took = rows["end_ns"] - rows["arrival_ns"] - rows["wait_ns"]
-    messages = len(rows) / rows["rank"].nunique()
+    took = rows.ints("end_ns") - rows.ints("arrival_ns") - rows.ints("wait_ns")
+    messages = len(rows) / _ranks(rows).size
     added = (_TIMES_MORE - 1) * messages * max(float(took.min()), 0.0)
     return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
 
@@ -158,42 +157,67 @@ def _for_culprits_ns(run: Measures, chain: list[int], min_step_share: float) -> 
     return sum(max(one.on_top_ns, 0) for one in found if {*one.ranks} <= {*chain})
 
 
-def _messages(run: Measures, min_operations: int) -> pd.DataFrame:
-    """The rows of sends and recvs whose other side is there; CannotLook if these are too few.
+class _Messages(Struct, frozen=True, eq=False):
+    """Rows of sends and recvs, with the ranks of both sides."""
 
-    ``sender`` and ``receiver`` are the ranks of both sides.
-    """
-    rows = joined_messages(run).frame()
-    rows = rows[rows["present"] == 2]
-    rows = rows[rows["peer"].notna() & rows["skew_ns"].notna()]
-    if (count := rows["operation"].nunique()) < min_operations:
+    rows: Rows
+    sender: Int64
+    receiver: Int64
+
+    def take(self, which: Bool) -> _Messages:
+        """Some of them."""
+        return _Messages(self.rows.take(which), self.sender[which], self.receiver[which])
+
+    def of(self, ranks: list[int]) -> _Messages:
+        """The rows of some ranks."""
+        return self.take(np.isin(self.rows.ints("rank"), ranks))
+
+    @property
+    def sends(self) -> _Messages:
+        """Each message once: where it is sent."""
+        return self.take(self.rows.coded("op").being("send"))
+
+
+def _messages(run: Measures, min_operations: int) -> _Messages:
+    """The rows of sends and recvs whose other side is there; CannotLook if these are too few."""
+    rows = joined_messages(run)
+    known = (rows.ints("peer") != NULL) & (rows.ints("skew_ns") != NULL)
+    rows = rows.take(known & (rows.ints("present") == 2))
+    if (count := np.unique(rows.ints("operation")).size) < min_operations:
         raise too_few(count, "send", min_operations, "matched with their recv")
-    sends = rows["op"] == "send"
-    peer = rows["peer"].astype("int64")
-    return rows.assign(
-        sender=rows["rank"].where(sends, peer), receiver=rows["rank"].where(~sends, peer)
-    )
+    sends, rank, peer = rows.coded("op").being("send"), rows.ints("rank"), rows.ints("peer")
+    return _Messages(rows, np.where(sends, rank, peer), np.where(sends, peer, rank))
 
 
-def _come_back(rows: pd.DataFrame) -> bool:
+def _ranks(rows: Rows) -> Int64:
+    return np.unique(rows.ints("rank"))
+
+
+def _come_back(messages: _Messages) -> bool:
     """Whether what goes over a link comes back as large: an activation, and then its gradient."""
-    sends = rows[rows["op"] == "send"]
-    there, back = (
-        sends.groupby(pair)["size_bytes"].median()
-        for pair in (["sender", "receiver"], ["receiver", "sender"])
-    )
-    return there.equals(back)
+    sends = messages.sends
+    size = {
+        way: _median(sends.rows.ints("size_bytes")[at])
+        for way, at in rows_by(sends.sender, sends.receiver).items()
+    }
+    return size == {way[::-1]: its for way, its in size.items()}
 
 
-def _messages_per_step(rows: pd.DataFrame) -> int:
-    sends = rows[rows["op"] == "send"]
-    per_step = sends.groupby(["step", "sender", "receiver"], dropna=False)["operation"].nunique()
-    return int(per_step.median())
+def _median(values: Int64) -> float | None:
+    known = values[values != NULL]
+    return float(np.median(known)) if known.size else None
 
 
-def _chains(rows: pd.DataFrame) -> list[list[int]]:
+def _messages_per_step(messages: _Messages) -> int:
+    sends = messages.sends
+    link = codes(sends.rows.ints("step"), sends.sender, sends.receiver)
+    once = first_rows(codes(link, sends.rows.ints("operation")))
+    return int(np.median(np.bincount(link[once])))
+
+
+def _chains(messages: _Messages) -> list[list[int]]:
     """The groups of ranks whose links are a path: each neighbour at most two, without a ring."""
-    pairs = rows[["sender", "receiver"]].drop_duplicates().to_numpy().tolist()
+    pairs = rows_by(messages.sender, messages.receiver)
     links = {(min(pair), max(pair)) for pair in pairs}
     degree = Counter(rank for link in links for rank in link)
     home = {rank: {rank} for rank in degree}
@@ -209,20 +233,22 @@ def _chains(rows: pd.DataFrame) -> list[list[int]]:
     ]
 
 
-def _handed_on(rows: pd.DataFrame) -> pd.Series[float]:
+def _handed_on(rows: Rows) -> dict[int, float]:
     """Of each rank the share of its steps in which it sends only what it received before."""
-    is_send, keys = rows["op"] == "send", ["rank", "step"]
-    sent = rows[is_send].groupby(keys)["arrival_ns"].min().rename("sent")
-    received = rows[~is_send].groupby(keys)["end_ns"].min().rename("received")
-    first = pd.concat([sent, received], axis=1)
-    after = first["sent"].isna() | (first["sent"] >= first["received"])
-    return after.astype("float64").groupby(level="rank").mean()
+    rows = rows.take(rows.ints("step") != NULL)
+    step, is_send = numbered(rows.ints("rank"), rows.ints("step")), rows.coded("op").being("send")
+    first = first_rows(step)
+    sent = least(step[is_send], rows.ints("arrival_ns")[is_send], first.size)
+    received = least(step[~is_send], rows.ints("end_ns")[~is_send], first.size)
+    after = sent >= received  # a step without one of them has the end of time for it
+    by_rank = rows_by(rows.ints("rank")[first])
+    return {rank: float(after[steps].mean()) for (rank,), steps in by_rank.items()}
 
 
-def _hand_on(chain: list[int], share: pd.Series[float], mine: pd.DataFrame) -> bool:
+def _hand_on(chain: list[int], share: dict[int, float], mine: _Messages) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before."""
     # A run without steps begins anywhere in its schedule: nothing tells there.
-    if mine["step"].isna().all():
+    if (mine.rows.ints("step") == NULL).all():
         return True
-    of_chain = share.reindex(chain).dropna().sort_values()
-    return bool((of_chain.to_numpy()[1:] >= _MOST).all())
+    of_chain = sorted(share[rank] for rank in chain if rank in share)
+    return all(one >= _MOST for one in of_chain[1:])

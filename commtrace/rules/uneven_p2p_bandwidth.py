@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import NULL, Float64, Int64, rows_by
 from commtrace.causal.savings import of_copies
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import Intervals, total, union
 from commtrace.metrics.run.peer_copies import DevicePair, pairs, too_few_copies
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.topology import inferred, named
+from commtrace.trace_tables import COPIES
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -79,20 +80,20 @@ class UnevenP2PBandwidth(Rule, frozen=True):
         self, classes: list[list[DevicePair]], slow: list[DevicePair], run: Measures
     ) -> Finding:
         fast = classes[-1][-1]
-        worst = slow[0]
+        worst, copies = slow[0], _copies_of(slow)
         gains = [
             Evidence(f"potential saving, {pair.ends}", _gain_ns(pair, fast.gb_s) / 1e6, "ms")
             for pair in slow
         ]
-        start, end = _times(slow)
         faster = [(pair.copies, fast.gb_s) for pair in slow]
         gain = of_copies(run, faster, _recoverable_ns(slow, fast.gb_s), 0.0)
+        start = copies.ints("start_ns")
         sure = all(len(pair.copies) >= 10 and named(*_ends(pair), run) for pair in (worst, fast))
         return self.finding(
-            (start, end),
+            (start, start + copies.ints("duration_ns")),
             summary=_summary(classes, run),
             ranks=tuple(sorted({pair.rank for pair in slow})),
-            streams=tuple(sorted({int(s) for pair in slow for s in pair.copies["stream"]})),
+            streams=tuple(np.unique(copies.ints("stream")).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
@@ -191,10 +192,8 @@ def _gain_ns(pair: DevicePair, gb_s: float) -> int:
     return max(round(total(pair.busy) - pair.size_bytes / gb_s), 0)
 
 
-def _times(slow: list[DevicePair]) -> tuple[Int64, Int64]:
-    start = np.concatenate([pair.copies["start_ns"].to_numpy() for pair in slow])
-    duration = np.concatenate([pair.copies["duration_ns"].to_numpy() for pair in slow])
-    return start, start + duration
+def _copies_of(slow: list[DevicePair]) -> Rows:
+    return COPIES.rows(*(pair.copies.columns for pair in slow))
 
 
 def _recoverable_ns(slow: list[DevicePair], gb_s: float) -> int:
@@ -202,21 +201,21 @@ def _recoverable_ns(slow: list[DevicePair], gb_s: float) -> int:
 
     What only queued behind such a copy then starts as much earlier, though not before its launch.
     """
-    copies = pd.concat([pair.copies.frame() for pair in slow])
+    copies = _copies_of(slow)
     now, ideal = [], []
-    for _, queue in copies.groupby(["rank", "device", "stream"], observed=True):
-        queue = queue.sort_values("start_ns", kind="stable")
-        start = queue["start_ns"].to_numpy()
-        end = start + queue["duration_ns"].to_numpy()
-        took = np.minimum(queue["size_bytes"].to_numpy(np.float64) / gb_s, end - start)
+    for at in rows_by(copies.ints("rank"), copies.coded("device"), copies.ints("stream")).values():
+        queue = copies.take(at[np.argsort(copies.ints("start_ns")[at], kind="stable")])
+        start = queue.ints("start_ns")
+        end = start + queue.ints("duration_ns")
+        took = np.minimum(queue.ints("size_bytes") / gb_s, end - start)
         now.append((start, end))
-        ideal.append(_moved_up(start, end, took, queue["launch_ns"]))
+        ideal.append(_moved_up(start, end, took, queue.ints("launch_ns")))
     return total(_together(now)) - total(_together(ideal))
 
 
-def _moved_up(start: Int64, end: Int64, took: Float64, launch: pd.Series[int]) -> Intervals:
+def _moved_up(start: Int64, end: Int64, took: Float64, launch: Int64) -> Intervals:
     """When the copies of one stream would run if they took so long."""
-    launched = launch.fillna(np.iinfo(np.int64).max).to_numpy(dtype=np.int64)
+    launched = np.where(launch == NULL, np.iinfo(np.int64).max, launch)
     begins, free = start.copy(), 0
     for i in range(start.size):
         queued = i and start[i] - end[i - 1] <= _QUEUED_NS and launched[i] <= end[i - 1]
@@ -233,7 +232,8 @@ def _together(queues: list[Intervals]) -> Intervals:
 def _ruled_out(slow: list[DevicePair], fast: DevicePair) -> tuple[str, ...]:
     worst = slow[0]
     reasons = []
-    if worst.copies["size_bytes"].median() >= fast.copies["size_bytes"].median():
+    of_worst, of_fast = (np.median(its.copies.ints("size_bytes")) for its in (worst, fast))
+    if of_worst >= of_fast:
         reasons.append("size: the slow copies are no smaller than the fast ones")
     for pair in slow[:3]:
         beside = "while no other peer copy ran" if pair.alone else "with all that ran beside it"

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, Float64, codes, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
-from commtrace.metrics.rank.rows_of import columns_of
 from commtrace.metrics.rank.timelines import places, timelines
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.trace_tables import KERNELS
+from commtrace.table import Rows
 from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -98,8 +96,8 @@ class UnfitTrace(Rule, frozen=True):
                 )
 
     def _missing_ranks(self, run: Measures) -> Iterator[Finding]:
-        world = run.ranks["world_size"].max()
-        missing = set(range(0 if pd.isna(world) else int(world))) - {*run.ranks["rank"]}
+        world = int(run.rows("ranks").ints("world_size").max(initial=0))
+        missing = set(range(world)) - _present(run)
         if missing:
             slow, clause = _crawling(run)
             said = clause if worth_reporting(slow, run, self.min_step_share) else ""
@@ -112,8 +110,8 @@ class UnfitTrace(Rule, frozen=True):
             )
 
     def _launches(self, run: Measures) -> Iterator[Finding]:
-        kernels: Any = columns_of(run, KERNELS)
-        start, launch = kernels["start_ns"], kernels["launch_ns"]
+        kernels = run.rows("kernels")
+        start, launch = kernels.ints("start_ns"), kernels.ints("launch_ns")
         if not start.size:
             return
         known = launch != NULL
@@ -134,7 +132,7 @@ class UnfitTrace(Rule, frozen=True):
                 "and GPU disagree",
                 Evidence("kernels before their launch", premature, "%", self.early_pct),
                 "record again; times between host and GPU mean nothing in this trace",
-                tuple(np.unique(kernels["rank"][early]).tolist()),
+                tuple(np.unique(kernels.ints("rank")[early]).tolist()),
             )
 
     def _held_up(self, run: Measures) -> Iterator[Finding]:
@@ -165,17 +163,18 @@ class UnfitTrace(Rule, frozen=True):
 
     def _clocks(self, run: Measures) -> Iterator[Finding]:
         found = matched(run)
-        shared = found.operations[found.operations["present"] > 1]
-        error = found.clock["error_ns"].max()
-        if shared.empty or pd.isna(error):
+        transfer_ns = found.operations.ints("transfer_ns")
+        shared = (found.operations.ints("present") > 1) & (transfer_ns != NULL)
+        error = int(found.clock.ints("error_ns").max(initial=NULL))
+        if not shared.any() or error == NULL:
             return
-        typical = float(shared["transfer_ns"].median())
+        typical = float(np.median(transfer_ns[shared]))
         if self.clock_errors * error > typical:
             yield self._finding(
                 run,
-                f"the ranks' clocks are known to {ms(int(error))}, a typical operation takes "
+                f"the ranks' clocks are known to {ms(error)}, a typical operation takes "
                 f"{ms(typical)}: small waits cannot be measured",
-                Evidence("clock error", int(error) / 1e3, "us", typical / self.clock_errors / 1e3),
+                Evidence("clock error", error / 1e3, "us", typical / self.clock_errors / 1e3),
                 "record more steps, so that more operations compare the clocks",
             )
 
@@ -187,10 +186,11 @@ class UnfitTrace(Rule, frozen=True):
         advice: str,
         ranks: tuple[int, ...] = (),
     ) -> Finding:
-        present = set(run.ranks["rank"])
-        known = run.ranks["start_ns"].notna()
+        present = _present(run)
+        start_ns, end_ns = (run.rows("ranks").ints(name) for name in ("start_ns", "end_ns"))
+        known = start_ns != NULL
         return self.finding(
-            run.ranks[known] if known.any() else ([0], [0]),
+            (start_ns[known], end_ns[known]) if known.any() else ([0], [0]),
             summary=summary,
             ranks=tuple(rank for rank in ranks if rank in present),
             cost_ns=0,
@@ -212,26 +212,41 @@ class UnfitTrace(Rule, frozen=True):
         return _kernels(lost=1).trace()
 
 
+def _present(run: Measures) -> set[int]:
+    return set(run.rows("ranks").ints("rank").tolist())
+
+
 def _crawling(run: Measures) -> tuple[int, str]:
     """Time of a GPU in large collectives with missing ranks that crawl, and a clause on it."""
-    calls = run.collective_columns[
-        ["rank", "device", "op", "size_bytes", "group_size", "duration_ns"]
-    ]
-    calls = calls[(calls["device"] != "cpu") & (calls["size_bytes"].fillna(0) >= _LARGE_BYTES)]
-    calls = calls[calls["op"].isin(SYNCHRONISING) & (calls["duration_ns"] > 0)]
-    calls = calls[calls["group_size"].fillna(0) > run.ranks["rank"].nunique()]
-    called = zip(calls["op"].astype(str), calls["group_size"].astype(int), strict=True)
-    factor = np.array([bus_factor(op, n) for op, n in called], dtype=np.float64)
-    moved = calls["size_bytes"].to_numpy(dtype=np.float64) * factor
-    slow = calls.assign(gb_s=moved / calls["duration_ns"].to_numpy())
-    slow = slow[slow["gb_s"].between(0, _CRAWL_GB_S, inclusive="neither")]
-    if slow.empty:
+    calls = run.rows("collectives")
+    large = ~calls.coded("device").being("cpu") & (calls.ints("size_bytes") >= _LARGE_BYTES)
+    large &= calls.coded("op").where(SYNCHRONISING.__contains__) & (calls.ints("duration_ns") > 0)
+    large &= calls.ints("group_size") > len(_present(run))
+    calls = run.rows("collectives", np.flatnonzero(large))
+    gb_s = _bus_gb_s(calls)
+    slow = (gb_s > 0) & (gb_s < _CRAWL_GB_S)
+    if not slow.any():
         return 0, ""
-    time = int(slow.groupby("rank")["duration_ns"].sum().median())
+    op, rank = calls.coded("op"), codes(calls.ints("rank")[slow])
+    time = int(np.median(sums(rank, calls.ints("duration_ns")[slow], int(rank.max()) + 1)))
     return time, (
-        f", and {ms(time)} in {slow['op'].mode().iloc[0]} at {slow['gb_s'].median():.2g} GB/s bus "
-        "bandwidth, less than any link in a machine gives, are one or the other"
+        f", and {ms(time)} in {op.names[np.bincount(op.codes[slow]).argmax()]} at "
+        f"{np.median(gb_s[slow]):.2g} GB/s bus bandwidth, less than any link in a machine gives, "
+        "are one or the other"
     )
+
+
+def _bus_gb_s(calls: Rows) -> Float64:
+    kind = codes(calls.coded("op"), calls.ints("group_size"))
+    first = first_rows(kind)
+    each = zip(
+        calls.coded("op").take(first).decoded(),
+        calls.ints("group_size")[first].tolist(),
+        strict=True,
+    )
+    factor = np.array([bus_factor(str(op), ranks) for op, ranks in each], dtype=np.float64)
+    gb_s: Float64 = calls.ints("size_bytes") * factor[kind] / calls.ints("duration_ns")
+    return gb_s
 
 
 def _shortened(message: str) -> str:
