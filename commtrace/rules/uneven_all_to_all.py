@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import NULL, Bool, Float64, Int64, first_rows, least, numbered, sums
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 
@@ -53,58 +56,65 @@ class UnevenAllToAll(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group."""
-        every = run.collective_columns["op"] == "all_to_all"
-        if not every.any():
+        if not run.rows("collectives").coded("op").being("all_to_all").any():
             return
-        if len(run.ranks) < 2:
+        if len(run.rows("ranks")) < 2:
             raise CannotLook("needs several ranks: what the others exchange is unknown")
         if _in_one_memory(run):
             raise CannotLook(
                 "needs several hosts, or NCCL: within a host all bytes of gloo cross its memory"
             )
         loads = _loads(run)
-        if loads.empty:
+        if not len(loads.operations):
             raise CannotLook("needs the sizes of an all_to_all on every rank of its group")
-        for _, of_group in loads.groupby("communicator", observed=True):
-            uneven = of_group[of_group["imbalance"] > self.imbalance]
-            less = uneven["transfer_ns"] * (1 - 1 / uneven["imbalance"])
+        group = loads.operations.coded("communicator")
+        for name in group.occurring():
+            of_group = group.being(name)
+            uneven = loads.take(of_group & (loads.imbalance > self.imbalance))
+            less = uneven.operations.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
             gain = of_transfers(
-                run, uneven.reset_index(), less, float(less.sum()), self.min_step_share
+                run, uneven.operations, less, float(less.sum()), self.min_step_share
             )
-            if len(uneven) and worth_reporting(gain.cost_ns, run, self.min_step_share):
-                yield self._finding(uneven, len(of_group), gain)
+            if less.size and worth_reporting(gain.cost_ns, run, self.min_step_share):
+                yield self._finding(uneven, int(of_group.sum()), gain)
 
-    def _finding(self, uneven: pd.DataFrame, count: int, gain: Saving) -> Finding:
-        busiest = uneven["busiest"].mode().iloc[0]
-        share = 100 * float((uneven["busiest"] == busiest).mean())
+    def _finding(self, its: _Loads, count: int, gain: Saving) -> Finding:
+        uneven = its.imbalance.size
+        busiest = int(np.bincount(its.busiest).argmax())
+        share = 100 * float((its.busiest == busiest).mean())
         steady = share >= self.steady_pct
-        imbalance, most = (float(uneven[name].median()) for name in ("imbalance", "most"))
+        imbalance, most = float(np.median(its.imbalance)), float(np.median(its.most_bytes))
+        transfer_ns = float(np.median(its.operations.ints("transfer_ns")))
+        arrival_ns = its.operations.ints("first_arrival_ns")
         who = f"rank {busiest}" if steady else "the busiest rank (it changes)"
         return self.finding(
-            (uneven["first_arrival_ns"].fillna(uneven["start_ns"]), uneven["last_end_ns"]),
+            (
+                np.where(arrival_ns == NULL, its.start_ns, arrival_ns),
+                its.operations.ints("last_end_ns"),
+            ),
             summary=(
-                f"{len(uneven)} of {counted(count, 'all_to_all')} "
-                f"{'is' if len(uneven) == 1 else 'are'} uneven: {who} has {mb(most)}, "
+                f"{uneven} of {counted(count, 'all_to_all')} "
+                f"{'is' if uneven == 1 else 'are'} uneven: {who} has {mb(most)}, "
                 f"{imbalance:.3g}x the mean"
             ),
-            ranks=(int(busiest),) if steady else (),
-            streams=tuple(sorted(int(stream) for stream in uneven["stream"].unique())),
+            ranks=(busiest,) if steady else (),
+            streams=tuple(np.unique(its.stream).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("largest by mean, median", imbalance, "x", self.imbalance),
-                Evidence("largest by mean, in the worst", float(uneven["imbalance"].max()), "x"),
+                Evidence("largest by mean, in the worst", float(its.imbalance.max()), "x"),
                 Evidence(f"rank {busiest} is the busiest in", share, "%", self.steady_pct),
-                Evidence("transfer, median", float(uneven["transfer_ns"].median()) / 1e6, "ms"),
+                Evidence("transfer, median", transfer_ns / 1e6, "ms"),
                 *gain.evidence,
             ),
             ruled_out=("late ranks: the time is from the last arrival on",),
             advice=(
                 "spread the bytes: capacity limit or balancing loss, or place experts and tables "
-                f"otherwise: up to {ms(gain.cost_ns / len(uneven))} per operation"
+                f"otherwise: up to {ms(gain.cost_ns / uneven)} per operation"
             ),
-            confidence="high" if len(uneven) >= 10 and steady else "medium",
+            confidence="high" if uneven >= 10 and steady else "medium",
         )
 
     @staticmethod
@@ -128,34 +138,56 @@ def _exchange(sent: tuple[int, ...]) -> Measures:
 
 
 def _in_one_memory(run: Measures) -> bool:
-    one_host = run.ranks["host"].notna().all() and len(set(run.ranks["host"])) == 1
-    return bool(one_host and set(run.groups["backend"]) == {"gloo"})
+    host = run.rows("ranks").coded("host")
+    one_host = host.known.all() and len(host.occurring()) == 1
+    backend = run.rows("groups").coded("backend")
+    return bool(one_host and backend.known.all() and backend.occurring() == ["gloo"])
 
 
-def _loads(run: Measures) -> pd.DataFrame:
-    """The operations recorded on every rank, with what the busiest has against the mean."""
+class _Loads(Struct, frozen=True, eq=False):
+    """Operations, with what the busiest rank of each has, and that against the mean."""
+
+    operations: Rows
+    most_bytes: Int64
+    imbalance: Float64
+    busiest: Int64
+    stream: Int64
+    start_ns: Int64
+
+    def take(self, which: Bool) -> _Loads:
+        """Some of them."""
+        return _Loads(
+            self.operations.take(which),
+            self.most_bytes[which],
+            self.imbalance[which],
+            self.busiest[which],
+            self.stream[which],
+            self.start_ns[which],
+        )
+
+
+def _loads(run: Measures) -> _Loads:
+    """The operations recorded on every rank, whose ranks are on one clock."""
     found = matched(run)
-    needed = ["op", "in_bytes", "out_bytes", "rank", "stream", "start_ns"]
-    rows = (
-        run.collective_columns[needed]
-        .reset_index(drop=True)
-        .assign(operation=found.matches["operation"].to_numpy())
-    )
-    rows = rows[rows["op"] == "all_to_all"].assign(
-        load=lambda table: table[["in_bytes", "out_bytes"]].astype("float64").max(axis=1),
-        sent=lambda table: table["in_bytes"].astype("float64"),
-    )
-    rows = rows.sort_values(["operation", "load"], ascending=[True, False], kind="stable")
-    by = rows.groupby("operation")
-    loads = by.agg(
-        most=("load", "max"),
-        mean=("sent", "mean"),
-        sized=("sent", "count"),
-        busiest=("rank", "first"),
-        stream=("stream", "first"),
-        start_ns=("start_ns", "min"),
-    )
-    loads = found.operations.frame().set_index("operation").join(loads, how="inner")
-    whole = loads["exact"] & (loads["sized"] == loads["present"]) & (loads["mean"] > 0)
-    loads = loads[whole].dropna(subset=["transfer_ns", "last_end_ns"])  # ranks on one clock
-    return loads.assign(imbalance=loads["most"] / loads["mean"])
+    row = np.flatnonzero(run.rows("collectives").coded("op").being("all_to_all"))
+    calls, operation = run.rows("collectives", row), found.matches.ints("operation")[row]
+    sent, received = calls.ints("in_bytes"), calls.ints("out_bytes")
+    load = np.maximum(sent, received)
+    order = np.lexsort((-load.clip(min=-1), operation))
+    number = numbered(operation)
+    busiest = order[first_rows(number[order])]
+    count, sized = busiest.size, sent != NULL
+    sizes = np.bincount(number[sized], minlength=count)
+    mean = sums(number[sized], sent[sized], count) / sizes.clip(min=1)
+    its = found.operations
+    its = its.take(np.searchsorted(its.ints("operation"), operation[busiest]))
+    whole = its.flags("exact") & (sizes == its.ints("present")) & (mean > 0)
+    whole &= (its.ints("transfer_ns") != NULL) & (its.ints("last_end_ns") != NULL)
+    return _Loads(
+        its,
+        load[busiest],
+        load[busiest] / np.where(whole, mean, 1.0),
+        calls.ints("rank")[busiest],
+        calls.ints("stream")[busiest],
+        least(number, calls.ints("start_ns"), count),
+    ).take(whole)

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
+from commtrace.arrays import Float64, codes, first_rows
 from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import PROTOCOL_BANDWIDTH, nccl_latency_ns
-from commtrace.metrics.run.bandwidth import KIND, served, streams
+from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny, one_machine
+from commtrace.table import Rows
 from commtrace.topology import uniform_link
 from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 ALGORITHMS = ("Ring", "Tree")
 PROTOCOLS = ("LL", "LL128", "Simple")
 UNASKED = ("LL", "Simple")  # LL128 is on only where NCCL trusts the hardware
+_MODELLED = ("all_reduce", "all_gather", "reduce_scatter")
 Choice = tuple[str, str]
 
 
@@ -73,53 +76,43 @@ class WrongAlgorithm(Rule, frozen=True):
         if not allowed:
             raise CannotLook(f"needs an algorithm that is modelled: {_pins(pinned)} leaves none")
         known = served(run)
-        known = known[known["op"].isin(["all_reduce", "all_gather", "reduce_scatter"])]
-        known = known[known["factor"].notna()]
-        suffering = self._suffering(known, allowed, run)
-        saved = suffering["transfer_ns"] * (1 - 1 / suffering["ratio"])
-        if suffering.empty:
+        modelled = known.coded("op").where(_MODELLED.__contains__)
+        known = known.take(modelled & ~np.isnan(known.floats("factor")))
+        ratio = _ratios(known, allowed, run)
+        suffering, ratio = known.take(ratio > self.min_ratio), ratio[ratio > self.min_ratio]
+        if not len(suffering):
             return
+        saved = suffering.ints("transfer_ns") * (1 - 1 / ratio)
         estimate = felt_ns(suffering, saved, run)
         gain = of_transfers(run, suffering, saved, estimate, self.min_step_share)
         if worth_reporting(gain.cost_ns, run, self.min_step_share):
-            yield self._finding(suffering, saved, gain, pinned, run)
-
-    def _suffering(self, known: pd.DataFrame, allowed: list[Choice], run: Measures) -> pd.DataFrame:
-        link = uniform_link(run)
-        proven = known["busbw_gb_s"].max() / max(PROTOCOL_BANDWIDTH[p] for _, p in allowed)
-        gb_s = max(link.usual_gb_s if link else 0.0, proven)
-        nodes = max(run.ranks["host"].nunique(), 1)
-        kinds = known.groupby([*KIND, "ranks"], observed=True, dropna=False).ngroup()
-        ratio = {
-            kind: _ratio(some.iloc[0], allowed, gb_s, nodes) for kind, some in known.groupby(kinds)
-        }
-        known = known.assign(ratio=kinds.map(ratio).astype("float64"))
-        return known[known["ratio"] > self.min_ratio]
+            yield self._finding(suffering, ratio, saved, gain, pinned, run)
 
     def _finding(
         self,
-        suffering: pd.DataFrame,
-        saved: pd.Series[float],
+        suffering: Rows,
+        ratio: Float64,
+        saved: Float64,
         gain: Saving,
         pinned: Mapping[str, str],
         run: Measures,
     ) -> Finding:
-        worst = suffering.loc[(suffering["transfer_ns"] * suffering["ratio"]).idxmax()]
-        ratio, size = float(worst["ratio"]), float(worst["size_bytes"])
-        total = float(suffering["transfer_ns"].sum())
+        worst = int((suffering.ints("transfer_ns") * ratio).argmax())
+        times, size = float(ratio[worst]), float(suffering.ints("size_bytes")[worst])
+        total = float(suffering.ints("transfer_ns").sum())
         return self.finding(
             suffering,
             summary=(
                 f"{_pins(pinned)} keeps NCCL from a faster choice for "
-                f"{counted(len(suffering), 'operation')}: by NCCL's own model {worst['op']} of "
-                f"{mb(size)} takes {ratio:.2f} times as long"
+                f"{counted(len(suffering), 'operation')}: by NCCL's own model "
+                f"{suffering.coded('op').at(worst)} of {mb(size)} takes {times:.2f} times as long"
             ),
             streams=streams(suffering, run),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
             evidence=(
-                Evidence("modelled time against the best", ratio, "x", self.min_ratio),
+                Evidence("modelled time against the best", times, "x", self.min_ratio),
                 Evidence("time of these operations", total / 1e6, "ms"),
                 *gain.evidence,
             ),
@@ -149,20 +142,40 @@ def _left(value: str | None, every: tuple[str, ...], unasked: tuple[str, ...]) -
     return [one for one in every if (one.lower() in listed) != value.startswith("^")]
 
 
-def _ratio(operation: Any, allowed: list[Choice], gb_s: float, nodes: int) -> float:
-    """Modelled time of the best choice left, over that of the best of all."""
+def _ratios(known: Rows, allowed: list[Choice], run: Measures) -> Float64:
+    """Of each operation: modelled time of the best choice left, over that of the best of all."""
+    link = uniform_link(run)
+    proven = known.floats("busbw_gb_s").max(initial=0.0)
+    proven /= max(PROTOCOL_BANDWIDTH[protocol] for _, protocol in allowed)
+    gb_s = max(link.usual_gb_s if link else 0.0, proven)
+    nodes = max(len(run.rows("ranks").coded("host").occurring()), 1)
+    moved = known.ints("size_bytes") * known.floats("factor")
+    kind = codes(known.coded("op"), known.ints("ranks"), known.ints("size_bytes"))
+    its = first_rows(kind)
+    each = zip(
+        known.coded("op").take(its).decoded(),
+        known.ints("ranks")[its].tolist(),
+        moved[its].tolist(),
+        strict=True,
+    )
+    ratios = [_ratio(str(op), n, size, allowed, gb_s, nodes) for op, n, size in each]
+    return np.asarray(ratios, np.float64)[kind]
+
+
+def _ratio(
+    op: str, ranks: int, size: float, allowed: list[Choice], gb_s: float, nodes: int
+) -> float:
+    """The same of one that moves so many bytes."""
 
     def best(choices: list[Choice]) -> float:
-        op, ranks = str(operation["op"]), int(operation["ranks"])
-        size = float(operation["size_bytes"] * operation["factor"])
         return min(
             nccl_latency_ns(op, ranks, nodes=min(nodes, ranks), algorithm=a, protocol=p)
             + size / (gb_s * PROTOCOL_BANDWIDTH[p])
             for a, p in choices
         )
 
-    trees = operation["op"] == "all_reduce" and nodes != 2
-    if operation["op"] != "all_reduce":
+    trees = op == "all_reduce" and nodes != 2
+    if op != "all_reduce":
         allowed = [("Ring", protocol) for protocol in dict.fromkeys(p for _, p in allowed)]
     every = list(product(ALGORITHMS if trees else ("Ring",), UNASKED))
     return best(allowed) / min(best(every), best(allowed))
