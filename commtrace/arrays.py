@@ -191,7 +191,9 @@ def most(number: Int64, values: Int64, count: int) -> Int64:
     return found
 
 
-def quantiles(number: Int64, values: Int64 | Float64, percent: float, count: int) -> Float64:
+def quantiles(
+    number: Int32 | Int64, values: Int64 | Float64, percent: float, count: int
+) -> Float64:
     """The quantile, between two values in proportion, of each of so many numbers; NaN of none."""
     ordered = values[np.lexsort((values, number))].astype(np.float64)
     size = np.bincount(number, minlength=count)

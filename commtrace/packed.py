@@ -80,7 +80,7 @@ def pack(*parts: Columns) -> PackedColumns:
 
 
 class Packed:
-    """Rows of a table of integers and strings.
+    """Rows of a table of integers, truths and strings.
 
     A ``frame`` of all is kept while it is held; one of few rows, always.
     """
@@ -100,6 +100,7 @@ class Packed:
             for column in table.columns
             if column.dtype == "category"
         }
+        self._flags = {column.name for column in table.columns if column.dtype == "bool"}
         self._frame: ref[pd.DataFrame] | None = None
         self._held: pd.DataFrame | None = None
 
@@ -153,13 +154,13 @@ class Packed:
         """Some of its rows, before pandas."""
         return _Rows(self, rows)
 
-    def values(self, name: str, rows: _Taken = _ALL) -> Int64 | Coded:
+    def values(self, name: str, rows: _Taken = _ALL) -> Int64 | Bool | Coded:
         """A column of some of its rows."""
         places, order = self._places(rows)
         each = [self._parts[part][name].values(its) for part, its in places]
         if (known := self._names.get(name)) is None:
             its: Int64 = _in_order([np.empty(0, np.int64), *each], order)
-            return its
+            return its.astype(np.bool_) if name in self._flags else its
         codes = (
             known.numbers[part][one.codes] for (part, _), one in zip(places, each, strict=True)
         )
@@ -181,7 +182,7 @@ class Packed:
 
     def flags(self, name: str) -> Bool:
         """A column of truths."""
-        return self.all.ints(name).astype(np.bool_)
+        return self.all.flags(name)
 
     def coded(self, name: str) -> Coded:
         """A column of strings."""
@@ -249,9 +250,9 @@ class _Rows(Mapping[str, Any]):
 
     def __init__(self, of: Packed, rows: _Taken) -> None:
         self._of, self._rows = of, rows
-        self._known: dict[str, Int64 | Coded] = {}
+        self._known: dict[str, Int64 | Bool | Coded] = {}
 
-    def __getitem__(self, name: str) -> Int64 | Coded:
+    def __getitem__(self, name: str) -> Int64 | Bool | Coded:
         if (known := self._known.get(name)) is not None:
             return known
         its = self._of.values(name, self._rows)
@@ -277,6 +278,8 @@ def _in_order(parts: list[Any], order: Int64 | None) -> Any:
 
 def columns_in(frame: pd.DataFrame, rows: slice | Int32 | Int64 = _ALL) -> Columns:
     """Rows of a table, before pandas."""
+    if isinstance(frame, Rows):  # TRANSITION
+        return frame.columns if rows is _ALL else frame.take(rows).columns
     return {str(name): _taken(column.array[rows]) for name, column in frame.items()}
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from commtrace.arrays import NULL, Bool, Int32, Int64, codes, integers, nth
+from commtrace.arrays import NULL, Bool, Int32, Int64, codes, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -78,42 +78,37 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
 @measure
 def calls(run: Measures) -> Calls:
     """Every call of the run. CannotLook where ranks have no clock in common."""
-    table, found = run.collective_columns, matched(run)
-    rank, start = integers(table["rank"]), integers(table["start_ns"])
-    arrival, end = (integers(found.waits[name]) for name in ("arrival_ns", "end_ns"))
+    table, waits = run.rows("collectives"), matched(run).waits
+    rank, thread, step = map(table.ints, ("rank", "thread", "step"))
+    arrival, end = map(waits.ints, ("arrival_ns", "end_ns"))
     if (arrival == NULL).any():
         raise CannotLook("no clock that all ranks have in common")
-    launch = integers(table["launch_ns"])
+    launch = table.ints("launch_ns")
     # A send or recv of gloo arrives with its call: `arrival` is that already.
-    began = np.where(
-        launch == NULL, arrival, launch + (end - integers(table["duration_ns"])) - start
-    )
-    op = table["op"].astype(object).to_numpy()
-    kind = _kinds(run)
-    step = integers(table["step"])
-    thread = integers(table["thread"])
+    ahead = end - table.ints("duration_ns") - table.ints("start_ns")
+    began = np.where(launch == NULL, arrival, launch + ahead)
+    op, kind = table.coded("op"), _kinds(run)
     order = np.lexsort((began, thread, rank))
-    is_root = integers(table["root"]) == rank
     every = Calls(
         row=np.arange(rank.size, dtype=np.int32),
         rank=rank.astype(np.int32),
         step=step,
         thread=thread,
-        worker=codes(rank, integers(table["stream"])).astype(np.int32),
-        operation=integers(found.waits["operation"]).astype(np.int32),
+        worker=codes(rank, table.ints("stream")).astype(np.int32),
+        operation=waits.ints("operation").astype(np.int32),
         launch_ns=np.minimum(began, arrival),
         start_ns=arrival,
         end_ns=np.maximum(end, arrival),
         last_ns=arrival,
-        asynchronous=np.maximum(integers(table["asynchronous"]), -1).astype(np.int8),
+        asynchronous=np.maximum(table.ints("asynchronous"), -1).astype(np.int8),
         kind=kind,
         place=kind,
-        is_root=is_root,
-        from_root=np.isin(op, FROM_ROOT),
-        to_root=np.isin(op, TO_ROOT),
-        is_p2p=np.isin(op, POINT_TO_POINT),
-        is_send=op == "send",
-        on_cpu=(table["device"] == "cpu").to_numpy(),
+        is_root=table.ints("root") == rank,
+        from_root=op.where(FROM_ROOT.__contains__),
+        to_root=op.where(TO_ROOT.__contains__),
+        is_p2p=op.where(POINT_TO_POINT.__contains__),
+        is_send=op.being("send"),
+        on_cpu=table.coded("device").being("cpu"),
     ).taken(order)
     return replace(every, last_ns=_last(every), place=_alike(every))
 

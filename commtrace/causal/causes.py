@@ -142,9 +142,9 @@ def _clock_error_ns(run: Measures, operations: Int64) -> int:
     """
     calls, clocks = run_graph(run).calls, matched(run).clock
     rows = np.flatnonzero(np.isin(calls.operation, operations))
-    at = clocks["rank"].to_numpy().searchsorted(calls.rank[rows])
-    clock = clocks["clock"].to_numpy()[at]
-    error_ns = clocks["error_ns"].fillna(0).to_numpy(dtype=np.int64)[at]
+    at = clocks.ints("rank").searchsorted(calls.rank[rows])
+    clock = clocks.ints("clock")[at]
+    error_ns = clocks.ints("error_ns").clip(min=0)[at]  # 0 where it is unknown
     order = sorted_by(calls.operation[rows])
     first = np.flatnonzero(np.diff(calls.operation[rows][order], prepend=-1))
     most_ns, low, high = (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64, integers
+from commtrace.arrays import Float64, Int64
 from commtrace.causal.busy import host_busy
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
@@ -53,24 +53,23 @@ def cores_used(run: Measures) -> float | None:
     if not its.calls.on_cpu.all():
         return None
     begin, end = its.begin_ns, int(its.end_ns.max())
-    used: dict[object, float] = {}
-    on: dict[Any, str] = dict(hosts(run).items())
-    cores = _cores(run)
+    used: dict[str | None, float] = {}
+    on, cores = hosts(run), _cores(run)
     for rank in np.unique(its.calls.rank).tolist():
         if rank not in cores:
             return None
         computes = int(covered([begin], [end], host_busy(run, rank))[0])
         transfers = int(its.transfer_ns[its.calls.rank == rank].sum())
         share = (computes + transfers) / max(cores[rank] * (end - begin), 1)
-        used[on[rank]] = used.get(on[rank], 0.0) + share
+        used[on.get(rank)] = used.get(on.get(rank), 0.0) + share
     return max(used.values(), default=None)
 
 
 def _crowded(run: Measures) -> float:
     """Processes per core that they may use, as the recording says; 1 where it does not."""
     cores, shares = _cores(run), [1.0]
-    if cores and run.ranks["host"].nunique() == 1:
-        shares.append(len(run.ranks) / min(cores.values()))
+    if cores and _on_one_host(run):
+        shares.append(len(run.rows("ranks")) / min(cores.values()))
     for rank, machine in machines(run).items():
         processes = machine.processes
         if processes is not None and rank in cores:
@@ -100,8 +99,8 @@ def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float |
     0 where some had; the most of the hosts of these ranks, by default of all. None where no
     recording says it.
     """
-    on: dict[Any, str] = dict(hosts(run).items())
-    its = {on[rank] for rank in (on if ranks is None else ranks)}
+    on = hosts(run)
+    its = {on[rank] for rank in (on if ranks is None else ranks) if rank in on}
     loads = (
         _foreign_load(run, [rank for rank, where in on.items() if where == host]) for host in its
     )
@@ -171,7 +170,7 @@ def full_cores(run: Measures) -> str | None:
 
     Others took these, or the ranks' own operators and transfers fill them.
     """
-    if not (run.collective_columns["device"] == "cpu").any():
+    if not run.rows("collectives").coded("device").being("cpu").any():
         return None
     taken = taken_cores(run)
     used = cores_used(run) if taken is None and replayable(run) else None
@@ -188,7 +187,7 @@ def asleep_ns(run: Measures) -> dict[int, float] | None:
     recording says what each rank's thread ran.
     """
     calls, own = run_graph(run).calls, own_work(run).own_ns.sum(axis=1)
-    steps = set(profiler_steps(run)["step"].tolist())
+    steps = set(profiler_steps(run).ints("step").tolist())
     known = machines(run)
     asleep = {}
     for rank in np.unique(calls.rank).tolist():
@@ -205,9 +204,9 @@ def idle_cores_ns(run: Measures) -> int | None:
 
     None where no recording says what they took, on GPUs, or on several hosts.
     """
-    if run.ranks["host"].nunique() != 1:
+    if not _on_one_host(run):
         return None
-    ranks = integers(run.ranks["rank"]).tolist()
+    ranks = run.rows("ranks").ints("rank").tolist()
     numbers = _numbers(run, ranks, "own_s", "seconds", "usable_cores", "cores")
     if numbers is None or not run_graph(run).calls.on_cpu.all():
         return None
@@ -237,7 +236,11 @@ def _numbers(run: Measures, ranks: Collection[int], *names: str) -> Float64 | No
 def _cores(run: Measures) -> dict[int, int]:
     """How many cores each rank may use, with others: as the rank found them, else the CPU's."""
     cpu = (run.manifest or {}).get("cpu")
-    every = cpu.get("count") if isinstance(cpu, dict) and run.ranks["host"].nunique() == 1 else None
-    counts = dict.fromkeys(integers(run.ranks["rank"]).tolist(), every)
+    every = cpu.get("count") if isinstance(cpu, dict) and _on_one_host(run) else None
+    counts = dict.fromkeys(run.rows("ranks").ints("rank").tolist(), every)
     counts |= {rank: its.usable_cores for rank, its in machines(run).items()}
     return {rank: its for rank, its in counts.items() if isinstance(its, int) and its > 0}
+
+
+def _on_one_host(run: Measures) -> bool:
+    return len(set(hosts(run).values())) == 1

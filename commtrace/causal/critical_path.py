@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Int64, ranges
+from commtrace.arrays import Bool, Int64, codes, first_rows, ranges, sums
 from commtrace.causal.builder import (
     COPY,
     DEVICE,
@@ -109,38 +108,33 @@ def path_with(run: Measures, lag_ns: Lags) -> Rows:
     named = _named(way)
     own = np.isin(way.kind, _NO_OPERATION)
     nothing = np.full(own.size, -1)
-    rows = pd.DataFrame(
-        {
-            "step": np.tile(np.asarray(run_graph(run).steps)[way.step], 2),
-            "rank": np.tile(way.rank, 2),
-            "kind": np.append(named, np.zeros(own.size, np.int64)),
-            "op": np.append(np.where(own, nothing, way.op), nothing),
-            "time_ns": np.append(way.end_ns - way.start_ns - computes, computes),
-        }
+    columns = (
+        np.tile(np.asarray(run_graph(run).steps, dtype=np.int64)[way.step], 2),
+        np.tile(way.rank, 2),
+        np.append(named, np.zeros(own.size, np.int64)),
+        np.append(np.where(own, nothing, way.op), nothing),
     )
-    sums = (
-        rows[rows["time_ns"] > 0]
-        .groupby(["step", "rank", "kind", "op"])["time_ns"]
-        .sum()
-        .reset_index()
-    )
-    ops = run.collective_columns["op"].cat
-    names = np.argsort(np.argsort([*ops.categories.astype(str)]))  # whatever came first
-    sums = sums.assign(name=np.append(names, -1)[sums["op"]])
-    sums = sums.sort_values(["step", "rank", "kind", "name"])
+    time_ns = np.append(way.end_ns - way.start_ns - computes, computes)
+    some = np.flatnonzero(time_ns > 0)
+    number = codes(*(column[some] for column in columns))
+    first = some[first_rows(number)]
+    step, rank, kind, op = (column[first] for column in columns)
+    names = run.rows("collectives").coded("op").names
+    by_name = np.append(np.argsort(np.argsort(names)), -1)[op]  # whatever came first
+    order = np.lexsort((by_name, kind, rank, step))
     return CRITICAL_PATH.rows(
         {
-            "step": sums["step"].to_numpy(np.int64),
-            "rank": sums["rank"].to_numpy(np.int64),
-            "kind": Coded(sums["kind"].to_numpy(np.int32), KINDS),
-            "op": Coded(sums["op"].to_numpy(np.int32), tuple(ops.categories)),
-            "time_ns": sums["time_ns"].to_numpy(np.int64),
+            "step": step[order],
+            "rank": rank[order],
+            "kind": Coded(kind[order].astype(np.int32), KINDS),
+            "op": Coded(op[order].astype(np.int32), names),
+            "time_ns": sums(number, time_ns[some], first.size)[order],
         }
     )
 
 
 @measure
-def critical_pieces(run: Measures) -> pd.DataFrame:
+def critical_pieces(run: Measures) -> Rows:
     """Where the critical path of a run lies: CRITICAL_PIECES. CannotLook as ``critical_path``."""
     way = path_pieces(run, as_measured(run))
     named = _named(way)
@@ -161,12 +155,11 @@ def critical_pieces(run: Measures) -> pd.DataFrame:
         "start_ns": start,
         "end_ns": end,
     }
-    names = tuple(run.collective_columns["op"].cat.categories)
-    return CRITICAL_PIECES.frame(
+    return CRITICAL_PIECES.rows(
         {
             **{name: values[order] for name, values in columns.items()},
             "kind": Coded(kind[order].astype(np.int32), KINDS),
-            "op": Coded(op[order].astype(np.int32), names),
+            "op": Coded(op[order].astype(np.int32), run.rows("collectives").coded("op").names),
         }
     )
 
@@ -241,7 +234,7 @@ def path_pieces(run: Measures, lag_ns: Lags) -> Way:
 def _operation(run: Measures, edges: Int64) -> Int64:
     """The code of the operation whose start or end an edge leads to, or comes from to a wait's."""
     its = run_graph(run)
-    call_of, op = its.call_of, run.collective_columns["op"].cat.codes.to_numpy()
+    call_of, op = its.call_of, run.rows("collectives").coded("op").codes
     source, target = (
         np.append(op[its.calls.row], -1)[call_of[nodes[edges]]]
         for nodes in (its.graph.source, its.graph.target)

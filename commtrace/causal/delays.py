@@ -10,8 +10,10 @@ from commtrace.arrays import Float64, Int64
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.timelines import ready_ns
-from commtrace.metrics.run.joined_rows import joined_rows, operation_of
+from commtrace.metrics.run.joined_rows import JOINED_ROWS, joined_rows, operation_of
 from commtrace.metrics.run.waits import matched
+from commtrace.packed import columns_in
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,8 +74,11 @@ def _queued(rows: pd.DataFrame, run: Measures) -> Int64:
     queued = np.zeros(len(rows), np.int64)
     launched = rows["launch_ns"].notna().to_numpy()
     clock_offset_ns = rows["arrival_ns"] - rows["start_ns"]
-    calls = rows.assign(launch_ns=rows["launch_ns"] - clock_offset_ns)[launched]
-    queued[launched] = calls["start_ns"].to_numpy() - ready_ns(calls, run)
+    launch_ns = (rows["launch_ns"] - clock_offset_ns)[launched].to_numpy(np.int64)
+    its = Rows(JOINED_ROWS, columns_in(rows[launched]))
+    queued[launched] = its.ints("start_ns") - ready_ns(
+        run, its.ints("rank"), its.coded("device"), launch_ns
+    )
     return queued.clip(min=0)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.causal.builder import JOIN, WAIT
 from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
@@ -66,7 +65,9 @@ def early_waits(run: Measures) -> EarlyWaits:
     launch_ns, resumed_ns = calls.launch_ns[call], graph.time_ns[resume]
     hosts = _Hosts(run, calls)
     in_backward = hosts.within(hosts.backward, call)
-    of_ddp = np.isin(calls.rank[call], run.steps.loc[run.steps["label"] == DDP_FORWARD, "rank"])
+    steps = run.rows("steps")
+    ddp_ranks = steps.ints("rank")[steps.coded("label").being(DDP_FORWARD)]
+    of_ddp = np.isin(calls.rank[call], ddp_ranks)
     own = ~(in_backward & of_ddp) & ~hosts.within(hosts.functional, call)
     own &= ~of_buffers(run, run.rows("collectives"))[calls.row[call]]
     until_ns = np.minimum(
@@ -87,20 +88,19 @@ class _Hosts:
     """What ran on the threads that call communication, on the run's clock."""
 
     def __init__(self, run: Measures, calls: Calls) -> None:
-        threads = pd.MultiIndex.from_arrays([calls.rank, calls.thread])
-        known = threads.unique()
-        ops = run.ops
-        rank = integers(ops["rank"])
+        ops = run.rows("ops")
+        rank, name = ops.ints("rank"), ops.coded("name")
         self._run, self._calls = run, calls
-        self._thread = known.get_indexer(threads).astype(np.int64)
-        self._of = known.get_indexer(pd.MultiIndex.from_arrays([rank, integers(ops["thread"])]))
-        self._start_ns = on_run(run, rank, integers(ops["start_ns"]))
-        self._end_ns = self._start_ns + integers(ops["duration_ns"])
-        name = ops["name"].astype(str).str
-        self.backward: Bool = name.startswith(_AUTOGRAD).to_numpy(np.bool_) & (self._of >= 0)
-        self.gradients: Bool = self.backward & name.contains(_OF_PARAMETER).to_numpy(np.bool_)
-        self.functional: Bool = name.startswith(_FUNCTIONAL).to_numpy(np.bool_) & (self._of >= 0)
-        self._others = ~self.backward & (ops["kind"] == "compute").to_numpy() & (self._of >= 0)
+        place = codes(np.append(calls.rank, rank), np.append(calls.thread, ops.ints("thread")))
+        self._thread, self._of = np.split(place, [calls.rank.size])
+        self._start_ns = on_run(run, rank, ops.ints("start_ns"))
+        self._end_ns = self._start_ns + ops.ints("duration_ns")
+        # The numbers of the calls' threads come first.
+        calling = self._of <= self._thread.max(initial=-1)
+        self.backward = name.where(lambda its: its.startswith(_AUTOGRAD)) & calling
+        self.gradients = self.backward & name.where(lambda its: _OF_PARAMETER in its)
+        self.functional = name.where(lambda its: its.startswith(_FUNCTIONAL)) & calling
+        self._others = ~self.backward & ops.coded("kind").being("compute") & calling
 
     def within(self, which: Bool, call: Int64) -> Bool:
         """Whether some calls were made by some of the operators."""
@@ -124,9 +124,8 @@ class _Hosts:
     def step_end_ns(self, call: Int64) -> Int64:
         """When the step of a call ended on its rank."""
         steps = profiler_steps(self._run)
-        rank, step = integers(steps["rank"]), integers(steps["step"])
-        end = on_run(self._run, rank, integers(steps["start_ns"]) + integers(steps["duration_ns"]))
-        known = pd.MultiIndex.from_arrays([rank, step])
-        asked = pd.MultiIndex.from_arrays([self._calls.rank[call], self._calls.step[call]])
-        last = dict(zip(known, end.tolist(), strict=True))
-        return np.asarray([last.get(its, _FAR) for its in asked], dtype=np.int64)
+        rank, end = steps.ints("rank"), steps.ints("start_ns") + steps.ints("duration_ns")
+        known = zip(rank.tolist(), steps.ints("step").tolist(), strict=True)
+        last = dict(zip(known, on_run(self._run, rank, end).tolist(), strict=True))
+        asked = (its[call].tolist() for its in (self._calls.rank, self._calls.step))
+        return np.asarray([last.get(its, _FAR) for its in zip(*asked, strict=True)], np.int64)

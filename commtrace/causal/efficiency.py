@@ -7,9 +7,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Float64, rows_of_each
+from commtrace.arrays import Float64, quantiles, rows_of_each
 from commtrace.causal.builder import HOSTS
 from commtrace.causal.edits import as_measured, even, transferring
 from commtrace.causal.graph import Change, Lags, changed, changes
@@ -18,8 +17,9 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.comms import members
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
+from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import group_dimensions
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -70,10 +70,10 @@ _REPLAYED = 64  # ranks, or hosts: each costs a replay of the whole run
 
 
 @measure
-def slowdown(run: Measures) -> pd.DataFrame:
+def slowdown(run: Measures) -> Rows:
     """How much slower uneven work makes the run: SLOWDOWN; empty where no graph holds the run."""
     if not replayable(run):
-        return SLOWDOWN.frame()
+        return SLOWDOWN.rows()
     edges, mean = even(run)
     lag = as_measured(run)
     time, ideal = _run_ns(run, lag, ((edges[:0], mean[:0]), (edges, mean)))
@@ -83,16 +83,15 @@ def slowdown(run: Measures) -> pd.DataFrame:
         *_by_operation(run, time),
     ]
     none = dict.fromkeys(("rank", "host", "stage", "op"))
-    return SLOWDOWN.from_rows([{**none, **row} for row in rows])
+    return SLOWDOWN.of_dicts([{**none, **row} for row in rows])
 
 
 def _by_ranks(run: Measures, mean: Change, ideal_ns: int) -> list[dict[str, Any]]:
     """With only some ranks' work not in its mean time: each rank, host and stage."""
     its, lag = run_graph(run), as_measured(run)
-    hosts = run.ranks.dropna(subset="host").groupby("host", observed=True)["rank"]
     some: list[tuple[dict[str, Any], list[int]]] = [
         *(({"by": "rank", "rank": rank}, [rank]) for rank in np.unique(its.calls.rank).tolist()),
-        *(({"by": "host", "host": str(host)}, list(on)) for host, on in hosts),
+        *(({"by": "host", "host": host}, on) for host, on in ranks_of_hosts(run).items()),
         *(({"by": "stage", "stage": stage}, on) for stage, on in enumerate(_stages(run))),
     ]
     edges, mean_ns = mean
@@ -110,22 +109,20 @@ def _by_ranks(run: Measures, mean: Change, ideal_ns: int) -> list[dict[str, Any]
 
 def _by_operation(run: Measures, time_ns: int) -> list[dict[str, Any]]:
     """With steady transfers of one operation: each."""
-    ops = run.collective_columns["op"].cat
-    code = ops.codes.to_numpy()[run_graph(run).calls.row]
-    found = sorted((name, code == at) for at, name in enumerate(ops.categories) if at in code)
-    lag, usual = as_measured(run), _usual(run)
-    steady = (changes(lag, transferring(run, which, usual, lag)) for _, which in found)
+    op = run.rows("collectives").coded("op").take(run_graph(run).calls.row)
+    lag, usual, names = as_measured(run), _usual(run), sorted(op.occurring())
+    steady = (changes(lag, transferring(run, op.being(name), usual, lag)) for name in names)
     return [
-        {"by": "op", "op": op, "slowdown": _ratio(time_ns, each)}
-        for (op, _), each in zip(found, _run_ns(run, lag, steady), strict=True)
+        {"by": "op", "op": name, "slowdown": _ratio(time_ns, each)}
+        for name, each in zip(names, _run_ns(run, lag, steady), strict=True)
     ]
 
 
 @measure
-def efficiency(run: Measures) -> pd.DataFrame:
+def efficiency(run: Measures) -> Rows:
     """The POP efficiencies: EFFICIENCY, one row; none where no graph holds the run."""
     if not replayable(run):
-        return EFFICIENCY.frame()
+        return EFFICIENCY.rows()
     lag, every = as_measured(run), np.ones(run_graph(run).calls.rank.size, dtype=np.bool_)
     edits = ((lag, lag), (lag, transferring(run, every, np.zeros(every.size), lag)))
     time, ideal = _run_ns(run, lag, (changes(*edit) for edit in edits))
@@ -138,7 +135,7 @@ def efficiency(run: Measures) -> pd.DataFrame:
         "serialisation": _ratio(most, ideal),
         "parallel": _ratio(mean, time),
     }
-    return EFFICIENCY.from_rows([row])
+    return EFFICIENCY.of_dicts([row])
 
 
 def _most(beyond: list[tuple[str, float]]) -> list[int]:
@@ -153,8 +150,8 @@ def _most(beyond: list[tuple[str, float]]) -> list[int]:
 def _stages(run: Measures) -> list[list[int]]:
     """The ranks of each stage, of all pipelines together; none without pipelines."""
     table = group_dimensions(run)
-    pipelines = table.loc[table["dimension"] == "pp", "communicator"].astype(str)
-    ranks = [members(name) for name in pipelines]
+    pipelines = table.coded("communicator").take(table.coded("dimension").being("pp"))
+    ranks = [members(name) for name in pipelines.decoded() if name is not None]
     return [[rank for rank in its if rank is not None] for its in zip_longest(*ranks)]
 
 
@@ -167,8 +164,8 @@ def _run_ns(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> list[int]:
 def _usual(run: Measures) -> Float64:
     """The median transfer of calls of each call's kind."""
     its = run_graph(run)
-    times = pd.Series(its.transfer_ns.astype(np.float64))
-    return times.groupby(its.calls.kind).transform("median").to_numpy()
+    kind = its.calls.kind
+    return quantiles(kind, its.transfer_ns, 50, int(kind.max(initial=-1)) + 1)[kind]
 
 
 def _own_ns(run: Measures) -> list[int]:

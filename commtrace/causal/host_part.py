@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, integers, rows_of_each
+from commtrace.arrays import NULL, Bool, Int64, codes, rows_of_each
 from commtrace.causal.builder import HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.calls import Calls
 from commtrace.causal.in_call import in_call_ns
@@ -116,9 +116,9 @@ def _start(
 
 
 def _gaps(run: Measures, mine: Calls, place: Int64) -> Gaps:
-    table = run.host_gaps
-    rank, thread = integers(table["rank"]), integers(table["thread"])
-    start, duration = integers(table["start_ns"]), integers(table["duration_ns"])
+    rank, thread, start, duration = map(
+        run.rows("host_gaps").ints, ("rank", "thread", "start_ns", "duration_ns")
+    )
     start, known = on_run_clock(start, rank, matched(run).clock)
     # What both have gets the number that the calls', which come first, have by themselves.
     at = codes(np.append(mine.rank, rank), np.append(mine.thread, thread))[place.size :]
@@ -132,9 +132,9 @@ def _step_bounds(run: Measures, mine: Calls, place: Int64) -> tuple[Int64, Int64
     Times, places, steps, and which are ends.
     """
     steps = profiler_steps(run)
-    rank, step = integers(steps["rank"]), integers(steps["step"])
-    start, known = on_run_clock(integers(steps["start_ns"]), rank, matched(run).clock)
-    end = start + integers(steps["duration_ns"])
+    rank, step = steps.ints("rank"), steps.ints("step")
+    start, known = on_run_clock(steps.ints("start_ns"), rank, matched(run).clock)
+    end = start + steps.ints("duration_ns")
     main = {}
     ranks = np.unique(mine.rank)
     for its, rows in zip(ranks.tolist(), rows_of_each(mine.rank, ranks), strict=True):

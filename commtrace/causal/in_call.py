@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64, codes, integers
+from commtrace.arrays import Int64, codes
 from commtrace.causal.calls import Calls
 from commtrace.causal.moments import Moments
 from commtrace.metrics.run.run_clock import on_run
@@ -27,13 +27,14 @@ def in_call_ns(run: Measures, calls: Calls) -> Int64:
     asked = np.flatnonzero(calls.is_p2p & calls.on_cpu)
     if not asked.size:
         return answer
-    ops = run.ops[run.ops["kind"] == "communication"]
-    rank = integers(ops["rank"])
-    start = on_run(run, rank, integers(ops["start_ns"]))
+    ops = run.rows("ops")
+    ops = ops.take(ops.coded("kind").being("communication"))
+    rank = ops.ints("rank")
+    start = on_run(run, rank, ops.ints("start_ns"))
     place = codes(
-        np.append(calls.rank[asked], rank), np.append(calls.thread[asked], integers(ops["thread"]))
-    ).astype(np.int64)
+        np.append(calls.rank[asked], rank), np.append(calls.thread[asked], ops.ints("thread"))
+    )
     at = Moments(place[asked.size :], start).last(place[: asked.size], calls.launch_ns[asked])
-    end = np.append(start + integers(ops["duration_ns"]), 0)[at]
+    end = np.append(start + ops.ints("duration_ns"), 0)[at]
     answer[asked] = np.maximum(end - calls.launch_ns[asked], 0)
     return answer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64, integers
+from commtrace.arrays import Float64, Int64
 from commtrace.causal.busy import host_busy
 from commtrace.causal.graph import Lags
 from commtrace.causal.run_graph import run_graph
@@ -116,10 +116,9 @@ def _times(run: Measures) -> dict[int, list[_Step]]:
             known[rank, number] = 1e3 * ran_us, 1e3 * waited_us
     found: dict[int, list[_Step]] = {}
     steps = profiler_steps(run)
-    ranks, numbers = (integers(steps[name]) for name in ("rank", "step"))
-    start = integers(steps["start_ns"])
+    ranks, numbers, start = map(steps.ints, ("rank", "step", "start_ns"))
     begins = on_run(run, ranks, start)
-    ends = on_run(run, ranks, start + integers(steps["duration_ns"]))
+    ends = on_run(run, ranks, start + steps.ints("duration_ns"))
     columns = (each.tolist() for each in (ranks, numbers, begins, ends))
     for rank, number, begin, end in zip(*columns, strict=True):
         if (rank, number) in known:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Int32, Int64, integers, ranges, sorted_by
+from commtrace.arrays import NULL, Int32, Int64, ranges, sorted_by
 from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
@@ -220,5 +220,5 @@ def _begin(run: Measures, mine: Calls) -> int:
     steps = profiler_steps(run)
     if not len(steps):
         return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
-    first = steps[steps["step"] == steps["step"].min()]
-    return int(on_run(run, integers(first["rank"]), integers(first["start_ns"])).max())
+    first = steps.take(steps.ints("step") == steps.ints("step").min())
+    return int(on_run(run, first.ints("rank"), first.ints("start_ns")).max())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Float64, Int64, rows_by
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, steps_at, transferring_less
 from commtrace.causal.graph import Lags, replayed
@@ -20,8 +20,6 @@ from commtrace.metrics.rank.rows_of import ranks_of
 from commtrace.metrics.run.whole import worth_reporting
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
@@ -106,18 +104,16 @@ def _mended(run: Measures, min_step_share: float) -> Lags:
 
 
 def of_copies(
-    run: Measures, copies: Sequence[tuple[pd.DataFrame, float]], estimate_ns: float, share: float
+    run: Measures, copies: Sequence[tuple[Rows, float]], estimate_ns: float, share: float
 ) -> Saving:
     """What is saved if copies, rows of the table, ran at so many GB/s each."""
 
     def edit(lag_ns: Lags) -> Int64:
         lag: Int64 = lag_ns.astype(np.int64)
         for some, gb_s in copies:
-            for rank in some["rank"].unique().tolist():
-                its = some[some["rank"] == rank]
-                most = its["size_bytes"].to_numpy(np.float64) / gb_s
-                start = its["start_ns"].to_numpy()
-                copying_within(run, rank, start, most, lag)
+            most, start = some.ints("size_bytes") / gb_s, some.ints("start_ns")
+            for (rank,), at in rows_by(some.ints("rank")).items():
+                copying_within(run, rank, start[at], most[at], lag)
         return lag
 
     return saving(run, edit, estimate_ns, share)

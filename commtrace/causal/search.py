@@ -21,6 +21,7 @@ from commtrace.causal.edits import saved_by
 from commtrace.causal.graph import Change, Lags
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
+from commtrace.metrics.rank.hosts import ranks_of_hosts
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -291,8 +292,8 @@ def _sizes(most: int) -> Iterator[int]:
 def known_sets(run: Measures, left: list[int]) -> Iterator[tuple[int, ...]]:
     """The ranks of a host, and of a process group, that are no more than half of these."""
     every = set(left)
-    hosts = [tuple(its) for _, its in run.ranks.groupby("host", observed=True)["rank"]]
-    texts = run.groups["ranks"].dropna().astype(object).unique()
-    for ranks in (*hosts, *(tuple(map(int, text.split(","))) for text in texts)):
+    groups = run.rows("groups").coded("ranks").occurring()
+    of_groups = ([int(rank) for rank in text.split(",")] for text in groups)
+    for ranks in (*ranks_of_hosts(run).values(), *of_groups):
         if 1 < len(ranks) <= len(left) / 2 and every.issuperset(ranks):
-            yield tuple(sorted(int(rank) for rank in ranks))
+            yield tuple(sorted(ranks))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, integers, sorted_by
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, rows_by, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.busy import host_busy
 from commtrace.causal.calls import Calls
@@ -225,18 +225,16 @@ def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
 @measure
 def _labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
     """When each rank was under a label of each cause, on its own clock."""
-    labels = run.steps["label"].cat
-    names, code = [str(name) for name in labels.categories], labels.codes.to_numpy()
-    found: dict[Cause, dict[int, Intervals]] = {}
-    for cause, pattern in LABELLED.items():
-        alike = [at for at, name in enumerate(names) if pattern.match(name)]
-        ranges = run.steps[np.isin(code, alike)]
-        found[cause] = {}
-        for rank in ranges["rank"].unique().tolist():
-            rows = ranges[ranges["rank"] == rank]
-            begin = integers(rows["start_ns"])
-            found[cause][rank] = union(begin, begin + integers(rows["duration_ns"]))
-    return found
+    return {cause: _under(run, pattern) for cause, pattern in LABELLED.items()}
+
+
+def _under(run: Measures, pattern: re.Pattern[str]) -> dict[int, Intervals]:
+    steps = run.rows("steps")
+    ranges = steps.take(steps.coded("label").where(lambda name: pattern.match(name) is not None))
+    begin = ranges.ints("start_ns")
+    end = begin + ranges.ints("duration_ns")
+    of_ranks = rows_by(ranges.ints("rank")).items()
+    return {rank: union(begin[rows], end[rows]) for (rank,), rows in of_ranks}
 
 
 def _both(a: Intervals, b: Intervals) -> Intervals:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import integers
+from commtrace.arrays import NULL, Int64, codes, first_rows, sums
 from commtrace.causal.critical_path import critical_path
 from commtrace.diagnosis import CannotLook
 from commtrace.matching import on_run_clock
@@ -15,7 +14,7 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.devices import DEVICES, devices
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -44,7 +43,7 @@ STEP_TIMES = Table(
 )
 
 
-def path_of(run: Measures) -> pd.DataFrame | None:
+def path_of(run: Measures) -> Rows | None:
     """The run's critical path; None where the model does not hold its communication."""
     try:
         return critical_path(run)
@@ -53,36 +52,43 @@ def path_of(run: Measures) -> pd.DataFrame | None:
 
 
 @measure
-def step_times_by_rank(run: Measures) -> pd.DataFrame:
+def step_times_by_rank(run: Measures) -> Rows:
     """Every step of every rank: STEP_TIMES."""
     steps = profiler_steps(run)
-    rank, step = integers(steps["rank"]), integers(steps["step"])
-    start, known = on_run_clock(integers(steps["start_ns"]), rank, matched(run).clock)
-    rows = pd.DataFrame(
+    steps = steps.take(first_rows(codes(steps.ints("rank"), steps.ints("step"))))
+    steps = steps.take(np.lexsort((steps.ints("step"), steps.ints("rank"))))
+    rank = steps.ints("rank")
+    start, known = on_run_clock(steps.ints("start_ns"), rank, matched(run).clock)
+    did, path = devices(run, by_step=True), path_of(run)
+    waits, step = matched(run).waits, run.rows("collectives").ints("step")
+    waited = _summed(steps, waits.ints("rank"), step, waits.ints("wait_ns"))
+    critical = np.full(len(steps), NULL)
+    if path is not None:
+        critical = _of(steps, path, "time_ns").clip(min=0)
+    return STEP_TIMES.rows(
         {
             "rank": rank,
-            "step": step,
-            "start_ns": pd.Series(start, dtype="Int64").where(pd.Series(known)),
-            "duration_ns": integers(steps["duration_ns"]),
+            "step": steps.ints("step"),
+            "start_ns": np.where(known, start, NULL),
+            "duration_ns": steps.ints("duration_ns"),
+            **{name: _of(steps, did, name) for name in _SUMS},
+            "wait_ns": waited.clip(min=0),
+            "critical_ns": critical,
         }
-    ).drop_duplicates(["rank", "step"])
-    did = devices(run, by_step=True)
-    sums = did.groupby(["rank", "step"])[list(_SUMS)].sum(min_count=1).reset_index()
-    waits = (
-        matched(run).waits[["rank", "wait_ns"]].assign(step=run.collective_columns["step"].array)
     )
-    waited = waits.dropna().groupby(["rank", "step"])["wait_ns"].sum().reset_index()
-    path = path_of(run)
-    rows = rows.merge(sums, on=["rank", "step"], how="left")
-    rows = rows.merge(waited, on=["rank", "step"], how="left")
-    if path is None:
-        rows["critical_ns"] = pd.array([pd.NA] * len(rows), dtype="Int64")
-    else:
-        critical = path.groupby(["rank", "step"])["time_ns"].sum().rename("critical_ns")
-        rows = rows.merge(critical.reset_index(), on=["rank", "step"], how="left")
-        rows["critical_ns"] = rows["critical_ns"].fillna(0).astype("Int64")
-    rows["wait_ns"] = rows["wait_ns"].fillna(0).astype(np.int64)
-    ordered = rows.sort_values(["rank", "step"], ignore_index=True)
-    return STEP_TIMES.frame(
-        {column.name: integers(ordered[column.name]) for column in STEP_TIMES.columns}
+
+
+def _of(steps: Rows, its: Rows, name: str) -> Int64:
+    return _summed(steps, its.ints("rank"), its.ints("step"), its.ints(name))
+
+
+def _summed(steps: Rows, rank: Int64, step: Int64, values: Int64) -> Int64:
+    """The sum of what is known of each rank's step; NULL where nothing is."""
+    known = values != NULL
+    place = codes(
+        np.append(steps.ints("rank"), rank[known]), np.append(steps.ints("step"), step[known])
     )
+    place, of = np.split(place, [len(steps)])
+    count = int(max(place.max(initial=-1), of.max(initial=-1))) + 1
+    is_known = np.bincount(of, minlength=count) > 0
+    return np.where(is_known, sums(of, values[known], count), NULL)[place]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.builder import TRANSFER
 from commtrace.causal.cores import FULL, cores_used
 from commtrace.causal.edit_names import EDITS
@@ -31,12 +31,11 @@ from commtrace.comms import OPERATIONS, canonical_dtype, element_bytes
 from commtrace.diagnosis import CannotLook
 from commtrace.errors import UsageError
 from commtrace.expect import fit
+from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.whole import profiler_steps
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -140,17 +139,17 @@ def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
     )
 
 
-def edited(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
+def edited(run: Measures, edits: Sequence[str]) -> Rows:
     """What each edit saves: EDITED. Errors as of ``whatif``."""
-    return EDITED.from_rows([asdict(its) for its in whatif(run, edits).edits])
+    return EDITED.of_dicts([asdict(its) for its in whatif(run, edits).edits])
 
 
-def replayed_steps(run: Measures, edits: Sequence[str]) -> pd.DataFrame:
+def replayed_steps(run: Measures, edits: Sequence[str]) -> Rows:
     """Every step as measured, and after each edit: REPLAYED_STEPS. Errors as of ``whatif``."""
     answer, steps = whatif(run, edits), run_graph(run).steps
     durations = step_ns(run, answer.lags_ns).T
     names = [None, *(its.edit for its in answer.edits if its.refused is None)]
-    return REPLAYED_STEPS.from_rows(
+    return REPLAYED_STEPS.of_dicts(
         [
             {"edit": name, "step": step, "duration_ns": duration}
             for name, lasts in zip(names, durations, strict=True)
@@ -164,11 +163,11 @@ def _edit(run: Measures, text: str) -> _Edit:
         return lambda run, lag: changed(lag, even(run, lag, work=work_with(run, lag)))
     if match := re.fullmatch(r"rank=(\d+):typical", text):
         rank = int(match[1])
-        if rank not in set(run.ranks["rank"].tolist()):
+        if rank not in run.rows("ranks").ints("rank"):
             raise UsageError(f"{text}: the run has no rank {rank}")
         return _typical([rank])
     if match := re.fullmatch(r"host=(.+):typical", text):
-        ranks = run.ranks.loc[run.ranks["host"].astype(object) == match[1], "rank"].tolist()
+        ranks = ranks_of_hosts(run).get(match[1])
         if not ranks:
             raise UsageError(f"{text}: the run has no host {match[1]!r}")
         return _typical(ranks)
@@ -196,9 +195,7 @@ def _typical(ranks: list[int]) -> _Edit:
 
 
 def _is(run: Measures, op: str) -> Bool:
-    its: Bool = (run.collective_columns["op"].astype(object) == op).to_numpy(np.bool_)[
-        run_graph(run).calls.row
-    ]
+    its = run.rows("collectives", run_graph(run).calls.row).coded("op").being(op)
     if not its.any():
         raise CannotLook(f"the run has no {op}")
     return its
@@ -226,8 +223,8 @@ def _transfer(run: Measures, lag: Lags) -> Int64:
 def _at_bandwidth(a: int, b: int, gb_s: float) -> _Edit:
     def edit(run: Measures, lag: Lags) -> Lags:
         calls = run_graph(run).calls
-        rows = run.collective_columns[["peer", "size_bytes"]].iloc[calls.row]
-        peer, size = integers(rows["peer"]), integers(rows["size_bytes"])
+        rows = run.rows("collectives", calls.row)
+        peer, size = rows.ints("peer"), rows.ints("size_bytes")
         mine = (np.minimum(calls.rank, peer) == min(a, b)) & (
             np.maximum(calls.rank, peer) == max(a, b)
         )
@@ -245,15 +242,13 @@ def _of_type(op: str, dtype: str, text: str) -> _Edit:
 
     def edit(run: Measures, lag: Lags) -> Lags:
         its = run_graph(run)
-        rows = run.collective_columns[["size_bytes", "dtype"]].iloc[its.calls.row]
-        size = integers(rows["size_bytes"]).astype(np.float64)
-        known = _is(run, op) & (size > 0) & rows["dtype"].notna().to_numpy()
+        rows = run.rows("collectives", its.calls.row)
+        size, of_type = rows.ints("size_bytes").astype(np.float64), rows.coded("dtype")
+        known = _is(run, op) & (size > 0) & of_type.known
         if not known.any():
             raise CannotLook(f"no {op} of known size and type")
         measured = its.transfer_ns.astype(np.float64)
-        wide = (
-            rows["dtype"].astype(object).map(element_bytes, na_action="ignore").to_numpy(np.float64)
-        )
+        wide = np.asarray([*map(element_bytes, of_type.names), None], np.float64)[of_type.codes]
         model = fit(size[known], measured[known])
         if model is None:
             raise CannotLook(f"{op}: its sizes vary too little to tell latency from bandwidth")

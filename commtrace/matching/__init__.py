@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,10 +12,9 @@ from commtrace.matching.collective_arrays import rows_of
 from commtrace.matching.notes import unmatched
 from commtrace.matching.operations import MATCHES, matches_of
 from commtrace.matching.rank_clocks import CLOCK, SAME_HOST_ERROR_NS, Offsets, clock, on_run_clock
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -35,8 +34,8 @@ class Matched(Struct, frozen=True):
     ``matches`` is MATCHES, ``clock`` CLOCK; ``notes`` say what was left open or contradicts.
     """
 
-    matches: pd.DataFrame
-    clock: Any
+    matches: Rows
+    clock: Rows
     notes: tuple[Note, ...]
 
     def on_run_clock(self, times: Int64, rank: Int64) -> tuple[Int64, Bool]:

@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, integers
+from commtrace.arrays import NULL, Bool, Int64, codes, first_rows
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING, members
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
-    from commtrace.packed import Packed
+    from commtrace.table import Coded, Rows
 
-__all__ = ["Rows", "rows_of", "split"]
+__all__ = ["Collectives", "rows_of", "split"]
 
 
-class Rows(Struct, frozen=True, dict=True):
+class Collectives(Struct, frozen=True, dict=True):
     """One entry per row of ``collectives``; codes are -1 where the trace does not show.
 
     ``called`` is when an operation was enqueued where it runs on a CPU, else its start.
@@ -67,37 +65,36 @@ class Rows(Struct, frozen=True, dict=True):
         return int(self.start[its].min()), int(self.end[its].max())
 
 
-def rows_of(run: Measures) -> Rows:
+def rows_of(run: Measures) -> Collectives:
     """The arrays of a trace."""
-    table = run.collective_columns
-    rank, start = integers(table["rank"]), integers(table["start_ns"])
-    op = table["op"]
-    communicator, names = _communicators(table, run.groups)
-    p2p = op.isin(POINT_TO_POINT).to_numpy()
-    on_cpu = table["device"].eq("cpu").to_numpy()
-    seq, launch = integers(table["seq"]), integers(table["launch_ns"])
+    table = run.rows("collectives")
+    rank, start, op = table.ints("rank"), table.ints("start_ns"), table.coded("op")
+    communicator, names = _communicators(rank, table.coded("group"), run.rows("groups"))
+    p2p = op.where(POINT_TO_POINT.__contains__)
+    on_cpu = table.coded("device").being("cpu")
+    seq, launch = table.ints("seq"), table.ints("launch_ns")
     numbered = (seq != NULL) & (communicator >= 0) & ~p2p
     # The backends of one group count by themselves: gloo on the CPU, NCCL on the GPU.
     seq_key = np.where(numbered, codes(communicator, on_cpu, seq), -1)
-    return Rows(
+    return Collectives(
         rank=rank,
         start=start,
         called=np.where(on_cpu & (launch != NULL), launch, start),
-        end=start + integers(table["duration_ns"]),
+        end=start + table.ints("duration_ns"),
         communicator=communicator,
         communicators=names,
-        signature=_signatures(table, communicator, p2p),
-        known=op.notna().to_numpy(),
-        synchronises=op.isin(SYNCHRONISING).to_numpy(),
+        signature=_signatures(table, op, communicator, p2p),
+        known=op.known,
+        synchronises=op.where(SYNCHRONISING.__contains__),
         p2p=p2p,
-        sends=op.eq("send").to_numpy(),
-        peer=integers(table["peer"]),
+        sends=op.being("send"),
+        peer=table.ints("peer"),
         on_cpu=on_cpu,
-        comms_id=table["comms_id"].cat.codes.to_numpy().astype(np.int64),
+        comms_id=table.coded("comms_id").codes.astype(np.int64),
         seq_key=seq_key,
-        recorder=table["group_provenance"].eq("flight-recorder").to_numpy(),
-        expected=np.where(p2p, 2, _group_ranks(table, communicator, names)),
-        clock_of=_clocks(run),
+        recorder=table.coded("group_provenance").being("flight-recorder"),
+        expected=np.where(p2p, 2, _group_ranks(table.ints("group_size"), communicator, names)),
+        clock_of=_clocks(run.rows("ranks"), rank),
         probes=probed(run),
     )
 
@@ -108,55 +105,46 @@ def split(rows: Int64, by: Int64) -> list[Int64]:
     return [rows[first:last] for first, last in pairwise(starts) if first < last]
 
 
-def _clocks(run: Measures) -> dict[int, int]:
-    host = run.ranks["host"].cat.codes.to_numpy(np.int64)
-    rank = integers(run.ranks["rank"])
-    present = np.union1d(rank, integers(run.collective_columns["rank"]))
-    clock = {one: one for one in present.tolist()}
+def _clocks(ranks: Rows, used: Int64) -> dict[int, int]:
+    """The lowest rank of each rank's host: of the ranks known, and of those with operations."""
+    host, rank = ranks.coded("host").codes, ranks.ints("rank")
+    clock = {one: one for one in np.union1d(rank, used).tolist()}
     for one in np.unique(host[host >= 0]):
         here = rank[host == one]
         clock |= dict.fromkeys(here.tolist(), int(here.min()))
     return clock
 
 
-def _communicators(
-    table: pd.DataFrame | Packed, groups: pd.DataFrame
-) -> tuple[Int64, tuple[str, ...]]:
+def _communicators(rank: Int64, group: Coded, groups: Rows) -> tuple[Int64, tuple[str, ...]]:
     identity = communicators(groups)
-    group = table["group"].cat.codes.to_numpy(np.int64)
-    rank = integers(table["rank"])
     pair = codes(rank, group)
+    first = first_rows(pair)
     names: dict[str, int] = {}
-    of_pair = np.full(int(pair.max(initial=-1)) + 1, -1, dtype=np.int64)
-    categories = list(table["group"].cat.categories)
-    for number, row in zip(*np.unique(pair, return_index=True), strict=True):
-        if group[row] >= 0:
-            name = identity.get((int(rank[row]), categories[group[row]]))
-            if name is not None:
-                of_pair[number] = names.setdefault(name, len(names))
+    of_pair = np.full(first.size, -1, dtype=np.int64)
+    for number, its in enumerate(
+        zip(rank[first].tolist(), group.take(first).decoded(), strict=True)
+    ):
+        if (name := identity.get(its)) is not None:
+            of_pair[number] = names.setdefault(name, len(names))
     return of_pair[pair], tuple(names)
 
 
-def _group_ranks(
-    table: pd.DataFrame | Packed, communicator: Int64, names: tuple[str, ...]
-) -> Int64:
+def _group_ranks(given: Int64, communicator: Int64, names: tuple[str, ...]) -> Int64:
     sizes = np.asarray([*(len(members(name)) or NULL for name in names), NULL])
-    given = integers(table["group_size"])
     return np.where(given == NULL, sizes[communicator], given)
 
 
-def _signatures(table: pd.DataFrame | Packed, communicator: Int64, p2p: Bool) -> Int64:
+def _signatures(table: Rows, called: Coded, communicator: Int64, p2p: Bool) -> Int64:
     """A property that some rank of a group does not know of an operation tells nothing there.
 
     The sizes of an uneven all_to_all differ by rank.
     """
-    op = np.where(p2p, -2, table["op"].cat.codes.to_numpy(np.int64))
+    op = np.where(p2p, -2, called.codes)
     kind = codes(communicator, op)
-    uneven = table["op"].eq("all_to_all").to_numpy()
     properties = (
-        table["dtype"].cat.codes.to_numpy(np.int64),
-        np.where(uneven, 0, integers(table["size_bytes"])),
-        integers(table["root"]),
+        table.coded("dtype").codes.astype(np.int64),
+        np.where(called.being("all_to_all"), 0, table.ints("size_bytes")),
+        table.ints("root"),
     )
     shared = []
     for values in properties:

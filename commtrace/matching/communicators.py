@@ -12,12 +12,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from commtrace.table import Rows
 
 __all__ = ["communicators"]
 
 
-def communicators(groups: pd.DataFrame) -> dict[tuple[int, str], str]:
+def communicators(groups: Rows) -> dict[tuple[int, str | None], str]:
     """(rank, group name) -> the communicator's identity, for every group that has one.
 
     The identity reads ``0,1,2,3`` or, where several groups share those ranks,
@@ -26,14 +26,14 @@ def communicators(groups: pd.DataFrame) -> dict[tuple[int, str], str]:
     """
     named: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     unlisted: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    columns = groups[["rank", "group", "size", "ranks"]]
-    for rank, name, size, ranks in columns.itertuples(index=False):
-        if isinstance(ranks, str):
+    for row in groups.dicts():
+        rank, name, size, ranks = (row[column] for column in ("rank", "group", "size", "ranks"))
+        if ranks is not None:
             if name not in named[ranks][rank]:
                 named[ranks][rank].append(name)
         else:
             unlisted[name].append((rank, size))
-    identity: dict[tuple[int, str], str] = {}
+    identity: dict[tuple[int, str | None], str] = {}
     for ranks, by_rank in named.items():
         identity |= _identities(ranks, by_rank)
     for name, users in unlisted.items():
@@ -42,7 +42,7 @@ def communicators(groups: pd.DataFrame) -> dict[tuple[int, str], str]:
     return identity
 
 
-def _identities(ranks: str, by_rank: dict[int, list[str]]) -> dict[tuple[int, str], str]:
+def _identities(ranks: str, by_rank: dict[int, list[str]]) -> dict[tuple[int, str | None], str]:
     """The groups that share these ranks."""
     if all(len(names) == 1 for names in by_rank.values()):
         return {(rank, names[0]): ranks for rank, names in by_rank.items()}
@@ -50,7 +50,9 @@ def _identities(ranks: str, by_rank: dict[int, list[str]]) -> dict[tuple[int, st
     own = {rank: [n for n in names if n not in common] for rank, names in by_rank.items()}
     # Only where all ranks have as many does the order of creation say which is which.
     countable = len({len(names) for names in own.values()}) == 1
-    identity = {(rank, name): f"{ranks}#{name}" for rank in by_rank for name in common}
+    identity: dict[tuple[int, str | None], str] = {
+        (rank, name): f"{ranks}#{name}" for rank in by_rank for name in common
+    }
     for rank, names in own.items():
         for place, name in enumerate(names):
             identity[rank, name] = f"{ranks}#{place}" if countable else f"{ranks}#{name}@{rank}"

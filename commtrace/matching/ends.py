@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commtrace.arrays import Bool, Int64, ranges
-from commtrace.matching.collective_arrays import Rows, split
+from commtrace.matching.collective_arrays import Collectives, split
 
 __all__ = ["Ends", "InCommon", "by_clock", "common", "ends_of"]
 
@@ -22,7 +22,7 @@ class Ends(NamedTuple):
     on_cpu: Bool
 
 
-def ends_of(rows: Rows, number: Int64) -> dict[int, Ends]:
+def ends_of(rows: Collectives, number: Int64) -> dict[int, Ends]:
     """What each rank saw of the synchronising operations that it has in common with others."""
     telling = np.flatnonzero(rows.synchronises & (number >= 0))
     count = np.bincount(number[telling], minlength=1)

@@ -9,7 +9,7 @@ import numpy as np
 from commtrace.arrays import Bool, Int64, codes, nth
 from commtrace.matching.assignment import COMMS_ID, FLIGHT_RECORDER, SEQUENCE, Found
 from commtrace.matching.clock_line import CLOSE_NS, SAME, fit
-from commtrace.matching.collective_arrays import Rows, split
+from commtrace.matching.collective_arrays import Collectives, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ JUDGED = 4  # fewer shared numbers than this contradict nothing
 CONTRADICTED = 0.25  # the share of a rank's numbers that shows that it counts differently
 
 
-def keyed(rows: Rows) -> Found:
+def keyed(rows: Collectives) -> Found:
     """Each row's operation, as far as an identifier tells it.
 
     What shares an identifier but is not alike is never one operation. A rank that counts
@@ -40,7 +40,7 @@ def keyed(rows: Rows) -> Found:
     return Found(number, np.where((number >= 0) & ~alone, source, -1))
 
 
-def _numbered(rows: Rows, key: Int64) -> Int64:
+def _numbered(rows: Collectives, key: Int64) -> Int64:
     """Coalesced operations share a key: alike ones are distinguished by their order."""
     number = np.full(key.size, -1, dtype=np.int64)
     chosen = np.flatnonzero(key >= 0)
@@ -73,7 +73,7 @@ def _one_id(number: Int64, ids: Int64) -> Bool:
     return one
 
 
-def _contradicted(rows: Rows, number: Int64, doubtful: Bool) -> Bool:
+def _contradicted(rows: Collectives, number: Int64, doubtful: Bool) -> Bool:
     """Rows of ranks whose sequence numbers the rank with most of them contradicts."""
     wrong = np.zeros(number.size, dtype=np.bool_)
     for members in _by_rank(rows, np.flatnonzero(doubtful)):
@@ -84,7 +84,7 @@ def _contradicted(rows: Rows, number: Int64, doubtful: Bool) -> Bool:
     return wrong
 
 
-def _by_rank(rows: Rows, chosen: Int64) -> Iterator[list[Int64]]:
+def _by_rank(rows: Collectives, chosen: Int64) -> Iterator[list[Int64]]:
     """For each communicator and backend the rows of each of its ranks."""
     group = codes(rows.communicator[chosen], rows.on_cpu[chosen])
     order = np.lexsort((rows.rank[chosen], group))
@@ -92,7 +92,7 @@ def _by_rank(rows: Rows, chosen: Int64) -> Iterator[list[Int64]]:
         yield split(part, rows.rank[part])
 
 
-def _counts_differently(rows: Rows, number: Int64, a: Int64, b: Int64) -> bool:
+def _counts_differently(rows: Collectives, number: Int64, a: Int64, b: Int64) -> bool:
     keys = np.intersect1d(rows.seq_key[a], rows.seq_key[b]).size
     if keys < JUDGED:
         return False
@@ -111,5 +111,5 @@ def _counts_differently(rows: Rows, number: Int64, a: Int64, b: Int64) -> bool:
     return bool(keys - shared_keys + impossible.sum() > CONTRADICTED * keys)
 
 
-def _one_clock(rows: Rows, a: int, b: int) -> bool:
+def _one_clock(rows: Collectives, a: int, b: int) -> bool:
     return rows.clock_of[int(rows.rank[a])] == rows.clock_of[int(rows.rank[b])]

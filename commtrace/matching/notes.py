@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.comms import members
 from commtrace.diagnosis import Note
-from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.collective_arrays import Collectives
+from commtrace.table import Rows
 from commtrace.units import counted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["unmatched"]
 
 
-def unmatched(rows: Rows, matches: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Note, ...]:
+def unmatched(rows: Collectives, matches: Rows, clocks: Rows) -> tuple[Note, ...]:
     """What matching the ranks of a trace left open.
 
     ``unmatched-operations``: matched on one rank only, though others of the group were
@@ -27,23 +24,22 @@ def unmatched(rows: Rows, matches: pd.DataFrame, clocks: pd.DataFrame) -> tuple[
     ``sequence-disagrees``: a number that a group gave to different operations.
     ``clock-disagrees``: ranks of one host that cannot have one clock.
     """
-    if clocks["rank"].size < 2:
+    if len(clocks) < 2:
         return ()
-    present = matches["present"].to_numpy(np.int64)
+    operation, present = matches.ints("operation"), matches.ints("present")
     expected = rows.expected
     return (
-        *_alone(rows, (present == 1) & (_could_meet(matches, rows) > 1)),
-        *_partial(matches, (present > 1) & (present < expected) & (expected != NULL)),
-        *_misnumbered(rows, matches),
+        *_alone(rows, (present == 1) & (_could_meet(rows) > 1)),
+        *_partial(operation, (present > 1) & (present < expected) & (expected != NULL)),
+        *_misnumbered(rows, operation, present),
         *_clocks(rows, clocks),
     )
 
 
-def _could_meet(matches: pd.DataFrame, rows: Rows) -> Int64:
+def _could_meet(rows: Collectives) -> Int64:
     """How many ranks that took part in each row's operation were recorded."""
     recorded = set(rows.clock_of)
-    names = matches["communicator"].cat.categories
-    counts = [len(recorded.intersection(members(name)) or recorded) for name in names]
+    counts = [len(recorded.intersection(members(name)) or recorded) for name in rows.communicators]
     of_group = np.asarray([*counts, len(recorded)])[rows.communicator]
     peer = np.isin(rows.peer, list(recorded))
     could = np.where(rows.p2p, 1 + peer, of_group)
@@ -53,7 +49,7 @@ def _could_meet(matches: pd.DataFrame, rows: Rows) -> Int64:
     )
 
 
-def _alone(rows: Rows, alone: Bool) -> Iterator[Note]:
+def _alone(rows: Collectives, alone: Bool) -> Iterator[Note]:
     for rank in np.unique(rows.rank[alone]).tolist():
         mine = rows.rank == rank
         yield Note(
@@ -65,26 +61,25 @@ def _alone(rows: Rows, alone: Bool) -> Iterator[Note]:
         )
 
 
-def _partial(matches: pd.DataFrame, partial: Bool) -> Iterator[Note]:
-    count = matches["operation"][partial].nunique()
+def _partial(operation: Int64, partial: Bool) -> Iterator[Note]:
+    count = np.unique(operation[partial]).size
     if count:
         yield Note(
             "partial-operations",
-            f"{count:,} of {counted(matches['operation'].nunique(), 'operation')} had a match on "
+            f"{count:,} of {counted(np.unique(operation).size, 'operation')} had a match on "
             "some of their ranks only: their waits are lower bounds, their transfer times upper "
             "bounds",
         )
 
 
-def _misnumbered(rows: Rows, matches: pd.DataFrame) -> Iterator[Note]:
+def _misnumbered(rows: Collectives, operation: Int64, present: Int64) -> Iterator[Note]:
     """Operations with fewer ranks than used their number, or with several numbers."""
     numbered = np.flatnonzero(rows.seq_key >= 0)
     key = rows.seq_key[numbered]
-    operation = codes(matches["operation"].to_numpy()[numbered])
+    number = codes(operation[numbered])
     users = np.bincount(np.unique(np.stack((key, rows.rank[numbered])), axis=1)[0])
-    keys = np.bincount(np.unique(np.stack((operation, key)), axis=1)[0])
-    present = matches["present"].to_numpy(np.int64)[numbered]
-    wrong = numbered[(present < users[key]) | (keys[operation] > 1)]
+    keys = np.bincount(np.unique(np.stack((number, key)), axis=1)[0])
+    wrong = numbered[(present[numbered] < users[key]) | (keys[number] > 1)]
     for communicator in np.unique(rows.communicator[wrong]).tolist():
         mine = wrong[rows.communicator[wrong] == communicator]
         ranks = ", ".join(map(str, np.unique(rows.rank[mine]).tolist()))
@@ -96,8 +91,8 @@ def _misnumbered(rows: Rows, matches: pd.DataFrame) -> Iterator[Note]:
         )
 
 
-def _clocks(rows: Rows, clocks: pd.DataFrame) -> Iterator[Note]:
-    read = dict(zip(clocks["rank"].tolist(), clocks["clock"].tolist(), strict=True))
+def _clocks(rows: Collectives, clocks: Rows) -> Iterator[Note]:
+    read = dict(zip(clocks.ints("rank").tolist(), clocks.ints("clock").tolist(), strict=True))
     for rank, clock in read.items():
         host = rows.clock_of[rank]
         if clock != read[host]:

@@ -9,22 +9,17 @@ late, or one lost event, would shift everything behind it. A send and its recv: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes, nth
 from commtrace.matching.assignment import ALIGNMENT, EVIDENCE, Found
 from commtrace.matching.clock_line import Line
-from commtrace.matching.collective_arrays import Rows, split
+from commtrace.matching.collective_arrays import Collectives, split
 from commtrace.matching.match_by_id import keyed
 from commtrace.matching.pairs import pair
 from commtrace.matching.rank_clocks import readings
 from commtrace.matching.sequence import Part, Sequence
-from commtrace.table import Coded, Column, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from commtrace.table import Coded, Column, Rows, Table
 
 __all__ = ["MATCHES", "matches_of"]
 
@@ -51,7 +46,7 @@ MATCHES = Table(
 )
 
 
-def matches_of(rows: Rows) -> pd.DataFrame:
+def matches_of(rows: Collectives) -> Rows:
     """Number the operations of a trace across its ranks: MATCHES, aligned with collectives."""
     found = keyed(rows)
     _align(rows, found)
@@ -61,18 +56,18 @@ def matches_of(rows: Rows) -> pd.DataFrame:
     number = codes(found.number)
     present = np.bincount(number)[number]
     evidence = np.where(present > 1, found.evidence, -1)
-    return MATCHES.frame(
+    return MATCHES.rows(
         {
             "operation": number,
             "communicator": Coded(rows.communicator.astype(np.int32), rows.communicators),
             "matched_by": Coded(evidence.astype(np.int32), EVIDENCE),
-            "present": present.astype(np.int64),
+            "present": present,
             "expected": rows.expected,
         }
     )
 
 
-def _align(rows: Rows, found: Found) -> None:
+def _align(rows: Collectives, found: Found) -> None:
     """Match the collectives that no identifier does, the communicators with most rows first."""
     loose = (found.number < 0) & ~rows.p2p & rows.known & _possible(rows)
     if not loose.any():
@@ -95,7 +90,7 @@ def _align(rows: Rows, found: Found) -> None:
 class _Aligned:
     """One communicator's parts, put together; ``lines`` are the ranks' clocks, and grow."""
 
-    def __init__(self, rows: Rows, found: Found, lines: dict[int, Line]) -> None:
+    def __init__(self, rows: Collectives, found: Found, lines: dict[int, Line]) -> None:
         self.rows, self.found, self.lines = rows, found, lines
         self.sequence = Sequence()
 
@@ -134,7 +129,7 @@ class _Aligned:
         found.evidence[ours] = ALIGNMENT
 
 
-def _possible(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _possible(rows: Collectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Rows whose group is known, or so large that all ranks of unknown groups can be in one."""
     unknown = rows.communicator < 0
     ranks = np.unique(rows.rank[unknown & ~rows.p2p]).size
@@ -144,15 +139,15 @@ def _possible(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return ~unknown | fits
 
 
-def _by_size(rows: Rows, chosen: Int64) -> list[Int64]:
+def _by_size(rows: Collectives, chosen: Int64) -> list[Int64]:
     order = chosen[np.argsort(rows.communicator[chosen], kind="stable")]
     return sorted(split(order, rows.communicator[order]), key=len, reverse=True)
 
 
-def _by_rank(rows: Rows, at: Int64) -> list[Int64]:
+def _by_rank(rows: Collectives, at: Int64) -> list[Int64]:
     at = at[np.argsort(rows.rank[at], kind="stable")]
     return split(at, rows.rank[at])
 
 
-def _rank(rows: Rows, part: Part) -> int:
+def _rank(rows: Collectives, part: Part) -> int:
     return int(rows.rank[part.place[0]])

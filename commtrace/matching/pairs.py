@@ -20,7 +20,7 @@ import numpy as np
 from commtrace.arrays import NULL, Int64, codes, nth
 from commtrace.matching.assignment import ALIGNMENT, COMMS_ID, ORDER, Found
 from commtrace.matching.clock_line import Line
-from commtrace.matching.collective_arrays import Rows, split
+from commtrace.matching.collective_arrays import Collectives, split
 from commtrace.matching.rank_clocks import RankClock
 from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
 
@@ -35,7 +35,7 @@ _Pairs = tuple[Int64, Int64]
 """Rows of sends, and of the recv of each."""
 
 
-def pair(rows: Rows, found: Found, clocks: Mapping[int, RankClock]) -> None:
+def pair(rows: Collectives, found: Found, clocks: Mapping[int, RankClock]) -> None:
     """Match sends with recvs; those whose peer is unknown stay alone."""
     chosen = np.flatnonzero(rows.p2p & (rows.peer != NULL))
     together = codes(rows.rank, rows.start, rows.end, rows.peer, rows.sends, rows.signature)
@@ -49,7 +49,7 @@ def pair(rows: Rows, found: Found, clocks: Mapping[int, RankClock]) -> None:
 
 
 def _matched(
-    rows: Rows, signature: Int64, sends: Int64, recvs: Int64, line: Line | None
+    rows: Collectives, signature: Int64, sends: Int64, recvs: Int64, line: Line | None
 ) -> tuple[int, _Pairs]:
     counted = {} if line is None else _counted(rows, sends, recvs)
     for how, pairs in counted.items():
@@ -67,7 +67,7 @@ def _matched(
     return ALIGNMENT, aligned
 
 
-def _ends(rows: Rows, chosen: Int64) -> Iterator[tuple[Int64, Int64]]:
+def _ends(rows: Collectives, chosen: Int64) -> Iterator[tuple[Int64, Int64]]:
     """For each source and destination the sends and the recvs, in their order, if any of both."""
     sends, rank, peer = rows.sends[chosen], rows.rank[chosen], rows.peer[chosen]
     source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
@@ -79,7 +79,9 @@ def _ends(rows: Rows, chosen: Int64) -> Iterator[tuple[Int64, Int64]]:
             yield at[out], at[~out]
 
 
-def _offset(rows: Rows, clocks: Mapping[int, RankClock], send: int, recv: int) -> Line | None:
+def _offset(
+    rows: Collectives, clocks: Mapping[int, RankClock], send: int, recv: int
+) -> Line | None:
     """How far the receiver's clock is ahead of the sender's."""
     a, b = clocks[int(rows.rank[send])], clocks[int(rows.rank[recv])]
     if a.clock == b.clock:
@@ -87,7 +89,7 @@ def _offset(rows: Rows, clocks: Mapping[int, RankClock], send: int, recv: int) -
     return b.line.less(a.line) if a.line is not None and b.line is not None else None
 
 
-def _counted(rows: Rows, sends: Int64, recvs: Int64) -> dict[int, _Pairs]:
+def _counted(rows: Collectives, sends: Int64, recvs: Int64) -> dict[int, _Pairs]:
     """The pairs that counting tells, best first."""
     pairs = {COMMS_ID: _by_id(rows, sends, recvs)}
     if sends.size == recvs.size:
@@ -103,7 +105,7 @@ def _later(sends: Int64, recvs: Int64) -> Iterator[_Pairs]:
             yield a[:count], b[:count]
 
 
-def _by_id(rows: Rows, sends: Int64, recvs: Int64) -> tuple[Int64, Int64]:
+def _by_id(rows: Collectives, sends: Int64, recvs: Int64) -> tuple[Int64, Int64]:
     """The pairs of the same Comms Id, unless that skips some on one end."""
     a, b = (side[rows.comms_id[side] >= 0] for side in (sends, recvs))
     _, in_a, in_b = np.intersect1d(rows.comms_id[a], rows.comms_id[b], return_indices=True)
@@ -115,7 +117,7 @@ def _by_id(rows: Rows, sends: Int64, recvs: Int64) -> tuple[Int64, Int64]:
     return a[in_a], b[in_b]
 
 
-def _possible(rows: Rows, pairs: _Pairs, line: Line, *, both: bool) -> bool:
+def _possible(rows: Collectives, pairs: _Pairs, line: Line, *, both: bool) -> bool:
     """Whether pairs are alike, and nothing was received before it was sent.
 
     With ``both``, nor was anything sent before somebody was there to receive it.
@@ -130,14 +132,16 @@ def _possible(rows: Rows, pairs: _Pairs, line: Line, *, both: bool) -> bool:
     return not late.any()
 
 
-def _agree(rows: Rows, aligned: _Pairs, counted: _Pairs, line: Line) -> bool:
+def _agree(rows: Collectives, aligned: _Pairs, counted: _Pairs, line: Line) -> bool:
     """Whether most pairs ended together."""
     sends, recvs = aligned
     offset = rows.end[recvs] - line(rows.end[recvs]) - rows.end[sends]
     return int((np.abs(offset) <= MARGIN_NS).sum()) > MOST * counted[0].size
 
 
-def _aligned(rows: Rows, signature: Int64, sends: Int64, recvs: Int64, line: Line | None) -> _Pairs:
+def _aligned(
+    rows: Collectives, signature: Int64, sends: Int64, recvs: Int64, line: Line | None
+) -> _Pairs:
     """The pairs that ended together."""
     sequence, a, b = Sequence(), Part(rows, sends, signature), Part(rows, recvs, signature)
     sequence.add(a, np.arange(a.place.size), Line(0.0))

@@ -37,10 +37,8 @@ class Probed(NamedTuple):
 
 def probed(run: Measures) -> dict[int, Probed]:
     """The ranks that have readings, and the line through the first and the last."""
-    rank, at, offset, error = (
-        run.probes[name].to_numpy(dtype=np.int64)
-        for name in ("rank", "at_ns", "offset_ns", "error_ns")
-    )
+    probes = run.rows("probes")
+    rank, at, offset, error = map(probes.ints, ("rank", "at_ns", "offset_ns", "error_ns"))
     return {one: _through(at[mine], offset[mine], error[mine]) for one, mine in _each(rank).items()}
 
 

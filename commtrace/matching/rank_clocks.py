@@ -9,12 +9,12 @@ is slower in one direction they end apart, every time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import NULL, Bool, Float64, Int64
 from commtrace.matching.clock_line import (
     CLOSE_NS,
     DRIFT,
@@ -25,13 +25,10 @@ from commtrace.matching.clock_line import (
     fit,
     level,
 )
-from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.collective_arrays import Collectives
 from commtrace.matching.ends import Ends, InCommon, by_clock, common, ends_of
 from commtrace.matching.probes import Probed
-from commtrace.table import Column, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from commtrace.table import Column, Rows, Table
 
 __all__ = [
     "CLOCK",
@@ -109,14 +106,14 @@ class RankClock(Struct, frozen=True):
     provenance: str | None = None
 
 
-def clock(rows: Rows, matches: pd.DataFrame) -> Any:
+def clock(rows: Collectives, matches: Rows) -> Rows:
     """Offset, drift and error of every rank's clock against the lowest rank's: CLOCK.
 
     Theil-Sen line through end-time differences of shared operations, or their median
     where the span is short or the operations few. Ranks of one host share a clock, and
     are believed unless causality contradicts it: every arrival <= every end.
     """
-    of_rank = readings(rows, matches["operation"].to_numpy(dtype=np.int64))
+    of_rank = readings(rows, matches.ints("operation"))
     reference = None if rows.lowest is None else of_rank[rows.lowest].line
     start, end = _span(rows, Line(-reference.level_ns) if reference else SAME)
     return CLOCK.of_dicts([_row(rank, one, start, end) for rank, one in of_rank.items()])
@@ -149,14 +146,16 @@ class Offsets(Struct, frozen=True, eq=False):
     at_ns: Int64
 
     @classmethod
-    def of(cls, clocks: pd.DataFrame) -> Offsets:
+    def of(cls, clocks: Rows) -> Offsets:
         """Those of a table."""
+        offset = clocks.ints("offset_ns")
+        known = offset != NULL
         return cls(
-            clocks["rank"].to_numpy(),
-            clocks["offset_ns"].notna().to_numpy(),
-            clocks["offset_ns"].fillna(0).to_numpy(dtype=np.int64),
-            clocks["drift_ppm"].fillna(0.0).to_numpy() * 1e-6,
-            clocks["at_ns"].to_numpy(),
+            clocks.ints("rank"),
+            known,
+            np.where(known, offset, 0),
+            np.nan_to_num(clocks.floats("drift_ppm")) * 1e-6,
+            clocks.ints("at_ns"),
         )
 
     def on_run_clock(self, times: Int64, rank: Int64) -> tuple[Int64, Bool]:
@@ -167,7 +166,7 @@ class Offsets(Struct, frozen=True, eq=False):
         return times - late, self.known[index]
 
 
-def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64, Bool]:
+def on_run_clock(times: Int64, rank: Int64, clocks: Rows) -> tuple[Int64, Bool]:
     """Times of given ranks on the run's clock, and whether each is known.
 
     What could not is on its own clock still.
@@ -175,7 +174,7 @@ def on_run_clock(times: Int64, rank: Int64, clocks: pd.DataFrame) -> tuple[Int64
     return Offsets.of(clocks).on_run_clock(times, rank)
 
 
-def readings(rows: Rows, number: Int64) -> dict[int, RankClock]:
+def readings(rows: Collectives, number: Int64) -> dict[int, RankClock]:
     """Each rank's clock, given each row's operation (-1 if unknown), by ascending rank."""
     ends = ends_of(rows, number)
     clock_of = _one_clock_each(rows, ends)
@@ -203,13 +202,13 @@ def readings(rows: Rows, number: Int64) -> dict[int, RankClock]:
     }
 
 
-def _reference(rows: Rows, clock_of: dict[int, int]) -> int:
+def _reference(rows: Collectives, clock_of: dict[int, int]) -> int:
     """The lowest rank's clock, unless nothing can tie another to it."""
     tied = {*np.unique(rows.rank).tolist(), *(rank for rank in rows.probes if rank in clock_of)}
     return min((clock_of[rank] for rank in tied), default=min(clock_of, default=0))
 
 
-def _one_clock_each(rows: Rows, ends: dict[int, Ends]) -> dict[int, int]:
+def _one_clock_each(rows: Collectives, ends: dict[int, Ends]) -> dict[int, int]:
     """The lowest rank that has the same clock as each: of its host, and not contradicted."""
     hosts: dict[int, list[int]] = {}
     for rank, host in sorted(rows.clock_of.items()):
@@ -234,7 +233,7 @@ def _contradict(a: Ends | None, b: Ends | None) -> bool:
     return bool(impossible.sum() > CONTRADICTED * in_a.size)
 
 
-def _span(rows: Rows, offset: Line = SAME) -> tuple[int, int]:
+def _span(rows: Collectives, offset: Line = SAME) -> tuple[int, int]:
     """First start and last end of any operation of the lowest rank that has some.
 
     On a clock that is ``offset`` ahead of its.
@@ -243,7 +242,7 @@ def _span(rows: Rows, offset: Line = SAME) -> tuple[int, int]:
     return start + int(offset.level_ns), end + int(offset.level_ns)
 
 
-def _link(rows: Rows, near: RankClock, a: Ends, b: Ends) -> RankClock:
+def _link(rows: Collectives, near: RankClock, a: Ends, b: Ends) -> RankClock:
     """How far clock b is ahead of the near clock, a, with which it shares operations."""
     assert near.line is not None
     in_a, in_b = common(a, b)
@@ -303,7 +302,7 @@ def _behind(near: RankClock, link: RankClock, far: int) -> RankClock:
     )
 
 
-def _best_probes(rows: Rows, clock_of: dict[int, int]) -> dict[int, Probed]:
+def _best_probes(rows: Collectives, clock_of: dict[int, int]) -> dict[int, Probed]:
     """The closest of the recorder's readings of each clock."""
     best: dict[int, Probed] = {}
     for rank, probe in sorted(rows.probes.items(), key=lambda one: one[1].error_ns):
@@ -312,7 +311,7 @@ def _best_probes(rows: Rows, clock_of: dict[int, int]) -> dict[int, Probed]:
 
 
 def _probed(
-    rows: Rows, clock_of: dict[int, int], best: dict[int, Probed], near: int, far: int
+    rows: Collectives, clock_of: dict[int, int], best: dict[int, Probed], near: int, far: int
 ) -> RankClock | None:
     """How far one clock is ahead of another by the recorder's readings; None without."""
     if near not in best or far not in best:

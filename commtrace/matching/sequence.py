@@ -7,7 +7,7 @@ import numpy as np
 from commtrace.arrays import Bool, Int64
 from commtrace.matching.align import Marks, clock_line, partners
 from commtrace.matching.clock_line import CLOSE_NS, SAME, Line, fit
-from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.collective_arrays import Collectives
 
 __all__ = ["MARGIN_NS", "Part", "Sequence"]
 
@@ -21,7 +21,7 @@ class Part:
     ``signature`` distinguishes what began and ended together; ``issued`` is the order of calls.
     """
 
-    def __init__(self, rows: Rows, at: Int64, signature: Int64) -> None:
+    def __init__(self, rows: Collectives, at: Int64, signature: Int64) -> None:
         order = np.argsort(rows.end[at], kind="stable")
         self.place = at[order]
         self.start, self.end = rows.start[self.place], rows.end[self.place]

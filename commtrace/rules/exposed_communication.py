@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,7 @@ from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
-from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
+from commtrace.metrics.rank.exposed_calls import Called, asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import unsized_per_step
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
@@ -155,7 +155,7 @@ class ExposedCommunication(Rule, frozen=True):
         most, part = most_exposed(run)
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
-        starved = late > exposed / 2 and len(calls) > 0 and bool(calls["asynchronous"].all())
+        starved = late > exposed / 2 and len(calls.phase) > 0 and bool(calls.asynchronous.all())
         communication = run.rows("collectives")
         if not len(communication):  # of kernels of libraries that name no operations
             kernels = run.rows("kernels")
@@ -294,21 +294,21 @@ def _asked(run: Measures, op: str | None) -> str:
     return f"{_ASK[op]}; " if op in _ASK else ""
 
 
-def _advice(calls: Any, op: str, *, starved: bool) -> str:
+def _advice(calls: Called, op: str, *, starved: bool) -> str:
     """What to do about an operation, by how many of its calls hold up their device."""
-    held = len(calls) - int(calls["asynchronous"].sum())
+    count, held = len(calls.phase), int((~calls.asynchronous).sum())
     if starved:
         return (
             f"{op} runs asynchronously already, but the compute after it was not launched yet: "
             "see to the host first, which launches too late"
         )
-    if held or calls.empty:
-        which = f"the {held} of {len(calls)} {op} that hold up their device"
+    if held or not count:
+        which = f"the {held} of {count} {op} that hold up their device"
         return (
-            f"start {which if 0 < held < len(calls) else op} asynchronously and wait for it only "
+            f"start {which if 0 < held < count else op} asynchronously and wait for it only "
             "where its result is used; the trace does not show whether compute needs it at once"
         )
-    if (calls["phase"] == "backward").all():
+    if calls.phase.being("backward").all():
         return (
             f"{op} runs asynchronously already; what is left is exposed after backward: try "
             "other bucket sizes (bucket_cap_mb), static_graph=True, or fewer bytes (bf16 gradients)"

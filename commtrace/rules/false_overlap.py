@@ -179,7 +179,7 @@ def _calls(run: Measures) -> pd.DataFrame:
     By row of ``collectives``. On CPUs those that a thread waited for, as the graph shows.
     """
     at = np.flatnonzero(integers(run.collective_columns["asynchronous"]) == 1)
-    calls = rows_at(run, "collectives", at).set_axis(at)
+    calls = rows_at(run, "collectives", at).frame().set_axis(at)
     calls = calls.assign(label=_labels(calls, run), gradients=False)
     parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
     if calls.empty:

@@ -205,7 +205,8 @@ def _stuck(launched: Int64, run: Measures) -> _Stuck:
     unrelated &= has_op[after] & has_op[before]
     after, before = after[unrelated], before[unrelated]
     start_ns, duration_ns = (calls.ints(name)[before] for name in ("start_ns", "duration_ns"))
-    ready = np.maximum(ready_ns(run.rows("collectives", launched[after]), run), start_ns)
+    own = (calls.ints("rank")[after], calls.coded("device").take(after))
+    ready = np.maximum(ready_ns(run, *own, calls.ints("launch_ns")[after]), start_ns)
     return _Stuck(launched[after], launched[before], ready).take(ready < start_ns + duration_ns)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 from msgspec import Struct
@@ -186,8 +186,7 @@ def _standing_out(level: pd.Series[float], run: Measures, *, waits: bool) -> _Li
     if set(half) <= {first, first[::-1]}:
         ranks = f"the ranks {sender} and {receiver}"
         return _Link((first,), tuple(sorted(first)), f"rank {sender} → rank {receiver}", ranks)
-    on: dict[Any, str] = dict(hosts(run).items())
-    of_hosts = _of_hosts(pairs, tuple(half), on)
+    of_hosts = _of_hosts(pairs, tuple(half), hosts(run))
     return of_hosts if of_hosts or waits else _of_several(pairs, tuple(half))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commtrace.matching.clock_line import LINE_OPERATIONS, Line, fit
-from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.collective_arrays import Collectives
 from commtrace.matching.ends import Ends, InCommon
 from commtrace.matching.probes import Probed, _through
 from commtrace.matching.rank_clocks import (
@@ -32,11 +32,11 @@ def ends(*spans: tuple[int, int], first: int = 0) -> Ends:
     return Ends(number, start, end, np.zeros(start.size, dtype=np.bool_))
 
 
-def rows_from(start: int, end: int, **more: Any) -> Rows:
+def rows_from(start: int, end: int, **more: Any) -> Collectives:
     """All that is asked of the rows here: one rank's span."""
     span = {"rank": np.zeros(1, dtype=np.int64), "start": np.array([start]), "end": np.array([end])}
-    blank = dict.fromkeys(Rows.__struct_fields__)
-    return Rows(**{**blank, **span, **more})  # type: ignore[arg-type]
+    blank = dict.fromkeys(Collectives.__struct_fields__)
+    return Collectives(**{**blank, **span, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("drifts", "error_ns"), [(False, 10_100), (True, 100)])

@@ -10,14 +10,16 @@ import pytest
 from commtrace.arrays import Int64
 from commtrace.matching import pairs
 from commtrace.matching.clock_line import Line
-from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.collective_arrays import Collectives
 from commtrace.matching.rank_clocks import RankClock
 from commtrace.matching.sequence import MARGIN_NS
 
 MS = 1_000_000
 
 
-def messages(sends: list[tuple[int, int]], recvs: list[tuple[int, int]], **more: Any) -> Rows:
+def messages(
+    sends: list[tuple[int, int]], recvs: list[tuple[int, int]], **more: Any
+) -> Collectives:
     """Sends of rank 0 and recvs of rank 1, each from a time until a time, in ns."""
     start, end = np.asarray([*sends, *recvs], dtype=np.int64).T
     n = start.size
@@ -44,10 +46,12 @@ def messages(sends: list[tuple[int, int]], recvs: list[tuple[int, int]], **more:
         "clock_of": {0: 0, 1: 1},
         "probes": {},
     }
-    return Rows(**{**columns, **more})
+    return Collectives(**{**columns, **more})
 
 
-def pair_of(send: tuple[int, int], recv: tuple[int, int]) -> tuple[Rows, tuple[Int64, Int64]]:
+def pair_of(
+    send: tuple[int, int], recv: tuple[int, int]
+) -> tuple[Collectives, tuple[Int64, Int64]]:
     return messages([send], [recv]), (np.array([0]), np.array([1]))
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from commtrace.matching.clock_line import Line
-from commtrace.matching.collective_arrays import Rows
+from commtrace.matching.collective_arrays import Collectives
 from commtrace.matching.match_by_id import _counts_differently
 from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
 
 FIRST = (1_000_000, 2_000_000)
 
 
-def rows_with(**columns: Any) -> Rows:
+def rows_with(**columns: Any) -> Collectives:
     """All that is asked of the rows here."""
-    return Rows(**{**dict.fromkeys(Rows.__struct_fields__), **columns})  # type: ignore[arg-type]
+    return Collectives(**{**dict.fromkeys(Collectives.__struct_fields__), **columns})  # type: ignore[arg-type]
 
 
 def part(*spans: tuple[int, int]) -> Part:

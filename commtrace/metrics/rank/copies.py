@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commtrace.arrays import NULL, Int64, codes, first_rows, rows_of_each
 from commtrace.intervals import total, union
 from commtrace.measures import measure
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["COPIES", "copies"]
@@ -41,33 +40,32 @@ COPIES = Table(
 
 
 @measure
-def copies(run: Measures) -> pd.DataFrame:
+def copies(run: Measures) -> Rows:
     """What each rank copied from where to where, as ``COPIES``."""
-    real = run.copies[run.copies["kind"] != "Memset"]
-    routes = real.groupby(_ROUTE, observed=True, dropna=False)
+    its = run.rows("copies")
+    its = its.take(~its.coded("kind").being("Memset"))
+    size, start, duration = map(its.ints, ("size_bytes", "start_ns", "duration_ns"))
+    route = codes(*(its.columns[name] for name in _ROUTE))
+    first = first_rows(route)
     rows = [
-        {**dict(zip(_ROUTE, map(_text, route), strict=True)), "rank": route[0], **_measures(part)}
-        for route, part in routes
+        {**{name: one[name] for name in _ROUTE}, **_measures(size[at], start[at], duration[at])}
+        for one, at in zip(
+            its.take(first).dicts(), rows_of_each(route, np.arange(first.size)), strict=False
+        )
     ]
-    # Categories come in the order in which the trace first has them.
+    # Routes come in the order in which the trace first has them.
     rows.sort(key=lambda row: (row["rank"], *(str(row[name]) for name in _ROUTE)))
-    return COPIES.from_rows(rows)
+    return COPIES.of_dicts(rows)
 
 
-def _measures(part: pd.DataFrame) -> dict[str, Any]:
-    size = part["size_bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
-    start, duration = part["start_ns"].to_numpy(), part["duration_ns"].to_numpy()
-    rated = (duration > 0) & ~np.isnan(size)
-    moved = None if np.isnan(size).any() else int(part["size_bytes"].sum())
+def _measures(size: Int64, start: Int64, duration: Int64) -> dict[str, Any]:
+    rated = (duration > 0) & (size != NULL)
+    moved = None if (size == NULL).any() else int(size.sum())
     busy = total(union(start, start + duration))
     return {
-        "count": len(part),
+        "count": size.size,
         "bytes": moved,
         "duration_ns_total": int(duration.sum()),
         "gb_s_p50": np.median(size[rated] / duration[rated]) if rated.any() else None,
         "gb_s_busy": moved / busy if moved is not None and busy else None,
     }
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, codes, rows_by, sums
 from commtrace.intervals import covered, subtract
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import columns_of_rank
+from commtrace.table import Coded, Rows
 from commtrace.trace_tables import KERNELS
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["asynchronous", "most_exposed", "unlaunched_ns"]
+__all__ = ["Called", "asynchronous", "most_exposed", "unlaunched_ns"]
 
-_NEEDED = ["rank", "device", "asynchronous", "launch_ns", "start_ns", "duration_ns"]
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
 
 
@@ -30,48 +29,47 @@ def most_exposed(run: Measures) -> tuple[str | None, float]:
     None are those whose operation the trace does not show.
     """
     by_op = exposure(run, by="op")
-    exposed = by_op["exposed_ns"].groupby(by_op["op"].astype(object), dropna=False).sum()
-    if exposed.empty or not exposed.sum():
+    op, exposed_ns = by_op.coded("op"), by_op.ints("exposed_ns").clip(min=0)  # 0 where unknown
+    each = sums(op.codes.astype(np.int64), exposed_ns, len(op.names) + 1)  # the last has no name
+    total = dict(zip((*op.names, None), each.tolist(), strict=True))
+    if not each.any():
         return None, 100.0
-    most = int(exposed.to_numpy().argmax())
-    op = exposed.index[most]
-    share = 100 * float(exposed.iloc[most] / exposed.sum())
-    return (None if pd.isna(op) else str(op)), share
+    most = max((*sorted(op.names), None), key=lambda name: total[name])
+    return most, 100 * (total[most] / sum(each.tolist()))
 
 
-def asynchronous(run: Measures, op: str | None) -> pd.DataFrame:
-    """Which calls of an operation are ``asynchronous``, so hold up no device; in which ``phase``.
+class Called(NamedTuple):
+    """Of each call of an operation whether it holds up no device, and its phase."""
+
+    asynchronous: Bool
+    phase: Coded
+
+
+def asynchronous(run: Measures, op: str | None) -> Called:
+    """Which calls of an operation are asynchronous, so hold up no device, and in which phase.
 
     A trace with shapes has it. On a GPU it also shows: of calls of one phase that a stream
     waits for at once, none has compute beside it that was launched later.
     """
-    mine = np.flatnonzero(run.collective_columns["op"].astype(object) == op)
-    calls = (
-        run.collective_columns[_NEEDED]
-        .iloc[mine]
-        .assign(phase=np.array(phases(run), dtype=object)[mine])
-    )
-    beside = pd.Series(_beside(calls, run), index=calls.index)
-    phase = calls["phase"].astype(object).fillna("")
-    inferred = beside.groupby([calls["rank"], phase]).transform("mean") >= _BESIDE
-    recorded = calls["asynchronous"]
-    return calls.assign(asynchronous=(recorded == 1).where(recorded.notna(), inferred).astype(bool))
+    mine = np.flatnonzero(run.rows("collectives").coded("op").where(lambda name: name == op))
+    calls, phase = run.rows("collectives", mine), Coded.of(phases(run)).take(mine)
+    kind = codes(calls.ints("rank"), phase)
+    share = np.bincount(kind, _beside(calls, run)) / np.bincount(kind)
+    recorded = calls.ints("asynchronous")
+    return Called(np.where(recorded == NULL, share[kind] >= _BESIDE, recorded == 1), phase)
 
 
-def _beside(calls: pd.DataFrame, run: Measures) -> Bool:
+def _beside(calls: Rows, run: Measures) -> Bool:
     """Whether compute that was launched after a call starts while it runs."""
+    launch_ns, start_ns = calls.ints("launch_ns"), calls.ints("start_ns")
+    end_ns = start_ns + calls.ints("duration_ns")
     found = np.zeros(len(calls), np.bool_)
-    launched_calls = calls[["rank", "device"]][calls["launch_ns"].notna()]
-    for rank, device in launched_calls.drop_duplicates().dropna().itertuples(index=False):
-        begun, launched = _compute(run, int(rank), str(device))
-        here = (calls["rank"] == rank) & (calls["device"] == device) & calls["launch_ns"].notna()
-        at = np.flatnonzero(here.to_numpy(dtype=bool))
-        start = calls["start_ns"].to_numpy()[at]
-        end = start + calls["duration_ns"].to_numpy()[at]
-        launch = calls["launch_ns"].iloc[at].to_numpy(dtype=np.int64)
-        first, last = np.searchsorted(begun, start), np.searchsorted(begun, end)
+    for (rank, device), its in rows_by(calls.ints("rank"), calls.coded("device")).items():
+        at = its[launch_ns[its] != NULL]
+        begun, launched = _compute(run, rank, device)
+        first, last = np.searchsorted(begun, start_ns[at]), np.searchsorted(begun, end_ns[at])
         latest = np.append(np.maximum.accumulate(launched), 0)[last - 1]
-        found[at] = (last > first) & (latest > launch)
+        found[at] = (last > first) & (latest > launch_ns[at])
     return found
 
 

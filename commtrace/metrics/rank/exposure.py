@@ -7,14 +7,13 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Float64, Int64, codes
+from commtrace.arrays import Float64, Int64, codes, first_rows
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Work, calls_by_device, device_work
 from commtrace.metrics.rank.phases import phases
-from commtrace.table import Column, Table, rows
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -75,7 +74,7 @@ EXPOSURE_BY_PHASE = _table(
 
 
 @measure
-def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
+def exposure(run: Measures, *, by: By = "group") -> Rows:
     """To what each device's exposed communication belongs, as ``EXPOSURE_BY_GROUP``, ….
 
     Exposed time in which several operations run is split equally among them, and an
@@ -85,10 +84,10 @@ def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
     and may add up to more.
     """
     table, keys_of = _WAYS[by]
-    called = run.collective_columns[["start_ns", "duration_ns"]]
+    called = run.rows("collectives")
     code, keys = keys_of(run)
-    start = called["start_ns"].to_numpy()
-    end = start + called["duration_ns"].to_numpy()
+    start = called.ints("start_ns")
+    end = start + called.ints("duration_ns")
     found = []
     for (rank, device), done in device_work(run).items():
         at = calls_by_device(run)[rank, device]
@@ -98,7 +97,7 @@ def exposure(run: Measures, *, by: By = "group") -> pd.DataFrame:
             {"rank": rank, "device": device, **dict(zip(names, part, strict=True))}
             for part in parts
         ]
-    return table.from_rows(found)
+    return table.of_dicts(found)
 
 
 def _parts(
@@ -152,7 +151,7 @@ def _apportioned(whole: int, shares: list[float]) -> list[int]:
 
 def _groups(run: Measures) -> _Keyed:
     known: dict[Key, set[Key]] = defaultdict(set)
-    for row in rows(run.groups):
+    for row in run.rows("groups").dicts():
         known[row["rank"], row["group"], row["size"]].add((row["ranks"], row["description"]))
 
     def key(rank: int, group: str | None, size: int | None) -> Key:
@@ -160,30 +159,32 @@ def _groups(run: Measures) -> _Keyed:
         identity = next(iter(identities)) if len(identities) == 1 else (None, None)
         return group, *identity
 
-    return _keyed(run.collective_columns[["rank", "group", "group_size"]], key)
+    return _keyed(run, ("rank", "group", "group_size"), key)
 
 
 def _operations(run: Measures) -> _Keyed:
-    return _keyed(
-        run.collective_columns[["op", "executed"]], lambda op, executed: (op or executed,)
-    )
+    return _keyed(run, ("op", "executed"), lambda op, executed: (op or executed,))
 
 
 def _steps(run: Measures) -> _Keyed:
-    return _keyed(run.collective_columns[["step"]], lambda step: (step,))
+    return _keyed(run, ("step",), lambda step: (step,))
 
 
 def _phases(run: Measures) -> _Keyed:
-    phase = pd.DataFrame({"phase": phases(run)}, dtype=object)
-    return _keyed(phase, lambda phase: (phase,))
+    phase = Coded.of(phases(run))
+    code = codes(phase)
+    return code, [(its,) for its in phase.take(first_rows(code)).decoded()]
 
 
-def _keyed(columns: pd.DataFrame, key_of: Callable[..., Key]) -> _Keyed:
-    """The keys of rows, from columns' values, and which of them is each row's."""
-    code = codes(*(columns[name] for name in columns))
-    different = rows(columns.iloc[np.unique(code, return_index=True)[1]])
+def _keyed(run: Measures, names: Sequence[str], key_of: Callable[..., Key]) -> _Keyed:
+    """The keys of ``collectives``, from columns' values, and which of them is each row's."""
+    called = run.rows("collectives")
+    code = codes(*(called.columns[name] for name in names))
     number: dict[Key, int] = {}
-    of = [number.setdefault(key_of(*row.values()), len(number)) for row in different]
+    of = [
+        number.setdefault(key_of(*(row[name] for name in names)), len(number))
+        for row in run.rows("collectives", first_rows(code)).dicts()
+    ]
     return np.asarray(of, dtype=np.int64)[code], list(number)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import Bool, Int64, codes, first_rows, rows_by
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
@@ -60,24 +59,23 @@ class Labels(Struct, frozen=True):
     main: dict[int, tuple[int, int]]
     threads: dict[int, dict[int, tuple[int, int]]]
 
-    def innermost(self, events: pd.DataFrame) -> Int64:
+    def innermost(self, rank: Int64, launch_ns: Int64, thread: Int64) -> Int64:
         """The range in which each event was launched, -1 where in none, or it is unknown.
 
-        ``events`` have ``rank`` and ``launch_ns``; where they have ``thread``, a range of
-        that thread comes before one of the main thread.
+        A range of the event's own thread comes before one of the main thread.
         """
-        found = np.full(len(events), -1, dtype=np.int64)
-        launch = integers(events["launch_ns"])
-        thread = integers(events["thread"]) if "thread" in events else np.full_like(launch, NULL)
-        by_rank: Any = events.groupby("rank", sort=False).indices
-        for rank, at in by_rank.items():
-            for its, span in self.threads.get(rank, {}).items():
+        found = np.full(rank.size, -1, dtype=np.int64)
+        for (of_rank,), at in rows_by(rank).items():
+            for its, span in self.threads.get(of_rank, {}).items():
                 mine = at[thread[at] == its]
-                found[mine] = _innermost(launch[mine], span, self.start_ns, self.end_ns, self.outer)
-            if rank in self.main:
-                rest, span = at[found[at] < 0], self.main[rank]
-                found[rest] = _innermost(launch[rest], span, self.start_ns, self.end_ns, self.outer)
+                found[mine] = self._open(launch_ns[mine], span)
+            if of_rank in self.main:
+                rest = at[found[at] < 0]
+                found[rest] = self._open(launch_ns[rest], self.main[of_rank])
         return found
+
+    def _open(self, times_ns: Int64, span: tuple[int, int]) -> Int64:
+        return _innermost(times_ns, span, self.start_ns, self.end_ns, self.outer)
 
     def around(self, at: Int64) -> tuple[Int64, Int64]:
         """Each event with each range that it is in: the place in ``at``, and the range."""
@@ -96,16 +94,14 @@ class Labels(Struct, frozen=True):
 @measure
 def labels(run: Measures) -> Labels:
     """The labelled ranges of a run, and what encloses them."""
-    table = run.steps[run.steps["label"].notna()]
-    rank, thread, start, duration = (
-        integers(table[c]) for c in ("rank", "thread", "start_ns", "duration_ns")
-    )
+    steps = run.rows("steps")
+    table = steps.take(steps.coded("label").known)
+    rank, thread, start, duration = map(table.ints, ("rank", "thread", "start_ns", "duration_ns"))
     order = np.lexsort((-duration, start, thread, rank))
     rank, thread, start = rank[order], thread[order], start[order]
     end = start + duration[order]
-    categories = table["label"].cat.categories
-    label = table["label"].cat.codes.to_numpy().astype(np.int64)[order]
-    own = np.array([is_own(name) for name in categories], dtype=np.bool_)[label]
+    named = table.coded("label").take(order)
+    own = named.where(is_own)
     threads: dict[int, dict[int, tuple[int, int]]] = {}
     for its, number, span in _threads(rank, thread):
         threads.setdefault(its, {})[number] = span
@@ -125,7 +121,8 @@ def labels(run: Measures) -> Labels:
                 rows = rows[(outer[rows] < 0) & ~own[rows]]
                 outer[rows] = _innermost(start[rows], main[its], start, end, outer)
     parent = _own_around(outer, own)
-    return Labels(tuple(categories), rank, start, end, label, own, outer, parent, main, threads)
+    label = named.codes.astype(np.int64)
+    return Labels(named.names, rank, start, end, label, own, outer, parent, main, threads)
 
 
 def _innermost(
@@ -184,5 +181,7 @@ def _main(spans: dict[int, tuple[int, int]], start: Int64, end: Int64) -> int:
 
 
 def _of_steps(run: Measures) -> Iterator[tuple[int, int]]:
-    steps = run.steps.loc[run.steps["label"].isna(), ["rank", "thread"]].drop_duplicates("rank")
-    return zip(steps["rank"].tolist(), steps["thread"].tolist(), strict=True)
+    steps = run.rows("steps")
+    own = steps.take(~steps.coded("label").known)
+    first = own.take(first_rows(codes(own.ints("rank"))))
+    return zip(first.ints("rank").tolist(), first.ints("thread").tolist(), strict=True)

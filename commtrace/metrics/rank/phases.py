@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.measures import measure, taken
 from commtrace.metrics.rank.rank_threads import rank_threads
-from commtrace.metrics.rank.rows_of import measured_ranks, places_of_ranks, ranks_of
+from commtrace.metrics.rank.rows_of import measured_ranks, places_of_rank, places_of_ranks, ranks_of
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -48,20 +48,19 @@ def phases(run: Measures) -> list[str | None]:
     What the program's own thread launches is of no phase without a label: forward and, say,
     an all_gather before the optimizer look the same.
     """
-    found = np.full(len(run.collective_columns), None, dtype=object)
-    launched = run.collective_columns[["rank", "launch_ns"]].assign(
-        row=np.arange(found.size), thread=launching_threads(run)
-    )
-    if launched["thread"].notna().any():
-        found[_away(launched, run.steps)] = "backward"
-    ranges: dict[Any, list[_Range]] = defaultdict(list)
-    for one in (*_autograd(run.ops), *_labels(run.steps)):
+    calls, steps = run.rows("collectives"), run.rows("steps")
+    rank, launch_ns = calls.ints("rank"), calls.ints("launch_ns")
+    found = np.full(rank.size, None, dtype=object)
+    found[(launch_ns != NULL) & _away(rank, launching_threads(run), steps)] = "backward"
+    ranges: dict[int, list[_Range]] = defaultdict(list)
+    for one in (*_autograd(run.rows("ops")), *_labels(steps)):
         ranges[one.rank].append(one)
-    calls = launched[launched["launch_ns"].notna() & launched["rank"].isin([*ranges])]
-    for rank, its in calls.sort_values("launch_ns").groupby("rank", sort=False):
-        launch_ns, row = its["launch_ns"].to_numpy(dtype=np.int64), its["row"].to_numpy()
-        for one in ranges[rank]:
-            first, last = np.searchsorted(launch_ns, (one.start_ns, one.end_ns))
+    for its, of_rank in ranges.items():
+        row = np.arange(rank.size)[places_of_rank(run, "collectives", its)]
+        row = row[launch_ns[row] != NULL]
+        row = row[np.argsort(launch_ns[row])]
+        for one in of_rank:
+            first, last = np.searchsorted(launch_ns[row], (one.start_ns, one.end_ns))
             found[row[first:last]] = one.phase
     return list(found)
 
@@ -74,46 +73,45 @@ class _Range(NamedTuple):
 
 
 @measure
-def launching_threads(run: Measures) -> Any:
-    """The thread that launched the kernel of each row of collectives; NA if unknown."""
-    found = np.full(len(run.collective_columns), NULL)
+def launching_threads(run: Measures) -> Int64:
+    """The thread that launched the kernel of each row of collectives; NULL if unknown."""
+    found = np.full(len(run.rows("collectives")), NULL)
     for ranks in measured_ranks(run) if ranks_of(run, "kernels") else ():
         its = taken(rank_threads, run, *ranks)
         found[places_of_ranks(run, "collectives", ranks)] = its["thread"]
-    return pd.arrays.IntegerArray(found, found == NULL)
+    return found
 
 
-def _away(launched: pd.DataFrame, steps: pd.DataFrame) -> pd.Series[int]:
-    """The rows that were launched from a thread that is none of the steps' of their rank."""
-    own = steps.loc[steps["label"].isna(), ["rank", "thread"]]
-    known = launched["launch_ns"].notna() & launched["thread"].notna()
-    launched = launched[known & launched["rank"].isin(own["rank"])].astype({"thread": "int64"})
-    at = pd.MultiIndex.from_frame(launched[["rank", "thread"]])
-    return launched["row"][~at.isin(pd.MultiIndex.from_frame(own))]
+def _away(rank: Int64, thread: Int64, steps: Rows) -> Bool:
+    """What a thread launched that is none of the steps' of its rank, which has some."""
+    own = ~steps.coded("label").known
+    with_steps = steps.ints("rank")[own]
+    place = codes(np.append(with_steps, rank), np.append(steps.ints("thread")[own], thread))
+    of_steps, place = np.split(place, [with_steps.size])
+    away: Bool = (thread != NULL) & np.isin(rank, with_steps) & ~np.isin(place, of_steps)
+    return away
 
 
-def _autograd(ops: pd.DataFrame) -> Iterator[_Range]:
-    names = ops["name"].cat.categories
+def _autograd(ops: Rows) -> Iterator[_Range]:
+    names = ops.coded("name").names
     return _ranges(ops, "name", {its: "backward" for its in names if its.startswith(_AUTOGRAD)})
 
 
-def _labels(steps: pd.DataFrame) -> Iterator[_Range]:
-    phases = ((name, _phase(name)) for name in steps["label"].cat.categories)
+def _labels(steps: Rows) -> Iterator[_Range]:
+    phases = ((name, _phase(name)) for name in steps.coded("label").names)
     return _ranges(steps, "label", {name: phase for name, phase in phases if phase})
 
 
-def _ranges(events: pd.DataFrame, name: str, phase_of: dict[str, str]) -> Iterator[_Range]:
+def _ranges(events: Rows, column: str, phase_of: dict[str, str]) -> Iterator[_Range]:
     """The events whose name tells a phase; who encloses another comes before it."""
     if not phase_of:
         return iter(())
-    phases = [*(phase_of.get(its) for its in events[name].cat.categories), None]
-    number = events[name].cat.codes.to_numpy()
-    at = np.flatnonzero(np.asarray([phase is not None for phase in phases])[number])
-    rank, start, duration = (
-        integers(events[column])[at] for column in ("rank", "start_ns", "duration_ns")
-    )
+    name = events.coded(column)
+    at = np.flatnonzero(name.where(phase_of.__contains__))
+    rank, start, duration = (events.ints(its)[at] for its in ("rank", "start_ns", "duration_ns"))
     order = np.lexsort((-duration, start))
-    columns = (rank, start, start + duration, np.asarray(phases, dtype=object)[number[at]])
+    phase = np.asarray([phase_of.get(its) for its in name.names], dtype=object)[name.codes[at]]
+    columns = (rank, start, start + duration, phase)
     return map(_Range, *(column[order].tolist() for column in columns))
 
 

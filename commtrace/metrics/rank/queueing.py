@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commtrace.arrays import NULL, codes, first_rows, quantiles
 from commtrace.measures import measure
-from commtrace.table import Column, Table, rows
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["QUEUEING", "queueing"]
 
-_KIND = ["op", "group", "dtype", "size_bytes"]
-_MEASURES = {
-    "queue_ns_p50": ("queue_ns", 0.5),
-    "queue_ns_p95": ("queue_ns", 0.95),
-    "duration_ns_p50": ("duration_ns", 0.5),
-    "duration_ns_p95": ("duration_ns", 0.95),
-}
+_KIND = ("op", "group", "dtype", "size_bytes")
 
 QUEUEING = Table(
     "queueing",
@@ -40,7 +35,7 @@ QUEUEING = Table(
 
 
 @measure
-def queueing(run: Measures) -> pd.DataFrame:
+def queueing(run: Measures) -> Rows:
     """Queueing apart from execution, as ``QUEUEING``.
 
     gloo: from the call to when one of its threads starts the work. A GPU: from the launch
@@ -48,13 +43,27 @@ def queueing(run: Measures) -> pd.DataFrame:
     time means that the clocks of host and GPU disagree. Operations without a known launch
     are left out.
     """
-    needed = [*_KIND, "launch_ns", "start_ns", "duration_ns"]
-    called = run.collective_columns[needed].dropna(subset="launch_ns")
-    called = called.assign(queue_ns=called["start_ns"] - called["launch_ns"])
-    kinds = called.groupby(_KIND, observed=True, dropna=False, sort=False)
-    table = kinds.size().rename("count").reset_index()
-    for name, (column, share) in _MEASURES.items():
-        quantile = kinds[column].quantile(share).round().astype("int64")
-        table[name] = quantile.to_numpy()
-    longest_first = table.sort_values("queue_ns_p50", ascending=False, kind="stable")
-    return QUEUEING.from_rows(rows(longest_first))
+    launched = np.flatnonzero(run.rows("collectives").ints("launch_ns") != NULL)
+    called = run.rows("collectives", launched)
+    queue_ns = called.ints("start_ns") - called.ints("launch_ns")
+    kind = codes(*(called.columns[name] for name in _KIND))
+    first = first_rows(kind)
+    of_kinds = called.take(first)
+    found = Rows(
+        QUEUEING,
+        {
+            **{name: of_kinds.columns[name] for name in _KIND},
+            "count": np.bincount(kind),
+            **{
+                f"{name}_p{percent}": np.rint(quantiles(kind, values, percent, first.size)).astype(
+                    np.int64
+                )
+                for name, values in (
+                    ("queue_ns", queue_ns),
+                    ("duration_ns", called.ints("duration_ns")),
+                )
+                for percent in (50, 95)
+            },
+        },
+    )
+    return found.take(np.argsort(-found.ints("queue_ns_p50"), kind="stable"))

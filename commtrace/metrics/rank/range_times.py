@@ -14,18 +14,15 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.labels import Labels, labels
 from commtrace.metrics.rank.rank_events import without_kernel
-from commtrace.metrics.rank.rows_of import blocks, columns_of, rows_at
-from commtrace.trace_tables import COLLECTIVES
+from commtrace.metrics.rank.rows_of import blocks
+from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["RangeTimes", "range_times"]
 
 _COPY, _COMPUTE, _COMMUNICATION = range(3)
-_COLUMNS = ["rank", "device", "thread", "launch_ns", "start_ns", "duration_ns"]
 
 
 class RangeTimes(Struct, frozen=True):
@@ -42,6 +39,17 @@ class RangeTimes(Struct, frozen=True):
     compute_ns: Float64
     exposed_ns: Float64
     overlapped_ns: Float64
+
+
+class _Events(NamedTuple):
+    """Where and when they ran, and by which thread and when they were launched."""
+
+    rank: Int64
+    device: Coded
+    thread: Int64
+    launch: Int64
+    start: Int64
+    duration: Int64
 
 
 class _Work(NamedTuple):
@@ -76,33 +84,45 @@ def range_times(run: Measures) -> RangeTimes:
 def _launched(run: Measures, its: Labels, devices: dict[Device, int]) -> _Work:
     parts = [_Work(*(np.empty(0, np.int64) for _ in _Work._fields))]
     for kind, events in _events(run) if devices else ():
-        start = events["start_ns"].to_numpy(dtype=np.int64)
-        device = np.empty(start.size, dtype=np.int64)
-        for (rank, name), at in rows_by(events["rank"], events["device"]).items():
+        device = np.empty(events.rank.size, dtype=np.int64)
+        for (rank, name), at in rows_by(events.rank, events.device).items():
             device[at] = devices[Device(rank, name)]
-        rows, ranges = its.around(its.innermost(events))
-        end = start + events["duration_ns"].to_numpy(dtype=np.int64)
-        kinds = np.full(rows.size, kind)
-        parts.append(_Work(ranges, device[rows], kinds, start[rows], end[rows]))
+        rows, ranges = its.around(its.innermost(events.rank, events.launch, events.thread))
+        start, kinds = events.start[rows], np.full(rows.size, kind)
+        parts.append(_Work(ranges, device[rows], kinds, start, start + events.duration[rows]))
     return _Work(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _events(run: Measures) -> Iterator[tuple[int, pd.DataFrame]]:
+def _events(run: Measures) -> Iterator[tuple[int, _Events]]:
     """The tables of events in one form."""
-    for kernels in blocks(run, "kernels", [*_COLUMNS, "kind"]):
-        communicates = kernels["kind"] == "communication"
-        yield _COMPUTE, kernels[~communicates]
-        yield _COMMUNICATION, kernels[communicates]
-    alone = np.flatnonzero(without_kernel(columns_of(run, COLLECTIVES)))
-    yield _COMMUNICATION, rows_at(run, "collectives", alone)
-    yield from ((_COPY, copies) for copies in blocks(run, "copies", _COLUMNS))
+    for kernels in blocks(run, "kernels"):
+        communicates = kernels.coded("kind").being("communication")
+        yield _COMPUTE, _on_device(kernels, ~communicates)
+        yield _COMMUNICATION, _on_device(kernels, communicates)
+    called = run.rows("collectives")
+    yield _COMMUNICATION, _on_device(called, without_kernel(called.columns))
+    for copies in blocks(run, "copies"):
+        yield _COPY, _on_device(copies, np.ones(len(copies), np.bool_))
     known = {
         place.rank
         for place, done in device_work(run).items()
         if place.device == "cpu" and done.compute is not None
     }
-    ops = run.ops[(run.ops["kind"] == "compute") & run.ops["rank"].isin(known)]
-    yield _COMPUTE, ops.assign(device="cpu", launch_ns=ops["start_ns"])
+    ops = run.rows("ops")
+    computes = ops.coded("kind").being("compute") & np.isin(ops.ints("rank"), [*known])
+    rank, thread, start, duration = (
+        ops.ints(name)[computes] for name in ("rank", "thread", "start_ns", "duration_ns")
+    )
+    on_cpu = Coded(np.zeros(rank.size, np.int32), ("cpu",))
+    yield _COMPUTE, _Events(rank, on_cpu, thread, start, start, duration)
+
+
+def _on_device(table: Rows, mine: Bool) -> _Events:
+    thread, launch, start, duration = (
+        table.ints(name)[mine] for name in ("thread", "launch_ns", "start_ns", "duration_ns")
+    )
+    device = table.coded("device").take(mine)
+    return _Events(table.ints("rank")[mine], device, thread, launch, start, duration)
 
 
 def _extents(its: Labels, on_gpu: _Work) -> tuple[Int64, Int64]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from commtrace.measures import measure
 from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.streams import stream_overlap, streams
 from commtrace.trace_tables import TABLES
 
@@ -41,16 +42,16 @@ def rank_summary(run: Measures, rank: int) -> RankSummary:
 
     Raises KeyError where there is no such rank.
     """
-    if rank not in set(run.ranks["rank"].tolist()):
+    if rank not in run.rows("ranks").ints("rank"):
         raise KeyError(rank)
-    tables = {table.name: getattr(run, table.name) for table in TABLES}
-    alone = replace(run, **{name: table[table["rank"] == rank] for name, table in tables.items()})
+    its = {table.name: rows_of_rank(run, table.name, rank) for table in TABLES}
+    alone = replace(run, **its)
     return RankSummary(
         rank,
-        devices(alone),
-        devices(alone, by_step=True),
-        streams(alone),
-        stream_overlap(alone),
-        copies(alone),
-        alone.collectives,
+        devices(alone).frame(),
+        devices(alone, by_step=True).frame(),
+        streams(alone).frame(),
+        stream_overlap(alone).frame(),
+        copies(alone).frame(),
+        its["collectives"].frame(),
     )

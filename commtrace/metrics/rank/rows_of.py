@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int32, Int64, integers
+from commtrace.arrays import Int32, Int64, rows_by
 from commtrace.measures import measure
-from commtrace.packed import columns_in, spans
-from commtrace.table import Columns, Table
+from commtrace.packed import spans
+from commtrace.table import Columns, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -38,16 +36,14 @@ _AT_ONCE = 1 << 19  # rows of packed tables: about 50 MB, and as much again for 
 _WORK = ("kernels", "copies", "collectives", "ops")
 
 
-def rows_of_rank(run: Measures, table: str, rank: int) -> pd.DataFrame:
+def rows_of_rank(run: Measures, table: str, rank: int) -> Rows:
     """The rows of a rank, in the table's order."""
-    return rows_at(run, table, places_of_rank(run, table, rank))
+    return run.rows(table, places_of_rank(run, table, rank))
 
 
-def rows_of_ranks(
-    run: Measures, table: str, ranks: Sequence[int], names: list[str] | None = None
-) -> pd.DataFrame:
-    """The rows of some ranks, one behind the other; of all columns or only these."""
-    return rows_at(run, table, places_of_ranks(run, table, ranks), names)
+def rows_of_ranks(run: Measures, table: str, ranks: Sequence[int]) -> Rows:
+    """The rows of some ranks, one behind the other."""
+    return run.rows(table, places_of_ranks(run, table, ranks))
 
 
 def blocks_of_ranks(run: Measures) -> list[list[int]]:
@@ -68,12 +64,16 @@ def measured_ranks(run: Measures) -> list[tuple[int, ...]]:
     return parts
 
 
-def blocks(run: Measures, table: str, names: list[str]) -> Iterator[pd.DataFrame]:
-    """All rows of these columns, of a packed table in parts of whole ranks, unpacked in turn."""
+def blocks(
+    run: Measures,
+    table: str,
+    names: object = None,  # noqa: ARG001  TRANSITION
+) -> Iterator[Rows]:
+    """All rows, of a packed table in parts of whole ranks, unpacked in turn."""
     if len(ranks := blocks_of_ranks(run)) == 1:
-        yield (run.packed(table) or getattr(run, table))[names]
+        yield run.rows(table)
     else:
-        yield from (rows_of_ranks(run, table, some, names) for some in ranks)
+        yield from (rows_of_ranks(run, table, some) for some in ranks)
 
 
 def ranks_of(run: Measures, table: str) -> Collection[int]:
@@ -109,32 +109,25 @@ def columns_of_ranks(run: Measures, table: Table, ranks: Sequence[int]) -> Colum
 
 def columns_of(run: Measures, table: Table, rows: slice | Int32 | Int64 = slice(None)) -> Columns:
     """Rows of a table before pandas."""
-    packed = run.packed(table.name)
-    if packed is not None:
-        return packed.columns(rows)
-    return columns_in(getattr(run, table.name), rows)
+    return run.rows(table.name, rows).columns
 
 
-def rows_of_device(run: Measures, table: str, rank: int, device: str) -> pd.DataFrame:
+def rows_of_device(run: Measures, table: str, rank: int, device: str) -> Rows:
     """The rows of a rank's device, in the table's order."""
     its = rows_of_rank(run, table, rank)
-    return its[its["device"] == device]
+    return its.take(its.coded("device").being(device))
 
 
-def rows_at(
-    run: Measures, table: str, rows: slice | Int64, names: list[str] | None = None
-) -> pd.DataFrame:
-    """These rows of a table, and no others if it is packed; of all columns or only these."""
-    packed = run.packed(table)
-    if packed is not None:
-        return packed.rows(rows, names)
-    its: pd.DataFrame = getattr(run, table).iloc[rows]
-    return its[names] if names else its
+def rows_at(run: Measures, table: str, rows: slice | Int64) -> Rows:  # TRANSITION: run.rows
+    """These rows of a table, and no others if it is packed."""
+    return run.rows(table, rows)
 
 
 @measure
 def _by_rank(run: Measures, table: str) -> Mapping[int, slice | Int64]:
     """Ranks that are one behind the other, as files are read, need no list of their rows."""
     packed = run.packed(table)
-    its = packed.of_ranks if packed is not None else spans(integers(getattr(run, table)["rank"]))
-    return dict(getattr(run, table).groupby("rank", sort=False).indices) if its is None else its
+    its = packed.of_ranks if packed is not None else spans(run.rows(table).ints("rank"))
+    if its is not None:
+        return its
+    return {rank: rows for (rank,), rows in rows_by(run.rows(table).ints("rank")).items()}

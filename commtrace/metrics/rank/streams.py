@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 from commtrace.intervals import intersect, total
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import by_device, work
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["STREAMS", "STREAM_OVERLAP", "stream_overlap", "streams"]
@@ -45,9 +43,9 @@ STREAM_OVERLAP = Table(
 
 
 @measure
-def streams(run: Measures) -> pd.DataFrame:
+def streams(run: Measures) -> Rows:
     """Every stream that did any work, as ``STREAMS``."""
-    return STREAMS.from_rows(
+    return STREAMS.of_dicts(
         [
             {
                 "rank": where.rank,
@@ -63,7 +61,7 @@ def streams(run: Measures) -> pd.DataFrame:
 
 
 @measure
-def stream_overlap(run: Measures) -> pd.DataFrame:
+def stream_overlap(run: Measures) -> Rows:
     """The time that both streams of a pair were busy, as ``STREAM_OVERLAP``."""
     rows: list[dict[str, Any]] = []
     for (rank, device), streams in by_device(work(run)).items():
@@ -72,4 +70,4 @@ def stream_overlap(run: Measures) -> pd.DataFrame:
             if overlap := total(intersect(busy_a, busy_b)):
                 row = {"rank": rank, "device": device, "stream_a": a, "stream_b": b}
                 rows.append(row | {"overlap_ns": overlap})
-    return STREAM_OVERLAP.from_rows(rows)
+    return STREAM_OVERLAP.of_dicts(rows)

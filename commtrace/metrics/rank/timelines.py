@@ -18,8 +18,6 @@ from commtrace.table import Coded, Table
 from commtrace.trace_tables import COPIES, KERNELS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -191,14 +189,14 @@ def elsewhere(line: Timeline, run: Measures) -> Intervals:
     return union(np.concatenate(begun), np.concatenate(ended))
 
 
-def ready_ns(calls: pd.DataFrame, run: Measures) -> Int64:
-    """When each was launched, and the compute launched before it on its device was done.
+def ready_ns(run: Measures, rank: Int64, device: Coded, launch_ns: Int64) -> Int64:
+    """When each call was launched, and the compute launched before it on its device was done.
 
-    On the rank's own clock; ``calls`` are rows of ``collectives`` with a known launch.
+    On the rank's own clock, of calls whose launch is known.
     """
-    ready = np.array(calls["launch_ns"], dtype=np.int64)
-    for (rank, device), at in rows_by(calls["rank"], calls["device"]).items():
-        its, on = _on_device(run, KERNELS, rank, device)
+    ready: Int64 = launch_ns.copy()
+    for (of_rank, name), at in rows_by(rank, device).items():
+        its, on = _on_device(run, KERNELS, of_rank, name)
         on = on[its["kind"].being("compute")[on] & (its["launch_ns"][on] != NULL)]
         on = on[np.argsort(its["launch_ns"][on], kind="stable")]
         launched = its["launch_ns"][on]

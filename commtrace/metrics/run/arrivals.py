@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace import matching
-from commtrace.arrays import NULL, Bool, Int64, integers
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.comms import POINT_TO_POINT
 from commtrace.table import Coded
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from commtrace.matching import Matched
     from commtrace.measures import Measures
-    from commtrace.packed import Packed
+    from commtrace.table import Rows
 
 __all__ = ["FROM_ROOT", "TO_ROOT", "TRUST", "Arrivals", "called_ns", "coded"]
 
@@ -37,12 +37,12 @@ class Arrivals:
     """
 
     def __init__(self, run: Measures, found: Matched) -> None:
-        table, matches = run.collective_columns, found.matches
-        rank, start, duration = (integers(table[c]) for c in ("rank", "start_ns", "duration_ns"))
-        end = start + duration
+        table, matches = run.rows("collectives"), found.matches
+        rank, op = table.ints("rank"), table.coded("op")
+        end = table.ints("start_ns") + table.ints("duration_ns")
         start = called_ns(table)
         arrival, timed = found.on_run_clock(start, rank)
-        number = integers(matches["operation"])
+        number = matches.ints("operation")
         self.order = np.lexsort((arrival, number))
         self.number, self.starts = np.unique(number[self.order], return_index=True)
         self.size = np.diff(np.append(self.starts, number.size))
@@ -50,22 +50,22 @@ class Arrivals:
         self.rank, self.arrival = rank[self.order], arrival[self.order]
         self.duration, self.timed = (end - start)[self.order], timed[self.order]
         self.end = found.on_run_clock(end, rank)[0][self.order]
-        op = table["op"].astype(object).to_numpy()
-        speaker = np.lexsort((rank, op == "recv", number))
+        speaker = np.lexsort((rank, op.being("recv"), number))
         self.lowest = speaker[np.unique(number[speaker], return_index=True)[1]]
-        self.from_root = np.isin(op, FROM_ROOT)[self.lowest]
-        self.to_root = np.isin(op, TO_ROOT)[self.lowest]
-        self.p2p = np.isin(op, POINT_TO_POINT)[self.lowest]
-        self.is_root = (integers(table["root"]) == rank)[self.order]
-        self.complete = self.size == integers(matches["expected"])[self.lowest]
+        op = op.take(self.lowest)
+        self.from_root = op.where(FROM_ROOT.__contains__)
+        self.to_root = op.where(TO_ROOT.__contains__)
+        self.p2p = op.where(POINT_TO_POINT.__contains__)
+        self.is_root = (table.ints("root") == rank)[self.order]
+        self.complete = self.size == matches.ints("expected")[self.lowest]
         self._compare(found.clock)
 
-    def _compare(self, clocks: pd.DataFrame) -> None:
+    def _compare(self, clocks: Rows) -> None:
         """When the first and the last arrived, as far as the clocks can tell."""
-        at = clocks["rank"].to_numpy().searchsorted(self.rank)
-        clock = clocks["clock"].to_numpy()[at]
+        at = clocks.ints("rank").searchsorted(self.rank)
+        clock = clocks.ints("clock")[at]
         one_clock = self.max(clock) == self.min(clock)
-        error = self.max(integers(clocks["error_ns"].fillna(0))[at])
+        error = self.max(clocks.ints("error_ns").clip(min=0)[at])  # 0 where it is unknown
         self.gate = TRUST * np.where(one_clock, matching.SAME_HOST_ERROR_NS, error)
         self.comparable = one_clock | self.all(self.timed)
         ends_at = self.starts + self.size - 1
@@ -121,22 +121,22 @@ class Arrivals:
         """Whether it holds for all of each operation's rows."""
         return np.logical_and.reduceat(values, self.starts) if values.size else values
 
-    def coded(self, column: pd.Series[Any]) -> Coded:
-        """One name per operation, wherever some of its rows has one; the last category's."""
-        names = coded(column)
-        return Coded(self.max(names.codes[self.order]), names.names)
+    def coded(self, column: Coded) -> Coded:
+        """One name per operation, wherever some of its rows has one; the last of the names."""
+        return Coded(self.max(column.codes[self.order]), column.names)
 
 
-def called_ns(table: pd.DataFrame | Packed) -> Int64:
+def called_ns(table: Rows) -> Int64:
     """When each row began; gloo's sends and recvs when they were called.
 
     These begin in the call, and are only noted when its thread next runs.
     """
-    start, launch = integers(table["start_ns"]), integers(table["launch_ns"])
-    called = (table["device"].eq("cpu") & table["op"].isin(POINT_TO_POINT)).to_numpy()
+    start, launch = table.ints("start_ns"), table.ints("launch_ns")
+    called = table.coded("device").being("cpu")
+    called &= table.coded("op").where(POINT_TO_POINT.__contains__)
     return np.where(called & (launch != NULL), np.minimum(launch, start), start)
 
 
-def coded(column: pd.Series[Any]) -> Coded:
+def coded(column: pd.Series[Any]) -> Coded:  # TRANSITION
     """A category of pandas."""
     return Coded(column.cat.codes.to_numpy().astype(np.int32), tuple(column.cat.categories))

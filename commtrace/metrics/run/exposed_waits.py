@@ -41,7 +41,7 @@ EXPOSED_WAITS = Table(
 def exposed_waits(run: Measures) -> pd.DataFrame:
     """The waiting that no compute hides: EXPOSED_WAITS; waits that are not known count as none."""
     called, wait = run.collective_columns, integers(matched(run).waits["wait_ns"])
-    arrival, start = called_ns(called), integers(called["start_ns"])
+    arrival, start = called_ns(run.rows("collectives")), integers(called["start_ns"])
     until = np.where(wait == NULL, start, arrival + np.where(wait == NULL, 0, wait))
     until = until.clip(start, start + integers(called["duration_ns"]))
     rows = []

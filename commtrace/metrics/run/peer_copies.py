@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -60,9 +60,8 @@ def pairs(run: Measures, min_bytes: int, min_copies: int) -> list[DevicePair]:
     """Every pair with that many copies of that many bytes, in the order of rank and devices."""
     peer = _peer_copies(run)
     peer = peer.take(peer.ints("size_bytes") != NULL)
-    on: dict[Any, Any] = dict(hosts(run).items())
-    each = (on.get(rank) for rank in peer.ints("rank").tolist())
-    host = np.asarray([name if isinstance(name, str) else "" for name in each], dtype=np.str_)
+    on = hosts(run)
+    host = np.asarray([on.get(rank, "") for rank in peer.ints("rank").tolist()], dtype=np.str_)
     return [
         pair
         for name in np.unique(host).tolist()

@@ -196,8 +196,8 @@ def _means(values: Float64, row: Int64, mine: Int64) -> Float64:
 
 def _operations(run: Measures, its: Labels) -> _Operations:
     table: Any = columns_of(run, CALLED)
-    launched = run.collective_columns[["rank", "launch_ns"]].assign(thread=launching_threads(run))
-    at, ranges = its.around(its.innermost(launched))
+    launched = its.innermost(table["rank"], table["launch_ns"], launching_threads(run))
+    at, ranges = its.around(launched)
     where = (table[name] for name in INTERVAL)
     kernel = codes(*(one.codes if isinstance(one, Coded) else one for one in where))
     return _Operations(

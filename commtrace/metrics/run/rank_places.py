@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -65,10 +65,9 @@ def common_place(places: Sequence[Places], group: Int64) -> str | None:
 
 
 def _hosts(run: Measures, ranks: Int64) -> Places:
-    on: dict[Any, Any] = dict(hosts(run).items())
-    each = [on.get(rank) for rank in ranks.tolist()]
-    names = tuple(sorted({name for name in each if isinstance(name, str)}))
-    place: dict[Any, int] = {name: at for at, name in enumerate(names)}
+    each = [hosts(run).get(rank) for rank in ranks.tolist()]
+    names = tuple(sorted({name for name in each if name is not None}))
+    place: dict[str | None, int] = {name: at for at, name in enumerate(names)}
     return Places("host", np.asarray([place.get(name, -1) for name in each]), names)
 
 

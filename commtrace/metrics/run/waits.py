@@ -14,16 +14,14 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace import matching
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL
 from commtrace.diagnosis import Note
 from commtrace.measures import measure
-from commtrace.metrics.run.arrivals import Arrivals, coded
-from commtrace.packed import Packed, columns_in
+from commtrace.metrics.run.arrivals import Arrivals
+from commtrace.packed import Packed
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -122,13 +120,13 @@ def matched(run: Measures) -> RunOperations:
     found = matching.match(run)
     rows = Arrivals(run, found)
     waits, operations = _waits(rows), _operations(rows, run, found.matches)
-    matches = Packed(matching.MATCHES, [columns_in(found.matches)])
+    matches = Packed(matching.MATCHES, [found.matches.columns])
     return RunOperations(matches, found.clock, waits, operations, found.notes)
 
 
-def waits(run: Measures) -> pd.DataFrame:
+def waits(run: Measures) -> Rows:
     """Arrival and wait of every rank in every operation: WAITS."""
-    return matched(run).waits.frame()
+    return matched(run).waits.all
 
 
 def operations(run: Measures) -> Rows:
@@ -156,24 +154,24 @@ def _waits(rows: Arrivals) -> Packed:
     return Packed(WAITS, [{name: values[back] for name, values in columns.items()}])
 
 
-def _operations(rows: Arrivals, run: Measures, matches: pd.DataFrame) -> Rows:
-    table = run.collective_columns
-    of_lowest = table[["group", "op", "seq"]].iloc[rows.lowest]
-    found = matches.iloc[rows.lowest]
+def _operations(rows: Arrivals, run: Measures, matches: Rows) -> Rows:
+    table = run.rows("collectives")
+    of_lowest, found = run.rows("collectives", rows.lowest), matches.take(rows.lowest)
     timed = rows.all(rows.timed)
     several = rows.size > 1
     transfer, exact = rows.transfer()
     return OPERATIONS.rows(
         {
             "operation": rows.number,
-            **{name: coded(of_lowest[name]) for name in ("group", "op")},
-            **{name: coded(found[name]) for name in ("communicator",)},
-            "dtype": rows.coded(table["dtype"]),
-            "matched_by": rows.coded(matches["matched_by"]),
-            "seq": integers(of_lowest["seq"]),
-            "size_bytes": rows.max(integers(table["size_bytes"])[rows.order]),
+            "group": of_lowest.coded("group"),
+            "communicator": found.coded("communicator"),
+            "seq": of_lowest.ints("seq"),
+            "op": of_lowest.coded("op"),
+            "dtype": rows.coded(table.coded("dtype")),
+            "size_bytes": rows.max(table.ints("size_bytes")[rows.order]),
+            "matched_by": rows.coded(matches.coded("matched_by")),
             "present": rows.size,
-            "expected": integers(found["expected"]),
+            "expected": found.ints("expected"),
             "first_arrival_ns": np.where(timed, rows.first, NULL),
             "last_arrival_ns": np.where(timed, rows.tau, NULL),
             "last_end_ns": np.where(timed, rows.max(rows.end), NULL),
