@@ -26,7 +26,7 @@ class Coded(Struct, frozen=True):
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, values: list[str | None]) -> Coded:
+    def of(cls, values: Sequence[str | None]) -> Coded:
         """Encode plain strings."""
         index: dict[str, int] = {}
         codes = [-1 if v is None else index.setdefault(v, len(index)) for v in values]

@@ -134,12 +134,12 @@ def _alike(every: Calls) -> Int32:
 
 def _kinds(run: Measures) -> Int32:
     """A number for op, dimension and size of each row of ``collectives``."""
-    table, communicator = run.collective_columns, matched(run).matches["communicator"].cat
-    names = communicator.categories.tolist()
-    its = zip(dimensions_of(run, Coded.of(names)).decoded(), names, strict=True)
-    where = codes(Coded.of([dimension or name for dimension, name in its]))
-    place = np.append(where, -1)[communicator.codes]
-    return codes(table["op"], place, table["size_bytes"]).astype(np.int32)
+    table, communicator = run.rows("collectives"), matched(run).matches.coded("communicator")
+    dimensions = dimensions_of(run, Coded.of(communicator.names)).decoded()
+    its = zip(dimensions, communicator.names, strict=True)
+    where = Coded.of([dimension or name for dimension, name in its])
+    place = np.append(where.codes, -1)[communicator.codes]
+    return codes(table.coded("op"), place, table.ints("size_bytes")).astype(np.int32)
 
 
 def _last(every: Calls) -> Int64:
