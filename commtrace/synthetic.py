@@ -5,7 +5,7 @@ Times are given in microseconds from the start, sizes in bytes; every event is o
 >>> run = Tiny(ranks=2)
 >>> run.collective(0, "all_reduce", 0, 100, size=1 << 20)
 >>> run.collective(1, "all_reduce", 40, 60, size=1 << 20)
->>> len(run.trace().collectives)
+>>> len(run.trace().rows("collectives"))
 2
 """
 
@@ -256,17 +256,17 @@ class Tiny:
             for row in rows:
                 row["step"] = row["step"] or self._step_of(row)
         return Measures(
-            kernels=KERNELS.from_rows(self._kernels),
-            copies=COPIES.from_rows(self._copies),
-            blocking_calls=BLOCKING_CALLS.from_rows(self._blocking_calls),
-            synchronisations=SYNCHRONISATIONS.from_rows(self._synchronisations),
-            collectives=COLLECTIVES.from_rows(self._collectives),
-            ops=OPS.from_rows(self._ops),
-            host_gaps=HOST_GAPS.from_rows(self._host_gaps),
-            steps=STEPS.from_rows(self._steps),
-            groups=GROUPS.from_rows(self._group_rows()),
-            ranks=RANKS.from_rows([self._rank_row(rank) for rank in range(self.ranks)]),
-            probes=PROBES.frame(),
+            kernels=KERNELS.of_dicts(self._kernels),
+            copies=COPIES.of_dicts(self._copies),
+            blocking_calls=BLOCKING_CALLS.of_dicts(self._blocking_calls),
+            synchronisations=SYNCHRONISATIONS.of_dicts(self._synchronisations),
+            collectives=COLLECTIVES.of_dicts(self._collectives),
+            ops=OPS.of_dicts(self._ops),
+            host_gaps=HOST_GAPS.of_dicts(self._host_gaps),
+            steps=STEPS.of_dicts(self._steps),
+            groups=GROUPS.of_dicts(self._group_rows()),
+            ranks=RANKS.of_dicts([self._rank_row(rank) for rank in range(self.ranks)]),
+            probes=PROBES.rows(),
             notes=tuple(self.notes),
             manifest=self.manifest,
         )

@@ -71,7 +71,7 @@ def uniform_link(run: Measures) -> Link | None:
     topology = _topology(run)
     gpus = [place for place, name in enumerate(names(run)) if name.startswith("GPU")]
     links = topology.get("links")
-    if links is None or len(gpus) < 2 or run.ranks["host"].nunique() > 1:
+    if links is None or len(gpus) < 2 or len(run.rows("ranks").coded("host").occurring()) > 1:
         return None
     codes = {links[i][j] for i in gpus for j in gpus if i != j}
     only = codes.pop() if len(codes) == 1 else None

@@ -154,7 +154,7 @@ def _table(table: Table, parts: Sequence[RankTrace]) -> Any:
     its = [part.columns.pop(table.name) for part in parts]
     if table.name in PACKED:
         return Packed(table, its)
-    return Packed(table, [pack(*its)]) if table is schema.COLLECTIVES else table.frame(*its)
+    return Packed(table, [pack(*its)]) if table is schema.COLLECTIVES else table.rows(*its)
 
 
 def _local(paths: Sequence[str | Path]) -> Sequence[str | Path]:

@@ -6,19 +6,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, codes, first_rows, least, most, sums
 from commtrace.reader.recordings import window
+from commtrace.table import Rows
 from commtrace.trace import RankTrace
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 __all__ = ["one_row_each", "pauses", "with_own_steps"]
+
+_NEVER = np.iinfo(np.int64).max
 
 
 def with_own_steps(parts: Sequence[RankTrace]) -> list[RankTrace]:
@@ -53,14 +53,21 @@ def pauses(parts: Sequence[RankTrace]) -> dict[int, tuple[tuple[int, int], ...]]
 
 def one_row_each(tables: Mapping[str, Any]) -> dict[str, Any]:
     """The tables with one row per rank, and per group of a rank, whatever its files."""
-    ranks: pd.DataFrame = tables["ranks"]
-    its: Any = ranks.groupby("rank", sort=False)
-    first = ranks.drop_duplicates("rank").set_index("rank", drop=False)
-    first = first.assign(
-        start_ns=its["start_ns"].min(), end_ns=its["end_ns"].max(), events=its["events"].sum()
-    )
-    groups = tables["groups"].drop_duplicates(ignore_index=True)
-    return {**tables, "ranks": first.reset_index(drop=True), "groups": groups}
+    ranks, groups = tables["ranks"], tables["groups"]
+    number = codes(ranks.ints("rank"))
+    first = first_rows(number)
+    start_ns = ranks.ints("start_ns")
+    starts = least(number, np.where(start_ns == NULL, _NEVER, start_ns), first.size)
+    together = {
+        "start_ns": np.where(starts == _NEVER, NULL, starts),
+        "end_ns": most(number, ranks.ints("end_ns"), first.size),
+        "events": sums(number, ranks.ints("events"), first.size),
+    }
+    return {
+        **tables,
+        "ranks": Rows(ranks.table, {**ranks.take(first).columns, **together}),
+        "groups": groups.take(first_rows(codes(*groups.columns.values()))),
+    }
 
 
 def _cycles(parts: Sequence[RankTrace]) -> dict[Path, int]:

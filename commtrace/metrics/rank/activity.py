@@ -143,8 +143,8 @@ def device_work(run: Measures) -> dict[Device, Work]:
 @measure
 def calls_by_device(run: Measures) -> dict[tuple[int, str], Int64]:
     """The rows of ``collectives`` on every device that did any work."""
-    called = run.collective_columns
-    places = rows_by(called["rank"], called["device"])
+    called = run.rows("collectives")
+    places = rows_by(called.ints("rank"), called.coded("device"))
     return {device: places.get(device, np.empty(0, np.int64)) for device in device_work(run)}
 
 
