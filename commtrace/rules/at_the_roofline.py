@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
+from commtrace.arrays import grouped
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.metrics.run.whole import worth_reporting
@@ -14,10 +17,9 @@ from commtrace.topology import uniform_link
 from commtrace.units import counted, mb, percent
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.expect import Link
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 
 class AtTheRoofline(Rule, frozen=True):
@@ -53,24 +55,26 @@ class AtTheRoofline(Rule, frozen=True):
         if link is None:
             raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         known = served(run)
-        large = known[(known["size_bytes"] >= self.min_bytes) & known["factor"].notna()]
+        large = known.ints("size_bytes") >= self.min_bytes
+        known = known.take(large & ~np.isnan(known.floats("factor")))
         found = []
-        for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
-            busbw = float(some["busbw_gb_s"].median())
-            possible = busbw <= link.peak_gb_s * float(some["factor"].clip(lower=1).median())
+        for some in map(known.take, grouped(known.coded("communicator"), known.coded("op"))):
+            busbw = float(np.median(some.floats("busbw_gb_s")))
+            possible = busbw <= link.peak_gb_s * np.median(some.floats("factor").clip(min=1))
             if not possible or busbw < self.min_share * link.usual_gb_s:
                 continue
-            if worth_reporting(some["transfer_ns"].sum(), run, self.min_step_share):
+            if worth_reporting(some.ints("transfer_ns").sum(), run, self.min_step_share):
                 found.append((len(some), some))
         for some in enough(found, self.min_count, "operation", "of one kind in one group"):
             yield self._finding(some, link, run)
 
-    def _finding(self, some: pd.DataFrame, link: Link, run: Measures) -> Finding:
-        busbw = float(some["busbw_gb_s"].median())
+    def _finding(self, some: Rows, link: Link, run: Measures) -> Finding:
+        busbw = float(np.median(some.floats("busbw_gb_s")))
+        op, size_bytes = some.coded("op").at(0), float(np.median(some.ints("size_bytes")))
         return self.finding(
             some,
             summary=(
-                f"{counted(len(some), some['op'].iloc[0])} of {mb(some['size_bytes'].median())} "
+                f"{counted(len(some), str(op))} of {mb(size_bytes)} "
                 f"ran at {busbw:.3g} GB/s bus bandwidth, {percent(busbw, link.usual_gb_s)} of what "
                 f"{link.name} usually reaches: the link is the limit"
             ),
@@ -82,7 +86,7 @@ class AtTheRoofline(Rule, frozen=True):
             ),
             ruled_out=("skew: only the time after the last rank's arrival counts",),
             advice="send fewer bytes or overlap them with compute; tuning gains nothing",
-            confidence="high" if some["exact"].all() else "medium",
+            confidence="high" if some.flags("exact").all() else "medium",
         )
 
     @staticmethod

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
+from commtrace.arrays import Float64, grouped
 from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
@@ -17,10 +20,9 @@ from commtrace.topology import uniform_link
 from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.expect import Link
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 
 class BelowLinkSpeed(Rule, frozen=True):
@@ -60,14 +62,13 @@ class BelowLinkSpeed(Rule, frozen=True):
         if link is None:
             raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         known = served(run)
-        known = known.assign(hidden=hidden(known, run))
-        known = known[known["exact"] & known["factor"].notna()]
-        large = known[known["size_bytes"] >= self.min_bytes]
+        large = known.flags("exact") & (known.ints("size_bytes") >= self.min_bytes)
+        known = known.take(large & ~np.isnan(known.floats("factor")))
         found = []
-        for _, some in large.groupby(["communicator", "op"], observed=True, dropna=False):
-            if float(some["busbw_gb_s"].median()) < self.max_share * link.usual_gb_s:
-                expected = some["size_bytes"] * some["factor"] / link.usual_gb_s
-                less = (some["transfer_ns"] - expected).clip(lower=0)
+        for some in map(known.take, grouped(known.coded("communicator"), known.coded("op"))):
+            if np.median(some.floats("busbw_gb_s")) < self.max_share * link.usual_gb_s:
+                expected = some.ints("size_bytes") * some.floats("factor") / link.usual_gb_s
+                less = (some.ints("transfer_ns") - expected).clip(min=0)
                 estimate = felt_ns(some, less, run)
                 gain = of_transfers(run, some, less, estimate, self.min_step_share)
                 if worth_reporting(gain.cost_ns, run, self.min_step_share):
@@ -77,14 +78,17 @@ class BelowLinkSpeed(Rule, frozen=True):
             yield self._finding(slow, expected, gain, link, run)
 
     def _finding(
-        self, some: pd.DataFrame, expected: pd.Series[Any], gain: Saving, link: Link, run: Measures
+        self, some: Rows, expected: Float64, gain: Saving, link: Link, run: Measures
     ) -> Finding:
-        busbw, share = float(some["busbw_gb_s"].median()), float(some["hidden"].median())
+        busbw, share = (
+            float(np.median(its)) for its in (some.floats("busbw_gb_s"), hidden(some, run))
+        )
+        op, size_bytes = some.coded("op").at(0), float(np.median(some.ints("size_bytes")))
         alone = share < 0.1
         return self.finding(
             some,
             summary=(
-                f"{counted(len(some), some['op'].iloc[0])} of {mb(some['size_bytes'].median())} "
+                f"{counted(len(some), str(op))} of {mb(size_bytes)} "
                 f"reached {busbw:.3g} GB/s bus bandwidth, {percent(busbw, link.usual_gb_s)} of the "
                 f"{link.usual_gb_s:.3g} GB/s that {link.name} usually reaches"
             ),
@@ -105,7 +109,7 @@ class BelowLinkSpeed(Rule, frozen=True):
             advice=(
                 "see with NCCL_DEBUG=INFO which transport and channels NCCL chose, and whether "
                 "peer access is switched off; at the usual speed they take "
-                f"{ms(float(expected.sum()))}, not {ms(float(some['transfer_ns'].sum()))}"
+                f"{ms(float(expected.sum()))}, not {ms(float(some.ints('transfer_ns').sum()))}"
             ),
             confidence="high" if alone else "medium",
         )

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pandas as pd
 
+from commtrace.arrays import NULL, grouped
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.rank.rows_of import rows_at
 from commtrace.metrics.run.decompositions import Pair, pairs
 from commtrace.metrics.run.summed_gathers import summed_gathers
 from commtrace.metrics.run.waits import matched
@@ -22,6 +21,7 @@ from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 
 class ByteInflation(Rule, frozen=True):
@@ -59,7 +59,8 @@ class ByteInflation(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group and size."""
-        if len(run.collective_columns) and run.collective_columns["size_bytes"].isna().all():
+        size = run.rows("collectives").ints("size_bytes")
+        if size.size and (size == NULL).all():
             raise CannotLook("needs sizes: record with record_shapes=True")
         yield from self._summed(run)
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
@@ -76,27 +77,24 @@ class ByteInflation(Rule, frozen=True):
                 yield self._finding(pair, gain)
 
     def _summed(self, run: Measures) -> Iterator[Finding]:
-        kind = ["communicator", "dtype", "size_bytes"]
-        for _, its in summed_gathers(run).groupby(kind, observed=True):
-            n, size = int(its["expected"].iloc[0]), int(its["size_bytes"].iloc[0])
-            inflation, time = n / 2, its["transfer_ns"].fillna(0)
+        every = summed_gathers(run)
+        communicator, dtype = (every.coded(name) for name in ("communicator", "dtype"))
+        kinds = grouped(communicator, dtype, every.ints("size_bytes"))
+        for its in map(every.take, kinds):
+            n, size = (int(its.ints(name)[0]) for name in ("expected", "size_bytes"))
+            inflation = n / 2
             if inflation < self.inflation:
                 continue
-            less = time * (1 - 1 / inflation)
+            less = its.ints("transfer_ns") * (1 - 1 / inflation)
             gain = of_transfers(run, its, less, float(less.sum()), self.min_step_share)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._of_sums(run, its, n, size, gain)
 
-    def _of_sums(
-        self, run: Measures, its: pd.DataFrame, n: int, size_bytes: int, gain: Saving
-    ) -> Finding:
-        part = mb(size_bytes // n)
+    def _of_sums(self, run: Measures, its: Rows, n: int, size_bytes: int, gain: Saving) -> Finding:
+        part, time = mb(size_bytes // n), float(np.median(its.ints("transfer_ns")))
+        mine = np.isin(matched(run).matches.ints("operation"), its.ints("operation"))
         return self.finding(
-            rows_at(
-                run,
-                "collectives",
-                np.flatnonzero(matched(run).matches["operation"].isin(its["operation"])),
-            ),
+            run.rows("collectives", np.flatnonzero(mine)),
             summary=(
                 f"{len(its)} all_gathers bring {n} x {part} to every rank, which sums them: "
                 f"{n / 2:.3g}x the bytes of an all_reduce"
@@ -107,7 +105,7 @@ class ByteInflation(Rule, frozen=True):
             evidence=(
                 Evidence("bytes moved by those of an all_reduce", n / 2, "x", self.inflation),
                 Evidence("received by each rank, each time", size_bytes * (n - 1) / n / 1e6, "MB"),
-                Evidence("time of each, median", float(its["transfer_ns"].median()) / 1e6, "ms"),
+                Evidence("time of each, median", time / 1e6, "ms"),
                 *gain.evidence,
             ),
             advice=(
@@ -120,10 +118,10 @@ class ByteInflation(Rule, frozen=True):
     def _finding(self, pair: Pair, gain: Saving) -> Finding:
         assert pair.tensor_bytes
         n, count = pair.group_size, len(pair.times)
-        time = float(pair.times["time"].median())
+        time = float(np.median(pair.times.ints("time")))
         sent = pair.size_bytes * 2 * (bus_factor("all_gather", n) or 0)
         return self.finding(
-            (pair.times["start"], pair.times["end"]),
+            (pair.times.ints("start"), pair.times.ints("end")),
             summary=(
                 f"reduce_scatter + all_gather move {pair.inflation:.3g}x the bytes that summing "
                 f"{mb(pair.tensor_bytes)} needs: {mb(pair.size_bytes)}, in "
@@ -177,10 +175,11 @@ def _pair(output: int) -> Measures:
 
 def _gain(run: Measures, pair: Pair, min_step_share: float) -> Saving:
     """What is saved without the share of the operations' time that the needless bytes have."""
-    halves = [
-        pair.times[[number, half]].set_axis(["operation", "time"], axis=1)
-        for number, half in (("operation", "first"), ("operation_second", "second"))
-    ]
-    each = pd.concat(halves)
-    less = each["time"] * (1 - 1 / pair.inflation)
+    operation, time = (
+        np.concatenate([pair.times.ints(half) for half in halves])
+        for halves in (("operation", "operation_second"), ("first", "second"))
+    )
+    less = time * (1 - 1 / pair.inflation)
+    every = matched(run).operations
+    each = every.take(np.searchsorted(every.ints("operation"), operation))
     return of_transfers(run, each, less, float(less.sum()), min_step_share)

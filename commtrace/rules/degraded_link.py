@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
+from msgspec import Struct
 
+from commtrace.arrays import Bool, Float64, Int64, codes, grouped, quantiles
 from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import Evidence, Finding, too_few
@@ -17,14 +18,23 @@ from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
-Float = npt.NDArray[np.float64]
+
+class _Served(Struct, frozen=True, eq=False):
+    """Operations, and each one's transfer by that of its kind, and its share under compute."""
+
+    operations: Rows
+    relative: Float64
+    hidden: Float64
+
+    def take(self, which: slice | Int64 | Bool) -> _Served:
+        """Some of them."""
+        return _Served(self.operations.take(which), self.relative[which], self.hidden[which])
 
 
 class DegradedLink(Rule, frozen=True):
@@ -63,55 +73,55 @@ class DegradedLink(Rule, frozen=True):
         """One finding per group."""
         several_ranks(run)
         known = served(run)
-        known = known[known["exact"] & (known["size_bytes"] >= self.min_bytes)]
-        known = known.assign(
-            relative=known["transfer_ns"] / typical_ns(known),
-            hidden=hidden(known, run),
+        known = known.take(
+            known.flags("exact")
+            & (known.ints("size_bytes") >= self.min_bytes)
+            & known.coded("communicator").known
         )
-        groups = [
-            some
-            for _, some in known.groupby("communicator", observed=True)
-            if len(some) >= max(self.min_count, 2)
-        ]
-        if not groups:
-            sizes = known.groupby("communicator", observed=True).size()
-            had = int(sizes.max()) if len(sizes) else 0
+        relative = known.ints("transfer_ns") / typical_ns(known)
+        every = _Served(known, relative, hidden(known, run))
+        groups = grouped(known.coded("communicator"))
+        had = max((some.size for some in groups), default=0)
+        if had < max(self.min_count, 2):
             raise too_few(had, "operation", self.min_count, "of one group recorded on every rank")
         for some in groups:
-            yield from self._in_group(some, run)
+            if some.size >= max(self.min_count, 2):
+                yield from self._in_group(every.take(some), run)
 
-    def _in_group(self, some: pd.DataFrame, run: Measures) -> Iterator[Finding]:
-        at, chance = _change(some["relative"].to_numpy(), max(self.min_count // 4, 1))
+    def _in_group(self, some: _Served, run: Measures) -> Iterator[Finding]:
+        at, chance = _change(some.relative, max(self.min_count // 4, 1))
         if chance > self.max_chance:
             return
-        base = _typical_before(some, at)
-        times = some["transfer_ns"] / base
-        before, after = some.iloc[:at], some.iloc[at:][base.iloc[at:].notna()]
-        ratio = float(times[after.index].median())
-        separate = times[after.index].quantile(0.1) > times[before.index].quantile(0.9)
+        transfer, base = some.operations.ints("transfer_ns"), _typical_before(some.operations, at)
+        known = at + np.flatnonzero(~np.isnan(base[at:]))
+        if not known.size:
+            return
+        before, after, slow = some.take(slice(at)), some.take(known), transfer[known] / base[known]
+        ratio = float(np.median(slow))
+        separate = np.quantile(slow, 0.1) > np.quantile(transfer[:at] / base[:at], 0.9)
         if not (separate and ratio >= self.min_ratio):
             return
-        slower = (after["transfer_ns"] - base[after.index]).clip(lower=0)
-        gain = of_transfers(run, after, slower, felt_ns(after, slower, run), self.min_step_share)
-        more_compute = float(after["hidden"].median() - before["hidden"].median())
+        its, slower = after.operations, (transfer[known] - base[known]).clip(min=0)
+        gain = of_transfers(run, its, slower, felt_ns(its, slower, run), self.min_step_share)
+        more_compute = float(np.median(after.hidden) - np.median(before.hidden))
         if more_compute > 0.2 or not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
-        since = int(after["first_arrival_ns"].iloc[0])
+        since, first = its.ints("first_arrival_ns")[0], some.operations.ints("first_arrival_ns")[0]
         yield self.finding(
-            ([since], after["last_end_ns"]),
+            ([since], its.ints("last_end_ns")),
             summary=(
-                f"from {ms(since - int(some['first_arrival_ns'].iloc[0]))} into the run on, "
-                f"operations of {spoken(run, str(after['communicator'].iloc[0]))} take "
-                f"{ratio:.2f} times as long as before ({len(before)} before, {len(after)} after)"
+                f"from {ms(int(since - first))} into the run on, "
+                f"operations of {spoken(run, str(its.coded('communicator').at(0)))} take "
+                f"{ratio:.2f} times as long as before ({at} before, {len(its)} after)"
             ),
-            streams=streams(after, run),
+            streams=streams(its, run),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
             evidence=(
                 Evidence("transfers after against before", ratio, "x", self.min_ratio),
                 Evidence("chance of that by noise", chance, "probability", self.max_chance),
-                Evidence("operations slowed", len(after), "operations"),
+                Evidence("operations slowed", len(its), "operations"),
                 *gain.evidence,
             ),
             ruled_out=(
@@ -135,13 +145,15 @@ class DegradedLink(Rule, frozen=True):
         return _all_reduces([400] * 30 + [800] * 30, [16_000_000] * 30 + [32_000_000] * 30)
 
 
-def _typical_before(some: pd.DataFrame, at: int) -> pd.Series[float]:
+def _typical_before(some: Rows, at: int) -> Float64:
     """Each operation's kind's median transfer among the first so many; NaN without any."""
-    kind = some.groupby(KIND, observed=True, dropna=False).ngroup()
-    return kind.map(some["transfer_ns"].iloc[:at].groupby(kind.iloc[:at]).median())
+    kind = codes(*(some.columns[name] for name in KIND))
+    before = quantiles(kind[:at], some.ints("transfer_ns")[:at], 50, int(kind.max()) + 1)
+    typical: Float64 = before[kind]
+    return typical
 
 
-def _change(series: Float, few: int) -> tuple[int, float]:
+def _change(series: Float64, few: int) -> tuple[int, float]:
     """Where a series steps up most clearly, with a few on either side; its chance by noise.
 
     Pettitt's test: the largest of 2 (sum of the first k ranks) - k (n + 1) over k. Its place

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
+from commtrace.arrays import NULL, Int64, codes, grouped
 from commtrace.causal.chance import at_least
 from commtrace.causal.culprits import culprits
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough, too_few
@@ -17,12 +20,10 @@ from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 _SIGNIFICANT = 0.05
-_KIND = ["communicator", "root", "often"]
 
 
 class EarlyRoot(Rule, frozen=True):
@@ -54,12 +55,12 @@ class EarlyRoot(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per communicator and root, and size where it occurs often enough."""
         roots = _at_root(run, self.min_operations)
-        keys = roots.assign(often=self._often(roots)).groupby(_KIND, observed=True, dropna=False)
+        groups = grouped(roots.coded("communicator"), roots.ints("root"), self._often(roots))
         found = []
-        for _, mine in keys:
-            early = mine[mine["wait_ns"] > 0]
-            fair = float((1 / mine["present"]).mean())
-            p_value = min(at_least(len(early), len(mine), fair) * keys.ngroups, 1.0)
+        for mine in map(roots.take, groups):
+            early = mine.take(mine.ints("wait_ns") > 0)
+            fair = float(np.mean(1 / mine.ints("present")))
+            p_value = min(at_least(len(early), len(mine), fair) * len(groups), 1.0)
             few = len(mine) < self.min_operations and len(early) > fair * len(mine)
             sure = few or p_value <= _SIGNIFICANT
             if sure and worth_reporting(_cost_ns(early), run, self.min_step_share):
@@ -69,20 +70,17 @@ class EarlyRoot(Rule, frozen=True):
             early, count, p_value = one
             yield self._finding(early, count, p_value, late)
 
-    def _often(self, roots: pd.DataFrame) -> pd.Series[Any]:
+    def _often(self, roots: Rows) -> Int64:
         """The size of operations that enough others share, with its communicator and root."""
-        size = roots["size_bytes"].astype("Float64")
-        keys = [roots["communicator"], roots["root"], size]
-        return size.where(
-            size.groupby(keys, observed=True).transform("size") >= self.min_operations
-        )
+        communicator, size = roots.coded("communicator"), roots.ints("size_bytes")
+        kind = codes(communicator, roots.ints("root"), size)
+        often = communicator.known & (np.bincount(kind)[kind] >= self.min_operations)
+        return np.where(often, size, NULL)
 
-    def _finding(
-        self, early: pd.DataFrame, operations: int, p_value: float, late: set[int]
-    ) -> Finding:
-        root, cost = int(early["root"].iloc[0]), _cost_ns(early)
+    def _finding(self, early: Rows, operations: int, p_value: float, late: set[int]) -> Finding:
+        root, cost = int(early.ints("root")[0]), _cost_ns(early)
         more = "" if root in late else ", or give it a larger share of the work"
-        median = float(early["wait_ns"].median())
+        median = float(np.median(early.ints("wait_ns")))
         return self.finding(
             early,
             summary=(
@@ -123,9 +121,9 @@ def _run(arrivals_us: tuple[float, ...]) -> Measures:
     return run.trace()
 
 
-def _cost_ns(early: pd.DataFrame) -> int:
-    start = early["arrival_ns"].to_numpy()
-    return total(union(start, start + early["wait_ns"].to_numpy()))
+def _cost_ns(early: Rows) -> int:
+    start = early.ints("arrival_ns")
+    return total(union(start, start + early.ints("wait_ns")))
 
 
 def _late_ranks(run: Measures, min_step_share: float) -> set[int]:
@@ -136,12 +134,13 @@ def _late_ranks(run: Measures, min_step_share: float) -> set[int]:
         return set()
 
 
-def _at_root(run: Measures, min_operations: int) -> pd.DataFrame:
+def _at_root(run: Measures, min_operations: int) -> Rows:
     """The roots' rows of operations whose root is known; CannotLook if there are too few."""
-    rows = joined_rows(run, run.collective_columns["op"].isin(TO_ROOT).to_numpy()).frame()
-    rows = rows[(rows["present"] > 1) & rows["skew_ns"].notna()]
-    rows = rows[rows["root"].notna()]
-    if (count := rows["operation"].nunique()) < min_operations:
+    to_root = run.rows("collectives").coded("op").where(TO_ROOT.__contains__)
+    rows = joined_rows(run, to_root)
+    compared = (rows.ints("present") > 1) & (rows.ints("skew_ns") != NULL)
+    rows = rows.take(compared & (rows.ints("root") != NULL))
+    if (count := np.unique(rows.ints("operation")).size) < min_operations:
         which = f"({' or '.join(TO_ROOT)}) matched and with a known root"
         raise too_few(count, "operation", min_operations, which)
-    return rows[rows["rank"] == rows["root"]]
+    return rows.take(rows.ints("rank") == rows.ints("root"))

@@ -16,6 +16,7 @@ from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["summed_gathers"]
 
@@ -27,7 +28,7 @@ _ALWAYS = 0.8  # of the operations of one size
 
 
 @measure
-def summed_gathers(run: Measures) -> pd.DataFrame:
+def summed_gathers(run: Measures) -> Rows:
     """The all_gathers on CPUs of whose parts the next thing that is made is their sum.
 
     The rows of ``called``, which have their number in ``operation``, of those groups, types and
@@ -37,7 +38,7 @@ def summed_gathers(run: Measures) -> pd.DataFrame:
     mine = (table["op"] == "all_gather") & (table["device"] == "cpu") & table["launch_ns"].notna()
     at = np.flatnonzero(mine)
     if not at.size:
-        return matched(run).operations.frame().iloc[:0].copy()
+        return called(run).take(slice(0))
     rows = table[["rank", "thread", "launch_ns"]].iloc[at]
     operation = matched(run).matches["operation"].to_numpy()[at]
     rows = rows.assign(operation=operation).drop_duplicates("operation")
@@ -46,7 +47,8 @@ def summed_gathers(run: Measures) -> pd.DataFrame:
     known = called(run).frame().merge(pd.concat(found), on="operation")
     kind = ["communicator", "dtype", "size_bytes"]
     always = known.groupby(kind, observed=True)["summed"].transform("mean") >= _ALWAYS
-    return known[always].drop(columns="summed")
+    its = called(run)
+    return its.take(np.isin(its.ints("operation"), known["operation"][always]))
 
 
 def _summed(run: Measures, rank: int, calls: pd.DataFrame) -> pd.DataFrame:
