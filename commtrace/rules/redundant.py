@@ -13,10 +13,10 @@ from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
-from commtrace.metrics.run.decompositions import sequences
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
+from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL
-from commtrace.metrics.run.decompositions import sequences
+from commtrace.metrics.run.sequences import sequences
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
