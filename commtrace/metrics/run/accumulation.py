@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, first_rows, integers, sums
+from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, most, sums
 from commtrace.comms import DDP_FORWARD
 from commtrace.intervals import inside, union
-from commtrace.packed import columns_in
-from commtrace.table import Coded
+from commtrace.metrics.run.sequences import SEQUENCES
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
-__all__ = ["repeated_in_accumulation"]
+__all__ = ["REPEATED", "repeated_in_accumulation"]
 
 _FSDP = "FSDP::root_pre_forward"
 _FSDP_REDUCES = "FSDP::post_backward_reduce"
@@ -25,9 +23,18 @@ _OPTIMIZER = "Optimizer.step#"
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 _NO_RANGES = (DDP_FORWARD, "FSDP::", _OPTIMIZER)
 
+REPEATED = Table(
+    "repeated_in_accumulation",
+    "one reduction of a micro-batch that the last of its accumulation makes needless",
+    (
+        *SEQUENCES.columns,
+        Column("micro_batches", "int64", "Those of its accumulation that reduce."),
+    ),
+)
 
-def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
-    """Of the reductions in ``rows`` those that the last of their accumulation makes needless.
+
+def repeated_in_accumulation(run: Measures, rows: Rows) -> Rows:
+    """Of ``sequences`` the reductions that the last of their accumulation makes needless: REPEATED.
 
     One accumulation is the micro-batches of one step, and of one labelled range in it, with
     no optimizer's step between them; DDP and FSDP2 mark each by its forward pass. Needless is what
@@ -35,38 +42,35 @@ def repeated_in_accumulation(run: Measures, rows: pd.DataFrame) -> pd.DataFrame:
     that also reduce during a forward pass do not reduce gradients (tensor parallelism); what
     FSDP2 reduces it marks.
     """
-    steps: Any = columns_in(run.steps)
-    none = rows.iloc[:0].assign(micro_batches=0)
-    is_forward = steps["label"].where((DDP_FORWARD, _FSDP).__contains__)
-    reduces = (rows["op"].isin(_REDUCTIONS) & rows["step"].notna()).to_numpy()
+    steps = run.rows("steps")
+    is_forward = steps.coded("label").where((DDP_FORWARD, _FSDP).__contains__)
+    rank, step = rows.ints("rank"), rows.ints("step")
+    reduces = rows.coded("op").where(_REDUCTIONS.__contains__) & (step != NULL)
     if not is_forward.any() or not reduces.any():
-        return none
-    rank = integers(rows["rank"])
+        return REPEATED.of_dicts([])
     parts = [
         _placed(rows, np.flatnonzero(reduces & (rank == one)), _of_rank(steps, one))
-        for one in np.unique(steps["rank"][is_forward]).tolist()
+        for one in np.unique(steps.ints("rank")[is_forward]).tolist()
     ]
     placed = _joined(parts)
-    group = codes(rows["communicator"])[placed.row]
+    group = codes(rows.coded("communicator"))[placed.row]
     parallel = np.isin(group, group[placed.in_forward])
     # Behind the optimizer's step it is no gradient of that pass.
     mine = ~parallel & (placed.forward >= 0) & placed.before_update
     row, forward, group = placed.row[mine], placed.forward[mine], group[mine]
-    step, labelled, updates = integers(rows["step"])[row], placed.range[mine], placed.updates[mine]
-    whole = codes(rank[row], group, step, labelled, updates)
-    latest = np.full(whole.max(initial=-1) + 1, -1)
-    np.maximum.at(latest, whole, forward)
+    whole = codes(rank[row], group, step[row], placed.range[mine], placed.updates[mine])
+    latest = most(whole, forward, whole.max(initial=-1) + 1)
     last = forward == latest[whole]
     if last.all():
-        return none
+        return REPEATED.of_dicts([])
     batch = codes(whole, forward)
-    size = sums(batch, integers(rows["size_bytes"])[row], int(batch.max()) + 1)[batch]
+    size = sums(batch, rows.ints("size_bytes")[row], int(batch.max()) + 1)[batch]
     of_last = np.zeros(latest.size, dtype=np.int64)
     np.maximum.at(of_last, whole[last], size[last])
     needless = ~last & (size == of_last[whole])
     count = np.bincount(whole[first_rows(batch)])
-    found: pd.DataFrame = rows.iloc[row[needless]].assign(micro_batches=count[whole[needless]])
-    return found
+    found = rows.take(row[needless])
+    return REPEATED.rows({**found.columns, "micro_batches": count[whole[needless]]})
 
 
 class _Placed(NamedTuple):
@@ -99,22 +103,21 @@ class _Steps(NamedTuple):
         return self.start_ns[rows], self.end_ns[rows]
 
 
-def _of_rank(steps: Any, rank: int) -> _Steps:
-    mine = np.flatnonzero(steps["rank"] == rank)
-    start_ns = steps["start_ns"][mine]
-    label = Coded(steps["label"].codes[mine], steps["label"].names)
-    return _Steps(label, start_ns, start_ns + steps["duration_ns"][mine])
+def _of_rank(steps: Rows, rank: int) -> _Steps:
+    its = steps.take(steps.ints("rank") == rank)
+    start_ns = its.ints("start_ns")
+    return _Steps(its.coded("label"), start_ns, start_ns + its.ints("duration_ns"))
 
 
-def _placed(rows: pd.DataFrame, mine: Int64, steps: _Steps) -> _Placed:
+def _placed(rows: Rows, mine: Int64, steps: _Steps) -> _Placed:
     """One rank's reductions."""
     label = steps.label
-    moment = integers(rows["order"])[mine]
+    moment = rows.ints("order")[mine]
     if label.being(_FSDP).any():
         start, end = steps.of(label.where(lambda name: name.startswith(_FSDP_REDUCES)))
         own = inside(moment, union(start, end + 1))
     else:
-        own = (rows["op"] == "all_reduce").to_numpy()[mine]
+        own = rows.coded("op").being("all_reduce")[mine]
     mine, moment = mine[own], moment[own]
     start, end = steps.of(label.where((DDP_FORWARD, _FSDP).__contains__))
     near = np.searchsorted(start, moment, side="right") - 1

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Float64,
+    Int64,
+    codes,
+    first_rows,
+    least,
+    most,
+    quantiles,
+    rows_by,
+    sorted_by,
+    sums,
+)
 from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, members
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.arrivals import TO_ROOT
@@ -15,10 +29,10 @@ from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["averaged_again", "sent_again", "sent_always"]
 
-_STEP = ["rank", "communicator", "dtype", "step"]
 _ALWAYS = 0.9  # of the steps: the window may cut one
 _BESIDE = 0.01  # of the gradients' bytes: a loss that is averaged beside them
 _PARTS = 3  # sizes: a batch, that one rank reads for all, has fewer
@@ -26,137 +40,211 @@ _ALONE = 2.0  # times as long as the others: the root has something to send that
 _ALONE_IN_ALL = 1.2  # if that holds all that they do between two operations
 
 
-def sent_again(rows: pd.DataFrame) -> Bool:
+def sent_again(rows: Rows) -> Bool:
     """Which rows of ``sequences`` are broadcasts of one root, of all bytes that were all_reduced.
 
     In the same step, and behind it, in a group in which the root does between the two what the
     others do, and that reduces nothing to it.
     """
-    is_sent, is_summed = (rows["op"] == "broadcast").to_numpy(), (rows["op"] == "all_reduce")
-    to_root = set(rows.loc[rows["op"] == "reduce", "communicator"])
-    known = rows["step"].notna().to_numpy() & (is_sent | is_summed.to_numpy())
-    known &= ~rows["communicator"].isin(to_root).to_numpy()
-    if not (is_sent & known).any() or not is_summed.any():
+    op, group, size = rows.coded("op"), rows.coded("communicator"), rows.ints("size_bytes")
+    is_sent, is_summed = op.being("broadcast"), op.being("all_reduce")
+    known = (rows.ints("step") != NULL) & rows.coded("dtype").known
+    known &= ~np.isin(group.codes, group.codes[op.being("reduce")])
+    sent, summed = (np.flatnonzero(its & known & (size > 0)) for its in (is_sent, is_summed))
+    if not sent.size or not summed.size:
         return np.zeros(len(rows), dtype=np.bool_)
-    size = rows["size_bytes"].astype("float64")
-    begins = rows["order"].astype("float64")
-    by = rows[_STEP].assign(
-        sent=size.where(is_sent, 0.0),
-        summed=size.where(is_summed, 0.0),
-        root=rows["root"].astype("float64").where(is_sent),
-        first=begins.where(is_sent),
-        last=rows["end_ns"].astype("float64").where(is_summed),
-    )[known]
-    steps = by.groupby(_STEP, observed=True).agg(
-        sent=("sent", "sum"),
-        summed=("summed", "sum"),
-        roots=("root", "nunique"),
-        root=("root", "first"),
-        first=("first", "min"),
-        last=("last", "max"),
-    )
-    steps = steps[steps["sent"] > 0]
-    alike = (steps["sent"] <= steps["summed"]) & (steps["summed"] <= (1 + _BESIDE) * steps["sent"])
-    steps = steps.assign(alike=alike & (steps["roots"] == 1), own=steps["first"] - steps["last"])
-    found: Bool = is_sent & known & _of_sure(rows, steps, _ALONE)
-    return found
+    step = _step(rows)
+    count = int(step.max()) + 1
+    all_sent, all_summed = (sums(step[its], size[its], count) for its in (sent, summed))
+    alike = (all_sent <= all_summed) & (all_summed <= (1 + _BESIDE) * all_sent)
+    begins = least(step[sent], rows.ints("order")[sent], count)
+    ends = most(step[summed], rows.ints("end_ns")[summed], count)
+    own = np.where(ends == NULL, np.nan, begins - ends)
+    again: Bool = is_sent & known & _of_sure(rows, sent, alike, own, _ALONE)
+    return again
 
 
-def sent_always(run: Measures, rows: pd.DataFrame) -> Bool:
+def sent_always(run: Measures, rows: Rows) -> Bool:
     """Which rows of ``sequences`` are broadcasts of one root in each step, of the same sizes.
 
     Of several, as a model's parameters have them, in a group that averages what it learns, and
     whose root gets nothing that the others do not get, nor does more before it sends.
     """
-    is_sent = (rows["op"] == "broadcast").to_numpy() & rows["step"].notna().to_numpy()
-    is_sent[is_sent] = rows["dtype"][is_sent].str.contains("float").eq(True).to_numpy()
-    found = np.zeros(len(rows), dtype=np.bool_)
-    if not is_sent.any() or run.collective_columns["op"].isin([*TO_ROOT, *POINT_TO_POINT]).any():
-        return found
-    summed = set(rows.loc[rows["op"] == "all_reduce", "communicator"])
-    ends = rows["end_ns"].astype("float64").groupby(rows["rank"]).cummax()
-    before = ends.groupby(rows["rank"]).shift()
-    sent = rows[is_sent & rows["communicator"].isin(summed).to_numpy()]
-    by = sent.assign(own=sent["order"].astype("float64") - before[sent.index])
-    by = by.assign(size=by["size_bytes"].astype("float64"), root=by["root"].astype("float64"))
-    steps = by.groupby(_STEP, observed=True).agg(
-        sent=("size", "sum"),
-        sizes=("size", "nunique"),
-        roots=("root", "nunique"),
-        root=("root", "first"),
-        own=("own", "first"),
-    )
-    usual = steps.groupby(["communicator", "dtype"], observed=True)["sent"].transform("median")
-    many = (steps["sizes"] >= _PARTS) & (steps["roots"] == 1)
-    steps = steps.assign(alike=many & (steps["sent"] == usual))
-    found[by.index[_of_sure(by, steps, _ALONE_IN_ALL)]] = True
+    op, group, size = rows.coded("op"), rows.coded("communicator"), rows.ints("size_bytes")
+    is_sent = op.being("broadcast") & (rows.ints("step") != NULL)
+    is_sent &= rows.coded("dtype").where(lambda name: "float" in name)
+    is_sent &= np.isin(group.codes, group.codes[op.being("all_reduce")])
+    others = run.rows("collectives").coded("op").where((*TO_ROOT, *POINT_TO_POINT).__contains__)
+    if not is_sent.any() or others.any():
+        return np.zeros(len(rows), dtype=np.bool_)
+    sent, step = np.flatnonzero(is_sent), _step(rows)
+    count = int(step.max()) + 1
+    kind = _kind(rows)[first_rows(step)]
+    all_sent, sends = sums(step[sent], size[sent], count), np.unique(step[sent])
+    usual = quantiles(kind[sends], all_sent[sends], 50, int(kind.max()) + 1)[kind]
+    alike = (_distinct(step[sent], size[sent], count) >= _PARTS) & (all_sent == usual)
+    own = _first(step[sent], _since_done(rows)[sent], count)
+    own_ns = np.where(own == NULL, np.nan, own)
+    always: Bool = is_sent & _of_sure(rows, sent, alike, own_ns, _ALONE_IN_ALL)
+    return always
+
+
+def _step(rows: Rows) -> Int64:
+    """A number for what a rank communicates of one type in one group in one step."""
+    return codes(rows.ints("rank"), _kind(rows), rows.ints("step"))
+
+
+def _kind(rows: Rows) -> Int64:
+    """A number for group and type."""
+    return codes(rows.coded("communicator"), rows.coded("dtype"))
+
+
+def _since_done(rows: Rows) -> Int64:
+    """How long after all before it on its rank each was called; NULL of the first."""
+    rank, end = rows.ints("rank"), rows.ints("end_ns")
+    found = np.full(len(rows), NULL)
+    firsts = np.flatnonzero(np.diff(rank, prepend=-1))
+    for first, last in pairwise([*firsts.tolist(), rank.size]):
+        done = np.maximum.accumulate(end[first : last - 1])
+        found[first + 1 : last] = rows.ints("order")[first + 1 : last] - done
     return found
 
 
-def _of_sure(rows: pd.DataFrame, steps: pd.DataFrame, alone: float) -> Bool:
-    """Which rows are of groups and types whose steps send them for nothing."""
-    groups = steps.groupby(["communicator", "dtype"], observed=True)
-    sure = {group for group, its in groups if _for_nothing(its, str(its.index[0][1]), alone)}
-    return np.asarray(pd.MultiIndex.from_frame(rows[["communicator", "dtype"]]).isin(sure))
+def _distinct(number: Int64, values: Int64, count: int) -> Int64:
+    """How many values each of so many numbers has; what is missing is none."""
+    number, values = number[values != NULL], values[values != NULL]
+    return np.bincount(number[first_rows(codes(number, values))], minlength=count)
 
 
-def _for_nothing(steps: pd.DataFrame, communicator: str, alone: float) -> bool:
+def _first(number: Int64, values: Int64, count: int) -> Int64:
+    """The first value of each of so many numbers; NULL of none."""
+    known = np.flatnonzero(values != NULL)[::-1]
+    found = np.full(count, NULL)
+    found[number[known]] = values[known]
+    return found
+
+
+class _Steps(NamedTuple):
+    """What a group sends of one type in each step of each rank, as arrays of one length.
+
+    The ``rank``; whether what is sent is ``alike`` what all have; the ``root`` that sends it, NULL
+    if unknown; and how long the rank did something of its ``own`` before, in ns, NaN if unknown.
+    """
+
+    rank: Int64
+    alike: Bool
+    root: Int64
+    own: Float64
+
+    def of(self, some: Int64) -> _Steps:
+        """Some of them."""
+        return _Steps(self.rank[some], self.alike[some], self.root[some], self.own[some])
+
+
+def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: Float64, alone: float) -> Bool:
+    """Which rows are of groups and types whose steps send them for nothing.
+
+    ``sent`` are the rows that are sent; ``alike`` and ``own`` are by ``_step``, as in _Steps.
+    """
+    step, kind, group = _step(rows), _kind(rows), rows.coded("communicator")
+    root = rows.ints("root")[sent]
+    alike = alike & (_distinct(step[sent], root, alike.size) == 1)
+    root = _first(step[sent], root, alike.size)
+    sends = np.unique(step[sent])
+    row = first_rows(step)[sends]
+    steps = _Steps(rows.ints("rank")[row], alike[sends], root[sends], own[sends])
+    sure = [
+        number
+        for (number,), at in rows_by(kind[row]).items()
+        if _for_nothing(steps.of(at), members(str(group.at(row[at[0]]))), alone)
+    ]
+    return np.isin(kind, sure)
+
+
+def _for_nothing(steps: _Steps, ranks: Sequence[int], alone: float) -> bool:
     """Whether (nearly) each step sends what is alike, and its root did nothing else for it."""
-    if steps["alike"].mean() < _ALWAYS:
+    if steps.alike.mean() < _ALWAYS:
         return False
-    ranks = members(communicator)
-    root = int(steps["root"].median())
+    root = int(np.median(steps.root[steps.root != NULL]))
     if not 0 <= root < len(ranks):
         return False
-    roots = steps.index.get_level_values("rank").to_numpy() == ranks[root]
-    own, others = steps["own"][roots].median(), steps["own"][~roots].median()
-    return bool(own <= alone * max(others, 0))
+    roots = steps.rank == ranks[root]
+    own, others = (_median(steps.own[its]) for its in (roots, ~roots))
+    return own <= alone * max(others, 0)
 
 
-def averaged_again(run: Measures, rows: pd.DataFrame) -> Bool:
+def _median(values: Float64) -> float:
+    """Of those that are known; NaN of none."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else np.nan
+
+
+def averaged_again(run: Measures, rows: Rows) -> Bool:
     """Which rows of ``sequences`` are all_reduces behind DDP's own, of as many bytes as these.
 
     Between (nearly) all forward passes of a group, where each step has one. What runs in backward
     is DDP's own: two of its buckets can be as large as each other.
     """
-    passes = run.steps[run.steps["label"] == DDP_FORWARD]
     found = np.zeros(len(rows), dtype=np.bool_)
-    if passes.empty:
+    steps = run.rows("steps")
+    passes = steps.take(steps.coded("label").being(DDP_FORWARD))
+    at = _behind_passes(rows, passes)
+    if not at.size:
         return found
-    count = passes.groupby(["rank", "step"]).size()
-    once = pd.MultiIndex.from_frame(rows[["rank", "step"]]).isin(count.index[count == 1])
-    summed = rows[once & (rows["op"] == "all_reduce").to_numpy()]
-    summed = summed.assign(forward=_forward(summed, passes))
-    summed = summed[summed["forward"] >= 0].sort_values(["rank", "order"], kind="stable")
-    if summed.empty:
-        return found
-    size = summed["size_bytes"].astype("float64")
-    each = [summed[name] for name in ("rank", "communicator", "dtype", "forward")]
-    so_far, whole = (size.groupby(each, observed=True).transform(how) for how in ("cumsum", "sum"))
-    ends_half = (2 * so_far == whole).groupby(each, observed=True).transform("any")
-    group = [summed[name] for name in ("communicator", "dtype")]
-    last = summed.groupby("rank")["forward"].transform("max")
-    cut = ~ends_half & (last > 0) & (summed["forward"] == last)  # where the window ends
-    whole_ones = ends_half.astype("float64").mask(cut)
-    always = whole_ones.groupby(group, observed=True).transform("mean") >= _ALWAYS
-    again = summed[ends_half & always & (2 * so_far > whole)]
-    if not again.empty:
-        again = again[~again["operation"].isin(_in_backward(run))]
-    found[again.index] = True
+    its = rows.take(at)
+    rank, size, forward = its.ints("rank"), its.ints("size_bytes"), _forward(its, passes)
+    kind = _kind(its)
+    between = codes(rank, kind, forward)
+    whole = sums(between, size, int(between.max()) + 1)[between]
+    so_far = _cumulated(between, size)
+    ends_half = (np.bincount(between, 2 * so_far == whole) > 0)[between]
+    last = most(rank, forward, int(rank.max()) + 1)[rank]
+    counts = ends_half | (last <= 0) | (forward < last)  # else it is where the window ends
+    often = np.bincount(kind, counts & ends_half) / np.maximum(np.bincount(kind, counts), 1)
+    again = ends_half & (often >= _ALWAYS)[kind] & (2 * so_far > whole) & its.coded("dtype").known
+    if again.any():
+        again &= ~np.isin(its.ints("operation"), _in_backward(run))
+    found[at[again]] = True
+    return found
+
+
+def _behind_passes(rows: Rows, passes: Rows) -> Int64:
+    """The all_reduces behind a forward pass, by rank and order, in steps that have one such."""
+    step = codes(
+        np.concatenate([passes.ints("rank"), rows.ints("rank")]),
+        np.concatenate([passes.ints("step"), rows.ints("step")]),
+    )
+    once = np.bincount(step[: len(passes)], minlength=step.max(initial=-1) + 1) == 1
+    mine = once[step[len(passes) :]] & (rows.ints("step") != NULL)
+    at = np.flatnonzero(mine & rows.coded("op").being("all_reduce"))
+    at = at[_forward(rows.take(at), passes) >= 0]
+    rank, order = rows.ints("rank")[at], rows.ints("order")[at]
+    behind: Int64 = at[np.lexsort((order, rank))]
+    return behind
+
+
+def _cumulated(number: Int64, values: Int64) -> Int64:
+    """The sum of the values of its number up to each."""
+    order = sorted_by(number)
+    running = np.cumsum(values[order])
+    total = sums(number, values, int(number.max(initial=-1)) + 1)
+    found = np.empty_like(values)
+    found[order] = running - (np.cumsum(total) - total)[number[order]]
     return found
 
 
 def _in_backward(run: Measures) -> Int64:
     """The operations that some rank calls in a backward pass, as far as that is known."""
     rows = [phase == "backward" for phase in phases(run)]
-    return matched(run).matches["operation"].to_numpy()[rows]
+    found: Int64 = matched(run).matches.ints("operation")[rows]
+    return found
 
 
-def _forward(rows: pd.DataFrame, passes: pd.DataFrame) -> Int64:
+def _forward(rows: Rows, passes: Rows) -> Int64:
     """The number of its rank's forward pass before each row, -1 before the first."""
     number: Int64 = np.full(len(rows), -1)
-    rank, order = rows["rank"].to_numpy(), rows["order"].to_numpy(np.int64)
-    for one, its in passes.groupby("rank")["start_ns"]:
-        mine = rank == one
-        number[mine] = np.searchsorted(np.sort(its.to_numpy()), order[mine], side="right") - 1
+    rank, order = rows.ints("rank"), rows.ints("order")
+    for (one,), its in rows_by(passes.ints("rank")).items():
+        start, mine = np.sort(passes.ints("start_ns")[its]), rank == one
+        number[mine] = np.searchsorted(start, order[mine], side="right") - 1
     return number
