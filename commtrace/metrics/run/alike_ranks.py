@@ -17,7 +17,7 @@ from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.rank_places import Places, common_place, rank_places
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps, step_count, whole
-from commtrace.table import Column, Table, rows
+from commtrace.table import Column, Rows, Table, rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -70,14 +70,14 @@ ALIKE_RANKS = Table(
 
 
 @measure
-def alike_ranks(run: Measures) -> pd.DataFrame:
+def alike_ranks(run: Measures) -> Rows:
     """The ranks in groups that behave alike, as ``ALIKE_RANKS``.
 
     Times of several devices are summed; ranks of whose devices none is known are in no group.
     """
     times, step_ns = _per_step(run)
     if times.empty:
-        return ALIKE_RANKS.frame()
+        return ALIKE_RANKS.rows()
     least = _APART * step_ns
     known = [part for part in PARTS if part != _WAIT or _hidden_wait_ns(run) <= least]
     ranks, values = times.index.to_numpy(np.int64), times[known].to_numpy(np.float64)
@@ -101,7 +101,7 @@ def alike_ranks(run: Measures) -> pd.DataFrame:
         for group, median in zip(groups, medians, strict=True)
     ]
     table[0]["differs_in"] = None
-    return ALIKE_RANKS.from_rows([table[0], *sorted(table[1:], key=_most_first)])
+    return ALIKE_RANKS.of_dicts([table[0], *sorted(table[1:], key=_most_first)])
 
 
 def _difference(known: Sequence[str], beside: Int64) -> dict[str, Any]:

@@ -11,14 +11,11 @@ from msgspec import Struct
 from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, sums
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import calls_by_device, device_work
-from commtrace.metrics.rank.rows_of import columns_of
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched
-from commtrace.packed import columns_in
-from commtrace.table import Coded, rows
-from commtrace.trace_tables import COLLECTIVES
+from commtrace.table import Coded
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -75,10 +72,10 @@ def kinds(run: Measures, names: Sequence[str], *, by_dimension: bool = False) ->
         alone = np.where(dimension.codes < 0, group.codes, np.int32(-1))
         named["group"] = Coded(alone, group.names)
     columns = [named[name] for name in names]
-    kind = codes(*(c.codes if isinstance(c, Coded) else c for c in columns))
+    kind = codes(*columns)
     first = first_rows(kind)
     values = [
-        Coded(column.codes[first], column.names).decoded()
+        column.take(first).decoded()
         if isinstance(column, Coded)
         else [None if value == NULL else value for value in column[first].tolist()]
         for column in columns
@@ -88,31 +85,27 @@ def kinds(run: Measures, names: Sequence[str], *, by_dimension: bool = False) ->
 
 
 def _events(run: Measures) -> _Events:
-    table: Any = columns_of(run, COLLECTIVES)
-    waits: Any = matched(run).waits.columns()
-    its: Any = columns_in(matched(run).operations)
-    sizes: Any = columns_in(group_sizes(run))  # which is in the order of operations, too
-    of = operation_of(run)
-    rank, device, stream, start_ns, duration_ns = (
-        table[name] for name in ("rank", "device", "stream", "start_ns", "duration_ns")
-    )
-    interval = codes(rank, device.codes, stream, start_ns, duration_ns)
-    communicator = Coded(its["communicator"].codes[of], its["communicator"].names)
+    table, its, of = run.rows("collectives"), matched(run).operations, operation_of(run)
+    sizes = group_sizes(run)  # which is in the order of operations, too
+    rank, device, stream = table.ints("rank"), table.coded("device"), table.ints("stream")
+    start_ns, duration_ns = table.ints("start_ns"), table.ints("duration_ns")
+    interval = codes(rank, device, stream, start_ns, duration_ns)
+    communicator = its.coded("communicator").take(of)
     return _Events(
         named={
-            "op": table["op"],
-            **{name: _first(table[name], of) for name in ("group", "dtype")},
+            "op": table.coded("op"),
+            **{name: _first(table.coded(name), of) for name in ("group", "dtype")},
             **_dimensions(run, communicator),
-            "group_size": sizes["group_size"][of],
-            "size_bytes": its["size_bytes"][of],
+            "group_size": sizes.ints("group_size")[of],
+            "size_bytes": its.ints("size_bytes")[of],
         },
         rank=rank,
         device=device,
         start_ns=start_ns,
         end_ns=start_ns + duration_ns,
-        wait_ns=waits["wait_ns"],
-        executed=table["executed"],
-        deduced=Coded(sizes[DEDUCED.name].codes[of], sizes[DEDUCED.name].names),
+        wait_ns=matched(run).waits.ints("wait_ns"),
+        executed=table.coded("executed"),
+        deduced=sizes.coded(DEDUCED.name).take(of),
         communicator=communicator,
         of=of,
         interval=interval,
@@ -121,15 +114,15 @@ def _events(run: Measures) -> _Events:
 
 
 def _dimensions(run: Measures, communicator: Coded) -> dict[str, Coded]:
-    known = {row["communicator"]: row for row in rows(group_dimensions(run))}
+    known = {row["communicator"]: row for row in group_dimensions(run).dicts()}
     found = {}
     for column in (one.name for one in DIMENSION):
         of_group = Coded.of([*(known[name][column] for name in communicator.names), None])
-        found[column] = Coded(of_group.codes[communicator.codes], of_group.names)
+        found[column] = of_group.take(communicator.codes)
     return found
 
 
-def _first(names: Any, of: Int64) -> Coded:
+def _first(names: Coded, of: Int64) -> Coded:
     """The first name that there is among the rows of each number, for every row."""
     first = np.full(of.max(initial=-1) + 1, -1, np.int32)
     known = np.flatnonzero(names.codes >= 0)[::-1]

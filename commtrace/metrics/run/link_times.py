@@ -2,116 +2,160 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Bool, Int64, codes, first_rows, quantiles, rows_of_each, sums
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
-from commtrace.metrics.run.bandwidth import served
+from commtrace.metrics.run.bandwidth import SERVED, served
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import matched
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["ENDS", "between_two", "link_times"]
+__all__ = ["BETWEEN_TWO", "ENDS", "LINK_TIMES", "between_two", "link_times"]
 
 ENDS = ["sender", "receiver"]
 _LEAST_NS = 100_000  # of a wait for messages: fewer are not known
 
+_LINK = (
+    Column("sender", "int64", "The rank that sends; of a group of two the lower one."),
+    Column("receiver", "int64", "The other one."),
+    Column("across", "bool", "Whether they are not known to be of one host."),
+    Column("by_cpu", "bool", "Whether it is moved by threads that need a core, gloo's."),
+    Column("on_cpu", "bool", "Whether it is gloo's messages."),
+)
+BETWEEN_TWO = Table(
+    "between_two",
+    "one operation that two ranks took part in, by these and its first arrival",
+    (
+        *SERVED.columns,
+        *_LINK,
+        Column("burst", "int64", "A number for what is under way between two ranks at one time."),
+    ),
+)
+LINK_TIMES = Table(
+    "link_times",
+    "one operation that two ranks took part in; of messages of gloo a burst of `between_two`",
+    (
+        *_LINK,
+        Column("count", "int64", "How many these are.", "operations"),
+        Column("size_bytes", "int64", "Their S.", "bytes"),
+        Column(
+            "transfer_ns",
+            "int64",
+            "The transfer; of messages of gloo, of which no other time is known, what the receiver "
+            "or the sender had to wait for them once both had called.",
+            "ns",
+        ),
+        Column("busbw_gb_s", "float64", "What they put on the link in this time.", "GB/s"),
+        Column("relative", "float64", "This time / the median of its kind."),
+    ),
+)
+
 
 @measure
-def between_two(run: Measures) -> pd.DataFrame:
-    """Rows of SERVED that two ranks took part in, with their ``sender`` and ``receiver``.
-
-    ``across`` says whether these are of two hosts. ``by_cpu`` are moved by threads that need a
-    core, gloo's; ``on_cpu`` are its messages, of which ``burst`` numbers those under way at one
-    time.
-    """
-    known = served(run, late=True).frame()
-    known = known[known["exact"] & (known["present"] == 2)]
-    rows = (
-        matched(run)
-        .waits[["operation", "rank"]]
-        .assign(
-            receives=(run.collective_columns["op"] == "recv").to_numpy(),
-            on_cpu=(run.collective_columns["device"] == "cpu").to_numpy(),
-        )
+def between_two(run: Measures) -> Rows:
+    """The operations of SERVED that two ranks took part in: BETWEEN_TWO."""
+    known = served(run, late=True)
+    known = known.take(known.flags("exact") & (known.ints("present") == 2))
+    ends, by_cpu = _ends(run, known.ints("operation"))
+    order = np.lexsort((known.ints("first_arrival_ns"), *ends[::-1]))
+    known, ends, by_cpu = known.take(order), ends[:, order], by_cpu[order]
+    return BETWEEN_TWO.rows(
+        {
+            **known.columns,
+            **dict(zip(ENDS, ends, strict=True)),
+            "across": _across(run, ends),
+            "by_cpu": by_cpu,
+            "on_cpu": by_cpu & known.coded("op").where(POINT_TO_POINT.__contains__),
+            "burst": _bursts(known, codes(*ends)),
+        }
     )
-    rows = rows[rows["operation"].isin(known["operation"])].sort_values(["receives", "rank"])
-    of = rows.groupby("operation")
-    ends = of["rank"].agg(["first", "last"]).loc[known["operation"]]
-    on_cpu = of["on_cpu"].all().loc[known["operation"]].to_numpy()
-    known = known.assign(
-        sender=ends["first"].to_numpy(),
-        receiver=ends["last"].to_numpy(),
-        by_cpu=on_cpu,
-        on_cpu=on_cpu & known["op"].isin(POINT_TO_POINT).to_numpy(),
-    )
-    across = known["sender"].map(hosts(run)).ne(known["receiver"].map(hosts(run)))
-    known = known.assign(across=across).sort_values([*ENDS, "first_arrival_ns"], kind="stable")
-    return known.assign(burst=_bursts(known))
 
 
 @measure
-def link_times(run: Measures) -> pd.DataFrame:
-    """Each transfer between two ranks, its time against the median of its kind: ``relative``.
+def link_times(run: Measures) -> Rows:
+    """Each transfer between two ranks, its time against the median of its kind: LINK_TIMES.
 
-    Kinds are alike in operation, type and size, within hosts or across them. Of messages of gloo
-    a row is a burst, and its ``transfer_ns`` what its receiver, or its sender, had to wait for it
-    once both had called, since no other time of it is known; ``count`` is its messages.
+    Kinds are alike in operation, type and size, within hosts or across them; bursts of messages
+    in size to a factor of two.
     """
     known = between_two(run)
-    kind = known["op"].astype(str) + " " + known["dtype"].astype(str)
-    columns = [*ENDS, "across", "by_cpu", "on_cpu", "transfer_ns", "busbw_gb_s", "size_bytes"]
-    each = known[~known["on_cpu"]].assign(kind=kind, scale=known["size_bytes"])
-    table = each[[*columns, "kind", "scale"]].assign(count=1)
-    if known["on_cpu"].any():
-        bursts = _waited(known[known["on_cpu"]], run)
-        table = pd.concat([part for part in (table, bursts) if len(part)], ignore_index=True)
-    times = table.groupby(["kind", "scale", "across"])["transfer_ns"]
-    return table.assign(relative=table["transfer_ns"] / times.transform("median"))
+    each = known.take(~known.flags("on_cpu"))
+    bursts = _waited(known.take(known.flags("on_cpu")), run)
+    kinds = codes(each.coded("op"), each.coded("dtype"), each.ints("size_bytes")), _scale(bursts)
+    alone = np.ones(len(each), np.int64)
+    table = LINK_TIMES.rows({**each.columns, "count": alone, "relative": alone}, bursts.columns)
+    kind = codes(np.concatenate(kinds), table.flags("on_cpu"), table.flags("across"))
+    time = table.ints("transfer_ns")
+    usual = quantiles(kind, time, 50, kind.max(initial=-1) + 1)
+    return LINK_TIMES.rows({**table.columns, "relative": time / usual[kind]})
 
 
-def _bursts(known: pd.DataFrame) -> Int64:
+def _rows_of(run: Measures, operations: Int64) -> tuple[Int64, Int64]:
+    """The rows of ``collectives`` of some operations, and which of these each is of."""
+    numbers = matched(run).operations.ints("operation")
+    place = np.full(numbers.size, -1)
+    place[np.searchsorted(numbers, operations)] = np.arange(operations.size)
+    of = place[operation_of(run)]
+    at = np.flatnonzero(of >= 0)
+    return at, of[at]
+
+
+def _ends(run: Measures, operations: Int64) -> tuple[Int64, Bool]:
+    """The sender and the receiver of each, a row for each of these; whether CPUs move it."""
+    at, of = _rows_of(run, operations)
+    rows = run.rows("collectives", at)
+    rank, op, device = rows.ints("rank"), rows.coded("op"), rows.coded("device")
+    order = np.lexsort((rank, op.being("recv"), of)).reshape(-1, 2)
+    on_cpu = device.being("cpu")[order]
+    return rank[order].T, on_cpu[:, 0] & on_cpu[:, 1]
+
+
+def _across(run: Measures, ends: Int64) -> Bool:
+    ranks, place = np.unique(ends, return_inverse=True)
+    on: dict[Any, Any] = dict(hosts(run).items())
+    one, other = Coded.of([on.get(rank) for rank in ranks.tolist()]).codes[place.reshape(2, -1)]
+    return np.asarray((one != other) | (one < 0))
+
+
+def _bursts(known: Rows, pair: Int64) -> Int64:
     """A number for what two ranks exchange while anything of it is under way."""
-    pair = known.groupby(ENDS, sort=False).ngroup().to_numpy(np.int64)
-    arrived, ended = (known[c].to_numpy(np.int64) for c in ("last_arrival_ns", "last_end_ns"))
+    arrived, ended = known.ints("last_arrival_ns"), known.ints("last_end_ns")
     begins = np.ones(pair.size, dtype=np.bool_)
-    for its in np.unique(pair).tolist():
-        mine = np.flatnonzero(pair == its)
+    for mine in rows_of_each(pair, np.arange(pair.max(initial=-1) + 1)):
         begins[mine[1:]] = arrived[mine[1:]] >= np.maximum.accumulate(ended[mine])[:-1]
     return np.cumsum(begins)
 
 
-def _waited(messages: pd.DataFrame, run: Measures) -> pd.DataFrame:
-    waits = (
-        matched(run)
-        .waits[["operation"]]
-        .assign(
-            blocked_ns=message_waits(run).blocked_ns,
-            receives=(run.collective_columns["op"] == "recv").to_numpy(),
-        )
+def _waited(messages: Rows, run: Measures) -> Rows:
+    """The bursts of gloo's messages, as LINK_TIMES."""
+    burst = codes(messages.ints("burst"))
+    first = first_rows(burst)
+    at, of = _rows_of(run, messages.ints("operation"))
+    receives = run.rows("collectives", at).coded("op").being("recv")
+    blocked_ns = message_waits(run).blocked_ns[at]
+    of_side = sums(2 * burst[of] + receives, blocked_ns, 2 * first.size)
+    time = np.maximum(of_side.reshape(-1, 2).max(axis=1), _LEAST_NS)
+    size = sums(burst, messages.ints("size_bytes"), first.size)
+    return LINK_TIMES.rows(
+        {
+            **messages.take(first).columns,
+            "count": np.bincount(burst, minlength=first.size),
+            "size_bytes": size,
+            "transfer_ns": time,
+            "busbw_gb_s": size / time,
+            "relative": np.ones(first.size),
+        }
     )
-    of = waits.merge(messages[["operation", "burst"]], on="operation")
-    waited = of.groupby(["burst", "receives"])["blocked_ns"].sum().groupby("burst").max()
-    bursts = messages.groupby("burst").agg(
-        sender=("sender", "first"),
-        receiver=("receiver", "first"),
-        across=("across", "first"),
-        by_cpu=("by_cpu", "first"),
-        on_cpu=("on_cpu", "first"),
-        size_bytes=("size_bytes", "sum"),
-        count=("operation", "size"),
-    )
-    time = waited.reindex(bursts.index).clip(lower=_LEAST_NS)
-    return bursts.assign(
-        transfer_ns=time,
-        busbw_gb_s=bursts["size_bytes"] / time,
-        kind="messages",
-        scale=np.floor(np.log2(bursts["size_bytes"])).astype(np.int64),
-    ).reset_index(drop=True)
+
+
+def _scale(bursts: Rows) -> Int64:
+    return np.floor(np.log2(bursts.ints("size_bytes"))).astype(np.int64)

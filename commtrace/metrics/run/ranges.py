@@ -10,24 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, integers, quantiles
+from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, most, quantiles
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
 from commtrace.metrics.rank.labels import Labels, is_own, labels
 from commtrace.metrics.rank.phases import launching_threads
 from commtrace.metrics.rank.range_times import range_times
-from commtrace.metrics.rank.rows_of import columns_of
 from commtrace.metrics.run.call_kinds import rounded
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.question import question
 from commtrace.metrics.run.waits import matched
-from commtrace.table import Coded, Column, Table
-from commtrace.trace_tables import COLLECTIVES as CALLED
+from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["RANGES", "ranges"]
@@ -121,14 +117,14 @@ class _Operations(Struct, frozen=True, eq=False):
 
 
 @measure
-def ranges(run: Measures) -> pd.DataFrame:
+def ranges(run: Measures) -> Rows:
     """What each labelled range cost, as ``RANGES``.
 
     Work whose launch the trace does not show belongs to no range.
     """
     its = labels(run)
     if not its.label.size:
-        return RANGES.from_rows([])
+        return RANGES.of_dicts([])
     # A row of the table is a label in a parent: one number.
     row = its.label * (len(its.names) + 1) + np.where(its.parent < 0, 0, 1 + its.label[its.parent])
     row, operations = codes(row), _operations(run, its)
@@ -151,7 +147,7 @@ def ranges(run: Measures) -> pd.DataFrame:
     }
     columns = labelled | values
     table = [dict(zip(columns, its, strict=True)) for its in zip(*columns.values(), strict=True)]
-    return RANGES.from_rows(_in_order(_compared(table, _ways(run))))
+    return RANGES.of_dicts(_in_order(_compared(table, _ways(run))))
 
 
 def _took_part(run: Measures, its: Labels, row: Int64) -> Bool:
@@ -195,17 +191,16 @@ def _means(values: Float64, row: Int64, mine: Int64) -> Float64:
 
 
 def _operations(run: Measures, its: Labels) -> _Operations:
-    table: Any = columns_of(run, CALLED)
-    launched = its.innermost(table["rank"], table["launch_ns"], launching_threads(run))
+    table = run.rows("collectives")
+    launched = its.innermost(table.ints("rank"), table.ints("launch_ns"), launching_threads(run))
     at, ranges = its.around(launched)
-    where = (table[name] for name in INTERVAL)
-    kernel = codes(*(one.codes if isinstance(one, Coded) else one for one in where))
+    kernel = codes(*(table.columns[name] for name in INTERVAL))
     return _Operations(
         ranges,
         operation_of(run)[at],
-        Coded(table["op"].codes[at], table["op"].names),
-        table["size_bytes"][at],
-        table["group_size"][at],
+        table.coded("op").take(at),
+        table.ints("size_bytes")[at],
+        table.ints("group_size")[at],
         np.bincount(kernel)[kernel][at],
     )
 
@@ -222,14 +217,12 @@ def _busbw(run: Measures, each: _Operations, row: Int64) -> Float64:
     found = matched(run).operations
     count, places = len(found), row[each.range]
     # No trace tells the group of every send; of how many ranks it is does not matter there.
-    group_size, size = np.full(count, NULL), np.full(count, NULL)
-    np.maximum.at(group_size, each.of, each.group_size)
-    np.maximum.at(size, each.of, each.size_bytes)
-    group_size = np.where(group_size == NULL, integers(found["expected"]), group_size)
-    transfer_ns = integers(found["transfer_ns"])
+    group_size, size = (most(each.of, its, count) for its in (each.group_size, each.size_bytes))
+    group_size = np.where(group_size == NULL, found.ints("expected"), group_size)
+    transfer_ns = found.ints("transfer_ns")
     known = (group_size != NULL) & (size != NULL) & (transfer_ns != NULL)
     once = first_rows(codes(places, each.of))
-    exact = found["exact"].to_numpy()[each.of[once]]
+    exact = found.flags("exact")[each.of[once]]
     exact |= each.op.where(SYNCHRONISING.__contains__)[once]
     once = once[exact & known[each.of[once]] & (each.op.codes[once] >= 0)]
     of, ops = each.of[once], each.op.decoded()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import NULL, Int64
 from commtrace.intervals import Intervals
 from commtrace.matching import Offsets
 from commtrace.measures import measure
@@ -39,4 +39,5 @@ def intervals_on_run(run: Measures, rank: int, when: Intervals) -> Intervals:
 def own_clocks(run: Measures) -> list[int]:
     """The ranks whose clocks could not be compared."""
     clock = matched(run).clock
-    return [int(rank) for rank in clock.loc[clock["offset_ns"].isna(), "rank"]]
+    unknown: list[int] = clock.ints("rank")[clock.ints("offset_ns") == NULL].tolist()
+    return unknown

@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, integers
+from commtrace.arrays import NULL, codes, first_rows
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import rows_at
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.collectives import INTERVAL
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.waits import matched
-from commtrace.table import Coded, Column, Columns, Table
+from commtrace.table import Coded, Column, Columns, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["TIMELINE_EVENTS", "timeline_events"]
-
-_ROUTE = ["kind", "source", "destination"]
 
 TIMELINE_EVENTS = Table(
     "timeline_events",
@@ -44,78 +39,65 @@ TIMELINE_EVENTS = Table(
 
 
 @measure
-def timeline_events(run: Measures) -> pd.DataFrame:
+def timeline_events(run: Measures) -> Rows:
     """What ran when on each stream or thread: TIMELINE_EVENTS.
 
     Communication is listed from ``collectives``, not a second time as a kernel; of a rank that uses
     a GPU the operators on its CPU are not listed, since the trace keeps only a few of them. A rank
     without a clock in common with the others keeps its own.
     """
-    events = TIMELINE_EVENTS.frame(*_parts(run))
-    return events.sort_values(
-        ["rank", "device", "stream", "start_ns"], kind="stable", ignore_index=True
-    )
+    events = TIMELINE_EVENTS.rows(*_parts(run))
+    device = events.coded("device")
+    by = (events.ints("start_ns"), events.ints("stream"), device.codes, ~device.known)
+    return events.take(np.lexsort((*by, events.ints("rank"))))
 
 
 def _parts(run: Measures) -> Iterator[Columns]:
-    compute = (run.kernels["kind"] == "compute").to_numpy()
-    yield _part(run, run.kernels[compute], "compute")
-    yield _part(run, run.copies, "copy", name=_routes(run.copies))
-    with_gpu = {*run.kernels["rank"].unique(), *run.copies["rank"].unique()}
-    ops = run.ops[(run.ops["kind"] == "compute") & ~run.ops["rank"].isin(with_gpu)]
-    ops = ops.rename(columns={"thread": "stream"}).assign(device="cpu")
-    yield _part(run, ops.astype({"device": "category"}), "compute")
+    kernels, copies, ops = (run.rows(table) for table in ("kernels", "copies", "ops"))
+    yield _part(run, kernels.take(kernels.coded("kind").being("compute")).columns, "compute")
+    yield _part(run, {**copies.columns, "name": _routes(copies)}, "copy")
+    with_gpu = np.union1d(kernels.ints("rank"), copies.ints("rank"))
+    ops = ops.take(ops.coded("kind").being("compute") & ~np.isin(ops.ints("rank"), with_gpu))
+    on_cpu = Coded(np.zeros(len(ops), np.int32), ("cpu",))
+    yield _part(run, {**ops.columns, "stream": ops.ints("thread"), "device": on_cpu}, "compute")
     yield _communication(run)
 
 
 def _communication(run: Measures) -> Columns:
     # Coalesced operations share one kernel: it is drawn once.
-    once = np.flatnonzero(~run.collective_columns[INTERVAL].duplicated())
-    called = rows_at(run, "collectives", once)
-    waits = matched(run).waits[["operation", "wait_ns"]].iloc[once]
-    start, duration = integers(called["start_ns"]), integers(called["duration_ns"])
-    wait = integers(waits["wait_ns"])
-    since = called_ns(called) - start
+    table = run.rows("collectives").columns
+    once = first_rows(codes(*(table[name] for name in INTERVAL)))
+    called = run.rows("collectives", once)
+    wait, operation = (matched(run).waits.ints(name)[once] for name in ("wait_ns", "operation"))
+    since = called_ns(called) - called.ints("start_ns")
     shown = np.where(wait == NULL, 0, since + np.where(wait == NULL, 0, wait))
     return {
-        **_part(run, called, "communication", name=_codes(called["op"])),
-        "wait_ns": shown.clip(0, duration),
-        "operation": integers(waits["operation"]),
+        **_part(run, {**called.columns, "name": called.coded("op")}, "communication"),
+        "wait_ns": shown.clip(0, called.ints("duration_ns")),
+        "operation": operation,
     }
 
 
-def _part(
-    run: Measures, events: pd.DataFrame, kind: str, name: Coded | None = None
-) -> dict[str, Int64 | Coded]:
-    rank = integers(events["rank"])
-    start = on_run(run, rank, integers(events["start_ns"]))
+def _part(run: Measures, events: Any, kind: str) -> Columns:
+    rank = events["rank"]
     return {
-        "rank": rank,
-        "device": _codes(events["device"]),
-        "stream": integers(events["stream"]),
-        "start_ns": start,
-        "duration_ns": integers(events["duration_ns"]),
+        **{name: events[name] for name in ("rank", "device", "stream", "duration_ns", "name")},
+        "start_ns": on_run(run, rank, events["start_ns"]),
         "wait_ns": np.zeros_like(rank),
         "kind": Coded(np.zeros(rank.size, np.int32), (kind,)),
-        "name": _codes(events["name"]) if name is None else name,
         "operation": np.full_like(rank, -1),
     }
 
 
-def _routes(copies: pd.DataFrame) -> Coded:
+def _routes(copies: Rows) -> Coded:
     """``HtoD host → cuda:0`` of each copy; only its kind where a side is unknown."""
-    code = copies.groupby(_ROUTE, observed=True, dropna=False).ngroup().to_numpy().astype(np.int32)
-    _, first = np.unique(code, return_index=True)
-    routes = copies[_ROUTE].iloc[first].astype(object)
-    names = [_route(*route) for route in routes.itertuples(index=False)]
-    return Coded(code, tuple(names))
+    columns = [copies.coded(name) for name in ("kind", "source", "destination")]
+    code = codes(*columns)
+    each = (column.take(first_rows(code)).decoded() for column in columns)
+    return Coded(code.astype(np.int32), tuple(map(_route, *each)))
 
 
-def _route(kind: Any, source: Any, destination: Any) -> str:
-    what = kind if isinstance(kind, str) else "copy"
-    known = isinstance(source, str) and isinstance(destination, str)
+def _route(kind: str | None, source: str | None, destination: str | None) -> str:
+    what = kind or "copy"
+    known = source is not None and destination is not None
     return f"{what} {source} → {destination}" if known else what
-
-
-def _codes(column: pd.Series[Any]) -> Coded:
-    return Coded(column.cat.codes.to_numpy().astype(np.int32), tuple(column.cat.categories))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from commtrace.measures import measure
 from commtrace.metrics.run.group_dimensions import DIMENSION, dimensions_of
 from commtrace.metrics.run.waits import WAITS, matched
-from commtrace.table import Table
+from commtrace.table import Rows, Table
 from commtrace.trace_tables import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -27,10 +25,9 @@ WAIT_ROWS = Table(
 
 
 @measure
-def wait_rows(run: Measures) -> pd.DataFrame:
+def wait_rows(run: Measures) -> Rows:
     """Arrival and wait of every rank in every operation, and what it was: WAIT_ROWS."""
-    found = matched(run)
-    own = {name: run.collective_columns[name].array for name in _OWN}
-    dimension = dimensions_of(run, found.matches.coded("communicator")).decoded()
-    columns = [column.name for column in WAIT_ROWS.columns]
-    return found.waits.frame().assign(**own, dimension=pd.Categorical(dimension))[columns]
+    found, called = matched(run), run.rows("collectives").columns
+    dimension = dimensions_of(run, found.matches.coded("communicator"))
+    own = {name: called[name] for name in _OWN}
+    return WAIT_ROWS.rows({**found.waits.columns(), **own, "dimension": dimension})

@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from commtrace.arrays import codes, first_rows
 from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run import ranges as labels
@@ -14,13 +17,13 @@ from commtrace.reports.content import alike, critical_path, ranges, tables, wait
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.reports.content.unchecked import unchecked
 from commtrace.reports.content.verdict import verdict
-from commtrace.table import rows
 from commtrace.trace_tables import CUT_BEFORE_GPU
 from commtrace.units import clean, counted, duration, numbered, percent
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis, Summary
     from commtrace.diagnosis import Note
+    from commtrace.measures import Measures
 
 __all__ = ["headline", "notes", "sections", "unchecked", "verdict", "what_ran"]
 
@@ -34,12 +37,12 @@ def headline(analysis: Analysis) -> list[str]:
     The path only if it is known, the rank only if one stands out. What a recorded workload asked,
     and the answer, comes before what ran.
     """
-    run = analysis.run
+    run, noted = analysis.run, {note.code for note in analysis.notes}
     return [
         clean(run.name),
         *filter(None, [ranges.answer(analysis)]),
         what_ran(run),
-        clean(_exposure(rows(devices(analysis.measures)), {note.code for note in analysis.notes})),
+        clean(_exposure(devices(analysis.measures).dicts(), noted)),
         *filter(None, [critical_path.sentence(analysis.measures), waiting.straggler(analysis)]),
     ]
 
@@ -72,9 +75,7 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
         yield section
     if len(costs := collectives_by_dimension(run)):
         # A rank's exposed time is the sum of its devices', and a share is of their time.
-        most = int(
-            run.collective_columns[["rank", "device"]].groupby("rank")["device"].nunique().max()
-        )
+        most = _devices_of_a_rank(run)
         yield tables.collectives(costs, most * analysis.run.span_ns, waiting.clocks(analysis))
     if waiting.matters(analysis):
         yield waiting.section(analysis)
@@ -82,6 +83,15 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
         yield section
     if len(moved := copies(run)):
         yield tables.copies(moved)
+
+
+def _devices_of_a_rank(run: Measures) -> int:
+    """On how many devices the rank with most of them communicates."""
+    called = run.rows("collectives")
+    rank, device = called.ints("rank"), called.coded("device")
+    once = first_rows(codes(rank, device))
+    known = rank[once][device.known[once]]
+    return int(np.unique(known, return_counts=True)[1].max(initial=0))
 
 
 def notes(notes: Sequence[Note]) -> list[str]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.metrics.run.alike_ranks import alike_ranks
 from commtrace.reports.content.tables import Section, more
-from commtrace.table import rows
 from commtrace.units import NOTHING, clean, counted, cut, duration, numbered, percent
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _SAID = {
 
 def groups(run: Measures) -> list[dict[str, Any]]:
     """The rows of ALIKE_RANKS that are shown; none where ranks are few."""
-    return rows(alike_ranks(run))[:_SHOWN] if len(run.ranks) > _FEW else []
+    return alike_ranks(run).dicts()[:_SHOWN] if len(run.rows("ranks")) > _FEW else []
 
 
 def section(run: Measures) -> Section | None:
@@ -90,6 +89,7 @@ def footer(run: Measures) -> list[str]:
         lines.append("No rank is apart from the others by more than 3 % of a step.")
     else:
         lines.append("Medians of a step. Groups are apart by more than 3 % of it.")
-    if unknown := run.ranks["rank"].nunique() - int(table["count"].sum()):
+    ranks = len({*run.rows("ranks").ints("rank").tolist()})
+    if unknown := ranks - int(table.ints("count").sum()):
         lines.append(f"{counted(unknown, 'rank')} in none: where their time went is unknown.")
     return lines

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commtrace.arrays import NULL, sums
 from commtrace.causal.replayable import replayable
 from commtrace.causal.steps import path_of
 from commtrace.reports.content.tables import Section
 from commtrace.units import duration, percent
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["section", "sentence", "shares"]
 
@@ -26,19 +28,19 @@ def sentence(run: Measures) -> str | None:
     It is not where too many waits are not in the trace: they would count as a host's own work.
     """
     path = path_of(run) if replayable(run) else None
-    if path is None or path.empty:
+    if path is None or not len(path):
         return None
-    of_step = " of a step" if run.steps["step"].notna().any() else ""
+    of_step = " of a step" if (run.rows("steps").ints("step") != NULL).any() else ""
     return f"Critical path{of_step}: {shares(path)}."
 
 
-def shares(path: pd.DataFrame) -> str:
+def shares(path: Rows) -> str:
     """The kinds of a path, the longest first, those below half a percent left out.
 
     Of transfers also the operations, if several have a twentieth of the path.
     """
-    whole = int(path["time_ns"].sum())
-    ops = _of(path[path["kind"] == "transfer"], "op", _LONG * whole)
+    whole = int(path.ints("time_ns").sum())
+    ops = _of(path.take(path.coded("kind").being("transfer")), "op", _LONG * whole)
     named = ", ".join(f"{op} {percent(time, whole)}" for op, time in ops)
     return ", ".join(
         f"{percent(time, whole)} {kind}"
@@ -47,35 +49,37 @@ def shares(path: pd.DataFrame) -> str:
     )
 
 
-def _of(path: pd.DataFrame, column: str, least_ns: float) -> list[tuple[str, int]]:
-    times = path.groupby(column, observed=True)["time_ns"].sum().sort_values(ascending=False)
-    return [
-        (str(name), time)
-        for name, time in zip(times.index.tolist(), times.tolist(), strict=True)
-        if time >= least_ns
-    ]
+def _of(path: Rows, column: str, least_ns: float) -> list[tuple[str, int]]:
+    """The values of a column, each with its time, the longest first."""
+    path = path.take(path.coded(column).known)
+    its = path.coded(column)
+    total = sums(its.codes.astype(np.int64), path.ints("time_ns"), len(its.names))
+    times = dict(zip(its.names, total.tolist(), strict=True))
+    longest_first = sorted(its.occurring(), key=lambda name: -times[name])
+    return [(name, times[name]) for name in longest_first if times[name] >= least_ns]
 
 
-def section(path: pd.DataFrame, title: str, steps: int) -> Section:
+def section(path: Rows, title: str, steps: int) -> Section:
     """How long each rank did what on the critical path, in the mean of so many steps."""
-    by = path.pivot_table(
-        index="rank", columns="kind", values="time_ns", aggfunc="sum", fill_value=0, observed=True
-    )
-    kinds = [str(kind) for kind in by.columns]
-    by["sum"] = by.sum(axis=1)
-    longest = by.sort_values("sum", ascending=False).head(_SHOWN).sort_index()
-    lines = [(str(rank), longest.loc[rank]) for rank in longest.index.tolist()]
-    if len(by) > 1:
-        lines.append(("all", by.sum()))
+    ranks, rank = np.unique(path.ints("rank"), return_inverse=True)
+    kind, kinds = path.coded("kind"), path.coded("kind").occurring()
+    place = rank * len(kind.names) + kind.codes
+    by = sums(place, path.ints("time_ns"), ranks.size * len(kind.names))
+    by = by.reshape(ranks.size, -1)[:, [kind.names.index(name) for name in kinds]]
+    by = np.column_stack((by, by.sum(axis=1)))
+    longest = np.sort(np.argsort(-by[:, -1], kind="stable")[:_SHOWN])
+    lines = [(str(ranks[at]), by[at]) for at in longest.tolist()]
+    if ranks.size > 1:
+        lines.append(("all", by.sum(axis=0)))
     footer = ["transfer: all ranks were there; launch: from call to start; host: no operator ran."]
-    if len(by) > len(longest):
+    if ranks.size > longest.size:
         footer.insert(0, f"The {_SHOWN} ranks with most of it.")
     return Section(
         title,
         (("rank", ">"), *((kind, ">") for kind in kinds), ("sum", ">")),
         [
-            [name, *(duration(round(int(row[kind]) / steps)) for kind in (*kinds, "sum"))]
-            for name, row in lines
+            [name, *(duration(round(time / steps)) for time in times.tolist())]
+            for name, times in lines
         ],
         tuple(footer),
     )

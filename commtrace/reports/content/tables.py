@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from commtrace.metrics.run.group_sizes import DEDUCED
-from commtrace.table import rows
 from commtrace.units import NOTHING, clean, counted, duration, percent, rate, size
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from commtrace.table import Rows
 
 __all__ = [
     "BAR",
@@ -63,12 +62,12 @@ def on_one_line(name: str) -> str:
     return name.replace("-\n", "").replace("\n", " ")
 
 
-def devices(devices: pd.DataFrame, bar: int) -> Section:
+def devices(devices: Rows, bar: int) -> Section:
     """Where the time of each device went, with a bar ``bar`` characters long.
 
     Of the CPU of a rank with a GPU only the communication is known: at most that is exposed.
     """
-    table = rows(devices)
+    table = devices.dicts()
     footer = ["Share of the span below each time; compute includes what is overlapped."]
     if bar:
         footer.append(
@@ -154,9 +153,9 @@ def _bar(row: dict[str, Any], width: int) -> str:
     )
 
 
-def collectives(collectives: pd.DataFrame, span_ns: int, clocks: list[str]) -> Section:
+def collectives(collectives: Rows, span_ns: int, clocks: list[str]) -> Section:
     """The costliest kinds of collectives; ``clocks`` are lines about what the wait rests on."""
-    table = rows(collectives)
+    table = collectives.dicts()
     shown = table[:_COSTLIEST]
     spread = any(row["duration_ns_p95"] > _SPREAD * row["duration_ns_p50"] for row in shown)
     footer = []
@@ -234,9 +233,9 @@ def _operation(row: dict[str, Any]) -> str:
     return clean(op, 16) + ran
 
 
-def copies(copies: pd.DataFrame) -> Section:
+def copies(copies: Rows) -> Section:
     """The costliest routes of copies."""
-    table = sorted(rows(copies), key=lambda row: -row["duration_ns_total"])
+    table = sorted(copies.dicts(), key=lambda row: -row["duration_ns_total"])
     return Section(
         "Copies",
         (

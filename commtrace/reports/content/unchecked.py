@@ -64,16 +64,14 @@ def _ran(analysis: Analysis) -> set[str]:
     """What there was to look at: operations by name, and kinds of work."""
     run = analysis.measures
     of_nccl = any("nccl" in backend for backend in analysis.run.backends)
-    communicates = len(run.collective_columns) > 0 or bool(
-        (run.kernels["kind"] == "communication").any()
-    )
-    copied = set(run.copies["kind"].dropna())
+    called, kernels = run.rows("collectives"), run.rows("kernels")
+    communicates = bool(len(called) or kernels.coded("kind").being("communication").any())
+    copied = set(run.rows("copies").coded("kind").occurring())
     found = {
         "communication": communicates,
-        "communication on a GPU": communicates and (of_nccl or len(run.kernels) > 0),
-        "GPU": of_nccl or len(run.kernels) > 0,
+        "communication on a GPU": communicates and (of_nccl or len(kernels) > 0),
+        "GPU": of_nccl or len(kernels) > 0,
         "copies to or from the host": bool(copied & {"HtoD", "DtoH"}),
         "copies between GPUs": "PtoP" in copied,
     }
-    operations = {str(op) for op in run.collective_columns["op"].dropna().unique()}
-    return operations | {what for what, ran in found.items() if ran}
+    return {*called.coded("op").occurring()} | {what for what, ran in found.items() if ran}

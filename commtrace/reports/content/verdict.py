@@ -10,7 +10,6 @@ from commtrace.reports.content.prose import clause
 from commtrace.reports.content.ranges import answer
 from commtrace.reports.content.saving import saving
 from commtrace.reports.content.tables import exposed_share
-from commtrace.table import rows
 from commtrace.units import clean, duration, percent
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def _remedy(top: Finding, analysis: Analysis) -> str:
 
 def _reason(analysis: Analysis) -> list[str]:
     """Why much exposed communication is no finding."""
-    known = [row for row in rows(devices(analysis.measures)) if row["span_ns"]]
+    known = [row for row in devices(analysis.measures).dicts() if row["span_ns"]]
     most = max(known, key=exposed_share, default=None)
     if most is None or exposed_share(most) < _HIGH:
         return []

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from commtrace.analysis import Analysis
 from commtrace.causal.critical_path import CRITICAL_PATH
 from commtrace.causal.efficiency import EFFICIENCY, SLOWDOWN, efficiency, slowdown
@@ -41,11 +43,9 @@ from commtrace.reports.json_schema import (
     rows_of,
     typed,
 )
-from commtrace.table import Table, rows
+from commtrace.table import Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["SCHEMA_VERSION", "SUFFIX", "render", "schema"]
@@ -56,12 +56,12 @@ SCHEMA_VERSION = 1
 _ANY = Look()
 
 
-def _critical_path(run: Measures) -> pd.DataFrame:
+def _critical_path(run: Measures) -> Rows:
     path = path_of(run)
-    return CRITICAL_PATH.frame() if path is None else path
+    return CRITICAL_PATH.of_dicts([]) if path is None else path
 
 
-_TABLES: tuple[tuple[Table, Callable[[Measures], pd.DataFrame]], ...] = (
+_TABLES: tuple[tuple[Table, Callable[[Measures], Rows]], ...] = (
     (DEVICES, devices),
     (STREAMS, streams),
     (STREAM_OVERLAP, stream_overlap),
@@ -87,9 +87,9 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
     answer = {
         "run": run_fields(analysis.run),
         "notes": [asdict(note) for note in analysis.notes],
-        **{table.name: rows(measure(run)) for table, measure in _TABLES},
+        **{table.name: measure(run).dicts() for table, measure in _TABLES},
         **({"operations": _operations(run)} if look.operations else {}),
-        "clock": rows(matched(run).clock[list(_CLOCK)]),
+        "clock": [{name: row[name] for name in _CLOCK} for row in matched(run).clock.dicts()],
         "findings": _findings(analysis),
         "skipped": dict(diagnosis.skipped),
     }
@@ -128,12 +128,12 @@ def _findings(analysis: Analysis) -> list[Json]:
 def _operations(run: Measures) -> list[Json]:
     arrivals: dict[int, Json] = defaultdict(dict)
     ends: dict[int, Json] = defaultdict(dict)
-    waits = matched(run).waits[["operation", "rank", "arrival_ns", "end_ns"]]
-    for row in rows(waits.sort_values("rank", kind="stable")):
+    waits = matched(run).waits
+    for row in waits.some(np.argsort(waits.ints("rank"), kind="stable")).dicts():
         arrivals[row["operation"]][str(row["rank"])] = row["arrival_ns"]
         ends[row["operation"]][str(row["rank"])] = row["end_ns"]
     found = operations(run)
-    table = rows(found[found["matched_by"].notna()])
+    table = found.take(found.coded("matched_by").known).dicts()
     for row in table:
         row |= {"arrival_ns": arrivals[row["operation"]], "end_ns": ends[row["operation"]]}
     return sorted(({name: row[name] for name in _OPERATION} for row in table), key=_in_order)
