@@ -367,7 +367,8 @@ def test_a_deduced_group_size_is_marked(make_trace: Make, how: str, why: str) ->
     json_report.render(known)
     for key, table in known.measures.known.items():
         if key[0] != "rows" and key[1].startswith("collectives"):
-            run.known[key] = table.assign(group_size_deduced=how)
+            rows = [{**row, "group_size_deduced": how} for row in table.dicts()]
+            run.known[key] = table.table.of_dicts(rows)
     deduced = replace(known, measures=run)
     for render in (terminal.render, markdown.render):
         assert "4†" in render(deduced)

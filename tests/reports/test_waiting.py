@@ -7,7 +7,6 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from commtrace.analysis import Analysis
@@ -20,6 +19,7 @@ from commtrace.reports.content.waiting import straggler
 from commtrace.reports.formats import markdown
 from commtrace.reports.formats import text as terminal
 from commtrace.run import Run
+from commtrace.table import Rows
 
 Make = Callable[..., Measures]
 
@@ -151,10 +151,10 @@ def test_one_rank_waits_for_nobody(make_trace: Make) -> None:
     assert "Who waits" not in terminal.render(analysis)
 
 
-def kind(**more: Any) -> pd.DataFrame:
+def kind(**more: Any) -> Rows:
     row: dict[str, Any] = {column.name: None for column in COLLECTIVES.columns}
     row |= {"op": "all_reduce", "count": 1, "duration_ns_total": 100, "duration_ns_p50": 100}
-    return COLLECTIVES.from_rows([{**row, "wait_ns_total": 0, **more}])
+    return COLLECTIVES.of_dicts([{**row, "wait_ns_total": 0, **more}])
 
 
 def test_a_wait_that_clocks_would_hide_is_not_said_to_be_none() -> None:
@@ -165,6 +165,8 @@ def test_a_wait_that_clocks_would_hide_is_not_said_to_be_none() -> None:
 
 
 def test_exposed_time_of_what_runs_at_once_adds_up_to_more() -> None:
-    both = pd.concat([kind(exposed_ns=84), kind(op="broadcast", exposed_ns=83)])
+    both = COLLECTIVES.rows(
+        kind(exposed_ns=84).columns, kind(op="broadcast", exposed_ns=83).columns
+    )
     assert "adds up to more" in " ".join(collectives(both, 100, []).footer)
     assert not collectives(kind(exposed_ns=84), 100, []).footer
