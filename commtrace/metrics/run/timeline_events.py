@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, codes, first_rows
+from commtrace.arrays import NULL, codes, first_rows, numbered
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.collectives import INTERVAL
@@ -92,7 +92,8 @@ def _part(run: Measures, events: Any, kind: str) -> Columns:
 def _routes(copies: Rows) -> Coded:
     """``HtoD host → cuda:0`` of each copy; only its kind where a side is unknown."""
     columns = [copies.coded(name) for name in ("kind", "source", "destination")]
-    code = codes(*columns)
+    unknown_last = (np.where(its.known, its.codes, len(its.names)) for its in columns)
+    code = numbered(*(its.astype(np.int64) for its in unknown_last))
     each = (column.take(first_rows(code)).decoded() for column in columns)
     return Coded(code.astype(np.int32), tuple(map(_route, *each)))
 
