@@ -81,7 +81,7 @@ class Comparison:
     @property
     def changes(self) -> pd.DataFrame:
         """What the step's change is made of, largest first: ``comparing.tables.CHANGES``."""
-        return self.compared.changes
+        return self.compared.changes.frame()
 
     @property
     def rest_ns(self) -> int:
@@ -91,22 +91,22 @@ class Comparison:
     @property
     def operations(self) -> pd.DataFrame:
         """The operations of a step of both sides: ``comparing.tables.COUNTS``."""
-        return self.compared.operations
+        return self.compared.operations.frame()
 
     @property
     def kernels(self) -> pd.DataFrame:
         """The kernels, on a CPU the operators, of a step: ``comparing.tables.WORK``."""
-        return self.compared.kernels
+        return self.compared.kernels.frame()
 
     @property
     def ranks(self) -> pd.DataFrame:
         """What the steps of each rank have: ``comparing.tables.RANKS``."""
-        return self.compared.ranks
+        return self.compared.ranks.frame()
 
     @property
     def outlying_steps(self) -> pd.DataFrame:
         """The steps that do not count: ``comparing.tables.OUTLYING``."""
-        return self.compared.outlying
+        return self.compared.outlying.frame()
 
     @property
     def findings(self) -> Findings:

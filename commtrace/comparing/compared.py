@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,10 +21,7 @@ from commtrace.comparing.sides import Side, in_turn
 from commtrace.comparing.tables import CHANGES, COUNTS, OUTLYING, RANKS, WORK
 from commtrace.comparing.typical import TypicalStep, typical_step
 from commtrace.diagnosis import Note
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from commtrace.table import Rows
 
 __all__ = ["VERDICTS", "Compared", "Recorded", "StepChange", "Verdict", "compared", "step_estimate"]
 
@@ -69,26 +66,26 @@ class Compared:
     verdict: Verdict
     why: str
     step: StepChange
-    changes: pd.DataFrame
+    changes: Rows
     rest_ns: int
-    operations: pd.DataFrame
-    kernels: pd.DataFrame
-    ranks: pd.DataFrame
-    outlying: pd.DataFrame
+    operations: Rows
+    kernels: Rows
+    ranks: Rows
+    outlying: Rows
     findings: Findings
     notes: tuple[Note, ...]
     paths: tuple[tuple[str, bool, dict[str, int]], ...]
     typical: tuple[TypicalStep | None, TypicalStep | None] = (None, None)
 
     @property
-    def appeared(self) -> pd.DataFrame:
+    def appeared(self) -> Rows:
         """The operations that only the candidate has."""
-        return self.operations[self.operations["base_count"] == 0]
+        return self.operations.take(self.operations.floats("base_count") == 0)
 
     @property
-    def disappeared(self) -> pd.DataFrame:
+    def disappeared(self) -> Rows:
         """The operations that only the base has."""
-        return self.operations[self.operations["candidate_count"] == 0]
+        return self.operations.take(self.operations.floats("candidate_count") == 0)
 
 
 def compared(
@@ -118,12 +115,12 @@ def compared(
         verdict,
         why,
         step,
-        CHANGES.from_rows(rows),
+        CHANGES.of_dicts(rows),
         change - sum(row["change_ns"] for row in rows),
-        COUNTS.from_rows(of_operations(sides[0], sides[1], sizes) if whole else []),
-        WORK.from_rows(of_work(*sides) if whole else []),
-        RANKS.from_rows(of_ranks(*sides)),
-        OUTLYING.from_rows(outlying(*of_sides)),
+        COUNTS.of_dicts(of_operations(sides[0], sides[1], sizes) if whole else []),
+        WORK.of_dicts(of_work(*sides) if whole else []),
+        RANKS.of_dicts(of_ranks(*sides)),
+        OUTLYING.of_dicts(outlying(*of_sides)),
         findings([one.diagnosis for one in base], [one.diagnosis for one in candidate]),
         differing(base, candidate, *of_sides),
         tuple(_paths(*of_sides)),

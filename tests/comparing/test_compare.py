@@ -100,11 +100,11 @@ def test_a_longer_transfer_is_its_operation_s(make: Make) -> None:
 def test_operations_appear_and_disappear(make: Make) -> None:
     work = noisy(10_000, 10_000)
     its = compare(make(work), make(work, ops=("all_reduce", "barrier")))
-    assert its.compared.appeared["op"].tolist() == ["barrier"]
-    assert its.compared.appeared["candidate_count"].tolist() == [1.0]
+    assert its.compared.appeared.coded("op").decoded() == ["barrier"]
+    assert its.compared.appeared.floats("candidate_count").tolist() == [1.0]
     assert top(its)["op"] == "barrier"
     back = compare(make(work, ops=("all_reduce", "barrier")), make(work))
-    assert back.compared.disappeared["op"].tolist() == ["barrier"]
+    assert back.compared.disappeared.coded("op").decoded() == ["barrier"]
     assert top(back)["change_ns"] == -1_000_000
 
 
@@ -114,7 +114,7 @@ def test_an_operation_of_another_size_is_the_same_one(make: Make) -> None:
     assert top(its)["base_size_bytes"] == 1 << 20
     assert top(its)["size_bytes"] == 1 << 22
     assert top(its)["change_ns"] == 2_000_000
-    assert its.compared.appeared.empty
+    assert not len(its.compared.appeared)
     assert "1.05 MB → 4.19 MB" in repr(its._repr_html_())
 
 

@@ -48,7 +48,7 @@ def counted(size: int) -> dict[str, Any]:
 
 def test_the_largest_part_is_named_though_it_may_be_chance(its: Compared) -> None:
     changes = [row("transfer", 20, 0, op="all_reduce"), row("compute", 4, 2)]
-    said = comparison.why(replace(its, changes=CHANGES.from_rows(changes)))
+    said = comparison.why(replace(its, changes=CHANGES.of_dicts(changes)))
     assert said == (
         "Of +30.0 ms per step: +4.00 ms all ranks: compute; +26.0 ms all else, of which "
         "+20.0 ms all_reduce: transfer is not beyond chance."
@@ -57,7 +57,7 @@ def test_the_largest_part_is_named_though_it_may_be_chance(its: Compared) -> Non
 
 def test_sizes_that_look_alike_are_told_apart(its: Compared) -> None:
     sizes = (2_099_200, 2_101_248, 8_000_000)
-    some = replace(its, operations=COUNTS.from_rows([counted(size) for size in sizes]))
+    some = replace(its, operations=COUNTS.of_dicts([counted(size) for size in sizes]))
     (line,) = [line for line in comparison.summary(some) if line.startswith("A step has")]
     for size in ("2,099,200 bytes", "2,101,248 bytes", "8.00 MB"):
         assert f"1 instead of 0 all_reduce, {size}" in line
@@ -67,7 +67,7 @@ def test_other_shapes_are_said(its: Compared) -> None:
     work = {"kernel": "aten::mm", "shape": "[[128,4],[]]", "base_shape": "[[64,4],[]]"}
     nothing = dict.fromkeys(column.name for column in WORK.columns)
     times = {"base_count": 1.0, "candidate_count": 1.0, "base_ns": 1, "candidate_ns": 2}
-    some = replace(its, kernels=WORK.from_rows([{**nothing, **times, **work}]))
+    some = replace(its, kernels=WORK.of_dicts([{**nothing, **times, **work}]))
     assert "Other shapes: aten::mm 64×4 → 128×4." in comparison.summary(some)
 
 
@@ -75,7 +75,7 @@ def test_kernels_that_are_not_listed_are_counted(its: Compared) -> None:
     nothing = dict.fromkeys(column.name for column in WORK.columns)
     times = {"base_count": 1.0, "candidate_count": 1.0, "base_ns": 1, "candidate_ns": 2}
     table = [{**nothing, **times, "kernel": f"gemm_{number}"} for number in range(5)]
-    some = replace(its, kernels=WORK.from_rows(table))
+    some = replace(its, kernels=WORK.of_dicts(table))
     (kernels,) = [one for one in comparison.sections(some) if one.title.startswith("Kernels")]
     assert len(kernels.cells) == 3
     assert kernels.footer == ("2 more are not shown.",)

@@ -64,7 +64,7 @@ def _sections(compared: Compared) -> Iterator[Markup]:
         yield _section("From base to candidate", _waterfall(steps))
     base, candidate = compared.typical
     if base is not None and candidate is not None:
-        named = set(compared.changes["rank"].dropna().tolist())
+        named = {row["rank"] for row in compared.changes.dicts()} - {None}
         yield _section("A typical step", *typical_steps(base, candidate, named))
     if any(sum(parts.values()) for *_, parts in compared.paths):
         yield _section("Every step's critical path", *_paths(compared))

@@ -21,7 +21,6 @@ from commtrace.reports.json_schema import (
     rows_of,
     typed,
 )
-from commtrace.table import rows
 
 if TYPE_CHECKING:
     from commtrace.comparing.compared import Compared
@@ -44,14 +43,14 @@ def render(compared: Compared, gate: Gate = _NONE, look: Look = _ANY) -> str:  #
         "gate_pct": gate.pct,
         "gate_failed": gate.failed(compared),
         "step": asdict(compared.step),
-        "changes": rows(compared.changes),
+        "changes": compared.changes.dicts(),
         "rest_ns": compared.rest_ns,
-        "appeared": rows(compared.appeared),
-        "disappeared": rows(compared.disappeared),
-        "operations": rows(compared.operations),
-        "kernels": rows(compared.kernels),
-        "ranks": rows(compared.ranks),
-        "outlying_steps": rows(compared.outlying),
+        "appeared": compared.appeared.dicts(),
+        "disappeared": compared.disappeared.dicts(),
+        "operations": compared.operations.dicts(),
+        "kernels": compared.kernels.dicts(),
+        "ranks": compared.ranks.dicts(),
+        "outlying_steps": compared.outlying.dicts(),
         "findings": {
             kind: [finding_fields(its) for its in getattr(compared.findings, kind)]
             for kind in _KINDS

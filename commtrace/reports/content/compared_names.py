@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from commtrace.table import rows
+from commtrace.arrays import NULL
 from commtrace.units import clean, cut, size
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.comparing.compared import Compared
+    from commtrace.table import Rows
 
 __all__ = ["kernel_of", "name_of", "operation_of", "rows_of", "work_of"]
 
@@ -49,13 +48,13 @@ def _size(size_bytes: int, row: dict[str, Any]) -> str:
     return f"{size_bytes:,} bytes" if size_bytes in row["alike"] else size(size_bytes)
 
 
-def rows_of(compared: Compared, table: pd.DataFrame) -> list[dict[str, Any]]:
+def rows_of(compared: Compared, table: Rows) -> list[dict[str, Any]]:
     """A table's rows, and in each the sizes that look ``alike`` when they are rounded."""
-    both = (compared.operations[name] for name in ("size_bytes", "base_size_bytes"))
-    sizes = {int(its) for column in both for its in column.dropna()}
+    both = (compared.operations.ints(name) for name in ("size_bytes", "base_size_bytes"))
+    sizes = {its for column in both for its in column[column != NULL].tolist()}
     texts = Counter(map(size, sizes))
     alike = {its for its in sizes if texts[size(its)] > 1}
-    return [{**row, "alike": alike} for row in rows(table)]
+    return [{**row, "alike": alike} for row in table.dicts()]
 
 
 def work_of(row: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ from commtrace.reports.content.compared_names import (
     work_of,
 )
 from commtrace.reports.content.tables import Section, more
-from commtrace.table import rows
 from commtrace.units import NOTHING, clean, counted, duration
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def _other_counts(compared: Compared) -> str | None:
 
 def _other_shapes(compared: Compared) -> str | None:
     """The kernels and operators that work on other shapes."""
-    table = [row for row in rows(compared.kernels) if row["base_shape"]]
+    table = [row for row in compared.kernels.dicts() if row["base_shape"]]
     if not table:
         return None
     rest = f" and {len(table) - _NAMED} more" if len(table) > _NAMED else ""
@@ -142,7 +141,7 @@ def sections(compared: Compared) -> Iterator[Section]:
         yield _counts(counts)
     if len(compared.outlying):
         yield _outlying(rows_of(compared, compared.outlying))
-    kernels = [row for row in rows(compared.kernels) if row["base_ns"] != row["candidate_ns"]]
+    kernels = [row for row in compared.kernels.dicts() if row["base_ns"] != row["candidate_ns"]]
     if kernels:
         yield _kernels(kernels)
 
