@@ -11,7 +11,6 @@ from commtrace.measures import Measures
 from commtrace.metrics.rank.labels import is_own
 from commtrace.metrics.run.ranges import ranges
 from commtrace.synthetic import Tiny
-from commtrace.table import rows
 
 Make = Callable[..., Measures]
 Row = dict[str, Any]
@@ -33,7 +32,7 @@ def launched(at: int, start: int, end: int, kind: str = "compute", **more: Any) 
 
 
 def of(run: Measures, *columns: str) -> dict[tuple[str, str | None], tuple[Any, ...]]:
-    return {(r["label"], r["parent"]): tuple(r[c] for c in columns) for r in rows(ranges(run))}
+    return {(r["label"], r["parent"]): tuple(r[c] for c in columns) for r in ranges(run).dicts()}
 
 
 TIMES = ("duration_ns_p50", "compute_ns", "exposed_communication_ns", "overlapped_communication_ns")
@@ -77,7 +76,7 @@ def test_what_is_within_counts_for_both_and_hangs_below_the_programs_own(make_tr
         ("backward", None): (0, 1.0),
         ("DistributedDataParallel.forward", "forward"): (18, None),
     }
-    assert [row["label"] for row in rows(ranges(run))] == [
+    assert [row["label"] for row in ranges(run).dicts()] == [
         "forward",
         "layer",
         "backward",
@@ -160,8 +159,8 @@ def test_a_manifest_that_asks_nothing(manifest: dict[str, Any]) -> None:
 
 
 def test_no_labels_are_no_rows(make_trace: Make) -> None:
-    assert ranges(make_trace()).empty
-    assert ranges(make_trace(steps=[label(None, 0, 10, step=1)])).empty
+    assert not len(ranges(make_trace()))
+    assert not len(ranges(make_trace(steps=[label(None, 0, 10, step=1)])))
 
 
 def test_where_compute_is_unknown_so_is_overlap(make_trace: Make) -> None:

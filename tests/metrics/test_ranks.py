@@ -7,7 +7,6 @@ from typing import Any
 
 from commtrace.measures import Measures
 from commtrace.metrics.run.ranks import arrivals, ranks
-from commtrace.table import rows
 
 Make = Callable[..., Measures]
 Row = dict[str, Any]
@@ -51,14 +50,14 @@ def test_who_waits_for_whom_by_eye(make_trace: Make) -> None:
         called(3, {0: 24, 1: 20, 2: 20}, 25),  # both wait 4 ms for 0
     ]
     trace = trace_of(make_trace, operations, {"0": "0,1,2"})
-    table = rows(ranks(trace))
+    table = ranks(trace).dicts()
     assert [told(row) for row in table] == [
         (1, 8 * MS, 8 * MS),
         (0, 11 * MS, 0),
         (2, 4 * MS, 15 * MS),
     ]
     assert [(row["file"], row["host"]) for row in table] == [(f"{r}.json", "a") for r in range(3)]
-    for row in rows(arrivals(trace)):
+    for row in arrivals(trace).dicts():
         assert (row["operations"], row["expected_last_arrivals"]) == (3, 1.0)
 
 
@@ -71,14 +70,14 @@ def test_each_group_has_its_own_straggler(make_trace: Make) -> None:
     ]
     groups = {"rows": "0,1", "columns": "0,2"}
     others = {"rows": "2,3", "columns": "1,3"}
-    both = [trace_of(make_trace, [], some).groups for some in (groups, others)]
-    members = [row for table in both for row in rows(table)]
+    both = [trace_of(make_trace, [], some).rows("groups") for some in (groups, others)]
+    members = [row for table in both for row in table.dicts()]
     trace = make_trace(
         collectives=[row for operation in operations for row in operation],
         groups=sorted(members, key=lambda row: row["rank"]),
         ranks=[{"rank": rank, "file": f"{rank}.json", "host": "a"} for rank in range(4)],
     )
-    table = {(row["communicator"], row["rank"]): told(row) for row in rows(arrivals(trace))}
+    table = {(row["communicator"], row["rank"]): told(row) for row in arrivals(trace).dicts()}
     assert table == {
         ("0,1", 0): (0, 5 * MS, 0),
         ("0,1", 1): (1, 0, 5 * MS),
@@ -89,7 +88,7 @@ def test_each_group_has_its_own_straggler(make_trace: Make) -> None:
         ("2,3", 2): (0, 5 * MS, 0),
         ("2,3", 3): (1, 0, 5 * MS),
     }
-    assert [told(row) for row in rows(ranks(trace))] == [
+    assert [told(row) for row in ranks(trace).dicts()] == [
         (0, 12 * MS, 0),
         (1, 7 * MS, 5 * MS),
         (1, 5 * MS, 7 * MS),
@@ -100,17 +99,17 @@ def test_each_group_has_its_own_straggler(make_trace: Make) -> None:
 def test_operations_that_share_a_kernel_wait_once(make_trace: Make) -> None:
     operations = [called(1, {0: 0, 1: 3}, 4)] * 5
     trace = trace_of(make_trace, operations, {"0": "0,1"})
-    first, second = rows(arrivals(trace))
+    first, second = arrivals(trace).dicts()
     assert (first["operations"], *told(first)) == (5, 0, 3 * MS, 0)
     assert (second["operations"], *told(second)) == (5, 5, 0, 3 * MS)
 
 
 def test_a_rank_alone_is_compared_to_nobody(make_trace: Make) -> None:
     trace = trace_of(make_trace, [called(1, {0: 0, 1: 3}, 4)[:1]], {"0": "0,1"})
-    assert [told(row) for row in rows(ranks(trace))] == [(None, None, None)] * 2
-    assert arrivals(trace).empty
+    assert [told(row) for row in ranks(trace).dicts()] == [(None, None, None)] * 2
+    assert not len(arrivals(trace))
 
 
 def test_nothing_called(make_trace: Make) -> None:
-    assert ranks(make_trace()).empty
-    assert arrivals(make_trace()).empty
+    assert not len(ranks(make_trace()))
+    assert not len(arrivals(make_trace()))

@@ -24,7 +24,7 @@ def late(steps: int, *, in_steps: bool = True) -> Measures:
 
 
 def test_every_rank_has_a_row_for_every_step() -> None:
-    table = step_waits(late(3))
+    table = step_waits(late(3)).frame()
     assert table[["rank", "step"]].to_numpy().tolist() == [
         [rank, step] for rank in range(2) for step in range(3)
     ]
@@ -34,8 +34,8 @@ def test_every_rank_has_a_row_for_every_step() -> None:
 
 def test_a_run_without_steps_has_tenths() -> None:
     table = step_waits(late(20, in_steps=False))
-    assert sorted(set(table["step"])) == list(range(10))
-    assert table["wait_ns"].sum() == 20 * 500_000
+    assert sorted({*table.ints("step").tolist()}) == list(range(10))
+    assert table.ints("wait_ns").sum() == 20 * 500_000
 
 
 def test_waiting_under_compute_is_not_exposed() -> None:

@@ -12,7 +12,7 @@ def test_every_event_once_by_lane_and_start() -> None:
         run.kernel(rank, 0, 50, name="gemm")
         run.collective(rank, "all_reduce", 60 + late, 40 - late, size=4)
         run.copy(rank, 10, 5, kind="HtoD", size=8, source="host", destination="cuda:0")
-    table = timeline_events(run.trace())
+    table = timeline_events(run.trace()).frame()
     assert len(table) == 6, "a communication kernel is its operation"
     first = table[table["rank"] == 0].astype({"kind": object, "name": object})
     assert first[["stream", "kind", "name"]].to_numpy().tolist() == [
@@ -37,5 +37,5 @@ def test_operators_beside_a_gpu_are_left_out() -> None:
     for run in (with_gpu, without):
         run.op(0, 0, 5)
     with_gpu.kernel(0, 10, 5)
-    assert set(timeline_events(with_gpu.trace())["device"]) == {"cuda:0"}
-    assert set(timeline_events(without.trace())["device"]) == {"cpu"}
+    assert set(timeline_events(with_gpu.trace()).coded("device").decoded()) == {"cuda:0"}
+    assert set(timeline_events(without.trace()).coded("device").decoded()) == {"cpu"}
