@@ -6,9 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
-
-from commtrace.arrays import Int64, codes
+from commtrace.arrays import NULL, Int64, codes, first_rows
 from commtrace.measures import measure
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import matched
@@ -31,21 +29,14 @@ class Operation(NamedTuple):
 @measure
 def kinds_of_rows(run: Measures) -> tuple[tuple[Operation, ...], Int64]:
     """The kinds of operations of a run, and which each row of ``collectives`` is of."""
-    table = run.collective_columns
-    keys = pd.DataFrame(
-        {
-            "op": table["op"].astype(object).to_numpy(),
-            "dimension": dimensions_of(run, matched(run).matches.coded("communicator")).decoded(),
-            "dtype": table["dtype"].astype(object).to_numpy(),
-            "size_bytes": table["size_bytes"].astype(object).to_numpy(),
-        }
-    )
-    code = codes(*(keys[name] for name in keys))
-    kinds = tuple(
-        Operation(*(None if pd.isna(value) else value for value in row))
-        for row in keys[~pd.Series(code).duplicated()].itertuples(index=False)
-    )
-    return kinds, code
+    called = run.rows("collectives")
+    dimension = dimensions_of(run, matched(run).matches.coded("communicator"))
+    words, size = (called.coded("op"), dimension, called.coded("dtype")), called.ints("size_bytes")
+    code = codes(*words, size)
+    first = first_rows(code)
+    sizes = [None if one == NULL else one for one in size[first].tolist()]
+    kinds = map(Operation, *(its.take(first).decoded() for its in words), sizes)
+    return tuple(kinds), code
 
 
 def resized(

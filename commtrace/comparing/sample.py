@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Int64, integers
+from commtrace.arrays import NULL, Int64, sums
 from commtrace.causal.builder import COPY, DEVICE, HOST, WAIT
 from commtrace.causal.busy import devices_busy
 from commtrace.causal.critical_path import KIND_OF_EDGE, cut, path_pieces
@@ -22,10 +22,9 @@ from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.whole import profiler_steps
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["Own", "Sample", "Shared", "sample"]
@@ -124,10 +123,10 @@ def _of_graph(run: Measures) -> Sample:
         own.add((what, rank), pieces.step[rows], time)
         known = pieces.call[rows] >= 0
         code = of_row[its.calls.row[pieces.call[rows][known]]]
-        sums = np.bincount(code, weights=time[known])
-        for number in np.flatnonzero(sums).tolist():
+        spent = np.bincount(code, weights=time[known])
+        for number in np.flatnonzero(spent).tolist():
             so_far = before[what, rank].get(table[number], 0.0)
-            before[what, rank][table[number]] = so_far + float(sums[number]) / len(its.steps)
+            before[what, rank][table[number]] = so_far + float(spent[number]) / len(its.steps)
     # What follows the last joint operation delays nobody, and ends no step.
     whole = (sum(path.times.values()) == its.step_ns) & (its.step_ns > 0)
     return Sample(
@@ -196,10 +195,9 @@ def _shared(run: Measures, pieces: _Pieces) -> Iterator[tuple[Shared, Int64, Int
             yield Shared(kind, table[number]), mine, length
 
 
-def _of_devices(run: Measures, table: pd.DataFrame, why: str) -> Sample:
+def _of_devices(run: Measures, table: Rows, why: str) -> Sample:
     """The steps' means over ranks, and where their devices' time went."""
-    steps = np.unique(integers(table["step"]))
-    ranks = int(table["rank"].nunique())
+    steps, ranks = np.unique(table.ints("step")), np.unique(table.ints("rank")).size
     did = devices(run, by_step=True)
     path: dict[tuple[Own | Shared, int | None], Int64] = {}
     for kind, column in (
@@ -208,16 +206,14 @@ def _of_devices(run: Measures, table: pd.DataFrame, why: str) -> Sample:
         ("copy", "copy_ns"),
         ("idle", "idle_ns"),
     ):
-        known = did.dropna(subset=column)
-        path[Own(kind, None), None] = _by_step(steps, known["step"], known[column]) // ranks
-    length = _by_step(steps, table["step"], table["duration_ns"]) // ranks
+        known = did.take(did.ints(column) != NULL)
+        path[Own(kind, None), None] = _by_step(steps, known, column) // ranks
+    length = _by_step(steps, table, "duration_ns") // ranks
     return Sample(tuple(steps.tolist()), length, path, {}, {}, why)
 
 
-def _by_step(steps: Int64, step: pd.Series[Any], time: pd.Series[Any]) -> Int64:
-    sums = np.zeros(steps.size, dtype=np.int64)
-    np.add.at(sums, np.searchsorted(steps, integers(step)), integers(time))
-    return sums
+def _by_step(steps: Int64, its: Rows, time: str) -> Int64:
+    return sums(np.searchsorted(steps, its.ints("step")), its.ints(time), steps.size)
 
 
 class _Sums:
@@ -230,5 +226,5 @@ class _Sums:
     def add(self, key: Any, step: Int64, time_ns: Int64) -> None:
         """More of one."""
         if time_ns.any():
-            sums = self.times.setdefault(key, np.zeros(self.steps, dtype=np.int64))
-            np.add.at(sums, step, time_ns)
+            so_far = self.times.setdefault(key, np.zeros(self.steps, dtype=np.int64))
+            np.add.at(so_far, step, time_ns)

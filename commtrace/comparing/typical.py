@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.comparing.sample import sample
@@ -50,9 +50,9 @@ def typical_step(side: Sequence[tuple[Measures, tuple[int, ...]]]) -> TypicalSte
         end = int(its.end_ns[its.steps.index(step)])
         return TypicalStep(run, recording, step, end - length, end)
     table = step_times_by_rank(run)
-    start = integers(table["start_ns"])
-    mine = integers(table["step"]) == step
+    start = table.ints("start_ns")
+    mine = table.ints("step") == step
     if (start[mine] == NULL).any():
         return None
-    end = int((start + integers(table["duration_ns"]))[mine].max())
+    end = int((start + table.ints("duration_ns"))[mine].max())
     return TypicalStep(run, recording, step, int(start[mine].min()), end)

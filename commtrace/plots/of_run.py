@@ -31,7 +31,7 @@ class Plot:
         from commtrace.metrics.rank.devices import devices
         from commtrace.plots.breakdown_plot import breakdown
 
-        return breakdown(devices(self._measures), ranks=_ranks(finding), ax=ax)
+        return breakdown(devices(self._measures).frame(), ranks=_ranks(finding), ax=ax)
 
     def timeline(
         self,
@@ -61,15 +61,15 @@ class Plot:
         from commtrace.metrics.run.collectives import collectives
         from commtrace.plots.bandwidth_plot import bandwidth
 
-        return bandwidth(collectives(self._measures), ax=ax)
+        return bandwidth(collectives(self._measures).frame(), ax=ax)
 
     def overlap(self, rank: int | None = None, *, ax: Axes | None = None) -> Axes:
         """How long each two streams of a rank, by default the lowest, were busy at once, in ms."""
         from commtrace.metrics.rank.streams import stream_overlap
         from commtrace.plots.heat_plots import overlap_matrix
 
-        lowest = int(self._measures.ranks["rank"].min()) if len(self._measures.ranks) else 0
-        overlaps = stream_overlap(self._measures)
+        lowest = min(self._measures.rows("ranks").ints("rank").tolist(), default=0)
+        overlaps = stream_overlap(self._measures).frame()
         return overlap_matrix(overlaps, lowest if rank is None else rank, ax=ax)
 
     def copies(self, *, ax: Axes | None = None) -> Axes:
@@ -77,7 +77,7 @@ class Plot:
         from commtrace.metrics.rank.copies import copies
         from commtrace.plots.heat_plots import copy_matrix
 
-        return copy_matrix(copies(self._measures), ax=ax)
+        return copy_matrix(copies(self._measures).frame(), ax=ax)
 
     def waits(self, finding: Finding | None = None, *, ax: Axes | None = None) -> Axes:
         """How long each rank waited in each step, in ms; a finding's ranks are outlined."""
@@ -93,20 +93,23 @@ class Plot:
         from commtrace.causal.steps import path_of
         from commtrace.plots.critical_path_plot import critical_path
 
-        path = path_of(self._measures)
-        return critical_path(CRITICAL_PATH.frame() if path is None else path, ax=ax)
+        path = path_of(self._measures) or CRITICAL_PATH.of_dicts([])
+        return critical_path(path.frame(), ax=ax)
 
     def durations(self, *, ax: Axes | None = None) -> Axes:
         """How long the calls of each operation took, as a distribution."""
         from commtrace.plots.duration_plot import durations
 
-        return durations(self._measures.collectives, ax=ax)
+        return durations(
+            self._measures.rows("collectives").only("op", "duration_ns").frame(), ax=ax
+        )
 
     def _waits(self, column: str, finding: Finding | None, ax: Axes | None) -> Axes:
         from commtrace.metrics.run.step_waits import step_waits
         from commtrace.plots.heat_plots import wait_map
 
-        return wait_map(step_waits(self._measures), column, ranks=_ranks(finding), ax=ax)
+        waits = step_waits(self._measures).frame()
+        return wait_map(waits, column, ranks=_ranks(finding), ax=ax)
 
 
 def _ranks(finding: Finding | None) -> tuple[int, ...]:

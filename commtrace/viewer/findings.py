@@ -9,7 +9,6 @@ import numpy as np
 from commtrace.causal.critical_path import critical_pieces
 from commtrace.reports.content.open_command import numbered_findings, open_command
 from commtrace.reports.content.saving import saving
-from commtrace.table import rows
 from commtrace.units import clean
 from commtrace.viewer.slices import Slice, Timeline, Value, apart, draw
 
@@ -40,10 +39,9 @@ def range_ns(finding: Finding) -> tuple[int, int]:
 
 def draw_critical_path(run: Measures, timeline: Timeline, parent: int) -> None:
     """The critical path; CannotLook where it is not known."""
-    pieces = critical_pieces(run)
     drawn = [
         Slice(row["start_ns"], row["end_ns"], _piece(row["kind"], row["op"], row["rank"]), row)
-        for row in rows(pieces)
+        for row in critical_pieces(run).dicts()
     ]
     timeline.slices(timeline.track("critical path", parent), drawn)
 

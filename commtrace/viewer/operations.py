@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import integers
+from commtrace.arrays import NULL, Int64, codes, integers
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank
@@ -49,6 +49,11 @@ _ARGUMENTS = (
     "peer",
     "provenance",
 )
+_OWN = ("rank", "op", "executed", "group", "seq", "step", "dtype", "root", "peer", "provenance")
+_OF_OPERATION = (
+    *("communicator", "exact", "size_bytes", "last_rank", "transfer_ns", "matched_by"),
+    *("present", "expected"),
+)
 
 
 @measure
@@ -59,25 +64,22 @@ def operations_drawn(run: Measures) -> pd.DataFrame:
     own; ``arrow_from`` is the row of the rank that it waited for, -1 if none.
     """
     found = matched(run)
-    own = ["rank", "op", "executed", "group", "seq", "step", "dtype", "root", "peer", "provenance"]
-    each = run.collective_columns[own].assign(
-        start_ns=_or(found.waits["arrival_ns"], run.collective_columns["start_ns"]),
-        end_ns=_or(
-            found.waits["end_ns"],
-            run.collective_columns["start_ns"] + run.collective_columns["duration_ns"],
-        ),
-        **{name: found.waits[name].array for name in ("operation", "wait_ns", "caused_wait_ns")},
-        shared=run.collective_columns[INTERVAL].duplicated(keep=False).array,
+    called, of = run.rows("collectives"), operation_of(run)
+    start, end = called.ints("start_ns"), called.ints("start_ns") + called.ints("duration_ns")
+    interval = codes(*(called.columns[name] for name in INTERVAL))
+    parts = (
+        called.only(*_OWN),
+        found.waits.all.only("operation", "wait_ns", "caused_wait_ns"),
+        found.operations.only(*_OF_OPERATION).take(of),
+        group_sizes(run).only("group_size").take(of),
     )
-    columns = ["size_bytes", "last_rank", "transfer_ns", "matched_by", "present", "expected"]
-    of_run = found.operations.set_index("operation")
-    of_run = of_run[["communicator", "exact", *columns]].join(
-        group_sizes(run).set_index("operation")["group_size"]
+    each = pd.concat([part.frame() for part in parts], axis=1).assign(
+        start_ns=_or(found.waits.ints("arrival_ns"), start),
+        end_ns=_or(found.waits.ints("end_ns"), end),
+        shared=np.bincount(interval)[interval] > 1,
     )
-    each = each.join(of_run, on="operation")
-    each["dimension"] = dimensions_of(
-        run, found.operations.coded("communicator").take(operation_of(run))
-    ).decoded()
+    communicator = found.operations.coded("communicator").take(of)
+    each["dimension"] = dimensions_of(run, communicator).decoded()
     each["busbw_gb_s"], each["bound"] = _busbw(each)
     each["arrow_from"] = _arrows(each)
     return each
@@ -133,8 +135,8 @@ def undrawn_arrows(run: Measures) -> int:
     return int((waits & (drawn["arrow_from"] < 0)).sum())
 
 
-def _or(known: pd.Series[Any], otherwise: pd.Series[Any]) -> pd.Series[Any]:
-    return known.fillna(otherwise.astype("Int64")).astype("int64")
+def _or(known: Int64, otherwise: Int64) -> Int64:
+    return np.where(known == NULL, otherwise, known)
 
 
 def _busbw(each: pd.DataFrame) -> tuple[pd.Series[Any], pd.Series[Any]]:
