@@ -53,7 +53,7 @@ class Plot:
             around = (finding.end_ns - finding.start_ns) // 10
             start_ns = finding.start_ns - around if start_ns is None else start_ns
             end_ns = finding.end_ns + around if end_ns is None else end_ns
-        events = timeline_events(self._measures)
+        events = timeline_events(self._measures).frame()
         return timeline(events, start_ns=start_ns, end_ns=end_ns, finding=finding, ax=ax)
 
     def bandwidth(self, *, ax: Axes | None = None) -> Axes:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
+from commtrace.arrays import Bool, Float64, codes, rows_by, sums
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.bandwidth import streams
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.link_times import ENDS, between_two, link_times
+from commtrace.metrics.run.link_times import between_two, link_times
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.units import counted
 
 if TYPE_CHECKING:
@@ -74,51 +76,54 @@ class SlowLink(Rule, frozen=True):
         """At most one finding: the pairs, or the hosts, that stand out."""
         several_ranks(run)
         known = link_times(run)
-        count = known.groupby(ENDS)["count"].transform("sum")
-        known = known[count >= self.min_count]
-        level = known.groupby(ENDS)["relative"].median()
+        pair = codes(known.ints("sender"), known.ints("receiver"))
+        count = sums(pair, known.ints("count"), pair.size)
+        known = known.take(count[pair] >= self.min_count)
+        level = {pair: float(np.median(its)) for pair, its in _by_pair(known).items()}
         if len(level) < 3:
             have = f"of ranks with {counted(self.min_count, 'transfer')} or more"
             raise too_few(len(level), "pair", 3, have)
-        link = _standing_out(level, run, waits=bool(known["on_cpu"].all()))
+        link = _standing_out(level, run, waits=bool(known.flags("on_cpu").all()))
         if link is None:
             return
-        pairs = pd.MultiIndex.from_frame(known[ENDS])
-        here = pairs.isin(link.slow)
-        slow, rest = known[here], known[~(here | pairs.isin([pair[::-1] for pair in link.slow]))]
-        ratio = float(slow["relative"].median() / rest["relative"].median())
-        separate = slow["relative"].quantile(0.25) > rest["relative"].quantile(0.75)
-        if ratio < self.min_ratio or not separate or not _steady(slow):
+        back = [pair[::-1] for pair in link.slow]
+        slow = known.take(_of(known, link.slow))
+        rest = known.take(~_of(known, [*link.slow, *back]))
+        if not len(rest) or not _separate(slow, rest) or not _steady(slow):
+            return
+        ratio = float(np.median(slow.floats("relative")) / np.median(rest.floats("relative")))
+        if ratio < self.min_ratio:
             return
         transfers = between_two(run)
-        transfers = transfers[pd.MultiIndex.from_frame(transfers[ENDS]).isin(link.slow)]
-        less = transfers["transfer_ns"] * (1 - 1 / ratio)
-        estimate = wall_ns(transfers["last_end_ns"], less)
+        transfers = transfers.take(_of(transfers, link.slow))
+        less = transfers.ints("transfer_ns") * (1 - 1 / ratio)
+        estimate = wall_ns(transfers.ints("last_end_ns"), less)
         gain = of_transfers(run, transfers, less, estimate, self.min_step_share)
         if worth_reporting(gain.cost_ns, run, self.min_step_share):
-            yield self._finding(link, transfers, slow, rest, gain, run)
+            yield self._finding(link, transfers, slow, rest, ratio, gain, run)
 
     def _finding(
         self,
         link: _Link,
-        transfers: pd.DataFrame,
-        slow: pd.DataFrame,
-        rest: pd.DataFrame,
+        transfers: Rows,
+        slow: Rows,
+        rest: Rows,
+        ratio: float,
         gain: Saving,
         run: Measures,
     ) -> Finding:
-        ratio = float(slow["relative"].median() / rest["relative"].median())
-        slow_gb_s, rest_gb_s = (float(some["busbw_gb_s"].median()) for some in (slow, rest))
-        way = "→" if transfers["op"].isin(POINT_TO_POINT).all() else "–"
+        slow_gb_s, rest_gb_s = (float(np.median(its.floats("busbw_gb_s"))) for its in (slow, rest))
+        op = transfers.coded("op")
+        way = "→" if op.where(POINT_TO_POINT.__contains__).all() else "–"
         ends = link.ends.replace("→", way)
-        count = rest[ENDS].drop_duplicates().shape[0]
-        others = "the other pair" if count == 1 else f"the other {count} pairs"
-        touching = set(rest[ENDS].to_numpy().ravel().tolist())
+        pairs = _by_pair(rest)
+        others = "the other pair" if len(pairs) == 1 else f"the other {len(pairs)} pairs"
+        touching = {rank for pair in pairs for rank in pair}
         separable = link.separable and touching.issuperset(link.slow[0])
-        waits = bool(slow["on_cpu"].all())
+        waits = bool(slow.flags("on_cpu").all())
         took = "keep their receivers waiting" if waits else "take"
         times = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
-        op = str(transfers["op"].mode().iloc[0])
+        mostly = op.names[np.bincount(op.codes).argmax()]
         return self.finding(
             transfers,
             summary=(
@@ -131,7 +136,7 @@ class SlowLink(Rule, frozen=True):
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
-            place=f"in the {op} {ends}" if waits else None,
+            place=f"in the {mostly} {ends}" if waits else None,
             evidence=(
                 Evidence("time against the other pairs", ratio, "x", self.min_ratio),
                 Evidence(f"bandwidth {ends}", slow_gb_s, "GB/s"),
@@ -172,17 +177,33 @@ class _Link(Struct, frozen=True):
     separable: bool = True
 
 
-def _standing_out(level: pd.Series[float], run: Measures, *, waits: bool) -> _Link | None:
+def _by_pair(known: Rows) -> dict[Pair, Float64]:
+    """What each two ranks' transfers take against others of their kind."""
+    ends = known.ints("sender"), known.ints("receiver")
+    relative = known.floats("relative")
+    return {(pair[0], pair[1]): relative[at] for pair, at in rows_by(*ends).items()}
+
+
+def _of(known: Rows, pairs: Collection[Pair]) -> Bool:
+    """Which are of these pairs."""
+    its = rows_by(known.ints("sender"), known.ints("receiver"))
+    found = np.zeros(len(known), np.bool_)
+    for pair in its.keys() & set(pairs):
+        found[its[pair]] = True
+    return found
+
+
+def _standing_out(level: Mapping[Pair, float], run: Measures, *, waits: bool) -> _Link | None:
     """The slowest pair, or hosts, or few pairs, with no other pair nearly as slow."""
-    pairs: list[Pair] = [(int(a), int(b)) for a, b in level.sort_values(ascending=False).index]
+    pairs = sorted(level, key=lambda pair: (level[pair], pair), reverse=True)
     sender, receiver = first = pairs[0]
-    rest = level[[pair not in (first, first[::-1]) for pair in level.index]]
-    if rest.empty:
+    rest = [level[pair] for pair in pairs if pair not in (first, first[::-1])]
+    if not rest:
         return None
-    usual = float(rest.median())
-    ratio = float(level[first]) / usual
+    usual = float(np.median(rest))
+    ratio = level[first] / usual
     least = usual * (1 + (ratio - 1) * (_WAITED if waits else _NEARLY))
-    half = [pair for pair in pairs if float(level[pair]) > least]
+    half = [pair for pair in pairs if level[pair] > least]
     if set(half) <= {first, first[::-1]}:
         ranks = f"the ranks {sender} and {receiver}"
         return _Link((first,), tuple(sorted(first)), f"rank {sender} → rank {receiver}", ranks)
@@ -211,7 +232,8 @@ def _of_hosts(
     pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, object]
 ) -> _Link | None:
     """The hosts all of whose pairs, and no others, are slow."""
-    across = [pair for pair in pairs if host[pair[0]] != host[pair[1]]]
+    named = [pair for pair in pairs if host.keys() >= {*pair}]
+    across = [pair for pair in named if host[pair[0]] != host[pair[1]]]
     if not set(slow) <= set(across) or len(across) - len(slow) < 2:
         return None
     way = [(host[a], host[b]) for a, b in slow]
@@ -232,10 +254,16 @@ def _of_hosts(
     return None
 
 
-def _steady(slow: pd.DataFrame) -> bool:
+def _separate(slow: Rows, rest: Rows) -> bool:
+    """Whether the first quartile of these is above the third of those."""
+    above, below = (its.floats("relative") for its in (slow, rest))
+    return bool(np.quantile(above, 0.25) > np.quantile(below, 0.75))
+
+
+def _steady(slow: Rows) -> bool:
     """Whether what threads move is never much faster than usual; what GPUs move may be."""
-    times = slow[slow["by_cpu"]].groupby(ENDS)["relative"]
-    return bool((times.quantile(0.1) >= _STEADY * times.median()).all())
+    each = _by_pair(slow.take(slow.flags("by_cpu"))).values()
+    return all(np.quantile(times, 0.1) >= _STEADY * np.median(times) for times in each)
 
 
 def _ring(took_us: dict[int, float]) -> Measures:
