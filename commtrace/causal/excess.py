@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import Evidence
 from commtrace.units import ms
@@ -17,9 +19,9 @@ __all__ = ["counts", "factors", "in_words", "ruled_out", "source", "spread"]
 
 def factors(pair: Pair, once: Reference) -> dict[str, float]:
     """What the ratio is the product of; medians over the instances."""
-    times = pair.times
-    time, gap = (float(times[name].median()) for name in ("time", "gap"))
-    waiting = float((times["time"] - times["first"] - times["gap"] - times["second"]).median())
+    whole, first, gaps, second = map(pair.times.ints, ("time", "first", "gap", "second"))
+    time, gap = float(np.median(whole)), float(np.median(gaps))
+    waiting = float(np.median(whole - first - gaps - second))
     working = max(time - gap, 1.0)
     factors = {
         # Where nothing beside it shows the tensor's size, its bytes are the pair's by assumption.
@@ -71,11 +73,13 @@ def source(once: Reference) -> str:
 
 def spread(pair: Pair, once: Reference) -> Iterator[Evidence]:
     """How sure the times are, if there is more than one."""
-    time = pair.times["time"]
-    if len(time) > 1:
-        yield Evidence("time of the pair, lower quartile", float(time.quantile(0.25)) / 1e6, "ms")
+    time = pair.times.ints("time")
+    if time.size > 1:
+        yield Evidence(
+            "time of the pair, lower quartile", float(np.percentile(time, 25)) / 1e6, "ms"
+        )
         yield Evidence("all_reduce, upper quartile", once.upper_ns / 1e6, "ms")
-        yield Evidence("cold start: first by median", float(time.iloc[0] / time.median()), "x")
+        yield Evidence("cold start: first by median", float(time[0] / np.median(time)), "x")
 
 
 def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
@@ -85,7 +89,8 @@ def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
         if pair.first == "reduce"
         else "sharding: nothing that could have used the shards ran between the two"
     )
-    time = float(pair.times["time"].median())
+    times, first, gaps, second = map(pair.times.ints, ("time", "first", "gap", "second"))
+    time, gap = float(np.median(times)), float(np.median(gaps))
     ratio = time / once.time_ns
     n = pair.group_size
     pipelining = n / (n - 1)
@@ -95,11 +100,10 @@ def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
         yield f"lost pipelining alone: on a ring it makes {pipelining:.3g}x, not {ratio:.3g}x"
     if pair.inflation == 1 and pair.tensor_bytes:
         yield "bytes: the pair is of the all_reduce's size"
-    gap = float(pair.times["gap"].median())
     if gap < 0.05 * (time - once.time_ns):
         share = 100 * gap / (time - once.time_ns)
         yield f"launch gap: {ms(gap)}, {share:.{2 if share < 9.5 else 3}g} % of the excess"
-    waiting = time - gap - float((pair.times["first"] + pair.times["second"]).median())
+    waiting = time - gap - float(np.median(first + second))
     if ranks > 1 and waiting < 0.05 * (time - once.time_ns):
         yield "waiting: the ranks come to the second operation together"
     if len(pair.times) > 2:

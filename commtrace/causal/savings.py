@@ -133,7 +133,7 @@ def of_transfers(
     if not worth_reporting(estimate_ns, run, min_step_share):
         return Saving(round(estimate_ns))
     number = np.asarray(known.columns["operation"] if hasattr(known, "table") else known.operation)
-    less = np.rint(np.asarray(less_ns, np.float64).clip(min=0)).astype(np.int64)
+    less = np.rint(np.nan_to_num(np.asarray(less_ns, np.float64)).clip(min=0)).astype(np.int64)
 
     def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation
