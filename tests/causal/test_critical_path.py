@@ -33,7 +33,7 @@ def test_recordings_are_replayed_exactly_and_their_paths_sum_to_their_steps(
     its = run_graph(run)
     again = replay(its.graph, its.graph.lag_ns[:, None])[:, 0]
     assert (again == its.graph.time_ns).all()
-    path = critical_path(run)
+    path = critical_path(run).frame()
     assert path["time_ns"].sum() == its.step_ns.sum()
     by_step = path.groupby("step")["time_ns"].sum()
     assert by_step.tolist() == [time for time in its.step_ns.tolist() if time]
@@ -45,14 +45,14 @@ def test_with_edits_it_sums_to_the_steps_replayed(training: Make) -> None:
     lag = changed(as_measured(run), even(run))
     ends = step_ends(run, [lag])[:, 0]
     steps = np.diff(ends, prepend=run_graph(run).begin_ns)
-    assert path_with(run, lag).groupby("step")["time_ns"].sum().tolist() == steps.tolist()
+    assert path_with(run, lag).frame().groupby("step")["time_ns"].sum().tolist() == steps.tolist()
 
 
 def test_the_late_rank_is_on_it_with_what_it_does(training: Make) -> None:
     run = training(
         lambda rank, step: 2_000, ranks=3, sleep_us=lambda rank, step: 6_000 * (rank == 1)
     )
-    path = critical_path(run)
+    path = critical_path(run).frame()
     assert set(path[path["kind"].isin(("compute", "host"))]["rank"]) == {1}
     kinds = path.groupby("kind", observed=True)["time_ns"].sum().to_dict()
     assert kinds["compute"] == 6 * 2 * MS
@@ -65,7 +65,7 @@ def test_the_late_rank_is_on_it_with_what_it_does(training: Make) -> None:
 
 def test_a_wait_that_ends_with_its_step_is_no_work(training: Make) -> None:
     run = training(lambda rank, step: 2_000 + 1_000 * rank, tail_us=0)
-    kinds = critical_path(run).groupby("kind", observed=True)["time_ns"].sum().to_dict()
+    kinds = critical_path(run).frame().groupby("kind", observed=True)["time_ns"].sum().to_dict()
     assert kinds == {"compute": 6 * 3 * MS, "launch": 6 * MS // 20, "transfer": 6 * MS}
 
 
@@ -73,7 +73,7 @@ def test_what_an_edit_shortens_is_made_of_what_it_was(training: Make) -> None:
     run = training(
         lambda rank, step: 2_000 * (1 + rank), sleep_us=lambda rank, step: 2_000 * (1 + rank)
     )
-    path = path_with(run, changed(as_measured(run), even(run)))
+    path = path_with(run, changed(as_measured(run), even(run))).frame()
     own = path[path["kind"].isin(("compute", "host"))].groupby("kind", observed=True)
     compute, host = (own["time_ns"].sum()[kind] for kind in ("compute", "host"))
     assert compute == pytest.approx(6 * 3 * MS, rel=0.02)
@@ -89,10 +89,10 @@ def test_a_device_on_which_nothing_runs_computes_nothing() -> None:
         run.kernel(rank, 700, 300, launch_ns=BASE_NS + 10_000)
         run.collective(rank, "all_reduce", 1000, 500, size=4096, launch_ns=BASE_NS + 20_000)
     trace = run.trace()
-    kinds = critical_path(trace).groupby("kind", observed=True)["time_ns"].sum()
+    kinds = critical_path(trace).frame().groupby("kind", observed=True)["time_ns"].sum()
     assert kinds["compute"] == 380_000
     assert kinds["idle"] == 600_000
-    pieces = critical_pieces(trace)
+    pieces = critical_pieces(trace).frame()
     idle = pieces[pieces["kind"] == "idle"]
     assert (idle["start_ns"] - BASE_NS).tolist() == [100_000]
     assert (idle["end_ns"] - BASE_NS).tolist() == [700_000]

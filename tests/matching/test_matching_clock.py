@@ -45,7 +45,7 @@ def run(make: Make, hosts: list[str | None], ahead_ms: list[float], **call: Any)
 
 
 def clocks(trace: Measures) -> list[dict[str, Any]]:
-    return rows(match(trace).clock)
+    return match(trace).clock.dicts()
 
 
 def test_a_rank_without_operations_takes_no_clock_away(make_trace: Make) -> None:
@@ -94,7 +94,7 @@ def test_ranks_of_one_host_that_contradict_a_shared_clock(make_trace: Make) -> N
     assert [row["clock"] for row in clocks(trace)] == [0, 0, 2]
     assert [row["offset_ns"] for row in clocks(trace)] == [0, 0, 5 * MS]
     found = match(trace)
-    assert (found.matches["present"] == 3).all()
+    assert (found.matches.ints("present") == 3).all()
     (note,) = found.notes
     assert (note.code, note.rank) == ("clock-disagrees", 2)
 
@@ -261,7 +261,7 @@ def test_a_probe_too_short_for_a_drift_is_off_by_no_more_than_it_says(
     offsets = match(trace).clock
     times = np.array([0, round(shown[1](100) * MS)])
     on_clock, _ = on_run_clock(times, np.arange(2), offsets)
-    assert abs(on_clock[1] - 100 * MS) <= offsets["error_ns"].iloc[1]
+    assert abs(on_clock[1] - 100 * MS) <= offsets.ints("error_ns")[1]
 
 
 @pytest.mark.parametrize("offset", [5, HOUR])
@@ -273,7 +273,7 @@ def test_a_clock_through_another_that_drifts(make_trace: Make, offset: int) -> N
     times = np.array([round(shown[r](30_000) * MS) for r in range(3)])
     on_clock, _ = on_run_clock(times, np.arange(3), offsets)
     assert on_clock == pytest.approx(np.full(3, 30_000 * MS), abs=2_000)
-    assert offsets["error_ns"].max() < 30_000
+    assert offsets.ints("error_ns").max() < 30_000
 
 
 def test_what_cpus_did_bounds_a_clock_by_causality_only(make_trace: Make) -> None:

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commtrace.arrays import NULL
 from commtrace.matching import match
 from commtrace.measures import Measures
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched, unmatched
 
 Generate = Callable[..., Any]
@@ -53,11 +55,11 @@ def test_every_operation_is_matched_or_listed_and_none_is_mixed(
     world = WORLDS[place % len(WORLDS)]
     run = generate(**BASE, **world, **faults, identifiers=identifiers)
     found = matched(run.trace)
-    mixed, split, operations = mixed_and_split(run.truth, found.matches["operation"])
+    mixed, split, operations = mixed_and_split(run.truth, found.matches.frame()["operation"])
     assert mixed == 0
     assert split <= 0.01 * operations
-    alone = found.matches["present"] == 1
-    assert alone.equals(found.matches["matched_by"].isna())
+    alone = found.matches.ints("present") == 1
+    assert (alone == ~found.matches.coded("matched_by").known).all()
     listed = {note.rank: note for note in unmatched(run.trace)}
     # Who could have been met: those of the group that were recorded.
     recorded = set(run.trace.ranks["rank"])
@@ -92,7 +94,7 @@ def test_offsets_are_within_50_us_and_within_the_published_error(
             alike=seed % 2 == 0,
             identifiers=identifiers,
         )
-        clocks = matched(run.trace).clock
+        clocks = matched(run.trace).clock.frame()
         for row in clocks[clocks["clock"] != 0].itertuples(index=False):
             error = abs(row.offset_ns - run.clocks.true_offset(row.at_ns, row.rank, 0))
             wrong.append(error)
@@ -103,7 +105,7 @@ def test_offsets_are_within_50_us_and_within_the_published_error(
 
 def test_the_drift_is_found_in_a_long_run(generate: Generate) -> None:
     run = generate(4, 2500, **BASE, alike=True, late=3, drop=0.005)
-    clocks = matched(run.trace).clock
+    clocks = matched(run.trace).clock.frame()
     assert clocks["drift_ppm"].tolist()[:2] == [0, 0]
     expected = [drift * 1e6 for drift in run.clocks.drift[2:]]
     assert clocks["drift_ppm"].tolist()[2:] == pytest.approx(expected, abs=3)
@@ -118,22 +120,22 @@ def test_the_drift_is_found_in_a_long_run(generate: Generate) -> None:
 def test_bandwidth_comes_from_the_transfer(generate: Generate, identifiers: str | None) -> None:
     run = generate(8, 300, **BASE, mesh=4, identifiers=identifiers)
     found = matched(run.trace)
-    transfer = found.operations.set_index("operation")["transfer_ns"]
-    told = transfer.loc[found.matches["operation"]].to_numpy(dtype=float)
+    told = found.operations.ints("transfer_ns")[operation_of(run.trace)].astype(float)
     large = (run.truth["size_bytes"] >= 1 << 20).to_numpy()
     ratio = told[large] / run.truth["transfer"].to_numpy()[large]
     assert np.median(ratio) == pytest.approx(1, abs=0.02)
-    assert found.operations["exact"].all()
+    assert found.operations.flags("exact").all()
 
 
 def test_the_waits_are_right_and_who_caused_them(generate: Generate) -> None:
     run = generate(8, 200, **BASE, skew_ns=3_000_000)
     found = matched(run.trace)
-    wait = found.waits["wait_ns"].sum()
+    waits = found.waits.frame()
+    wait = waits["wait_ns"].sum()
     assert wait == pytest.approx(run.truth["wait"].sum(), rel=0.02)
-    assert found.waits["caused_wait_ns"].sum() == pytest.approx(wait, rel=0.02)
+    assert waits["caused_wait_ns"].sum() == pytest.approx(wait, rel=0.02)
     last = run.truth.loc[run.truth.groupby("operation")["arrival"].idxmax(), "rank"]
-    told = found.operations["last_rank"].dropna()
+    told = found.operations.frame()["last_rank"].dropna()
     assert len(told) > 0.9 * len(last)
     assert (told.to_numpy() == last.to_numpy()[told.index]).all()
 
@@ -145,18 +147,18 @@ def test_no_wait_is_invented(generate: Generate, hosts: int, jitter_ns: int) -> 
         8, 150, **{**BASE, "hosts": hosts}, skew_ns=0, jitter_ns=jitter_ns, pipeline=False
     )
     found = matched(run.trace)
-    assert (found.waits["wait_ns"] == 0).all()
-    assert (found.operations["skew_ns"] == 0).all()
-    assert found.operations["last_rank"].isna().all()
+    assert (found.waits.ints("wait_ns") == 0).all()
+    assert (found.operations.ints("skew_ns") == 0).all()
+    assert (found.operations.ints("last_rank") == NULL).all()
 
 
 def test_waits_of_a_partial_operation_are_lower_bounds(generate: Generate) -> None:
     run = generate(8, 100, skew_ns=2_000_000, missing=(2, 5), identifiers="sequence")
     found = matched(run.trace)
-    assert (found.waits["wait_ns"] <= run.truth["wait"] + 2).all()
-    assert not found.operations["exact"].any()
+    assert (found.waits.ints("wait_ns") <= run.truth["wait"] + 2).all()
+    assert not found.operations.flags("exact").any()
     true = run.truth.groupby("operation")["transfer"].first()
-    assert (found.operations["transfer_ns"] >= true.to_numpy() - 50_000).all()
+    assert (found.operations.ints("transfer_ns") >= true.to_numpy() - 50_000).all()
     assert [note.code for note in unmatched(run.trace)] == ["partial-operations"]
 
 
@@ -166,7 +168,7 @@ def test_numbers_that_only_some_rows_have(generate: Generate) -> None:
     rows = run.trace.collectives
     lost = run.truth["place"] < 100 + 40 * run.truth["rank"]
     trace = replace(run.trace, collectives=rows.assign(seq=rows["seq"].mask(lost)))
-    found = match(trace).matches
+    found = match(trace).matches.frame()
     mixed, split, _ = mixed_and_split(run.truth, found["operation"])
     assert (mixed, split) == (0, 0)
     assert set(found["matched_by"].dropna()) == {"sequence", "alignment"}
@@ -178,9 +180,9 @@ def test_unrelated_runs_are_not_aligned(generate: Generate) -> None:
         rank=1, start_ns=theirs.trace.collectives["start_ns"] + 10**12
     )
     both = _joined(ours.trace, shifted)
-    found = match(both).matches
-    assert found["matched_by"].isna().all()
-    assert match(both).clock["offset_ns"].isna().tolist() == [False, True]
+    found = match(both)
+    assert not found.matches.coded("matched_by").known.any()
+    assert (found.clock.ints("offset_ns") == NULL).tolist() == [False, True]
 
 
 def _joined(trace: Measures, rows: Any) -> Measures:
@@ -217,15 +219,16 @@ def test_names_order_and_a_clock_change_nothing_else(
     changed_run = replace(run.trace, collectives=changed, groups=groups.assign(group=names))
     before, after = matched(run.trace), matched(changed_run)
     back = np.argsort(places)
-    pairs = set(
-        zip(before.matches["operation"], after.matches["operation"].to_numpy()[back], strict=True)
-    )
-    assert len(pairs) == before.matches["operation"].nunique() == len({b for _, b in pairs})
-    waits = after.waits.frame().iloc[back].reset_index(drop=True)
+    earlier, later = (its.matches.ints("operation") for its in (before, after))
+    pairs = set(zip(earlier.tolist(), later[back].tolist(), strict=True))
+    assert len(pairs) == np.unique(earlier).size == len({b for _, b in pairs})
+    waits, expected = after.waits.frame().iloc[back].reset_index(drop=True), before.waits.frame()
     for column in ("arrival_ns", "end_ns", "wait_ns", "caused_wait_ns"):
-        difference = (waits[column] - before.waits[column]).abs()
+        difference = (waits[column] - expected[column]).abs()
         assert (difference.dropna() <= 2).all()
-        assert difference.isna().equals(before.waits[column].isna())
-    moved = after.clock["offset_ns"] - before.clock["offset_ns"]
-    assert moved.sub([0, 0, shift_ns, 0]).abs().max() <= 2
-    assert (after.clock["error_ns"] - before.clock["error_ns"]).abs().max() <= 2
+        assert difference.isna().equals(expected[column].isna())
+    known = before.clock.ints("offset_ns") != NULL
+    assert (known == (after.clock.ints("offset_ns") != NULL)).all()
+    for column, moved in (("offset_ns", [0, 0, shift_ns, 0]), ("error_ns", [0] * 4)):
+        difference = after.clock.ints(column) - before.clock.ints(column) - moved
+        assert np.abs(difference[known]).max() <= 2

@@ -9,7 +9,6 @@ import pytest
 
 from commtrace.matching import match
 from commtrace.measures import Measures
-from commtrace.table import rows
 
 Make = Callable[..., Measures]
 MS = 1_000_000
@@ -40,7 +39,7 @@ def run(make: Make, calls: list[dict[str, Any]], groups: Any = None, hosts: Any 
 
 
 def found(trace: Measures) -> list[tuple[int, str | None]]:
-    return [(row["operation"], row["matched_by"]) for row in rows(match(trace).matches)]
+    return [(row["operation"], row["matched_by"]) for row in match(trace).matches.dicts()]
 
 
 def codes(trace: Measures) -> list[str]:
@@ -58,7 +57,7 @@ def partners(trace: Measures) -> list[list[int]]:
 def test_the_same_number_in_one_group_is_one_operation(make_trace: Make) -> None:
     trace = run(make_trace, [call(0, 0, seq=1), call(0, 5, seq=2), call(1, 5, seq=2)])
     assert found(trace) == [(0, None), (1, "sequence"), (1, "sequence")]
-    row = rows(match(trace).matches)[1]
+    row = match(trace).matches.dicts()[1]
     assert (row["communicator"], row["present"], row["expected"]) == ("0,1", 2, 2)
     assert codes(trace) == ["unmatched-operations"]
 
@@ -166,7 +165,7 @@ def test_a_late_window_shifts_nothing(make_trace: Make, hosts: Any) -> None:
     assert [both for both in partners(trace) if len(both) == 2] == [
         [i, i + len(TIMES) - late] for i in range(late, len(TIMES))
     ]
-    assert match(trace).matches["matched_by"].isna().sum() == late
+    assert (~match(trace).matches.coded("matched_by").known).sum() == late
 
 
 def test_clocks_an_hour_apart_and_a_lost_event(make_trace: Make) -> None:
@@ -176,7 +175,7 @@ def test_clocks_an_hour_apart_and_a_lost_event(make_trace: Make) -> None:
     trace = run(make_trace, calls)
     pairs = [both for both in partners(trace) if len(both) == 2]
     assert [TIMES[a] for a, _ in pairs] == kept
-    offset = rows(match(trace).clock)[1]["offset_ns"]
+    offset = match(trace).clock.dicts()[1]["offset_ns"]
     assert offset == hour * MS
 
 
@@ -218,7 +217,7 @@ def test_a_send_and_its_recv_pair_by_order(make_trace: Make) -> None:
     calls = [row for t in TIMES for row in message(0, 1, t)]
     trace = run(make_trace, calls, hosts="aa")
     assert found(trace) == [(i // 2, "order") for i in range(24)]
-    assert rows(match(trace).matches)[0]["expected"] == 2
+    assert match(trace).matches.dicts()[0]["expected"] == 2
 
 
 def test_counters_of_messages_count_for_each_rank_apart(make_trace: Make) -> None:
@@ -237,7 +236,7 @@ def test_counters_of_messages_that_agree_are_believed(make_trace: Make) -> None:
     calls = [row for i, t in enumerate(TIMES) for row in message(0, 1, t, comms_id=f"p2p {i}")]
     trace = run(make_trace, calls[:1] + calls[2:], hosts="aa")  # the first recv is lost
     assert found(trace)[1:3] == [(1, "comms-id")] * 2
-    assert match(trace).matches["matched_by"].isna().sum() == 1
+    assert (~match(trace).matches.coded("matched_by").known).sum() == 1
 
 
 @pytest.mark.parametrize("lost", [[0, 2, 4], [5], [4, 9]])
@@ -264,7 +263,7 @@ def test_a_message_of_an_unknown_peer_is_alone(make_trace: Make) -> None:
 
 
 def test_no_operations_and_one_rank(make_trace: Make) -> None:
-    assert match(make_trace()).matches.empty
+    assert not len(match(make_trace()).matches)
     trace = run(make_trace, [call(0, 0, seq=1)], hosts="a")
     assert found(trace) == [(0, None)]
     assert codes(trace) == []

@@ -54,7 +54,7 @@ def test_the_late_rank_is_named_and_what_it_caused_is_right(tmp_path: Path) -> N
         out=tmp_path / "run",
     )
     found = matched(load(folder, workers=1).measures)
-    of = found.operations.set_index("operation")
+    of = found.operations.frame().set_index("operation")
     sums = of.index[of["op"] == "all_reduce"]
     every = found.waits.frame()
     waits = every[every["operation"].isin(sums)].pivot(

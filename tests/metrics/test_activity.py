@@ -44,5 +44,5 @@ def test_an_operator_that_waits_for_communication_within_does_not_compute_then()
         run.gap(rank, 2_000, 6_000)
     for by_step in (False, True):
         table = devices(run.trace(), by_step=by_step)
-        assert table["compute_ns"].tolist() == [4_000_000] * 2
-        assert table["exposed_communication_ns"].tolist() == [6_000_000] * 2
+        assert table.ints("compute_ns").tolist() == [4_000_000] * 2
+        assert table.ints("exposed_communication_ns").tolist() == [6_000_000] * 2

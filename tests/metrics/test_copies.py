@@ -7,7 +7,6 @@ from typing import Any
 
 from commtrace.measures import Measures
 from commtrace.metrics.rank.copies import copies
-from commtrace.table import rows
 
 Make = Callable[..., Measures]
 
@@ -26,7 +25,7 @@ def test_copies_by_eye(make_trace: Make) -> None:
             ]
         )
     )
-    assert rows(table) == [
+    assert table.dicts() == [
         {
             "rank": 0,
             "kind": "PtoP",
@@ -49,7 +48,7 @@ def test_copies_by_eye(make_trace: Make) -> None:
 def test_rates_are_null_where_sizes_are_unknown(make_trace: Make) -> None:
     def measured(*sizes: int | None) -> list[Any]:
         called = [{**PEER, "size_bytes": s, "start_ns": 0, "duration_ns": 10} for s in sizes]
-        (row,) = rows(copies(make_trace(copies=called)))
+        (row,) = copies(make_trace(copies=called)).dicts()
         return [row["count"], row["bytes"], row["gb_s_p50"], row["gb_s_busy"]]
 
     assert measured(None) == [1, None, None, None]

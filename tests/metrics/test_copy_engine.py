@@ -18,7 +18,7 @@ def test_it_counts_beside_kernels_of_the_same_stream() -> None:
     engine = engine.assign(start_ns=engine["start_ns"] + 20_000, duration_ns=30_000)
     engine = engine.astype({"name": "category"})
     both = replace(trace, collectives=engine)
-    (row,) = devices(both).to_dict("records")
+    (row,) = devices(both).dicts()
     assert row["communication_ns"] == 40_000  # the kernel's 10 µs, the engine's 30
     assert row["copy_ns"] == 30_000
     assert row["overlapped_communication_ns"] == 10_000  # 40 to 50 µs

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from commtrace.measures import Measures
 from commtrace.metrics.rank.devices import devices
-from commtrace.table import rows
 
 Make = Callable[..., Measures]
 
@@ -69,7 +68,7 @@ def test_every_nanosecond_is_counted_once(
     def here(events: list[dict[str, Any]], place: dict[str, Any]) -> list[dict[str, Any]]:
         return [e for e in events if all(e[key] == place[key] for key in where)]
 
-    table = rows(devices(make_trace(kernels=kernels, copies=copies), by_step=steps))
+    table = devices(make_trace(kernels=kernels, copies=copies), by_step=steps).dicts()
     places = {tuple(e[key] for key in where) for e in [*kernels, *copies]}
     if steps:
         places = {place for place in places if place[2] is not None}
@@ -95,7 +94,7 @@ def test_a_gpu_by_eye(make_trace: Make) -> None:
             copies=[{"kind": "Memset", "start_ns": 33, "duration_ns": 4}],
         )
     )
-    assert rows(table) == [
+    assert table.dicts() == [
         {
             "rank": 0,
             "device": "cuda:0",
@@ -120,7 +119,7 @@ def test_communication_on_one_gpu_is_not_hidden_by_compute_on_another(make_trace
             ]
         )
     )
-    assert table["exposed_communication_ns"].tolist() == [10, 0]
+    assert table.ints("exposed_communication_ns").tolist() == [10, 0]
 
 
 def test_a_cpu_computes_where_it_does_not_enqueue_or_wait(make_trace: Make) -> None:
@@ -136,7 +135,7 @@ def test_a_cpu_computes_where_it_does_not_enqueue_or_wait(make_trace: Make) -> N
             collectives=[{"device": "cpu", "stream": 2, "start_ns": 7, "duration_ns": 10}],
         )
     )
-    (row,) = rows(table)
+    (row,) = table.dicts()
     assert row["device"] == "cpu"
     assert (row["span_ns"], row["compute_ns"], row["communication_ns"]) == (20, 15, 10)
     assert (row["overlapped_communication_ns"], row["exposed_communication_ns"]) == (6, 4)
@@ -151,8 +150,8 @@ def test_the_cpu_of_a_rank_with_a_gpu_tells_only_its_communication(make_trace: M
             collectives=[{"device": "cpu", "start_ns": 0, "duration_ns": 4}],
         )
     )
-    assert table["device"].tolist() == ["cpu", "cuda:0"]
-    cpu = rows(table)[0]
+    assert table.coded("device").decoded() == ["cpu", "cuda:0"]
+    cpu = table.dicts()[0]
     assert cpu.pop("communication_ns") == 4
     assert {cpu[name] for name in cpu if name not in ("rank", "device")} == {None}
 
@@ -162,7 +161,7 @@ def test_devices_are_in_order(make_trace: Make) -> None:
         {"kind": "compute", "start_ns": 0, "duration_ns": 1, "device": f"cuda:{n}"}
         for n in (10, 9, 1)
     ]
-    assert devices(make_trace(kernels=kernels))["device"].tolist() == [
+    assert devices(make_trace(kernels=kernels)).coded("device").decoded() == [
         "cuda:1",
         "cuda:9",
         "cuda:10",
@@ -172,5 +171,5 @@ def test_devices_are_in_order(make_trace: Make) -> None:
 def test_what_was_not_recorded_is_no_idle_time(make_trace: Make) -> None:
     kernels = [{"start_ns": start, "duration_ns": 10, "kind": "compute"} for start in (0, 15, 115)]
     trace = replace(make_trace(kernels=kernels), pauses={0: ((25, 115),)})
-    (row,) = rows(devices(trace))
+    (row,) = devices(trace).dicts()
     assert (row["span_ns"], row["compute_ns"], row["idle_ns"]) == (35, 30, 5)

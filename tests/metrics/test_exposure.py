@@ -14,7 +14,6 @@ from commtrace.measures import Measures
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposure import By, exposure
 from commtrace.metrics.rank.phases import phases
-from commtrace.table import rows
 
 Make = Callable[..., Measures]
 Row = dict[str, Any]
@@ -47,7 +46,7 @@ def trace_of(make_trace: Make, called: list[Row], compute: list[Row], **tables: 
 
 
 def exposed(trace: Measures, by: Any, *key: str) -> dict[Any, int]:
-    found = rows(exposure(trace, by=by))
+    found = exposure(trace, by=by).dicts()
     return {tuple(row[k] for k in key or (by,)): row["exposed_ns"] for row in found}
 
 
@@ -56,9 +55,9 @@ def test_time_that_operations_share_is_split_equally(make_trace: Make) -> None:
     called = [on_gpu(0, 100), on_gpu(60, 60, 21, op="all_gather")]
     trace = trace_of(make_trace, called, [on_gpu(0, 40, 7), on_gpu(110, 90, 7)])
     assert exposed(trace, "op") == {("all_reduce",): 20 + 40 // 2, ("all_gather",): 10 + 40 // 2}
-    parts = rows(exposure(trace, by="op"))
+    parts = exposure(trace, by="op").dicts()
     assert [row["communication_ns"] for row in parts] == [100, 60]
-    assert rows(devices(trace))[0]["exposed_communication_ns"] == 70
+    assert devices(trace).dicts()[0]["exposed_communication_ns"] == 70
 
 
 def test_where_only_a_kernel_tells_what_ran_counts(make_trace: Make) -> None:
@@ -85,7 +84,7 @@ def test_a_group_is_its_name_and_its_ranks(make_trace: Make) -> None:
 def test_without_compute_told_nothing_is_known_to_be_exposed(make_trace: Make) -> None:
     gloo = {"rank": 0, "device": "cpu", "stream": 3, "start_ns": 0, "duration_ns": 9, "op": "send"}
     trace = make_trace(kernels=[on_gpu(50, 5, kind="compute")], collectives=[gloo])
-    (part,) = rows(exposure(trace, by="op"))
+    (part,) = exposure(trace, by="op").dicts()
     assert (part["device"], part["communication_ns"], part["exposed_ns"]) == ("cpu", 9, None)
 
 
@@ -161,13 +160,13 @@ def test_the_parts_are_the_whole(
     marked = [{**row, "kind": "communication", "launch_ns": row["start_ns"]} for row in called]
     trace = trace_of(make_trace, marked, compute)
     sums: dict[tuple[int, str], int] = defaultdict(int)
-    for row in rows(exposure(trace, by=by)):
+    for row in exposure(trace, by=by).dicts():
         assert 0 <= row["exposed_ns"] <= row["communication_ns"]
         sums[row["rank"], row["device"]] += row["exposed_ns"]
-    for row in rows(devices(trace)):
+    for row in devices(trace).dicts():
         assert sums[row["rank"], row["device"]] == row["exposed_communication_ns"]
 
 
 @pytest.mark.parametrize("by", get_args(By))
 def test_nothing_recorded_is_nothing_exposed(make_trace: Make, by: By) -> None:
-    assert exposure(make_trace(), by=by).empty
+    assert not len(exposure(make_trace(), by=by))

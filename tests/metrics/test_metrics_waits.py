@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from commtrace.arrays import NULL
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched, operations, unmatched, waits
 from commtrace.table import rows
@@ -38,16 +39,16 @@ def run(
 
 
 def waited(trace: Measures) -> list[float | None]:
-    return [None if w is None else w / MS for w in (r["wait_ns"] for r in rows(waits(trace)))]
+    return [None if w is None else w / MS for w in (r["wait_ns"] for r in waits(trace).dicts())]
 
 
 def caused(trace: Measures) -> list[float | None]:
-    told = (row["caused_wait_ns"] for row in rows(waits(trace)))
+    told = (row["caused_wait_ns"] for row in waits(trace).dicts())
     return [None if ns is None else ns / MS for ns in told]
 
 
 def one(trace: Measures) -> dict[str, Any]:
-    (row,) = rows(operations(trace))
+    (row,) = operations(trace).dicts()
     return row
 
 
@@ -55,7 +56,7 @@ def test_all_wait_for_the_last(make_trace: Make) -> None:
     trace = run(make_trace, [(0, 10), (4, 10), (8, 10)])
     assert waited(trace) == [8, 4, 0]
     assert caused(trace) == [0, 0, 12]
-    assert waits(trace)["last"].tolist() == [False, False, True]
+    assert waits(trace).flags("last").tolist() == [False, False, True]
     row = one(trace)
     assert row["last_rank"] == 2
     assert (row["skew_ns"], row["transfer_ns"], row["exact"]) == (8 * MS, 2 * MS, True)
@@ -162,17 +163,17 @@ def test_ranks_of_another_host_share_its_clock(make_trace: Make) -> None:
                     moved["host"] = "ab"[place]
                 tables.setdefault(name, []).append(moved)
     trace = make_trace(**tables)
-    assert matched(trace).clock["offset_ns"].isna().tolist() == [False, False, True, True]
+    assert (matched(trace).clock.ints("offset_ns") == NULL).tolist() == [False, False, True, True]
     assert waited(trace) == [4, 0, 8, 0]
-    assert waits(trace)["arrival_ns"].isna().tolist() == [False, False, True, True]
-    assert operations(trace)["exact"].all()
+    assert (waits(trace).ints("arrival_ns") == NULL).tolist() == [False, False, True, True]
+    assert operations(trace).flags("exact").all()
 
 
 @pytest.mark.parametrize(("late_ns", "told"), [(3_000, 0), (3_001, 3_001)])
 def test_what_is_told_is_more_than_three_errors(make_trace: Make, late_ns: int, told: int) -> None:
     trace = run(make_trace, [(0, 1), (late_ns / MS, 1)])
-    assert waits(trace)["wait_ns"].tolist() == [told, 0]
-    assert waits(trace)["last"].tolist() == [False, told > 0]
+    assert waits(trace).ints("wait_ns").tolist() == [told, 0]
+    assert waits(trace).flags("last").tolist() == [False, told > 0]
     assert one(trace)["skew_ns"] == told
 
 
@@ -213,10 +214,10 @@ def test_on_two_clocks_it_is_three_times_the_larger_error(make_trace: Make, more
         ranks = [{"rank": rank, "file": f"{rank}", "host": "ab"[rank]} for rank in (0, 1)]
         return make_trace(collectives=calls, groups=groups, ranks=ranks)
 
-    error_ns = int(matched(two_hosts(0)).clock["error_ns"].max())
+    error_ns = int(matched(two_hosts(0)).clock.ints("error_ns").max())
     assert error_ns > 1_000
     late_ns = 3 * error_ns + more_ns
-    assert waits(two_hosts(late_ns))["wait_ns"].sum() == late_ns * more_ns
+    assert waits(two_hosts(late_ns)).ints("wait_ns").sum() == late_ns * more_ns
 
 
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])
@@ -245,12 +246,12 @@ def test_matching_is_done_once_and_rows_keep_their_order(make_trace: Make) -> No
         groups=rows(trace.groups),
         ranks=rows(trace.ranks),
     )
-    assert waits(backwards)["rank"].tolist() == [1, 0]
+    assert waits(backwards).ints("rank").tolist() == [1, 0]
     assert waited(backwards) == [0, 4]
 
 
 def test_nothing_recorded(make_trace: Make) -> None:
     trace = make_trace()
-    assert operations(trace).empty
-    assert waits(trace).empty
+    assert not len(operations(trace))
+    assert not len(waits(trace))
     assert unmatched(trace) == ()

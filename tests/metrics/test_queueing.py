@@ -9,7 +9,6 @@ from typing import Any
 from commtrace.measures import Measures
 from commtrace.metrics.rank.queueing import queueing
 from commtrace.reader import read
-from commtrace.table import rows
 
 
 def test_each_kind_by_itself(make_trace: Callable[..., Measures]) -> None:
@@ -26,12 +25,12 @@ def test_each_kind_by_itself(make_trace: Callable[..., Measures]) -> None:
             called(0, 200, 201, op="barrier", size_bytes=None, group=None),
         ]
     )
-    barrier, all_reduce = rows(queueing(trace))
+    barrier, all_reduce = queueing(trace).dicts()
     assert (barrier["op"], barrier["group"], barrier["size_bytes"]) == ("barrier", None, None)
     assert (barrier["count"], barrier["queue_ns_p50"], barrier["duration_ns_p50"]) == (1, 200, 1)
     assert (all_reduce["count"], all_reduce["queue_ns_p50"]) == (3, 30)
     assert (all_reduce["queue_ns_p95"], all_reduce["duration_ns_p50"]) == (93, 7)
-    assert queueing(make_trace()).empty
+    assert not len(queueing(make_trace()))
 
 
 def test_gloo_starts_after_its_call(recorded: Path) -> None:

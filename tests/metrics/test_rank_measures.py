@@ -12,8 +12,9 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.rank_summary import rank_summary
 from commtrace.metrics.rank.streams import stream_overlap, streams
 from commtrace.rules import RULES
+from commtrace.table import Rows
 
-TABLES: dict[str, Callable[[ct.Measures], pd.DataFrame]] = {
+TABLES: dict[str, Callable[[ct.Measures], Rows]] = {
     "devices": devices,
     "device_steps": partial(devices, by_step=True),
     "streams": streams,
@@ -35,7 +36,7 @@ def run(request: pytest.FixtureRequest) -> ct.Measures:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables(run: ct.Measures, name: str) -> None:
-    of_run = TABLES[name](run)
+    of_run = TABLES[name](run).frame()
     parts = [getattr(rank_summary(run, rank), name) for rank in run.ranks["rank"].tolist()]
     text = dict.fromkeys(of_run.select_dtypes("category").columns, object)
     whole, joined = (

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from commtrace.measures import Measures
 from commtrace.metrics.rank.streams import stream_overlap, streams
-from commtrace.table import rows
 
 
 def test_streams_by_eye(make_trace: Callable[..., Measures]) -> None:
@@ -28,14 +27,14 @@ def test_streams_by_eye(make_trace: Callable[..., Measures]) -> None:
             {"kind": "HtoD", "start_ns": 23, "duration_ns": 3, "stream": 21},
         ],
     )
-    table = streams(trace)[["stream", "kind", "events", "busy_ns"]]
+    table = streams(trace).frame()[["stream", "kind", "events", "busy_ns"]]
     assert table.to_numpy().tolist() == [
         [7, "mixed", 3, 15],
         [20, "communication", 1, 10],
         [21, "copy", 1, 3],
         [22, "compute", 1, 0],
     ]
-    assert rows(stream_overlap(trace)) == [
+    assert stream_overlap(trace).dicts() == [
         {"rank": 0, "device": "cuda:0", "stream_a": 7, "stream_b": 20, "overlap_ns": 5},
         {"rank": 0, "device": "cuda:0", "stream_a": 7, "stream_b": 21, "overlap_ns": 2},
     ]
@@ -45,4 +44,4 @@ def test_streams_of_different_devices_make_no_pair(make_trace: Callable[..., Mea
     kernel = {"kind": "compute", "start_ns": 0, "duration_ns": 8}
     elsewhere = ({"rank": 1, "stream": 8}, {"device": "cuda:1", "stream": 9})
     trace = make_trace(kernels=[kernel, *({**kernel, **place} for place in elsewhere)])
-    assert stream_overlap(trace).empty
+    assert not len(stream_overlap(trace))
