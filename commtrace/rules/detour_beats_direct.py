@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import total
@@ -78,7 +80,7 @@ class DetourBeatsDirect(Rule, frozen=True):
                 f"{ms(pair.size_bytes / best.gb_s)} instead of {ms(total(pair.busy))}"
             ),
             ranks=(pair.rank,),
-            streams=tuple(sorted({int(stream) for stream in pair.copies["stream"]})),
+            streams=tuple(np.unique(pair.copies.ints("stream")).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,

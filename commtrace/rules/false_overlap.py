@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
+from msgspec import Struct
 
-from commtrace.arrays import Int64, integers
+from commtrace.arrays import NULL, Bool, Int64, first_rows, grouped, numbered, sums
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.early_waits import early_waits
 from commtrace.causal.graph import Lags
@@ -19,11 +18,12 @@ from commtrace.causal.wait_edits import waiting_later
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.rank.rows_of import rows_at, rows_of_device
+from commtrace.metrics.rank.rows_of import rows_of_device
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.table import Coded, Rows
 from commtrace.units import counted, cut, ms
 
 if TYPE_CHECKING:
@@ -71,53 +71,56 @@ class FalseOverlap(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of call and label."""
-        if run.collective_columns["asynchronous"].isna().all():
+        if (run.rows("collectives").ints("asynchronous") == NULL).all():
             raise CannotLook(
                 "needs to know which calls are asynchronous: record with record_shapes=True"
             )
         found = []
-        for _, mine in _calls(run).groupby(["op", "group", "label"], observed=True, dropna=False):
-            blocked = mine[mine["blocked"]]
-            estimate = float(blocked.groupby("rank")["regained_ns"].sum().median())
-            mostly = len(blocked) >= _MOSTLY * len(mine)
-            if not (mostly and worth_reporting(estimate, run, self.min_step_share)):
+        every = _calls(run)
+        op, group = (every.rows.coded(name) for name in ("op", "group"))
+        for mine in map(every.take, grouped(op, group, every.label.ordered())):
+            blocked = mine.take(mine.blocked)
+            many, count = mine.row.size, blocked.row.size
+            estimate = blocked.regained_ns
+            if count < _MOSTLY * many or not worth_reporting(estimate, run, self.min_step_share):
                 continue
             gain = saving(run, _moved(run, blocked), estimate, self.min_step_share)
             gain = gain.at_most(idle_cores_ns(run), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                found.append((len(blocked), (blocked, len(mine), gain)))
+                found.append((count, (blocked, many, gain)))
         which = "of one kind that hide nothing"
         for blocked, many, gain in enough(found, self.min_operations, "call", which):
             yield self._finding(blocked, many, gain, run)
 
-    def _finding(self, blocked: pd.DataFrame, calls: int, gain: Saving, run: Measures) -> Finding:
-        first, cost = blocked.iloc[0], gain.cost_ns
-        made = counted(calls, f"asynchronous {first['op']} call")
-        are = "is" if len(blocked) == 1 else "are"
-        where = "" if pd.isna(first["label"]) else f" in '{cut(str(first['label']), _NAME)}'"
+    def _finding(self, blocked: _Calls, calls: int, gain: Saving, run: Measures) -> Finding:
+        its, cost, count = blocked.rows, gain.cost_ns, blocked.row.size
+        op, label = its.coded("op").at(0), blocked.label.at(0)
+        made = counted(calls, f"asynchronous {op} call")
+        are = "is" if count == 1 else "are"
+        where = f" in '{cut(label, _NAME)}'" if label is not None else ""
         share = share_pct(cost, run)
-        gradients = bool(blocked["gradients"].all())
-        dimension = dimension_of(run, int(blocked.index[0]))
+        gradients = bool(blocked.gradients.all())
+        dimension = dimension_of(run, int(blocked.row[0]))
         return self.finding(
-            blocked,
+            its,
             summary=(
-                f"{len(blocked)} of {made}{where} {are} waited for before any other work runs: "
+                f"{count} of {made}{where} {are} waited for before any other work runs: "
                 f"{ms(cost)} could be hidden"
             ),
-            ranks=tuple(sorted({int(rank) for rank in blocked["rank"]})),
+            ranks=tuple(np.unique(its.ints("rank")).tolist()),
             cost_ns=cost,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
-            place=f"behind the {first['op']}" + (f" of {dimension}" if dimension else ""),
+            place=f"behind the {op}" + (f" of {dimension}" if dimension else ""),
             evidence=(
                 Evidence(
                     "asynchronous calls that hide nothing",
-                    len(blocked),
+                    count,
                     "operations",
                     self.min_operations,
                 ),
-                Evidence("median time blocked", float(blocked["blocked_ns"].median()), "ns"),
-                Evidence("compute right after them", float(blocked["behind_ns"].median()), "ns"),
+                Evidence("median time blocked", float(np.median(blocked.blocked_ns)), "ns"),
+                Evidence("compute right after them", float(np.median(blocked.behind_ns)), "ns"),
                 Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
                 *gain.evidence,
             ),
@@ -137,7 +140,9 @@ class FalseOverlap(Rule, frozen=True):
                 else "move wait() after the compute that does not need the result; that it was "
                 "waited for is inferred from the idle time until the operation's end"
             ),
-            confidence="low" if (blocked["device"] == "cpu").all() and not gradients else "medium",
+            confidence=(
+                "low" if its.coded("device").being("cpu").all() and not gradients else "medium"
+            ),
         )
 
     @staticmethod
@@ -162,87 +167,128 @@ def _run(compute_at: float) -> Measures:
     return run.trace()
 
 
-def _moved(run: Measures, blocked: pd.DataFrame) -> Edit:
+class _Calls(Struct, frozen=True, eq=False):
+    """Asynchronous calls: whether they block, for how long, and the compute after them.
+
+    ``row`` is where their ``rows`` are in ``collectives``, ``label`` the innermost labelled range
+    that they were made in.
+    """
+
+    row: Int64
+    rows: Rows
+    label: Coded
+    gradients: Bool
+    blocked: Bool
+    blocked_ns: Int64
+    behind_ns: Int64
+
+    def take(self, which: Int64 | Bool) -> _Calls:
+        """Some of them."""
+        return _Calls(
+            self.row[which],
+            self.rows.take(which),
+            self.label.take(which),
+            self.gradients[which],
+            self.blocked[which],
+            self.blocked_ns[which],
+            self.behind_ns[which],
+        )
+
+    @property
+    def regained_ns(self) -> float:
+        """What the median rank would gain; 0 of none."""
+        rank = numbered(self.rows.ints("rank"))
+        each = np.minimum(self.blocked_ns, self.behind_ns)
+        gained = sums(rank, each, first_rows(rank).size)
+        return float(np.median(gained)) if gained.size else 0.0
+
+
+def _moved(run: Measures, blocked: _Calls) -> Edit:
     """Each of these waits behind the compute that follows it."""
 
     def edit(lag_ns: Lags) -> Int64:
-        row = run_graph(run).calls.row
-        behind_ns = blocked["behind_ns"].reindex(row, fill_value=0).to_numpy(np.int64)
-        return waiting_later(run, behind_ns, lag_ns)
+        behind_ns = np.zeros(len(run.rows("collectives")), np.int64)
+        behind_ns[blocked.row] = blocked.behind_ns
+        return waiting_later(run, behind_ns[run_graph(run).calls.row], lag_ns)
 
     return edit
 
 
-def _calls(run: Measures) -> pd.DataFrame:
-    """Asynchronous calls: whether they block, for how long, and the compute after them.
+class _Waits(NamedTuple):
+    """Of some calls, which are ``at`` these places among all, what ``_Calls`` has."""
 
-    By row of ``collectives``. On CPUs those that a thread waited for, as the graph shows.
-    """
-    at = np.flatnonzero(integers(run.collective_columns["asynchronous"]) == 1)
-    calls = rows_at(run, "collectives", at).frame().set_axis(at)
-    calls = calls.assign(label=_labels(calls, run), gradients=False)
-    parts = [calls.iloc[:0].assign(blocked=False, blocked_ns=0, behind_ns=0)]
-    if calls.empty:
-        return parts[0].assign(regained_ns=0)
-    on_cpu = _on_cpu(calls, run)
-    parts += [] if on_cpu is None else [on_cpu]
+    at: Int64
+    gradients: Bool
+    blocked: Bool
+    blocked_ns: Int64
+    behind_ns: Int64
+
+
+def _calls(run: Measures) -> _Calls:
+    """On CPUs those that a thread waited for, as the graph shows."""
+    row = np.flatnonzero(run.rows("collectives").ints("asynchronous") == 1)
+    calls = run.rows("collectives", row)
+    rank, device = calls.ints("rank"), calls.coded("device")
+    on_cpu = _on_cpu(row, run) if row.size else None
+    parts = [] if on_cpu is None else [on_cpu]
     for place, done in device_work(run).items():
-        mine = calls[(calls["rank"] == place.rank) & (calls["device"] == place.device)]
+        mine = np.flatnonzero((rank == place.rank) & device.being(place.device))
         by_graph = on_cpu is not None and place.device == "cpu"
-        if len(mine) and done.compute is not None and not by_graph:
-            parts.append(_blocked(mine, done.compute, _next_call(mine, run)))
-    every = pd.concat([part for part in parts if len(part)] or parts[:1])
-    return every.assign(regained_ns=every[["blocked_ns", "behind_ns"]].min(axis=1))
+        if mine.size and done.compute is not None and not by_graph:
+            parts.append(_on_device(mine, calls.take(mine), done.compute, run))
+    none = np.empty(0, np.int64), *(np.empty(0, np.bool_),) * 2, *(np.empty(0, np.int64),) * 2
+    its = _Waits(*map(np.concatenate, zip(none, *parts, strict=True)))
+    return _Calls(row[its.at], calls.take(its.at), _labels(calls, run).take(its.at), *its[1:])
 
 
-def _on_cpu(calls: pd.DataFrame, run: Measures) -> pd.DataFrame | None:
+def _on_cpu(row: Int64, run: Measures) -> _Waits | None:
     """Of calls on CPUs those that their thread waits for; None where the run has no graph."""
     try:
-        its, row = early_waits(run), run_graph(run).calls.row
+        its, of_call = early_waits(run), run_graph(run).calls.row
     except CannotLook:
         return None
-    return calls.loc[row[its.call]].assign(
-        blocked=its.early,
-        blocked_ns=its.blocked_ns,
-        behind_ns=its.behind_ns,
-        gradients=its.gradients,
-    )
+    at = np.searchsorted(row, of_call[its.call])
+    return _Waits(at, its.gradients, its.early, its.blocked_ns, its.behind_ns)
 
 
-def _blocked(calls: pd.DataFrame, compute: Intervals, following: Int64) -> pd.DataFrame:
-    """Whether nothing computes while they run, and something does right after."""
-    start = calls["start_ns"].to_numpy()
-    end = start + calls["duration_ns"].to_numpy()
+def _on_device(at: Int64, calls: Rows, compute: Intervals, run: Measures) -> _Waits:
+    """Whether nothing computes while a device's calls run, and something does right after."""
+    start = calls.ints("start_ns")
+    end = start + calls.ints("duration_ns")
     hidden = covered(start, end, compute)
     opens = np.append(compute[0], _FAR)
     resumed = opens[np.searchsorted(opens, end)]
-    behind = covered(end, np.maximum(following, end), compute)
+    behind = covered(end, np.maximum(_next_call(calls, run), end), compute)
     at_once = resumed - end <= np.maximum(_AT_ONCE_NS, _AT_ONCE * (end - start))
     blocked = (hidden <= (1 - _MOSTLY) * (end - start)) & at_once
-    return calls.assign(blocked=blocked, blocked_ns=end - start - hidden, behind_ns=behind)
+    return _Waits(at, np.zeros_like(blocked), blocked, end - start - hidden, behind)
 
 
-def _next_call(calls: pd.DataFrame, run: Measures) -> Int64:
+def _next_call(calls: Rows, run: Measures) -> Int64:
     """When the next operation of the same rank and device starts, of whatever kind."""
-    rank, device = calls["rank"].iloc[0], calls["device"].iloc[0]
-    every = rows_of_device(run, "collectives", int(rank), str(device))
-    starts = np.sort(every["start_ns"].to_numpy())
+    rank, device = int(calls.ints("rank")[0]), str(calls.coded("device").at(0))
+    starts = np.sort(rows_of_device(run, "collectives", rank, device).ints("start_ns"))
     last = starts[-1:] + 3_600_000_000_000
-    found = np.searchsorted(starts, calls["start_ns"].to_numpy(), side="right")
-    return np.asarray(np.append(starts, last)[found], dtype=np.int64)
+    found: Int64 = np.append(starts, last)[
+        np.searchsorted(starts, calls.ints("start_ns"), side="right")
+    ]
+    return found
 
 
-def _labels(calls: pd.DataFrame, run: Measures) -> npt.NDArray[np.object_]:
+def _labels(calls: Rows, run: Measures) -> Coded:
     """The innermost labelled range that each call was made in."""
-    ranges = run.steps[run.steps["label"].notna()].sort_values("start_ns", kind="stable")
-    moments = calls["launch_ns"].fillna(calls["start_ns"]).to_numpy(dtype=np.int64)
-    labels = np.full(len(calls), None, dtype=object)
-    for rank in calls["rank"].unique().tolist():
-        mine = ranges[ranges["rank"] == rank]
-        start = mine["start_ns"].to_numpy()
-        end = start + mine["duration_ns"].to_numpy()
-        name = mine["label"].astype(str).to_list()
-        for row in np.flatnonzero((calls["rank"] == rank).to_numpy()).tolist():
+    ranges = run.rows("steps")
+    ranges = ranges.take(np.flatnonzero(ranges.coded("label").known))
+    ranges = ranges.take(np.argsort(ranges.ints("start_ns"), kind="stable"))
+    launch = calls.ints("launch_ns")
+    moments = np.where(launch == NULL, calls.ints("start_ns"), launch)
+    codes = np.full(moments.size, -1, np.int32)
+    for rank in np.unique(calls.ints("rank")).tolist():
+        mine = ranges.take(ranges.ints("rank") == rank)
+        start = mine.ints("start_ns")
+        end = start + mine.ints("duration_ns")
+        for row in np.flatnonzero(calls.ints("rank") == rank).tolist():
             around = np.flatnonzero((start <= moments[row]) & (moments[row] < end))
-            labels[row] = name[around[-1]] if around.size else None
-    return labels
+            if around.size:
+                codes[row] = mine.coded("label").codes[around[-1]]
+    return Coded(codes, ranges.coded("label").names)

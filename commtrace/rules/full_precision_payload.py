@@ -5,25 +5,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from commtrace.arrays import sums
+from commtrace.arrays import Float64, grouped, sums
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
-from commtrace.packed import columns_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
 HALF = r"bf16|f16|fp16|float16|half|hgemm|[hs]884|[hs]16816|e4m3|e5m2|fp8"
@@ -67,7 +66,7 @@ class FullPrecisionPayload(Rule, frozen=True):
         """At most one finding for all float32 operations, and one for all float64 ones."""
         time = _of_matrices(run)
         half, double = (_share(time, pattern) for pattern in (HALF, DOUBLE))
-        is_double = "float64" in set(run.collective_columns["dtype"])
+        is_double = run.rows("collectives").coded("dtype").being("float64").any()
         if half is None and not is_double:
             raise CannotLook("needs kernels whose names show the precision of the model's compute")
         if half is not None and half >= self.min_half_share:
@@ -77,21 +76,21 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     def _of(self, run: Measures, payload: _Payload) -> Iterator[Finding]:
         known = served(run)
-        exposed = 1 - hidden(known, run)
-        less = _gain_ns(known)
-        full = (known["dtype"] == payload.dtype) & (known["size_bytes"] >= self.min_bytes)
-        some = known[full]
-        estimate = wall_ns(some["last_end_ns"], (less * exposed)[full])
-        gain = of_transfers(run, some, less[full], estimate, self.min_step_share)
+        full = known.coded("dtype").being(payload.dtype)
+        full &= known.ints("size_bytes") >= self.min_bytes
+        some, less = known.take(full), _gain_ns(known)[full]
+        exposed = 1 - hidden(some, run)
+        estimate = wall_ns(some.ints("last_end_ns"), less * exposed)
+        gain = of_transfers(run, some, less, estimate, self.min_step_share)
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
-        taken = float(some["transfer_ns"].sum())
+        taken = float(some.ints("transfer_ns").sum())
         yield self.finding(
             some,
             summary=(
                 f"{counted(len(some), 'operation')} "
                 f"{'carries' if len(some) == 1 else 'carry'} "
-                f"{mb(float(some['size_bytes'].sum()))} of {payload.dtype}, "
+                f"{mb(float(some.ints('size_bytes').sum()))} of {payload.dtype}, "
                 f"{payload.compute}: {payload.enough} bytes for each element would save up to "
                 f"{ms(gain.cost_ns)}"
             ),
@@ -102,12 +101,12 @@ class FullPrecisionPayload(Rule, frozen=True):
             evidence=(
                 *payload.evidence,
                 Evidence(f"transfer of {payload.dtype}", taken / 1e6, "ms"),
-                Evidence("of it not under compute", 100 * float(exposed[full].mean()), "%"),
+                Evidence("of it not under compute", 100 * float(exposed.mean()), "%"),
                 *gain.evidence,
             ),
             ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
             advice=payload.advice,
-            confidence="medium" if payload.evidence and some["exact"].all() else "low",
+            confidence="medium" if payload.evidence and some.flags("exact").all() else "low",
         )
 
     @staticmethod
@@ -159,12 +158,12 @@ def _of_matrices(run: Measures) -> Mapping[str, int]:
     """The time of matrix kernels by name, of those whose names show a precision."""
     shown = "|".join((HALF, SINGLE, DOUBLE))
     time = Counter[str]()
-    for some in blocks(run, "kernels", ["kind", "name", "duration_ns"]):
-        its: Any = columns_in(some)
-        named = its["kind"].being("compute") & (its["name"].codes >= 0)
-        codes, names = its["name"].codes[named], its["name"].names
-        times = sums(codes, its["duration_ns"][named], len(names)).tolist()
-        time.update(dict(zip(names, times, strict=True)))
+    for its in blocks(run, "kernels"):
+        name = its.coded("name")
+        named = np.flatnonzero(its.coded("kind").being("compute") & name.known)
+        number, duration = name.codes[named].astype(np.int64), its.ints("duration_ns")[named]
+        times = sums(number, duration, len(name.names)).tolist()
+        time.update(dict(zip(name.names, times, strict=True)))
     return {name: its for name, its in time.items() if _has(name, MATRIX) and _has(name, shown)}
 
 
@@ -180,13 +179,12 @@ def _share(time: Mapping[str, int], precision: str) -> float | None:
     )
 
 
-def _gain_ns(known: pd.DataFrame) -> pd.Series[float]:
+def _gain_ns(known: Rows) -> Float64:
     """What each operation would save with half the bytes."""
-    gain = known["transfer_ns"].astype("float64") / 2
-    for _, some in known.groupby(["communicator", "op", "dtype"], observed=True, dropna=False):
-        if model := fitted(some):
-            saved = some["size_bytes"] / 2 / model.gb_s
-            gain[some.index] = np.minimum(saved, some["transfer_ns"] / 2)
+    gain = known.ints("transfer_ns") / 2
+    for some in grouped(*(known.coded(name) for name in ("communicator", "op", "dtype"))):
+        if model := fitted(known.take(some)):
+            gain[some] = np.minimum(known.ints("size_bytes")[some] / 2 / model.gb_s, gain[some])
     return gain
 
 
