@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from msgspec import Struct
 
+from commtrace.arrays import Int64, codes, first_rows
 from commtrace.causal.edits import as_measured, needing_nobody, saved
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
@@ -20,11 +21,10 @@ from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.table import Rows
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 
@@ -71,7 +71,7 @@ class Redundant(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind, of all groups: what siblings leave out together saves time."""
-        if not len(run.collective_columns):
+        if not len(run.rows("collectives")):
             return
         rows = sequences(run, barriers=True)
         again = sent_again(rows)
@@ -79,18 +79,18 @@ class Redundant(Rule, frozen=True):
             (_accumulated, repeated_in_accumulation(run, rows)),
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
-            (_buffers, rows[of_buffers(run, rows)]),
-            (_averaged_again, rows[averaged_again(run, rows)]),
-            (_sent_again, rows[again]),
-            (_sent_always, rows[sent_always(run, rows) & ~again]),
+            (_buffers, rows.take(of_buffers(run, rows))),
+            (_averaged_again, rows.take(averaged_again(run, rows))),
+            (_sent_again, rows.take(again)),
+            (_sent_always, rows.take(sent_always(run, rows) & ~again)),
         ):
             cost = _cost_ns(run, found) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(run, say(found), found, cost)
 
-    def _finding(self, run: Measures, said: _Said, needless: pd.DataFrame, cost_ns: int) -> Finding:
+    def _finding(self, run: Measures, said: _Said, needless: Rows, cost_ns: int) -> Finding:
         share = share_pct(cost_ns, run)
-        count = needless["operation"].nunique()
+        count = _operations(needless).size
         return self.finding(
             needless,
             summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} to save",
@@ -148,48 +148,48 @@ class _Said(Struct, frozen=True):
     confidence: Literal["high", "medium", "low"]
 
 
-def _accumulated(needless: pd.DataFrame) -> _Said:
+def _accumulated(needless: Rows) -> _Said:
     return _Said(
         "gradients are reduced after every micro-batch",
         Evidence(
             "micro-batches that reduce",
-            float(needless["micro_batches"].median()),
+            float(np.median(needless.ints("micro_batches"))),
             "micro-batches",
             1,
         ),
         ("other gradients: the last micro-batch reduces the same bytes, before any update",),
         "wrap all micro-batches but the last in no_sync()"
-        if (needless["op"] == "all_reduce").all()
+        if needless.coded("op").being("all_reduce").all()
         else "call set_requires_gradient_sync(False) for all micro-batches but the last, if whole "
         "gradients fit in memory",
         "high",
     )
 
 
-def _barrier(needless: pd.DataFrame) -> _Said:
+def _barrier(needless: Rows) -> _Said:
     return _Said(
         "barriers next to collectives that hold the ranks together anyway",
-        Evidence("shortest of a barrier's", float(needless["duration_ns"].min()) / 1e3, "us"),
+        Evidence("shortest of a barrier's", float(needless.ints("duration_ns").min()) / 1e3, "us"),
         ("ordering of communication: the collective of the same group waits for all as well",),
         "leave the barrier out, unless it orders something outside communication",
         "medium",
     )
 
 
-def _twice(needless: pd.DataFrame) -> _Said:
+def _twice(needless: Rows) -> _Said:
     return _Said(
         "the same bytes seem to be reduced twice, over a group and then within it",
-        Evidence("size", float(needless["size_bytes"].median()) / 1e6, "MB"),
+        Evidence("size", float(np.median(needless.ints("size_bytes"))) / 1e6, "MB"),
         ("new values: nothing that could have changed them ran in between",),
         "reduce over the larger group once, if both reduce the same tensor",
         "low",
     )
 
 
-def _buffers(needless: pd.DataFrame) -> _Said:
+def _buffers(needless: Rows) -> _Said:
     return _Said(
         "DDP sends its module's buffers before every forward pass",
-        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
         ("other data: nothing else is sent in a forward pass before them",),
         "construct DDP with broadcast_buffers=False, if no buffer changes or ranks may differ in "
         "it, as in BatchNorm's; keep constant tables, as masks, out of the buffers",
@@ -197,10 +197,10 @@ def _buffers(needless: pd.DataFrame) -> _Said:
     )
 
 
-def _averaged_again(needless: pd.DataFrame) -> _Said:
+def _averaged_again(needless: Rows) -> _Said:
     return _Said(
         "behind DDP's own all_reduces as many bytes are all_reduced again, gradients or parameters",
-        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
         ("micro-batches: each of these steps has one forward pass",),
         "leave out the second: when backward() returns DDP has averaged the gradients, of which "
         "every rank computes the same parameters",
@@ -208,10 +208,10 @@ def _averaged_again(needless: pd.DataFrame) -> _Said:
     )
 
 
-def _sent_again(needless: pd.DataFrame) -> _Said:
+def _sent_again(needless: Rows) -> _Said:
     return _Said(
         "one rank sends in every step as many bytes as were all_reduced, the parameters it seems",
-        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
         ("an update that only the root does: between the two it works no longer than the others",),
         "leave them out: of the same gradients every rank computes the same parameters; send them "
         "once, before the first step",
@@ -219,20 +219,26 @@ def _sent_again(needless: pd.DataFrame) -> _Said:
     )
 
 
-def _sent_always(needless: pd.DataFrame) -> _Said:
-    parts = needless.groupby(["rank", "step"])["operation"].nunique().median()
+def _sent_always(needless: Rows) -> _Said:
+    step = codes(needless.ints("rank"), needless.ints("step"))
+    once = first_rows(codes(step, needless.ints("operation")))
+    parts = np.median(np.bincount(step[once]))
     return _Said(
         f"one rank sends the same {parts:.0f} tensors in every step, constants it seems",
-        Evidence("largest", float(needless["size_bytes"].max()) / 1e6, "MB"),
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
         ("something that only the root does: before it sends it works no longer than the others",),
         "if they do not change, as those of a frozen model, send them once, before the first step",
         "low",
     )
 
 
-def _cost_ns(run: Measures, rows: pd.DataFrame) -> int:
+def _operations(rows: Rows) -> Int64:
+    return np.unique(rows.ints("operation"))
+
+
+def _cost_ns(run: Measures, rows: Rows) -> int:
     """What is saved without these operations, replayed."""
     need_replay(run)
     its, lag = run_graph(run), as_measured(run)
-    needless = np.isin(its.calls.operation, rows["operation"].unique())
+    needless = np.isin(its.calls.operation, _operations(rows))
     return max(int(saved(run, lag, [needing_nobody(run, needless, lag)]).sum()), 0)
