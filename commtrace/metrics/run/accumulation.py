@@ -47,7 +47,7 @@ def repeated_in_accumulation(run: Measures, rows: Rows) -> Rows:
     rank, step = rows.ints("rank"), rows.ints("step")
     reduces = rows.coded("op").where(_REDUCTIONS.__contains__) & (step != NULL)
     if not is_forward.any() or not reduces.any():
-        return REPEATED.of_dicts([])
+        return REPEATED.rows()
     parts = [
         _placed(rows, np.flatnonzero(reduces & (rank == one)), _of_rank(steps, one))
         for one in np.unique(steps.ints("rank")[is_forward]).tolist()
@@ -62,7 +62,7 @@ def repeated_in_accumulation(run: Measures, rows: Rows) -> Rows:
     latest = most(whole, forward, whole.max(initial=-1) + 1)
     last = forward == latest[whole]
     if last.all():
-        return REPEATED.of_dicts([])
+        return REPEATED.rows()
     batch = codes(whole, forward)
     size = sums(batch, rows.ints("size_bytes")[row], int(batch.max()) + 1)[batch]
     of_last = np.zeros(latest.size, dtype=np.int64)

@@ -7,9 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Float64, Int64, codes, first_rows, integers
+from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, quantiles
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.arrivals import TRUST
@@ -17,7 +16,7 @@ from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.rank_places import Places, common_place, rank_places
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps, step_count, whole
-from commtrace.table import Column, Rows, Table, rows
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -75,12 +74,12 @@ def alike_ranks(run: Measures) -> Rows:
 
     Times of several devices are summed; ranks of whose devices none is known are in no group.
     """
-    times, step_ns = _per_step(run)
-    if times.empty:
+    ranks, times, step_ns = _per_step(run)
+    if not ranks.size:
         return ALIKE_RANKS.rows()
     least = _APART * step_ns
     known = [part for part in PARTS if part != _WAIT or _hidden_wait_ns(run) <= least]
-    ranks, values = times.index.to_numpy(np.int64), times[known].to_numpy(np.float64)
+    values = np.stack([times[part] for part in known], axis=1)
     places = rank_places(run, ranks)
     groups = [
         group
@@ -114,12 +113,12 @@ def _most_first(row: dict[str, Any]) -> int:
     return -abs(int(row["difference_ns"]))
 
 
-def _per_step(run: Measures) -> tuple[pd.DataFrame, float]:
-    """The parts of each rank, and how long a typical step is."""
-    waits = {(its["rank"], its["device"]): its[_WAIT] for its in rows(exposed_waits(run))}
+def _per_step(run: Measures) -> tuple[Int64, dict[str, Float64], float]:
+    """The ranks, the parts of each, and how long a typical step is."""
+    waits = {(its["rank"], its["device"]): its[_WAIT] for its in exposed_waits(run).dicts()}
     known = [
         {**its, _WAIT: waits[its["rank"], its["device"]]}
-        for its in rows(devices(run))
+        for its in devices(run).dicts()
         if its["span_ns"] is not None and (its["rank"], its["device"]) in waits
     ]
     rank = np.asarray([its["rank"] for its in known], dtype=np.int64)
@@ -127,8 +126,8 @@ def _per_step(run: Measures) -> tuple[pd.DataFrame, float]:
     steps = np.ones(ranks.size, dtype=np.int64)
     if whole(run).in_steps:
         table = profiler_steps(run)
-        once = first_rows(codes(table["rank"], table["step"]))
-        marked, count = np.unique(integers(table["rank"])[once], return_counts=True)
+        once = first_rows(codes(table.ints("rank"), table.ints("step")))
+        marked, count = np.unique(table.ints("rank")[once], return_counts=True)
         has_steps = np.isin(ranks, marked)
         steps[has_steps] = count[np.searchsorted(marked, ranks[has_steps])]
     times = {
@@ -136,16 +135,16 @@ def _per_step(run: Measures) -> tuple[pd.DataFrame, float]:
         for name in ("span_ns", *PARTS)
     }
     step_ns = float(np.median(times.pop("span_ns"))) if ranks.size else 0.0
-    return pd.DataFrame(times, index=ranks), step_ns
+    return ranks, times, step_ns
 
 
 def _hidden_wait_ns(run: Measures) -> float:
     """How much waiting of a rank in a step may be too short for the clocks to tell."""
     found, steps = matched(run), step_count(run)
-    error_ns = found.clock["error_ns"].max()
-    if pd.isna(error_ns):
+    error_ns = int(found.clock.ints("error_ns").max(initial=NULL))
+    if error_ns == NULL:
         return np.inf
-    return float(TRUST * error_ns) * len(found.waits) / max(len(run.ranks), 1) / steps
+    return float(TRUST * error_ns) * len(found.waits) / max(len(run.rows("ranks")), 1) / steps
 
 
 def _gathered(values: Float64, least: float) -> list[Int64]:
@@ -164,9 +163,9 @@ def _by_place(
     """
     best, classes = 0.0, None
     for its in places:
-        _, at = np.unique(its.place[group], return_inverse=True)
+        occurring, at = np.unique(its.place[group], return_inverse=True)
         for part in values[group].T:
-            medians = pd.Series(part).groupby(at).median().to_numpy()
+            medians = quantiles(at, part, 50, occurring.size)
             error = _spread(part - medians[at]) / np.sqrt(group.size / medians.size)
             found = _classes(medians, max(least, _ERRORS * error))
             gaps = np.diff(np.sort(medians))

@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.waits import matched
-from commtrace.table import Column, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.measures import Measures
 
 __all__ = ["EXPOSED_WAITS", "exposed_waits"]
@@ -38,12 +36,12 @@ EXPOSED_WAITS = Table(
 
 
 @measure
-def exposed_waits(run: Measures) -> pd.DataFrame:
+def exposed_waits(run: Measures) -> Rows:
     """The waiting that no compute hides: EXPOSED_WAITS; waits that are not known count as none."""
-    called, wait = run.collective_columns, integers(matched(run).waits["wait_ns"])
-    arrival, start = called_ns(run.rows("collectives")), integers(called["start_ns"])
-    until = np.where(wait == NULL, start, arrival + np.where(wait == NULL, 0, wait))
-    until = until.clip(start, start + integers(called["duration_ns"]))
+    called, wait = run.rows("collectives"), matched(run).waits.ints("wait_ns")
+    start, duration = called.ints("start_ns"), called.ints("duration_ns")
+    until = np.where(wait == NULL, start, called_ns(called) + np.where(wait == NULL, 0, wait))
+    until = until.clip(start, start + duration)
     rows = []
     for (rank, device), done in device_work(run).items():
         if done.compute is None:
@@ -51,4 +49,4 @@ def exposed_waits(run: Measures) -> pd.DataFrame:
         at = calls_by_device(run)[rank, device]
         exposed = subtract(union(start[at], until[at]), done.compute)
         rows.append({"rank": rank, "device": device, "exposed_wait_ns": total(exposed)})
-    return EXPOSED_WAITS.from_rows(rows)
+    return EXPOSED_WAITS.of_dicts(rows)
