@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commtrace.arrays import rows_of_each
 from commtrace.comms import OPERATIONS
 from commtrace.diagnosis import CannotLook
-from commtrace.metrics.run.bandwidth import fitted, served, typical_ns
+from commtrace.metrics.run.bandwidth import KIND, fitted, served, typical_ns
 from commtrace.reports.web.axes import log_ticks
 from commtrace.reports.web.markup import Markup, number, tag
-from commtrace.table import rows
+from commtrace.reports.web.thinned import numbered_values
 from commtrace.topology import uniform_link
 from commtrace.units import clean, counted, duration, mb, ms, rate
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.analysis import Analysis
-    from commtrace.arrays import Float64
+    from commtrace.arrays import Bool, Float64
     from commtrace.expect import Link
+    from commtrace.table import Rows
 
 __all__ = ["bandwidth_chart"]
 
@@ -36,7 +36,6 @@ _CURVE = 25
 _GRID_PX = 3
 _FEW_SIZES, _APART_PX = 3, 12
 _LETTER = 7  # pixels
-_KIND = ["communicator", "op", "dtype"]
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,14 @@ def bandwidth_chart(analysis: Analysis) -> Markup | None:
         known = served(run, cold=True)
     except CannotLook:
         return None
-    known = known[known["busbw_gb_s"] > 0].reset_index(drop=True)
-    if known.empty:
+    known = known.take(known.floats("busbw_gb_s") > 0)
+    if not len(known):
         return None
-    known = known.assign(typical_ns=typical_ns(known))
-    late = known["transfer_ns"] > _OUTLIER * known["typical_ns"]
+    times = known.ints("transfer_ns") / typical_ns(known)
+    late = times > _OUTLIER
     link = uniform_link(run)
     plane = _plane(known, link)
-    fits = list(_fits(known, plane))
+    fits = list(_fits(known, ~late, plane))
     drawing = tag(
         "svg",
         *_axes(plane),
@@ -78,14 +77,14 @@ def bandwidth_chart(analysis: Analysis) -> Markup | None:
         *_points(known, plane),
         *(line for line, _ in fits),
         *_medians(known, plane),
-        *_outliers(known[late], plane, _nudges(known)),
+        *_outliers(known.take(late), times[late], plane, _nudges(known)),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         width=_WIDTH,
         height=_HEIGHT,
         role="img",
         aria_label="bus bandwidth against size",
     )
-    ops = sorted({str(op) for op in known["op"]})
+    ops = _ops(known)
     return tag(
         "figure",
         tag("div", drawing, class_="scroll chart"),
@@ -103,8 +102,12 @@ def _share(value: Any, low: float, high: float) -> Any:
     return (np.log10(value) - math.log10(low)) / (math.log10(high) - math.log10(low))
 
 
-def _plane(known: pd.DataFrame, link: Link | None) -> _Plane:
-    size, speed = known["size_bytes"], known["busbw_gb_s"]
+def _ops(known: Rows) -> list[str]:
+    return sorted(known.coded("op").occurring())
+
+
+def _plane(known: Rows, link: Link | None) -> _Plane:
+    size, speed = known.ints("size_bytes"), known.floats("busbw_gb_s")
     top = max(float(speed.max()), link.peak_gb_s if link else 0.0)
     around = 1.6 if size.min() < size.max() else 5
     return _Plane(
@@ -144,85 +147,78 @@ def _peak(plane: _Plane, link: Link | None) -> Iterator[Markup]:
         yield tag("text", text, x=_WIDTH - 16, y=y - 4, text_anchor="end", class_="peak-text")
 
 
-def _nudges(known: pd.DataFrame) -> dict[str, float]:
+def _nudges(known: Rows) -> dict[str, float]:
     """By how much each operation stands aside where few sizes would hide them behind another."""
-    ops = sorted({str(op) for op in known["op"]})
-    apart = _APART_PX if known["size_bytes"].nunique() <= _FEW_SIZES else 0
+    ops = _ops(known)
+    apart = _APART_PX if np.unique(known.ints("size_bytes")).size <= _FEW_SIZES else 0
     return {op: apart * (place - (len(ops) - 1) / 2) for place, op in enumerate(ops)}
 
 
-def _points(known: pd.DataFrame, plane: _Plane) -> Iterator[Markup]:
+def _points(known: Rows, plane: _Plane) -> Iterator[Markup]:
     """A dot for each operation; those on the same three pixels are one."""
-    aside = known["op"].astype(str).map(_nudges(known)).to_numpy(np.float64)
-    x = plane.x(known["size_bytes"].to_numpy(np.float64)) + aside
-    x = np.rint(x / _GRID_PX) * _GRID_PX
-    y = np.rint(plane.y(known["busbw_gb_s"].to_numpy()) / _GRID_PX) * _GRID_PX
-    ops = known["op"].astype(str).to_numpy()
-    for op in sorted(set(ops)):
-        mine = ops == op
-        places = np.unique(np.stack([x[mine], y[mine]], axis=1), axis=0).tolist()
+    x, y = plane.x(known.ints("size_bytes")), plane.y(known.floats("busbw_gb_s"))
+    for op, aside in _nudges(known).items():
+        mine = known.coded("op").being(op)
+        places = np.stack([x[mine] + aside, y[mine]], axis=1)
+        places = np.unique(np.rint(places / _GRID_PX) * _GRID_PX, axis=0).tolist()
         dots = "".join(f"M{number(a - 1.5)} {number(b - 1.5)}h3v3h-3z" for a, b in places)
         yield tag("path", class_=f"dots {_class(op)}", d=dots)
 
 
-def _medians(known: pd.DataFrame, plane: _Plane) -> Iterator[Markup]:
-    kinds = known.groupby([*_KIND, "size_bytes"], observed=True, dropna=False)
-    middle = kinds.agg(
-        speed=("busbw_gb_s", "median"), time=("transfer_ns", "median"), count=("operation", "size")
-    )
-    aside = _nudges(known)
-    for row in rows(middle.reset_index().astype(object))[:_MOST_MEDIANS]:
+def _medians(known: Rows, plane: _Plane) -> Iterator[Markup]:
+    kind, kinds = numbered_values(known, *KIND)
+    took, speed, aside = known.ints("transfer_ns"), known.floats("busbw_gb_s"), _nudges(known)
+    each = rows_of_each(kind, np.arange(len(kinds)))[:_MOST_MEDIANS]
+    for (_, op, dtype, size), at in zip(kinds, each, strict=False):
+        middle = float(np.median(speed[at]))
         said = (
-            f"{row['op']} {clean(row['dtype'], 16)}, {mb(row['size_bytes'])}: median "
-            f"{rate(row['speed'])} GB/s, {duration(round(row['time']))}, "
-            f"of {counted(int(row['count']), 'operation')}"
+            f"{op} {clean(dtype, 16)}, {mb(size)}: median "
+            f"{rate(middle)} GB/s, {duration(round(float(np.median(took[at]))))}, "
+            f"of {counted(at.size, 'operation')}"
         )
-        x = plane.x(float(row["size_bytes"])) + aside[str(row["op"])]
-        y = plane.y(row["speed"])
-        yield _mark(str(row["op"]), x, y, said)
+        yield _mark(op, plane.x(float(size)) + aside[op], plane.y(middle), said)
 
 
-def _outliers(late: pd.DataFrame, plane: _Plane, aside: Mapping[str, float]) -> Iterator[Markup]:
-    worst = late.assign(times=late["transfer_ns"] / late["typical_ns"])
-    worst = worst.sort_values("times", ascending=False).head(_MOST_OUTLIERS)
-    columns = ["op", "size_bytes", "busbw_gb_s", "transfer_ns", "times", "seq"]
-    for row in rows(worst[columns]):
+def _outliers(
+    late: Rows, times: Float64, plane: _Plane, aside: Mapping[str, float]
+) -> Iterator[Markup]:
+    """Those that took most ``times`` the median of their kind."""
+    worst = np.argsort(-times, kind="stable")[:_MOST_OUTLIERS]
+    for row, ratio in zip(late.take(worst).dicts(), times[worst].tolist(), strict=True):
         which = "" if row["seq"] is None else f", number {row['seq']} of its group"
         said = (
             f"outlier: {row['op']}{which}: {duration(row['transfer_ns'])}, "
-            f"{row['times']:.1f}x the median of its kind"
+            f"{ratio:.1f}x the median of its kind"
         )
         x = plane.x(float(row["size_bytes"])) + aside[str(row["op"])]
         y = plane.y(row["busbw_gb_s"])
         yield tag("circle", tag("title", said), class_="outlier", cx=x, cy=y, r=6)
 
 
-def _fits(known: pd.DataFrame, plane: _Plane) -> Iterator[tuple[Markup, str]]:
+def _fits(known: Rows, usual: Bool, plane: _Plane) -> Iterator[tuple[Markup, str]]:
     """The fitted line of each kind whose sizes vary enough, with its model in words."""
-    groups = sorted(
-        (its for _, its in known.groupby(_KIND, observed=True, dropna=False)),
-        key=len,
-        reverse=True,
-    )
+    kind, kinds = numbered_values(known, *KIND[:-1])
+    groups = sorted(rows_of_each(kind, np.arange(len(kinds))), key=len, reverse=True)
     drawn = 0
-    for its in groups:
-        warm = its[its["transfer_ns"] <= _OUTLIER * its["typical_ns"]]
-        model = fitted(warm) if drawn < _FITS else None
+    for at in groups:
+        its = known.take(at)
+        model = fitted(its.take(usual[at])) if drawn < _FITS else None
         if model is None:
             continue
         drawn += 1
-        size = np.geomspace(float(its["size_bytes"].min()), float(its["size_bytes"].max()), _CURVE)
-        factor = float(its["factor"].iloc[0])
+        sizes = its.ints("size_bytes")
+        size = np.geomspace(float(sizes.min()), float(sizes.max()), _CURVE)
+        factor = float(its.floats("factor")[0])
         speed: Float64 = size * factor / (model.latency_ns + size / model.gb_s)
         places = zip(plane.x(size).tolist(), plane.y(speed).tolist(), strict=True)
-        op = str(its["op"].iloc[0])
+        op = str(its.coded("op").at(0))
         line = tag(
             "polyline",
             class_=f"fit {_class(op)}",
             points=" ".join(f"{number(x)},{number(y)}" for x, y in places),
         )
         words = (
-            f"{op} {clean(its['dtype'].iloc[0], 16)}: time = {ms(model.latency_ns)} + size / "
+            f"{op} {clean(its.coded('dtype').at(0), 16)}: time = {ms(model.latency_ns)} + size / "
             f"{rate(model.gb_s)} GB/s, fitted to {counted(model.points, 'operation')}"
         )
         yield line, words

@@ -17,24 +17,22 @@ from commtrace.metrics.run.collectives import (
 from commtrace.metrics.run.ranges import RANGES, ranges
 from commtrace.metrics.run.ranks import RANKS, ranks
 from commtrace.reports.web.markup import Markup, tag
-from commtrace.table import Column, Table, rows
+from commtrace.table import Column, Rows, Table
 from commtrace.units import NOTHING, clean, counted, duration, rate, size
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.analysis import Analysis
     from commtrace.measures import Measures
 
 __all__ = ["data_tables"]
 
 
-def _path(run: Measures) -> pd.DataFrame:
+def _path(run: Measures) -> Rows:
     path = path_of(run)
-    return CRITICAL_PATH.frame() if path is None else path
+    return CRITICAL_PATH.rows() if path is None else path
 
 
-_TABLES: tuple[tuple[str, Table, Callable[[Measures], pd.DataFrame]], ...] = (
+_TABLES: tuple[tuple[str, Table, Callable[[Measures], Rows]], ...] = (
     ("Collectives", COLLECTIVES_BY_DIMENSION, collectives_by_dimension),
     ("Labelled ranges", RANGES, ranges),
     ("Devices", DEVICES, devices),
@@ -67,10 +65,8 @@ def _tables(run: Measures, most: int) -> Iterator[Markup]:
             first = None
 
 
-def _table(
-    title: str, described: Table, table: pd.DataFrame, most: int, is_open: str | None
-) -> Markup:
-    shown = rows(table.head(most))
+def _table(title: str, described: Table, table: Rows, most: int, is_open: str | None) -> Markup:
+    shown = table.take(slice(most)).dicts()
     columns = [c for c in described.columns if any(row[c.name] is not None for row in shown)]
     hidden = len(table) - len(shown)
     rest = f" The first {len(shown):,} of {len(table):,}; --format json has all." if hidden else ""

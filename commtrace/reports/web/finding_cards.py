@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commtrace.causal.steps import path_of
 from commtrace.reports import content
 from commtrace.reports.content import findings
 from commtrace.reports.content.open_command import open_command_shown, range_in_run
 from commtrace.reports.web.bars import Bar, Part, bars
 from commtrace.reports.web.markup import Markup, tag
+from commtrace.reports.web.what_ran import median_step_ns
 from commtrace.units import clean, counted, duration, ms, numbered, percent, rate, size
 
 if TYPE_CHECKING:
@@ -136,9 +135,9 @@ def _shown(value: float, unit: str) -> str:
 def _replay(cause: Finding, analysis: Analysis) -> Markup | None:
     """The median step, measured and replayed without the fault."""
     path = path_of(analysis.measures) if cause.replayed_step_ns is not None else None
-    if cause.replayed_step_ns is None or path is None or path.empty:
+    if cause.replayed_step_ns is None or path is None or not len(path):
         return None
-    step_ns = float(np.median(path.groupby("step")["time_ns"].sum()))
+    step_ns = median_step_ns(path)
     less = percent(step_ns - cause.replayed_step_ns, step_ns)
     rows = [
         Bar(name, [Part(kind, time, ms(time))], ms(time))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.hosts import hosts
@@ -12,7 +12,6 @@ from commtrace.metrics.run.pair_traffic import ROUTED, pair_traffic
 from commtrace.reports.web.blocks import blocks
 from commtrace.reports.web.cells import Cell, cells
 from commtrace.reports.web.markup import Markup, tag
-from commtrace.table import rows
 from commtrace.units import clean, counted, mb, rate
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def matrices(analysis: Analysis) -> Markup | None:
 
 
 def _ranks(analysis: Analysis) -> Iterator[Markup]:
-    table = rows(pair_traffic(analysis.measures))
+    table = pair_traffic(analysis.measures).dicts()
     if not table:
         return
     parts = list(blocks(analysis.run.ranks, _MOST))
@@ -67,17 +66,19 @@ def _ranks(analysis: Analysis) -> Iterator[Markup]:
 
 
 def _devices(run: Measures) -> Iterator[Markup]:
-    table = copies(run)
-    table = table.assign(host=table["rank"].map(hosts(run)).fillna(""))
-    for host, its in list(table.groupby("host"))[:_HOSTS]:
+    host_of = hosts(run)
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for row in copies(run).dicts():
+        by_host.setdefault(host_of.get(row["rank"], ""), []).append(row)
+    for host in sorted(by_host)[:_HOSTS]:
         sent: dict[_Pair, list[_Sent]] = {}
-        for row in rows(its):
+        for row in by_host[host]:
             if row["source"] and row["destination"] and row["bytes"]:
                 pair = clean(row["source"], 12), clean(row["destination"], 12)
                 sent.setdefault(pair, []).append(_Sent(row["bytes"], row["gb_s_p50"]))
         ends = sorted({end for pair in sent for end in pair}, key=lambda end: (len(end), end))
         title = "Copies from device to device"
-        title += f" of host {clean(host, 40)}" if run.ranks["host"].nunique() > 1 else ""
+        title += f" of host {clean(host, 40)}" if len(set(host_of.values())) > 1 else ""
         if sent:
             yield from _both(title, "", ends[:_MOST], _together(sent))
 
@@ -129,7 +130,7 @@ def _grid(
 
 
 def _unrouted(run: Measures) -> str:
-    ops = run.collective_columns["op"].astype(object)
-    hidden = ops[ops.notna() & ~ops.isin([*ROUTED, "barrier"])]
-    names = sorted(set(hidden))
+    ops = run.rows("collectives").coded("op")
+    hidden = ops.take(ops.where(lambda op: op not in (*ROUTED, "barrier")))
+    names = sorted(hidden.occurring())
     return f"{', '.join(names)} ({counted(len(hidden), 'call')})" if names else ""

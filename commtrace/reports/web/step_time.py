@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from commtrace.arrays import sums
 from commtrace.causal.critical_path import KINDS
 from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
@@ -16,12 +20,10 @@ from commtrace.reports.web.alike_bars import alike_bars
 from commtrace.reports.web.bars import Bar, Part, bars, legend
 from commtrace.reports.web.blocks import blocks
 from commtrace.reports.web.markup import Markup, tag
-from commtrace.table import rows
+from commtrace.table import Rows
 from commtrace.units import clean, counted, duration, percent
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.analysis import Analysis
     from commtrace.measures import Measures
 
@@ -29,6 +31,7 @@ __all__ = ["step_time"]
 
 _MOST_BARS = 64
 _MOST_DIMENSIONS = 12
+_MOST_RANKS = 6
 _PARTS = ("compute", "hidden", "transfer", "wait", "copy", "idle")
 
 
@@ -40,8 +43,14 @@ def step_time(analysis: Analysis) -> Markup | None:
 
 
 def _by_rank(run: Measures) -> Markup | None:
-    table = devices(run).merge(exposed_waits(run), on=["rank", "device"], how="left")
-    known = rows(table[table["span_ns"].notna()])
+    waits = {
+        (its["rank"], its["device"]): its["exposed_wait_ns"] for its in exposed_waits(run).dicts()
+    }
+    known = [
+        {**row, "exposed_wait_ns": waits.get((row["rank"], row["device"]))}
+        for row in devices(run).dicts()
+        if row["span_ns"] is not None
+    ]
     if not known:
         return None
     steps = step_count(run)
@@ -111,27 +120,38 @@ def _lengths(row: dict[str, Any]) -> dict[str, int]:
 
 
 def _by_dimension(run: Measures) -> Markup | None:
-    table = dimensions(run)
-    if table.empty:
+    each = _sums(dimensions(run).dicts())
+    if not each:
         return None
-    present = max(len(run.ranks), 1)
+    present = max(len(run.rows("ranks")), 1)
     steps = step_count(run)
-    named = table.astype({"dimension": object, "op": object}).fillna({"dimension": ""})
-    sums = named.groupby(["dimension", "op"], dropna=False)[
-        ["count", "duration_ns_total", "wait_ns_total"]
-    ].sum(min_count=1)
-    sums = sums.sort_values("duration_ns_total", ascending=False).reset_index()
-    drawn = [_dimension(row, present * steps) for row in rows(sums.head(_MOST_DIMENSIONS))]
+    drawn = [_dimension(row, present * steps) for row in each[:_MOST_DIMENSIONS]]
     longest = max(sum(part.length for part in bar.parts) for bar in drawn)
     hint = "A rank's mean, in a step." if steps > 1 else "A rank's mean, in all."
-    if len(sums) > _MOST_DIMENSIONS:
-        hint += f" {counted(len(sums) - _MOST_DIMENSIONS, 'row')} with less are not shown."
+    if len(each) > _MOST_DIMENSIONS:
+        hint += f" {counted(len(each) - _MOST_DIMENSIONS, 'row')} with less are not shown."
     return tag(
         "figure",
         tag("figcaption", "Communication by dimension and operation"),
         legend(("transfer", "wait")),
         bars(drawn, longest, "communication by dimension"),
         tag("p", f"{hint} What is hidden under compute counts, too.", class_="hint"),
+    )
+
+
+def _sums(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What each operation took in each dimension, the costliest first; unknown waits are none."""
+    found: dict[tuple[str, str | None], dict[str, Any]] = {}
+    for row in table:
+        dimension, op = row["dimension"] or "", row["op"]
+        nothing = {"dimension": dimension, "op": op, "duration_ns_total": 0, "wait_ns_total": None}
+        its = found.setdefault((dimension, op), nothing)
+        its["duration_ns_total"] += row["duration_ns_total"]
+        if row["wait_ns_total"] is not None:
+            its["wait_ns_total"] = (its["wait_ns_total"] or 0) + row["wait_ns_total"]
+    return sorted(
+        found.values(),
+        key=lambda its: (-its["duration_ns_total"], its["dimension"], its["op"] is None, its["op"]),
     )
 
 
@@ -155,17 +175,16 @@ def _critical(run: Measures) -> Markup | None:
         return None
     path = path_of(run)
     assert path is not None
-    steps = int(path["step"].nunique())
-    whole = int(path["time_ns"].sum())
-    by_kind = path.groupby("kind", observed=False)["time_ns"].sum()
-    kinds = [kind for kind in KINDS if by_kind[kind]]
+    time_ns, kind_of = path.ints("time_ns"), path.coded("kind")
+    steps, whole = np.unique(path.ints("step")).size, int(time_ns.sum())
+    kinds = [kind for kind in KINDS if time_ns[kind_of.being(kind)].any()]
     parts = list(_pieces(path, kinds, whole))
     total = duration(round(whole / steps))
     bar = Bar("critical path", parts, total)
-    by_rank = path.groupby("rank")["time_ns"].sum().sort_values(ascending=False)
-    shares = ", ".join(
-        f"rank {rank} {percent(time, whole)}" for rank, time in by_rank.head(6).items()
-    )
+    ranks, number = np.unique(path.ints("rank"), return_inverse=True)
+    by_rank = sums(number, time_ns, ranks.size)
+    longest = np.argsort(-by_rank, kind="stable")[:_MOST_RANKS].tolist()
+    shares = ", ".join(f"rank {ranks[at]} {percent(int(by_rank[at]), whole)}" for at in longest)
     return tag(
         "figure",
         tag("figcaption", "The critical path of a step"),
@@ -175,11 +194,13 @@ def _critical(run: Measures) -> Markup | None:
     )
 
 
-def _pieces(path: pd.DataFrame, kinds: list[str], whole: int) -> Iterator[Part]:
+def _pieces(path: Rows, kinds: list[str], whole: int) -> Iterator[Part]:
     """Each kind, and within transfers each operation, the longest first."""
     for kind in kinds:
-        mine = path[path["kind"] == kind].astype({"op": object}).fillna({"op": ""})
-        by_op = mine.groupby("op")["time_ns"].sum().sort_values(ascending=False)
-        for op, time in by_op.items():
+        mine = path.take(path.coded("kind").being(kind))
+        by_op: Counter[str] = Counter()
+        for op, time in zip(mine.coded("op").decoded(), mine.ints("time_ns").tolist(), strict=True):
+            by_op[op or ""] += time
+        for op, time in sorted(by_op.items(), key=lambda its: (-its[1], its[0])):
             what = f"{kind} {clean(op, 24)}".strip()
             yield Part(kind, float(time), f"{what} {percent(time, whole)}")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, integers
+from commtrace.arrays import Bool, Int64, first_rows, numbered
+from commtrace.table import Coded, Rows
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Events", "events_of", "thinned"]
+__all__ = ["Events", "events_of", "numbered_values", "thinned"]
 
 _COMMUNICATION = "communication"
 
@@ -55,30 +53,38 @@ class Events:
         return np.asarray([its == kind for its, _ in self.labels], dtype=np.bool_)[self.label]
 
 
-def events_of(table: pd.DataFrame) -> Events:
+def events_of(table: Rows) -> Events:
     """The rows of TIMELINE_EVENTS."""
-    lane, lanes = _numbered(table, ["rank", "device", "stream"])
-    label, labels = _numbered(table, ["kind", "name"])
-    start = integers(table["start_ns"])
+    lane, lanes = numbered_values(table, "rank", "device", "stream")
+    label, labels = numbered_values(table, "kind", "name")
+    start = table.ints("start_ns")
     return Events(
-        [(int(r), str(d), int(s)) for r, d, s in lanes],
-        [(str(k), n if isinstance(n, str) else "") for k, n in labels],
+        [(rank, str(device), stream) for rank, device, stream in lanes],
+        [(str(kind), name or "") for kind, name in labels],
         lane,
         start,
-        start + integers(table["duration_ns"]),
-        integers(table["wait_ns"]),
+        start + table.ints("duration_ns"),
+        table.ints("wait_ns"),
         label,
-        integers(table["operation"]),
+        table.ints("operation"),
         np.ones(len(table), dtype=np.int64),
     )
 
 
-def _numbered(table: pd.DataFrame, columns: list[str]) -> tuple[Int64, list[tuple[Any, ...]]]:
-    """The number of each row's values in these columns, in their order; and the values."""
-    number: Int64 = integers(table.groupby(columns, observed=True, dropna=False).ngroup())
-    _, first = np.unique(number, return_index=True)
-    values = table[columns].iloc[first].astype(object)
-    return number, list(values.itertuples(index=False, name=None))
+def numbered_values(table: Rows, *names: str) -> tuple[Int64, list[tuple[Any, ...]]]:
+    """The number of each row's values in these columns, in their order; and the values.
+
+    Strings are in the order of their codes, null is last.
+    """
+    number = numbered(*(_in_line(table.columns[name]) for name in names))
+    values = table.take(first_rows(number)).dicts()
+    return number, [tuple(row[name] for name in names) for row in values]
+
+
+def _in_line(column: Int64 | Coded) -> Int64:
+    if not isinstance(column, Coded):
+        return column
+    return np.where(column.known, column.codes, len(column.names)).astype(np.int64)
 
 
 def thinned(events: Events, most: int) -> tuple[Events, int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, integers
+from commtrace.arrays import NULL
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.metrics.run.timeline_events import timeline_events
 from commtrace.reports.content import alike
@@ -38,10 +38,10 @@ def timeline(analysis: Analysis, most: int) -> Markup | None:
     """The timeline of at most so many events, and what had to be thinned for that."""
     run = analysis.measures
     table = timeline_events(run)
-    if table.empty:
+    if not len(table):
         return None
     ranks = _shown_ranks(analysis)
-    events, gap = thinned(events_of(table[table["rank"].isin(ranks)]), most)
+    events, gap = thinned(events_of(table.take(np.isin(table.ints("rank"), [*ranks]))), most)
     every = _steps(run)
     steps = [every[i] for i in shown_ranks(range(len(every)), (), most)]
     start_ns, end_ns = _window(events, steps)
@@ -101,10 +101,9 @@ def _about(
 def _steps(run: Measures) -> list[Step]:
     """Each step, from the first rank's begin to the last one's end."""
     table = step_times_by_rank(run)
-    start = integers(table["start_ns"])
-    known = start != NULL
-    number, start = integers(table["step"])[known], start[known]
-    end = start + integers(table["duration_ns"])[known]
+    table = table.take(table.ints("start_ns") != NULL)
+    number, start = table.ints("step"), table.ints("start_ns")
+    end = start + table.ints("duration_ns")
     return [
         Step(step, int(start[number == step].min()), int(end[number == step].max()))
         for step in np.unique(number).tolist()

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from commtrace.arrays import Int64, integers
+from commtrace.arrays import Int64
 from commtrace.metrics.run.waits import operations
 from commtrace.reports.web.markup import Markup
 from commtrace.reports.web.packed import packed
+from commtrace.reports.web.thinned import Events, numbered_values
 from commtrace.units import clean, cut
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-    from commtrace.reports.web.thinned import Events
 
 __all__ = ["Step", "timeline_data"]
 
@@ -93,20 +92,15 @@ def _common(events: Events) -> tuple[list[list[Any]], Int64]:
 
 def _operations(run: Measures, numbers: Int64) -> tuple[list[str], list[Int64]]:
     """What these operations are, in words, and of each its kind, size and transfer."""
-    table = operations(run).set_index("operation").reindex(numbers)
-    code = integers(table.groupby(["op", "dtype", "group"], observed=True, dropna=False).ngroup())
-    _, first = np.unique(code, return_index=True)
-    words = table[["op", "dtype", "group"]].iloc[first].astype(object)
-    kinds = [_words(*one) for one in words.itertuples(index=False, name=None)]
-    return kinds, [code, *(_one_more(table[name]) for name in ("size_bytes", "transfer_ns"))]
+    every = operations(run)
+    table = every.take(np.searchsorted(every.ints("operation"), numbers))
+    code, values = numbered_values(table, "op", "dtype", "group")
+    kinds = [_words(*one) for one in values]
+    more = (np.maximum(table.ints(name), -1) + 1 for name in ("size_bytes", "transfer_ns"))
+    return kinds, [code, *more]
 
 
-def _words(op: Any, dtype: Any, group: Any) -> str:
-    parts = [op if isinstance(op, str) else "communication"]
-    parts += [dtype] if isinstance(dtype, str) else []
-    parts += [f"group {group}"] if isinstance(group, str) else []
+def _words(op: str | None, dtype: str | None, group: str | None) -> str:
+    named = None if group is None else f"group {group}"
+    parts = [op or "communication", *(its for its in (dtype, named) if its is not None)]
     return " · ".join(clean(part, 60) for part in parts)
-
-
-def _one_more(column: pd.Series[Any]) -> Int64:
-    return np.maximum(integers(column.fillna(-1).astype("Int64")), -1) + 1

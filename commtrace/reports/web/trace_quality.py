@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commtrace import __version__
+from commtrace.arrays import NULL
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.waits import matched
 from commtrace.reports import content
@@ -48,10 +49,9 @@ def _list(title: str, lines: Sequence[str]) -> Markup | None:
 
 
 def _clocks(analysis: Analysis) -> str:
-    errors = matched(analysis.measures).clock["error_ns"].dropna()
-    if len(analysis.run.ranks) < 2 or errors.empty:
+    known = int(matched(analysis.measures).clock.ints("error_ns").max(initial=NULL))
+    if len(analysis.run.ranks) < 2 or known == NULL:
         return "One rank: there is no other clock to compare with."
-    known = int(errors.max())
     hidden = duration(TRUST * known)
     return f"Clocks are known to within {duration(known)}: no wait below {hidden} is known."
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commtrace.metrics.run.timeline_events import timeline_events
 from commtrace.reports.web.bars import legend
 from commtrace.reports.web.markup import Markup, tag
@@ -46,7 +48,7 @@ def typical_steps(
 def _picture(
     name: str, its: TypicalStep, events: Events, named: Collection[int], whole_ns: int
 ) -> Markup:
-    every = sorted(its.measures.ranks["rank"].unique().tolist())
+    every = np.unique(its.measures.rows("ranks").ints("rank")).tolist()
     ranks = shown_ranks(every, named, _MOST_RANKS)
     title = f"{name}, step {its.step}{_recording(its)}: {duration(its.end_ns - its.start_ns)}"
     shown = f", {len(ranks)} of {counted(len(every), 'rank')}" if ranks != every else ""
@@ -63,7 +65,5 @@ def _recording(its: TypicalStep) -> str:
 
 def _events(its: TypicalStep) -> Events:
     table = timeline_events(its.measures)
-    inside = (table["start_ns"] < its.end_ns) & (
-        table["start_ns"] + table["duration_ns"] > its.start_ns
-    )
-    return events_of(table[inside])
+    start, duration = table.ints("start_ns"), table.ints("duration_ns")
+    return events_of(table.take((start < its.end_ns) & (start + duration > its.start_ns)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.step_waits import step_waits
 from commtrace.metrics.run.whole import has_steps
 from commtrace.reports.web.blocks import blocks
@@ -28,12 +29,12 @@ _SUFFERED = "Suffered: how long this rank waited for the others"
 def wait_maps(analysis: Analysis) -> Markup | None:
     """Two heat maps, rank × step: what each caused, and what it suffered."""
     table = step_waits(analysis.measures)
-    if table.empty or not table[["wait_ns", "caused_wait_ns"]].to_numpy().any():
+    caused, suffered = table.ints("caused_wait_ns"), table.ints("wait_ns")
+    if not caused.any() and not suffered.any():
         return None
-    ranks, steps = (np.unique(table[name]).tolist() for name in ("rank", "step"))
+    ranks, steps = (np.unique(table.ints(name)).tolist() for name in ("rank", "step"))
     shape = len(ranks), len(steps)
-    caused = table["caused_wait_ns"].to_numpy(np.int64).reshape(shape)
-    suffered = table["wait_ns"].to_numpy(np.int64).reshape(shape)
+    caused, suffered = caused.reshape(shape), suffered.reshape(shape)
     rows, columns = (
         list(blocks(range(shape[0]), _MOST_RANKS)),
         list(blocks(range(shape[1]), _MOST_STEPS)),
@@ -96,9 +97,8 @@ def _rank_name(ranks: Sequence[int], analysis: Analysis) -> str:
     name = f"rank{'s' * (len(ranks) > 1)} {_range(ranks)}"
     if len(analysis.run.hosts) < 2:
         return name
-    table = analysis.measures.ranks
-    host = table.loc[table["rank"] == ranks[0], "host"].astype(object).iloc[0]
-    return f"{clean(host, 12)} {name}" if isinstance(host, str) else name
+    host = hosts(analysis.measures).get(ranks[0])
+    return name if host is None else f"{clean(host, 12)} {name}"
 
 
 def _range(numbers: Sequence[int]) -> str:

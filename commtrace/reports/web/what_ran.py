@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import sums
 from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.exposed_waits import exposed_waits
@@ -17,8 +18,9 @@ from commtrace.units import clean, counted, duration, ms, percent
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
+    from commtrace.table import Rows
 
-__all__ = ["what_ran"]
+__all__ = ["median_step_ns", "what_ran"]
 
 
 def what_ran(analysis: Analysis) -> Markup:
@@ -37,16 +39,17 @@ def _tiles(analysis: Analysis) -> Iterator[Markup]:
     verdict, run = analysis.verdict, analysis.measures
     path = path_of(run)
     if path is not None and len(path) and verdict.in_steps:
-        step_ns = int(np.median(path.groupby("step")["time_ns"].sum()))
-        yield _tile("median step", ms(step_ns), f"of {counted(verdict.steps, 'step')}")
+        yield _tile(
+            "median step", ms(int(median_step_ns(path))), f"of {counted(verdict.steps, 'step')}"
+        )
     else:
         yield _tile("time recorded", duration(analysis.run.span_ns), "first start to last end")
-    known = devices(run).dropna(subset="span_ns")
-    span_ns = int(known["span_ns"].sum())
-    if span_ns and known["communication_ns"].any():
-        exposed = int(known["exposed_communication_ns"].sum())
+    known = [row for row in devices(run).dicts() if row["span_ns"] is not None]
+    span_ns = sum(row["span_ns"] for row in known)
+    if span_ns and any(row["communication_ns"] for row in known):
+        exposed = sum(row["exposed_communication_ns"] or 0 for row in known)
         yield _tile("exposed communication", percent(exposed, span_ns), "mean of all ranks")
-        waited = int(exposed_waits(run)["exposed_wait_ns"].sum())
+        waited = int(exposed_waits(run).ints("exposed_wait_ns").sum())
         if len(analysis.run.ranks) > 1:
             yield _tile("of that waiting", percent(waited, exposed), "for other ranks to arrive")
     found = causes(verdict)
@@ -54,6 +57,12 @@ def _tiles(analysis: Analysis) -> Iterator[Markup]:
         share = percent(found[0].cost_ns, verdict.step_time_ns)
         whole = "step time" if verdict.in_steps else "the run"
         yield _tile("largest potential saving", share, f"of {whole} ({clean(found[0].rule, 40)})")
+
+
+def median_step_ns(path: Rows) -> float:
+    """How long a step of the critical path is."""
+    steps, number = np.unique(path.ints("step"), return_inverse=True)
+    return float(np.median(sums(number, path.ints("time_ns"), steps.size)))
 
 
 def _tile(name: str, value: str, hint: str) -> Markup:
