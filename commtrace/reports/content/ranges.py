@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 from commtrace.metrics.rank.labels import is_own
 from commtrace.metrics.run.ranges import ranges
 from commtrace.reports.content.tables import Section, more
-from commtrace.table import rows
 from commtrace.units import NOTHING, clean, cut, duration, rate, size
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.analysis import Analysis
+    from commtrace.table import Rows
 
 __all__ = ["answer", "section"]
 
@@ -34,9 +32,9 @@ _QUANTITIES = {
 }
 
 
-def section(labelled: pd.DataFrame) -> Section | None:
+def section(labelled: Rows) -> Section | None:
     """The program's own labels, those that took longest; None where it has none."""
-    own = [row for row in rows(labelled) if is_own(row["label"])]
+    own = [row for row in labelled.dicts() if is_own(row["label"])]
     if not own:
         return None
     depths = _depths(own)
@@ -74,7 +72,7 @@ def answer(analysis: Analysis) -> str | None:
     asked = analysis.question
     if asked is None:
         return None
-    found = _compared(asked.column, asked.labels, rows(ranges(analysis.measures)))
+    found = _compared(asked.column, asked.labels, ranges(analysis.measures).dicts())
     if found is None and analysis.verdict.faults:
         found = f"{clean(analysis.verdict.faults[0].summary, 400)}."
     return found and f"{clean(asked.text, 200)} {found}"

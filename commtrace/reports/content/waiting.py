@@ -11,12 +11,9 @@ from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.ranks import arrivals
 from commtrace.metrics.run.waits import matched
 from commtrace.reports.content.tables import Section, more
-from commtrace.table import rows
 from commtrace.units import clean, cut, duration
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.analysis import Analysis
 
 __all__ = ["clocks", "matters", "section", "straggler"]
@@ -29,6 +26,10 @@ _LARGE_NS = 50_000  # a clock's error that can hide waiting
 _EXPLAINED = frozenset(
     {"straggler", "jitter", "host-late", "device-late", "pipeline-bubble"}
     | {"early-root", "late-root", "late-sender", "late-receiver"}
+)
+_ADDED = (
+    *("operations", "last_arrivals", "expected_last_arrivals"),
+    *("wait_ns_total", "caused_wait_ns"),
 )
 _SUMS = (
     "Sums over operations, several at once included; the wait caused is over all ranks that waited."
@@ -50,8 +51,11 @@ def straggler(analysis: Analysis) -> str | None:
     partly = partly if run.missing_ranks else ""
     if worst := _outstanding(_by_rank(analysis.measures)):
         return f"Rank {_blamed(worst)}{partly}"
-    by_group = arrivals(analysis.measures).groupby("communicator", observed=True)  # no unknown
-    found = [worst for _, group in by_group if (worst := _outstanding(group))]
+    of_group: dict[str | None, list[dict[str, Any]]] = {}
+    for row in arrivals(analysis.measures).dicts():
+        of_group.setdefault(row["communicator"], []).append(row)
+    of_group.pop(None, None)
+    found = [worst for group in of_group.values() if (worst := _outstanding(group))]
     if not found:
         return None
     worst = max(found, key=lambda row: int(row["caused_wait_ns"]))
@@ -61,15 +65,16 @@ def straggler(analysis: Analysis) -> str | None:
 
 def matters(analysis: Analysis) -> bool:
     """Whether a rank waited, or caused a wait, for more than a sliver of the run."""
-    waits = _by_rank(analysis.measures)[["wait_ns_total", "caused_wait_ns"]]
-    return bool((waits > _SLIVER * analysis.run.span_ns).any(axis=None))
+    least = _SLIVER * analysis.run.span_ns
+    ranks = _by_rank(analysis.measures)
+    return any(max(row["wait_ns_total"], row["caused_wait_ns"]) > least for row in ranks)
 
 
 def section(analysis: Analysis) -> Section:
     """How often each rank was last, how long it waited, and the wait that it caused."""
-    table = rows(_by_rank(analysis.measures))
+    table = _by_rank(analysis.measures)
     if len(table) > _SHOWN:
-        table.sort(key=lambda row: -row["caused_wait_ns"])
+        table = sorted(table, key=lambda row: -row["caused_wait_ns"])
     return Section(
         "Who waits for whom",
         (
@@ -97,7 +102,7 @@ def section(analysis: Analysis) -> Section:
 
 def clocks(analysis: Analysis) -> list[str]:
     """How well the ranks' clocks are known, where that hides waiting or hosts differ."""
-    error_ns = int(matched(analysis.measures).clock["error_ns"].max())
+    error_ns = int(matched(analysis.measures).clock.ints("error_ns").max(initial=0))
     if len(analysis.run.hosts) < 2 and error_ns < _LARGE_NS:
         return []
     known, hidden = duration(error_ns), duration(TRUST * error_ns)
@@ -105,17 +110,21 @@ def clocks(analysis: Analysis) -> list[str]:
 
 
 @measure
-def _by_rank(run: Measures) -> pd.DataFrame:
-    each = arrivals(run).frame().drop(columns=["group", "communicator"])
-    return each.groupby("rank", as_index=False).sum()
+def _by_rank(run: Measures) -> list[dict[str, Any]]:
+    """The rows of ARRIVALS of each rank added, what is unknown as none."""
+    total: dict[int, dict[str, Any]] = {}
+    for row in arrivals(run).dicts():
+        its = total.setdefault(row["rank"], {"rank": row["rank"], **dict.fromkeys(_ADDED, 0)})
+        its |= {name: its[name] + (row[name] or 0) for name in _ADDED}
+    return [total[rank] for rank in sorted(total)]
 
 
-def _outstanding(ranks: pd.DataFrame) -> dict[str, Any] | None:
-    worst = max(rows(ranks), key=lambda row: int(row["caused_wait_ns"]))
+def _outstanding(ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
+    worst = max(ranks, key=lambda row: int(row["caused_wait_ns"]))
     last, chance = worst["last_arrivals"], worst["expected_last_arrivals"]
     deviation = sqrt(chance * (1 - chance / worst["operations"]))
     often = last >= max(_OFTEN, chance + _OFTEN * deviation)
-    most = worst["caused_wait_ns"] > _MOST * ranks["caused_wait_ns"].sum()
+    most = worst["caused_wait_ns"] > _MOST * sum(row["caused_wait_ns"] for row in ranks)
     return worst if often and most else None
 
 

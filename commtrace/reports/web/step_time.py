@@ -43,11 +43,9 @@ def step_time(analysis: Analysis) -> Markup | None:
 
 
 def _by_rank(run: Measures) -> Markup | None:
-    waits = {
-        (its["rank"], its["device"]): its["exposed_wait_ns"] for its in exposed_waits(run).dicts()
-    }
+    waits = {(row["rank"], row["device"]): row for row in exposed_waits(run).dicts()}
     known = [
-        {**row, "exposed_wait_ns": waits.get((row["rank"], row["device"]))}
+        {**row, **waits[row["rank"], row["device"]]}
         for row in devices(run).dicts()
         if row["span_ns"] is not None
     ]

@@ -39,9 +39,8 @@ def _tiles(analysis: Analysis) -> Iterator[Markup]:
     verdict, run = analysis.verdict, analysis.measures
     path = path_of(run)
     if path is not None and len(path) and verdict.in_steps:
-        yield _tile(
-            "median step", ms(int(median_step_ns(path))), f"of {counted(verdict.steps, 'step')}"
-        )
+        step_ns = int(median_step_ns(path))
+        yield _tile("median step", ms(step_ns), f"of {counted(verdict.steps, 'step')}")
     else:
         yield _tile("time recorded", duration(analysis.run.span_ns), "first start to last end")
     known = [row for row in devices(run).dicts() if row["span_ns"] is not None]
