@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.arrays import NULL, Int64, codes, integers
+from commtrace.arrays import NULL, Int64, integers
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank
-from commtrace.metrics.run.collectives import INTERVAL
+from commtrace.metrics.run.call_kinds import intervals
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.joined_rows import operation_of
@@ -63,10 +63,9 @@ def operations_drawn(run: Measures) -> pd.DataFrame:
     ``start_ns`` and ``end_ns`` are on the run's clock, of a rank that has none in common on its
     own; ``arrow_from`` is the row of the rank that it waited for, -1 if none.
     """
-    found = matched(run)
+    found, interval = matched(run), intervals(run)
     called, of = run.rows("collectives"), operation_of(run)
     start, end = called.ints("start_ns"), called.ints("start_ns") + called.ints("duration_ns")
-    interval = codes(*(called.columns[name] for name in INTERVAL))
     parts = (
         called.only(*_OWN),
         found.waits.all.only("operation", "wait_ns", "caused_wait_ns"),

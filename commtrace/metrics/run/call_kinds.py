@@ -20,7 +20,7 @@ from commtrace.table import Coded
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Kinds", "costs", "kinds", "known_or_none", "rounded"]
+__all__ = ["Kinds", "costs", "intervals", "kinds", "known_or_none", "rounded"]
 
 
 class _Events(Struct, frozen=True, eq=False):
@@ -87,9 +87,7 @@ def kinds(run: Measures, names: Sequence[str], *, by_dimension: bool = False) ->
 def _events(run: Measures) -> _Events:
     table, its, of = run.rows("collectives"), matched(run).operations, operation_of(run)
     sizes = group_sizes(run)  # which is in the order of operations, too
-    rank, device, stream = table.ints("rank"), table.coded("device"), table.ints("stream")
-    start_ns, duration_ns = table.ints("start_ns"), table.ints("duration_ns")
-    interval = codes(rank, device, stream, start_ns, duration_ns)
+    start_ns, interval = table.ints("start_ns"), intervals(run)
     communicator = its.coded("communicator").take(of)
     return _Events(
         named={
@@ -99,10 +97,10 @@ def _events(run: Measures) -> _Events:
             "group_size": sizes.ints("group_size")[of],
             "size_bytes": its.ints("size_bytes")[of],
         },
-        rank=rank,
-        device=device,
+        rank=table.ints("rank"),
+        device=table.coded("device"),
         start_ns=start_ns,
-        end_ns=start_ns + duration_ns,
+        end_ns=start_ns + table.ints("duration_ns"),
         wait_ns=matched(run).waits.ints("wait_ns"),
         executed=table.coded("executed"),
         deduced=sizes.coded(DEDUCED.name).take(of),
@@ -111,6 +109,13 @@ def _events(run: Measures) -> _Events:
         interval=interval,
         shared=np.bincount(interval)[interval] > 1,
     )
+
+
+def intervals(run: Measures) -> Int64:
+    """A number for the kernel of each row of ``collectives``: coalesced operations share one."""
+    table = run.rows("collectives")
+    times = (table.ints(name) for name in ("stream", "start_ns", "duration_ns"))
+    return codes(table.ints("rank"), table.coded("device"), *times)
 
 
 def _dimensions(run: Measures, communicator: Coded) -> dict[str, Coded]:

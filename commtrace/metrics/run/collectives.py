@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "COLLECTIVES",
     "COLLECTIVES_BY_DIMENSION",
-    "INTERVAL",
     "collectives",
     "collectives_by_dimension",
 ]
@@ -93,8 +92,6 @@ COLLECTIVES = Table(
         ),
     ),
 )
-INTERVAL = ["rank", "device", "stream", "start_ns", "duration_ns"]
-"""What distinguishes the kernels: coalesced operations share one."""
 COLLECTIVES_BY_DIMENSION = Table(
     "collectives_by_dimension",
     "all operations of one kind, as in `collectives`, but sibling groups of a known dimension are "

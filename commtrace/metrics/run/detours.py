@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from commtrace.expect import LINKS, pcie
 from commtrace.intervals import Intervals, intersect, total, union
-from commtrace.metrics.rank.rows_of import places_of_rank
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.peer_copies import DevicePair
 from commtrace.topology import code, device_of, gpu_name, link, names
 
@@ -104,7 +104,7 @@ def detours(pair: DevicePair, hops: Hops) -> Iterator[Detour]:
 
 
 def _through_host(pair: DevicePair, run: Measures) -> Detour:
-    copies = run.rows("copies", places_of_rank(run, "copies", pair.rank))
+    copies = rows_of_rank(run, "copies", pair.rank)
     size, duration = copies.ints("size_bytes"), copies.ints("duration_ns")
     from_host, to_host = (copies.coded("kind").being(kind) for kind in ("HtoD", "DtoH"))
     rated = copies.coded("memory").being("pinned") & (size >= HOST_BYTES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def _ends(run: Measures, operations: Int64) -> tuple[Int64, Bool]:
 
 def _across(run: Measures, ends: Int64) -> Bool:
     ranks, place = np.unique(ends, return_inverse=True)
-    on: dict[Any, Any] = dict(hosts(run).items())
+    on = hosts(run)
     one, other = Coded.of([on.get(rank) for rank in ranks.tolist()]).codes[place.reshape(2, -1)]
     return np.asarray((one != other) | (one < 0))
 

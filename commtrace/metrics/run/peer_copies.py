@@ -11,6 +11,7 @@ from commtrace.arrays import NULL, Bool, Float64, numbered, rows_by, rows_of_eac
 from commtrace.diagnosis import too_few
 from commtrace.intervals import Intervals, covered, total, union
 from commtrace.metrics.rank.hosts import hosts
+from commtrace.table import Coded
 from commtrace.units import mb
 
 if TYPE_CHECKING:
@@ -61,11 +62,11 @@ def pairs(run: Measures, min_bytes: int, min_copies: int) -> list[DevicePair]:
     peer = _peer_copies(run)
     peer = peer.take(peer.ints("size_bytes") != NULL)
     on = hosts(run)
-    host = np.asarray([on.get(rank, "") for rank in peer.ints("rank").tolist()], dtype=np.str_)
+    host = Coded.of([on.get(rank, "") for rank in peer.ints("rank").tolist()])
     return [
         pair
-        for name in np.unique(host).tolist()
-        for pair in _on_host(name, peer.take(host == name), min_bytes, min_copies)
+        for name in sorted(host.names)
+        for pair in _on_host(name, peer.take(host.being(name)), min_bytes, min_copies)
     ]
 
 

@@ -16,8 +16,7 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.labels import Labels, is_own, labels
 from commtrace.metrics.rank.phases import launching_threads
 from commtrace.metrics.rank.range_times import range_times
-from commtrace.metrics.run.call_kinds import rounded
-from commtrace.metrics.run.collectives import INTERVAL
+from commtrace.metrics.run.call_kinds import intervals, rounded
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.question import question
 from commtrace.metrics.run.waits import matched
@@ -194,14 +193,14 @@ def _operations(run: Measures, its: Labels) -> _Operations:
     table = run.rows("collectives")
     launched = its.innermost(table.ints("rank"), table.ints("launch_ns"), launching_threads(run))
     at, ranges = its.around(launched)
-    kernel = codes(*(table.columns[name] for name in INTERVAL))
+    interval = intervals(run)
     return _Operations(
         ranges,
         operation_of(run)[at],
         table.coded("op").take(at),
         table.ints("size_bytes")[at],
         table.ints("group_size")[at],
-        np.bincount(kernel)[kernel][at],
+        np.bincount(interval)[interval][at],
     )
 
 

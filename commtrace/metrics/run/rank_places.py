@@ -12,6 +12,7 @@ from commtrace.arrays import Int64
 from commtrace.comms import members
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.table import Coded
 from commtrace.units import numbered
 
 if TYPE_CHECKING:
@@ -65,10 +66,9 @@ def common_place(places: Sequence[Places], group: Int64) -> str | None:
 
 
 def _hosts(run: Measures, ranks: Int64) -> Places:
-    each = [hosts(run).get(rank) for rank in ranks.tolist()]
-    names = tuple(sorted({name for name in each if name is not None}))
-    place: dict[str | None, int] = {name: at for at, name in enumerate(names)}
-    return Places("host", np.asarray([place.get(name, -1) for name in each]), names)
+    on = hosts(run)
+    its = Coded.of([on.get(rank) for rank in ranks.tolist()]).ordered()
+    return Places("host", its.codes.astype(np.int64), its.names)
 
 
 def _coordinates(run: Measures, ranks: Int64) -> list[Places]:

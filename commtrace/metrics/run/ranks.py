@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, sums
 from commtrace.measures import measure
-from commtrace.metrics.run.collectives import INTERVAL
+from commtrace.metrics.run.call_kinds import intervals
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded, Column, Rows, Table
@@ -129,7 +129,6 @@ def compared(run: Measures) -> Compared:
     """The operations that each rank was compared in."""
     found, waits = matched(run), matched(run).waits
     at = np.flatnonzero(waits.ints("wait_ns") != NULL)
-    called = run.rows("collectives", at).columns
     of, rank = operation_of(run)[at], waits.ints("rank")[at]
     # A rank can have two rows of one operation, where it numbered two alike.
     guilty = np.flatnonzero(waits.ints("caused_wait_ns")[at] > 0)[::-1]
@@ -140,7 +139,7 @@ def compared(run: Measures) -> Compared:
         rank,
         waits.ints("wait_ns")[at],
         waits.flags("last")[at],
-        codes(*(called[name] for name in INTERVAL)),
+        intervals(run)[at],
         found.matches.coded("communicator").take(at),
         found.operations.coded("group").take(of),
         culprit[of],

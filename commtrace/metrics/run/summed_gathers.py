@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, first_rows
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import places_of_rank
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.used_between import MOVES
@@ -55,10 +55,10 @@ def summed_gathers(run: Measures) -> Rows:
 
 def _summed(run: Measures, rank: int, calls: Rows) -> Bool:
     """Whether the parts of each of a rank's all_gathers are summed."""
-    ops = run.rows("ops", places_of_rank(run, "ops", rank))
+    ops = rows_of_rank(run, "ops", rank)
     moves = ops.coded("name").where(_MOVES.__contains__)
     ops = ops.take(ops.coded("kind").being("compute") & ~moves)
-    every = run.rows("collectives", places_of_rank(run, "collectives", rank))
+    every = rows_of_rank(run, "collectives", rank)
     thread, launch_ns = calls.ints("thread"), calls.ints("launch_ns")
     summed = np.zeros(len(calls), np.bool_)
     for one in np.unique(thread[thread != NULL]).tolist():

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, codes, first_rows, numbered
+from commtrace.arrays import NULL, first_rows, numbered
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import called_ns
-from commtrace.metrics.run.collectives import INTERVAL
+from commtrace.metrics.run.call_kinds import intervals
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded, Column, Columns, Rows, Table
@@ -65,8 +65,7 @@ def _parts(run: Measures) -> Iterator[Columns]:
 
 def _communication(run: Measures) -> Columns:
     # Coalesced operations share one kernel: it is drawn once.
-    table = run.rows("collectives").columns
-    once = first_rows(codes(*(table[name] for name in INTERVAL)))
+    once = first_rows(intervals(run))
     called = run.rows("collectives", once)
     wait, operation = (matched(run).waits.ints(name)[once] for name in ("wait_ns", "operation"))
     since = called_ns(called) - called.ints("start_ns")

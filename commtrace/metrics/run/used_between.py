@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, rows_by
-from commtrace.metrics.rank.rows_of import blocks_of_ranks, places_of_ranks
+from commtrace.metrics.rank.rows_of import blocks
 from commtrace.table import Coded
 
 if TYPE_CHECKING:
@@ -91,11 +91,9 @@ def _any_inside(both: _Between, work: _Work, mine: Int64) -> Bool:
 
 def _work(run: Measures, operations: Rows) -> Iterator[_Work]:
     """What may use data, one kind at a time."""
-    for ranks in blocks_of_ranks(run):
-        kernels, copies = (
-            run.rows(table, places_of_ranks(run, table, ranks)) for table in ("kernels", "copies")
-        )
+    for kernels in blocks(run, "kernels"):
         yield _of(kernels, kernels.coded("kind").being("compute"))
+    for copies in blocks(run, "copies"):
         yield _of(copies, ~copies.coded("kind").being("Memset"))
     ops = run.rows("ops")
     moves = ops.coded("name").where(_MOVES.__contains__)
