@@ -18,7 +18,6 @@ from commtrace.reports.content.tables import Section, more
 from commtrace.reports.json_document import RUN, document, one_object, run_fields
 from commtrace.reports.json_schema import Json, columns, field, rows_of
 from commtrace.reports.page import page, say, table, title, written
-from commtrace.table import rows
 from commtrace.units import NOTHING, clean, duration, ms, numbered, percent
 
 if TYPE_CHECKING:
@@ -77,9 +76,9 @@ def as_json(replayed: Replayed) -> str:
         "run_ns": answer.run_ns,
         "step_ns": answer.step_ns,
         "edits": [asdict(edited) for edited in answer.edits],
-        "critical_path": rows(path_with(run, answer.lags_ns[-1])),
-        "slowdown": rows(slowdown(run)),
-        "efficiency": rows(efficiency(run)),
+        "critical_path": path_with(run, answer.lags_ns[-1]).dicts(),
+        "slowdown": slowdown(run).dicts(),
+        "efficiency": efficiency(run).dicts(),
     }
     return one_object(SCHEMA_VERSION, found)
 
@@ -165,7 +164,7 @@ def _sentence(its: Edited, answer: WhatIf) -> str:
 
 def _slowdown(run: Measures) -> Section:
     """Of the run, and of what slows it most."""
-    whole, *parts = rows(slowdown(run))
+    whole, *parts = slowdown(run).dicts()
     if sum(row["by"] == "host" for row in parts) == 1:
         parts = [row for row in parts if row["by"] != "host"]
     parts.sort(key=lambda row: -(row["slowdown"] or 0))
@@ -191,7 +190,7 @@ def _slowdown(run: Measures) -> Section:
 
 
 def _efficiency(run: Measures) -> Section:
-    (row,) = rows(efficiency(run))
+    (row,) = efficiency(run).dicts()
     return Section(
         "Efficiency",
         (("part", "<"), ("share", ">"), ("is", "<")),
