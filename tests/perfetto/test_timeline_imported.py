@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analysis import Analysis
+from commtrace.arrays import NULL, rows_by
 from commtrace.causal.critical_path import critical_pieces
 from commtrace.causal.steps import path_of
 from commtrace.matching import on_run_clock
@@ -65,12 +66,13 @@ def skewed() -> Measures:
             if rank < 2:
                 tiny.collective(rank, "all_gather", until + 1, 9 - rank, size=1 << 10, group="tp")
     run = tiny.trace()
-    ends = run.collectives.groupby("rank")[["start_ns"]].agg(["min", "max"])
-    ranks = run.ranks.assign(
-        start_ns=pd.array(ends.to_numpy()[:, 0] - 10**6, dtype="Int64"),
-        end_ns=pd.array(ends.to_numpy()[:, 1] + 10**6, dtype="Int64"),
-    )
-    return replace(run, ranks=ranks)
+    called, ranks = run.rows("collectives"), run.rows("ranks")
+    spans = {}
+    for (rank,), at in rows_by(called.ints("rank")).items():
+        start_ns = called.ints("start_ns")[at]
+        spans[rank] = {"start_ns": start_ns.min() - 10**6, "end_ns": start_ns.max() + 10**6}
+    each: Any = ranks.table.of_dicts([{**row, **spans[row["rank"]]} for row in ranks.dicts()])
+    return replace(run, ranks=each)
 
 
 RECORDED = (
@@ -99,7 +101,7 @@ def test_real_traces(
 
 def test_sixteen_ranks_on_two_clocks(perfetto: Query, tmp_path: Path) -> None:
     run = skewed()
-    assert matched(run).clock["offset_ns"].iloc[15] == pytest.approx(OFFSET_US * 1000, abs=10_000)
+    assert matched(run).clock.ints("offset_ns")[15] == pytest.approx(OFFSET_US * 1000, abs=10_000)
     check(perfetto, Run(run, "sixteen").analysis(select=FEW), tmp_path)
 
 
@@ -118,12 +120,12 @@ def check(perfetto: Query, analysis: Analysis, folder: Path) -> None:
         found = Counter(drawn.loc[kind == what, ["ts", "dur", "name"]].itertuples(index=False))
         assert found == Counter(map(tuple, expected)), what
     operations = drawn[(kind == "operations") & (drawn["depth"] == 0)]
-    arrived, ended = (matched(run).waits[name] for name in ("arrival_ns", "end_ns"))
-    known = arrived.notna()
+    arrived, ended = (matched(run).waits.ints(name) for name in ("arrival_ns", "end_ns"))
+    known = arrived != NULL
     expected = Counter(zip(arrived[known], (ended - arrived)[known], strict=True))
     found = Counter(operations[["ts", "dur"]].itertuples(index=False, name=None))
     assert not expected - found
-    assert found.total() == len(run.collectives)
+    assert found.total() == len(run.rows("collectives"))
     check_parts(run, drawn[kind == "operations"])
     check_arrows(run, arrows)
     check_arguments(run, arguments)
@@ -152,16 +154,16 @@ def expected_slices(analysis: Analysis) -> dict[str, list[Any]]:
     def named(table: pd.DataFrame, names: Any) -> list[Any]:
         return list(zip(*(part.tolist() for part in times(table)), names, strict=True))
 
-    copies = run.copies["kind"].astype(object)
-    label = run.steps["label"].astype(object)
-    step = "ProfilerStep#" + run.steps["step"].astype(str)
-    path = critical_pieces(run) if path_of(run) is not None else None
+    names = ("kernels", "copies", "ops", "blocking_calls", "steps")
+    kernels, copies, ops, calls, steps = (run.rows(name).frame() for name in names)
+    kind, label = copies["kind"].astype(object), steps["label"].astype(object)
+    step = "ProfilerStep#" + steps["step"].astype(str)
+    path = critical_pieces(run).frame() if path_of(run) is not None else None
     return {
-        "stream": named(run.kernels, run.kernels["name"])
-        + named(run.copies, copies.where(copies == "Memset", "copy " + copies)),
-        "thread": named(run.ops, run.ops["name"])
-        + named(run.blocking_calls, run.blocking_calls["name"]),
-        "steps": named(run.steps, label.where(label.notna(), step)),
+        "stream": named(kernels, kernels["name"])
+        + named(copies, kind.where(kind == "Memset", "copy " + kind)),
+        "thread": named(ops, ops["name"]) + named(calls, calls["name"]),
+        "steps": named(steps, label.where(label.notna(), step)),
         "findings": [
             (
                 its.start_ns,
@@ -185,7 +187,7 @@ def expected_slices(analysis: Analysis) -> dict[str, list[Any]]:
 
 def check_parts(run: Measures, drawn: pd.DataFrame) -> None:
     """Waits and transfers fill the operations whose wait is known."""
-    waits = matched(run).waits
+    waits = matched(run).waits.frame()
     inner = drawn[drawn["depth"] == 1]
     waiting = inner[inner["name"].str.startswith("wait")]
     assert sorted(waiting["dur"]) == sorted(waits["wait_ns"][waits["wait_ns"].fillna(0) > 0])
@@ -196,7 +198,7 @@ def check_parts(run: Measures, drawn: pd.DataFrame) -> None:
 
 def check_arrows(run: Measures, arrows: list[tuple[Any, ...]]) -> None:
     """From the last to arrive to each that waited for it, at that time."""
-    waits = matched(run).waits
+    waits = matched(run).waits.frame()
     guilty = waits[waits["caused_wait_ns"].fillna(0) > 0].drop_duplicates("operation")
     waited = waits[waits["wait_ns"].fillna(0) > 0].merge(guilty, on="operation")
     met = waited[waited["arrival_ns_x"] + waited["wait_ns_x"] == waited["arrival_ns_y"]]
@@ -212,13 +214,14 @@ def check_arrows(run: Measures, arrows: list[tuple[Any, ...]]) -> None:
 
 
 def check_arguments(run: Measures, found: list[tuple[Any, ...]]) -> None:
-    operations = matched(run).operations.set_index("operation")
-    of = matched(run).waits["operation"]
+    operations = matched(run).operations.frame().set_index("operation")
+    waits = matched(run).waits.frame()
+    of = waits["operation"]
     for key, values in (
         ("matched_by", operations["matched_by"].astype(object).loc[of]),
-        ("dtype", run.collectives["dtype"].astype(object)),
+        ("dtype", run.rows("collectives").frame()["dtype"].astype(object)),
         ("size_bytes", operations["size_bytes"].loc[of]),
-        ("wait_ns", matched(run).waits["wait_ns"]),
+        ("wait_ns", waits["wait_ns"]),
         ("transfer_ns", operations["transfer_ns"].loc[of]),
     ):
         shown = Counter(value for *_, name, value in found if name == f"debug.{key}")
@@ -230,7 +233,7 @@ def check_counters(run: Measures, counters: list[tuple[Any, ...]]) -> None:
     assert (table["value"] >= 0).all()
     assert (table.groupby("track")["value"].last() == 0).all()
     queued = table[table["track"].str.contains("queued")]
-    times = run.collectives[["rank", "launch_ns", "start_ns"]].dropna()
+    times = run.rows("collectives").only("rank", "launch_ns", "start_ns").frame().dropna()
     waits = times[times["launch_ns"] < times["start_ns"]]
     clock, rank = matched(run).clock, waits["rank"].to_numpy()
     begin, end = (

@@ -33,7 +33,7 @@ def test_its_documentation_has_every_section(name: str) -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_on_its_bad_trace_it_reports_and_its_findings_are_whole(name: str) -> None:
     trace = RULES[name].bad()
-    present = set(trace.ranks["rank"])
+    present = set(trace.rows("ranks").ints("rank").tolist())
     findings = diagnose(trace, select=[name]).findings
     assert findings
     for finding in findings:

@@ -30,7 +30,6 @@ from commtrace.reports.formats import markdown
 from commtrace.reports.formats import text as terminal
 from commtrace.rules import RULES
 from commtrace.run import Run
-from commtrace.table import rows
 
 pytestmark = pytest.mark.no_cover  # many inputs: see tests/conftest.py
 
@@ -52,8 +51,10 @@ HOSTILE = ("", "a|b <b>`x`</b> [red]", "x" * 300, "0", "\u202e\x1b[2J")
 @cache
 def sources() -> list[tuple[Tables, Measures]]:
     traces = [make() for rule in RULES.values() for make in (rule.bad, rule.good)]
-    small = [one for one in traces if len(one.kernels) + len(one.collectives) < 500]
-    return [({t.name: rows(getattr(one, t.name)) for t in schema.TABLES}, one) for one in small]
+    small = [
+        one for one in traces if sum(len(one.rows(t)) for t in ("kernels", "collectives")) < 500
+    ]
+    return [({t.name: one.rows(t.name).dicts() for t in schema.TABLES}, one) for one in small]
 
 
 def some(table: Rows, dice: random.Random) -> Rows:
@@ -250,9 +251,9 @@ def mutated(seed: int) -> Measures:
         its = [one for one in events(tables) if one["rank"] == row["rank"]]
         row["start_ns"] = min((one["start_ns"] for one in its), default=None)
         row["end_ns"] = max((one["start_ns"] + one["duration_ns"] for one in its), default=None)
-    frames = {table.name: table.from_rows(tables[table.name]) for table in schema.TABLES}
+    made: Any = {table.name: table.of_dicts(tables[table.name]) for table in schema.TABLES}
     manifest = whole_trace.manifest if dice.random() < 0.8 else None
-    return replace(whole_trace, **frames, manifest=manifest)
+    return replace(whole_trace, **made, manifest=manifest)
 
 
 def events(tables: Tables) -> Rows:
@@ -270,7 +271,7 @@ def looked_at(trace: Measures) -> Analysis:
     said = re.findall(r"([\d,]*\d) %(?!\s+of\s+what)", texts[0])
     shares = [int(share.replace(",", "")) for share in said]
     assert max(shares, default=0) <= 100, "a share above 100 %"
-    most, present = whole(trace).time_ns, set(trace.ranks["rank"])
+    most, present = whole(trace).time_ns, set(trace.rows("ranks").ints("rank").tolist())
     assert most <= document["run"]["span_ns"], "a share of more than the run"
     for finding in analysis.verdict.diagnosis.findings:
         what = f"{finding.rule}: "

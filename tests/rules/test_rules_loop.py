@@ -6,8 +6,9 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
-import pandas as pd
+import numpy as np
 import pytest
 
 from commtrace.diagnosis import Evidence, Finding
@@ -21,9 +22,9 @@ from commtrace.rules import RULES, Rule, diagnose
 from commtrace.rules import _ask as _diagnose
 from commtrace.run import Run
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.table import rows
 from commtrace.trace_tables import TABLES
 from commtrace.units import ms
+from tests.edited import edited
 
 
 def idle_gpu(step_us: float) -> Measures:
@@ -256,9 +257,9 @@ def test_the_order_of_events_changes_nothing(rule: str) -> None:
     dice = random.Random(0)
     tables = {}
     for table in TABLES:
-        listed = rows(getattr(trace, table.name))
+        listed = trace.rows(table.name).dicts()
         dice.shuffle(listed)
-        tables[table.name] = table.from_rows(listed)
+        tables[table.name] = table.of_dicts(listed)
     documents = [
         as_json.render(Run(one, "a.json").analysis(), Look(operations=True))
         for one in (trace, replace(trace, **tables))
@@ -277,11 +278,11 @@ def test_communication_without_operations() -> None:
 
 
 def without_time(trace: Measures, table: str, op: str | None = None) -> Measures:
-    events = getattr(trace, table)
-    zero = events["op"] == op if op else events["kind"] == "compute"
-    return replace(
-        trace, **{table: events.assign(duration_ns=events["duration_ns"].where(~zero, 0))}
-    )
+    events = trace.rows(table)
+    zero = events.coded("op").being(op) if op else events.coded("kind").being("compute")
+    duration = np.where(zero, 0, events.ints("duration_ns"))
+    changed: Any = events.table.rows({**events.columns, "duration_ns": duration})
+    return replace(trace, **{table: changed})
 
 
 @pytest.mark.parametrize(
@@ -300,10 +301,10 @@ def test_no_duration_is_no_fault_of_a_rule(rule: str, table: str, op: str | None
 def test_operations_on_a_device_without_kernels() -> None:
     """A copy engine's: no graph of the device's work holds them."""
     trace = RULES["redundant"].bad()
-    elsewhere = trace.collectives.assign(device=pd.Categorical(["cuda:1"] * len(trace.collectives)))
+    elsewhere = edited(trace, "collectives", device="cuda:1")
     told = "needs the kernel of each operation, which one of a copy engine lacks"
     for rule in ("redundant", "straggler"):
-        assert reason(replace(trace, collectives=elsewhere), rule) == told
+        assert reason(elsewhere, rule) == told
 
 
 def test_who_waits_is_told_how_many_rules_were_asked() -> None:

@@ -72,17 +72,18 @@ def found(run: Measures) -> list[Finding]:
 
 def test_who_waits_for_another_message_notes_its_own_late() -> None:
     run = ring(slow((1, 2)))
-    rows, waits = run.collectives, message_waits(run)
-    at = (rows["rank"] == 1) & (rows["op"] == "recv")
+    rows, waits = run.rows("collectives"), message_waits(run)
+    rank, receives = rows.ints("rank"), rows.coded("op").being("recv")
+    at = receives & (rank == 1)
     assert waits.noted_late[at].all()
-    at = (rows["rank"] == 2) & (rows["op"] == "recv")
+    at = receives & (rank == 2)
     assert not waits.noted_late[at].any()
     assert np.median(waits.blocked_ns[at]) == pytest.approx(20 * MS, rel=0.02)
 
 
 def test_what_is_noted_late_has_no_bandwidth() -> None:
     ends = served(ring(slow((1, 2))), late=True), served(ring(slow((1, 2))))
-    sends = [int((known["op"] == "send").sum()) for known in ends]
+    sends = [int(known.coded("op").being("send").sum()) for known in ends]
     assert sends[0] == RANKS * 2 * STEPS
     assert sends[1] < sends[0]
 

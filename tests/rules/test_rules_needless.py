@@ -15,6 +15,7 @@ from commtrace.measures import Measures
 from commtrace.reader import read
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
+from tests.edited import edited
 
 RULES = (
     "cold-start",
@@ -397,10 +398,7 @@ def test_a_broken_file_is_told_with_its_reason_and_remedy(
 
 
 def test_missing_ranks_are_counted_by_the_jobs_size() -> None:
-    run = Tiny(2)
-    trace = run.trace()
-    trace.ranks["world_size"] = 8
-    (finding,) = found(trace, "unfit-trace")
+    (finding,) = found(edited(Tiny(2).trace(), "ranks", world_size=8), "unfit-trace")
     assert "no trace file for ranks 2–7 of 8" in finding.summary
 
 

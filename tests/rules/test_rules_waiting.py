@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from commtrace.measures import Measures
 from commtrace.reader import read
 from commtrace.rules import RULES, diagnose
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.trace_tables import TABLES
+from tests.edited import edited
 
 TRACES = Path(__file__).parents[2] / "traces"
 MINE = [
@@ -84,7 +87,7 @@ def test_the_recorded_straggler_is_named_with_its_cost() -> None:
 
 def test_without_steps_the_run_is_spoken_of_in_tenths() -> None:
     run = late_run([1000, 5000])
-    (its, *_) = found(replace(run, steps=run.steps.iloc[:0]), "straggler")
+    (its, *_) = found(replace(run, steps=run.rows("steps").take(slice(0))), "straggler")
     assert its.summary.startswith("rank 1 delays every tenth of the run by ")
 
 
@@ -119,8 +122,8 @@ def test_whoever_is_late_is_named(ranks: int, data: st.DataObject) -> None:
 
 def test_who_is_blamed_among_some_of_the_ranks_is_blamed_with_care() -> None:
     whole = late_run([1000, 5000, 1000, 1000])
-    there = {
-        name: (table := getattr(whole, name))[table["rank"] < 3].reset_index(drop=True)
+    there: Any = {
+        name: (its := whole.rows(name)).take(its.ints("rank") < 3)
         for name in ("kernels", "collectives", "steps", "groups", "ranks")
     }
     (sure,) = found(whole, "straggler")
@@ -133,10 +136,10 @@ def test_who_is_blamed_among_some_of_the_ranks_is_blamed_with_care() -> None:
 def test_the_order_of_the_rows_does_not_matter() -> None:
     for rule in MINE:
         trace = RULES[rule].bad()
-        tables = {
-            field.name: table.sample(frac=1, random_state=1)
-            for field in fields(trace)
-            if isinstance(table := getattr(trace, field.name), pd.DataFrame)
+        dice = np.random.default_rng(1)
+        tables: Any = {
+            table.name: (its := trace.rows(table.name)).take(dice.permutation(len(its)))
+            for table in TABLES
         }
         assert found(replace(trace, **tables), rule) == found(trace, rule), rule
 
@@ -313,10 +316,9 @@ def test_a_thread_that_wakes_late_still_waited(woke_us: float, fires: bool) -> N
 
 def test_synchronous_calls_overlap_nothing_falsely() -> None:
     trace = RULES["false-overlap"].bad()
-    synchronous = trace.collectives.assign(asynchronous=pd.array([0] * 12, dtype="Int64"))
-    assert not found(replace(trace, collectives=synchronous), "false-overlap")
-    unknown = trace.collectives.assign(asynchronous=pd.array([None] * 12, dtype="Int64"))
-    assert "asynchronous" in reason(replace(trace, collectives=unknown), "false-overlap")
+    assert not found(edited(trace, "collectives", asynchronous=0), "false-overlap")
+    unknown = edited(trace, "collectives", asynchronous=None)
+    assert "asynchronous" in reason(unknown, "false-overlap")
 
 
 def test_compute_of_another_step_hides_nothing() -> None:
@@ -466,9 +468,8 @@ def in_vain(*, sends: bool, window_us: float = 60_000) -> Measures:
         run.collective(rank, "recv", 1000, 50_000, size=1 << 10, peer=1 - rank)
     if sends:
         run.collective(1, "send", 50_900, 100, size=1 << 10, peer=0)
-    trace = run.trace()
-    window = {"start_ns": BASE_NS, "end_ns": BASE_NS + round(1e3 * window_us)}
-    return replace(trace, ranks=trace.ranks.assign(**window))
+    end_ns = BASE_NS + round(1e3 * window_us)
+    return edited(run.trace(), "ranks", start_ns=BASE_NS, end_ns=end_ns)
 
 
 def test_two_that_receive_first_wait_for_each_other() -> None:

@@ -20,7 +20,7 @@ def test_a_recording(measured: Callable[[Path], Run], recorded: Path, tmp_path: 
     write_timeline(analysis, file)
     text = gzip.decompress(file.read_bytes())
     events: list[dict[str, Any]] = json.loads(text, parse_float=str)["traceEvents"]
-    waits = matched(analysis.measures).waits
+    waits = matched(analysis.measures).waits.frame()
     processes = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert processes == ["all ranks", "rank 0", "rank 1", "rank 2", "rank 3"]
     operations = [e for e in events if e["ph"] == "X" and "matched_by" in e["args"]]
