@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import NULL, codes, first_rows, integers
+from commtrace.arrays import NULL, Int64, codes, first_rows
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
@@ -38,15 +39,14 @@ def worth_reporting(cost_ns: float, run: Measures, share: float) -> bool:
     return min(cost_ns, time_ns) > 0 and min(cost_ns, time_ns) >= share * time_ns
 
 
-def wall_ns(end_ns: Any, saved_ns: Any) -> int:
+def wall_ns(end_ns: Int64, saved_ns: npt.NDArray[np.floating[Any]]) -> int:
     """The time saved by operations that end so much earlier, once where several run at once.
 
     An operation whose end on the run's clock is unknown counts by itself.
     """
-    end = integers(end_ns)  # TRANSITION: may be Series
-    known = end != NULL
-    end = end[known]
-    saved = np.rint(np.asarray(saved_ns, np.float64)).astype(np.int64)
+    known = end_ns != NULL
+    end = end_ns[known]
+    saved = np.rint(saved_ns).astype(np.int64)
     return total(union(end - saved[known], end)) + int(saved[~known].sum())
 
 
