@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL, Bool, Float64, codes, first_rows, integers, nth, quantiles
+from commtrace.arrays import NULL, Bool, Float64, codes, first_rows, nth, quantiles
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
@@ -90,21 +90,21 @@ def _served(run: Measures) -> tuple[Rows, Bool]:
     return SERVED.rows({**its.columns, **more}), first
 
 
-def typical_ns(known: Rows | Any) -> Float64:
+def typical_ns(known: Rows) -> Float64:
     """Of each operation, the median transfer of its kind."""
-    kind = codes(*(_column(known, name) for name in KIND))
-    times = quantiles(kind, _column(known, "transfer_ns"), 50, kind.max(initial=-1) + 1)
+    kind = codes(*(known.columns[name] for name in KIND))
+    times = quantiles(kind, known.ints("transfer_ns"), 50, kind.max(initial=-1) + 1)
     typical: Float64 = times[kind]
     return typical
 
 
-def fitted(known: Rows | Any) -> Model | None:
+def fitted(known: Rows) -> Model | None:
     """The model of operations of one kind but for their sizes, if it fits well."""
-    model = fit(_column(known, "size_bytes"), _column(known, "transfer_ns"))
+    model = fit(known.ints("size_bytes"), known.ints("transfer_ns"))
     return model if model is not None and model.residual <= _MAX_RESIDUAL else None
 
 
-def hidden(known: Rows | Any, run: Measures) -> Float64:
+def hidden(known: Rows, run: Measures) -> Float64:
     """Of each operation, the share of it during which its devices computed: the ranks' mean."""
     called, of = run.rows("collectives"), operation_of(run)
     start, duration = called.ints("start_ns"), called.ints("duration_ns")
@@ -116,17 +116,11 @@ def hidden(known: Rows | Any, run: Measures) -> Float64:
             share[at] = inside / np.maximum(duration[at], 1)
     mean = np.bincount(of, share) / np.bincount(of)
     numbers = matched(run).operations.ints("operation")
-    found: Float64 = mean[np.searchsorted(numbers, _column(known, "operation"))]
+    found: Float64 = mean[np.searchsorted(numbers, known.ints("operation"))]
     return found
 
 
-def streams(known: Rows | Any, run: Measures) -> tuple[int, ...]:
+def streams(known: Rows, run: Measures) -> tuple[int, ...]:
     """The streams that these operations ran on."""
-    ran = np.isin(matched(run).waits.ints("operation"), _column(known, "operation"))
+    ran = np.isin(matched(run).waits.ints("operation"), known.ints("operation"))
     return tuple(np.unique(run.rows("collectives").ints("stream")[ran]).tolist())
-
-
-def _column(known: Rows, name: str) -> Any:
-    if not isinstance(known, Rows):  # TRANSITION: a frame
-        return integers(known[name]) if known[name].dtype != "category" else known[name]
-    return known.columns[name]
