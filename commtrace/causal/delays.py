@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,20 +23,20 @@ _QUEUED_NS = 20_000
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def felt_ns(known: Rows | Any, saved_ns: Float64 | Any, run: Measures) -> int:  # TRANSITION
+def felt_ns(known: Rows, saved_ns: Float64, run: Measures) -> int:
     """What a run gains if operations take so much less: what compute hides gains nothing.
 
     Of one rank alone it is not known what is transfer: all that is saved.
     """
     if len(run.rows("ranks")) < 2:
         return round(float(saved_ns.sum()))
-    number = np.asarray(known.columns["operation"] if hasattr(known, "table") else known.operation)
+    number = known.ints("operation")
     operations = matched(run).operations
     these = np.isin(operations.ints("operation"), number)
     group = operations.coded("communicator").codes
     beside = np.isin(group, group[these])
     saved = np.zeros(1 + int(operations.ints("operation").max(initial=0)), np.int64)
-    saved[number] = np.nan_to_num(np.asarray(saved_ns, np.float64)).astype(np.int64)
+    saved[number] = saved_ns.astype(np.int64)
     rows = joined_rows(run, beside[operation_of(run)])
     stands = _stands_ns(run, rows, saved[rows.ints("operation")])
     return int(np.median(stands)) if stands else 0

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64, rows_by
+from commtrace.arrays import Int64, rows_by
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, steps_at, transferring_less
 from commtrace.causal.graph import Lags, replayed
@@ -121,8 +122,8 @@ def of_copies(
 
 def of_transfers(
     run: Measures,
-    known: Rows | Any,  # TRANSITION: a frame
-    less_ns: Float64 | Any,  # TRANSITION: a Series
+    known: Rows,
+    less_ns: npt.NDArray[np.floating[Any]],
     estimate_ns: float,
     min_step_share: float,
 ) -> Saving:
@@ -132,8 +133,7 @@ def of_transfers(
     """
     if not worth_reporting(estimate_ns, run, min_step_share):
         return Saving(round(estimate_ns))
-    number = np.asarray(known.columns["operation"] if hasattr(known, "table") else known.operation)
-    less = np.rint(np.nan_to_num(np.asarray(less_ns, np.float64)).clip(min=0)).astype(np.int64)
+    number, less = known.ints("operation"), np.rint(less_ns.clip(min=0)).astype(np.int64)
 
     def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike
 
-from commtrace.arrays import NULL, Int64, codes, first_rows, integers
+from commtrace.arrays import NULL, Int64, codes, first_rows
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import Intervals, union
-from commtrace.table import Coded, Column, Rows, Table
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -44,7 +44,7 @@ class Rule(Struct, frozen=True):
 
     def finding(
         self,
-        events: Rows | tuple[ArrayLike, ArrayLike] | Any,  # TRANSITION: a frame
+        events: Rows | tuple[ArrayLike, ArrayLike],
         *,
         summary: str,
         cost_ns: int,
@@ -62,16 +62,13 @@ class Rule(Struct, frozen=True):
     ) -> Finding:
         """A finding of this rule, from the first start to the last end of these events.
 
-        They are rows of operations, of arrivals or of events, or their starts and ends;
+        They are rows of operations, of arrivals or of events, or their starts and ends in ns;
         ``streams`` are theirs unless given, and so is the ``place`` where they are of one or two
         operations.
         """
-        if not isinstance(events, tuple | Rows):
-            events = _of_frame(events)  # TRANSITION
-        rows = None if isinstance(events, tuple) else events
-        starts, ends = map(
-            _nanoseconds, events if isinstance(events, tuple) else _starts_and_ends(events)
-        )
+        rows = events if isinstance(events, Rows) else None
+        times = _starts_and_ends(events) if isinstance(events, Rows) else events
+        starts, ends = (np.asarray(its, np.int64) for its in times)
         if streams is None:
             streams = _streams(rows)
         return Finding(
@@ -114,18 +111,6 @@ class Rule(Struct, frozen=True):
         raise NotImplementedError
 
 
-def _of_frame(events: Any) -> Rows:  # TRANSITION
-    columns: dict[str, Any] = {}
-    for name in ("rank", *_STARTS, *_ENDS, "duration_ns", "stream"):
-        if name in events:
-            columns[name] = _nanoseconds(events[name])
-    if "op" in events:
-        known = events["op"].astype(object)
-        columns["op"] = Coded.of(known.where(known.notna(), None).tolist())
-    its = (Column(name, "category" if name == "op" else "Int64", "") for name in columns)
-    return Table("", "", tuple(its)).rows(columns)
-
-
 def _streams(rows: Rows | None) -> tuple[int, ...]:
     """The streams of rows that have some."""
     if rows is None or "stream" not in _names(rows):
@@ -150,17 +135,6 @@ def _merged(starts: Int64, ends: Int64) -> Intervals:
     first, last = np.broadcast_arrays(starts, ends)
     known = (first != NULL) & (last != NULL)
     return union(first[known], np.maximum(last, first + 1)[known])
-
-
-def _nanoseconds(times: ArrayLike) -> Int64:
-    """Whole ones; NULL where they are unknown."""
-    its: Any = times
-    if hasattr(its, "array"):  # TRANSITION: a Series
-        times = integers(its.round().astype("Int64"))
-    values = np.ravel(times)
-    if values.dtype.kind == "f":
-        values = np.where(np.isnan(values), NULL, np.rint(values))
-    return values.astype(np.int64, copy=False)
 
 
 def _starts_and_ends(rows: Rows) -> tuple[Int64, Int64]:
