@@ -16,6 +16,7 @@ from pathlib import Path
 from commtrace.causal.device_graph import DeviceGraph, device_graph, explained
 from commtrace.reader.files import find
 from commtrace.reader.workers import Failure, read_each
+from commtrace.trace_tables import TABLES
 
 WITHIN_NS = (6_000, 15_000)
 HEAD = ("trace", "starts", "by launch", "≤ 6 us", "≤ 15 us", "waits of the host", "by the call")
@@ -49,7 +50,8 @@ def main() -> None:
             print(part.why, file=sys.stderr)
             continue
         began = time.process_time()
-        graph = device_graph(part.columns)
+        tables = {table.name: table.rows(part.columns[table.name]) for table in TABLES}
+        graph = device_graph(tables)
         took = (time.process_time() - began) * 1e3
         cells = (_name(file), *map("{:,}".format, row(graph)), f"{took:.0f}")
         print("|", " | ".join(cells), "|")

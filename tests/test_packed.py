@@ -17,7 +17,7 @@ from commtrace.measures import Measures
 from commtrace.metrics.rank import rows_of
 from commtrace.metrics.rank.activity import work
 from commtrace.metrics.rank.devices import devices
-from commtrace.metrics.rank.rows_of import columns_of_rank, rows_of_device, rows_of_rank
+from commtrace.metrics.rank.rows_of import rows_of_device, rows_of_rank
 from commtrace.metrics.run.whole import whole
 from commtrace.packed import Packed, pack
 from commtrace.synthetic import Tiny
@@ -67,7 +67,7 @@ def as_packed(run: Measures, *parts: pd.DataFrame) -> Measures:
         alone = replace(run, kernels=frame)
         ranks = frame["rank"].unique().tolist()
         assert len(ranks) == 1
-        return columns_of_rank(alone, KERNELS, ranks[0])
+        return rows_of_rank(alone, "kernels", ranks[0]).columns
 
     return replace(run, kernels=Packed(KERNELS, [columns(part) for part in parts]))
 

@@ -27,9 +27,9 @@ from commtrace.causal.device_waits import (
     recorded_waits,
     resumptions,
 )
-from commtrace.causal.device_work import Work, numbers
+from commtrace.causal.device_work import Work
 from commtrace.causal.moments import Moments
-from commtrace.table import Columns
+from commtrace.table import Rows
 
 __all__ = [
     "EDGES",
@@ -125,12 +125,12 @@ class DeviceGraph(Struct, frozen=True):
         return found
 
 
-def device_graph(tables: Mapping[str, Columns]) -> DeviceGraph:
-    """The graph of one rank, from its tables as ``RankTrace.columns`` has them.
+def device_graph(tables: Mapping[str, Rows]) -> DeviceGraph:
+    """The graph of one rank, from its rows of each table.
 
     Of these it reads ``kernels``, ``copies``, ``blocking_calls``, ``synchronisations`` and
-    ``steps``; ``device_work.rank_columns`` makes them of a run. Takes time in proportion to the
-    rows, and to calls that block times streams.
+    ``steps``, as ``device_work.rank_tables`` has them. Takes time in proportion to the rows, and
+    to calls that block times streams.
     """
     work = Work.of(tables)
     syncs = tables["synchronisations"]
@@ -162,14 +162,14 @@ def let_after(lag_ns: Int64, usual_ns: Int64, binds: Bool) -> Int64:
     return np.where(binds, lag_ns, np.minimum(lag_ns, usual_ns))
 
 
-def collective_nodes(graph: DeviceGraph, tables: Mapping[str, Columns]) -> tuple[Int64, Int64]:
+def collective_nodes(graph: DeviceGraph, tables: Mapping[str, Rows]) -> tuple[Int64, Int64]:
     """The start and the end of the kernel of each row of ``collectives``; -1 where it has none.
 
     Operations that were launched together share a kernel; those of gloo, and those that copies
     do, have none.
     """
     work, rows = Work.of(tables), tables["collectives"]
-    start_ns = numbers(rows, "start_ns")
+    start_ns = rows.ints("start_ns")
     kernels = np.flatnonzero(work.table == 0)
     on_stream = Moments(work.stream[kernels], work.start_ns[kernels])
     last = np.append(kernels, -1)[on_stream.last(work.stream_numbers(rows, "stream"), start_ns)]

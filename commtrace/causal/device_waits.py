@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64
-from commtrace.causal.device_work import ROUNDING_NS, Numbered, Work, being, numbers, strings
+from commtrace.causal.device_work import ROUNDING_NS, Numbered, Work
 from commtrace.causal.moments import Moments
-from commtrace.table import Columns
+from commtrace.table import Rows
 
 __all__ = [
     "NEAR_NS",
@@ -36,23 +36,23 @@ _OF_EVENT = re.compile(r"(?:cuda|cu|hip)EventSynchronize")
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def recorded_waits(work: Work, synchronisations: Columns) -> Pairs:
+def recorded_waits(work: Work, synchronisations: Rows) -> Pairs:
     """What streams were told to wait for, where the profiler recorded it.
 
     The first work that a stream was given behind its wait starts behind the last that the
     other stream had been given when the event was recorded.
     """
-    is_wait = being(synchronisations, "kind", "Stream Wait Event")
+    is_wait = synchronisations.coded("kind").being("Stream Wait Event")
     waits = work.stream_numbers(synchronisations, "stream")
     awaited = work.stream_numbers(synchronisations, "awaited_stream")
     rows = np.flatnonzero(is_wait & (waits >= 0) & (awaited >= 0) & (waits != awaited))
-    called = numbers(synchronisations, "start_ns")[rows]
-    recorded = numbers(synchronisations, "recorded_ns")[rows]
+    called = synchronisations.ints("start_ns")[rows]
+    recorded = synchronisations.ints("recorded_ns")[rows]
     ended = work.launched.last(awaited[rows], np.where(recorded == NULL, called, recorded))
     return _existing(ended, work.launched.next(waits[rows], called))
 
 
-def collective_waits(work: Work, steps: Columns) -> Pairs:
+def collective_waits(work: Work, steps: Rows) -> Pairs:
     """What collectives on a stream of their own waited for, as PyTorch makes them wait.
 
     That is what had been given, when they were called, to the stream that was current then:
@@ -86,16 +86,16 @@ class Resumptions(Struct, frozen=True):
     begun: Pairs
 
 
-def resumptions(work: Work, calls: Columns, synchronisations: Columns) -> Resumptions:
+def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
     """Calls that synchronise, or copy pageable memory, or end when work on a GPU has ended.
 
     A copy from pageable memory waits for its start, since then the host feeds it. Others wait for
     the last that every stream had been given, where that has ended: before the copy, if they
     are one to pageable memory. A synchronisation whose stream is known waits for that alone.
     """
-    start_ns = numbers(calls, "start_ns")
-    end_ns = start_ns + numbers(calls, "duration_ns")
-    thread = work.threads.number(numbers(calls, "thread"))
+    start_ns = calls.ints("start_ns")
+    end_ns = start_ns + calls.ints("duration_ns")
+    thread = work.threads.number(calls.ints("thread"))
     copy = _pageable_copy(work, thread, start_ns)
     is_copy, to_host = copy >= 0, np.append(work.to_host, False)[copy]
     begins = is_copy & ~to_host & (np.append(work.start_ns, NULL)[copy] < end_ns)
@@ -130,14 +130,14 @@ def resumptions(work: Work, calls: Columns, synchronisations: Columns) -> Resump
     )
 
 
-def _recorded_before(calls: Columns, synchronisations: Columns) -> Int64:
+def _recorded_before(calls: Rows, synchronisations: Rows) -> Int64:
     """When the event that each call waits for had been recorded; the call's start if unknown."""
-    correlation = numbers(synchronisations, "correlation")
-    recorded = numbers(synchronisations, "recorded_ns")
+    correlation = synchronisations.ints("correlation")
+    recorded = synchronisations.ints("recorded_ns")
     known = np.flatnonzero((correlation != NULL) & (recorded != NULL))
     order = known[np.argsort(correlation[known], kind="stable")]
-    at = Numbered(correlation[order]).number(numbers(calls, "correlation"))
-    return np.where(at >= 0, np.append(recorded[order], NULL)[at], numbers(calls, "start_ns"))
+    at = Numbered(correlation[order]).number(calls.ints("correlation"))
+    return np.where(at >= 0, np.append(recorded[order], NULL)[at], calls.ints("start_ns"))
 
 
 def _pageable_copy(work: Work, thread: Int64, start_ns: Int64) -> Int64:
@@ -148,12 +148,12 @@ def _pageable_copy(work: Work, thread: Int64, start_ns: Int64) -> Int64:
     return np.where(np.append(work.launch_ns, NULL)[copy] == start_ns, copy, -1)
 
 
-def _places(work: Work, steps: Columns) -> tuple[Int64, Bool]:
+def _places(work: Work, steps: Rows) -> tuple[Int64, Bool]:
     """A number for each thread and innermost label under which work was launched; if any was."""
-    label = strings(steps, "label")
-    thread = work.threads.number(numbers(steps, "thread"))
-    start_ns = numbers(steps, "start_ns")
-    end_ns = start_ns + numbers(steps, "duration_ns")
+    label = steps.coded("label")
+    thread = work.threads.number(steps.ints("thread"))
+    start_ns = steps.ints("start_ns")
+    end_ns = start_ns + steps.ints("duration_ns")
     rows = np.flatnonzero((label.codes >= 0) & (thread >= 0))
     rows = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]  # what encloses comes first
     thread, start_ns, end_ns = thread[rows], start_ns[rows], end_ns[rows]
@@ -174,5 +174,5 @@ def _existing(ended: Int64, held: Int64) -> Pairs:
     return ended[both], held[both]
 
 
-def _named(calls: Columns, pattern: re.Pattern[str]) -> Bool:
-    return strings(calls, "name").where(lambda one: pattern.match(one) is not None)
+def _named(calls: Rows, pattern: re.Pattern[str]) -> Bool:
+    return calls.coded("name").where(lambda one: pattern.match(one) is not None)

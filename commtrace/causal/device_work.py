@@ -11,16 +11,8 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.moments import Moments
-from commtrace.metrics.rank.rows_of import columns_of_rank
-from commtrace.table import Coded, Columns
-from commtrace.trace_tables import (
-    BLOCKING_CALLS,
-    COLLECTIVES,
-    COPIES,
-    KERNELS,
-    STEPS,
-    SYNCHRONISATIONS,
-)
+from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -29,24 +21,18 @@ __all__ = [
     "ROUNDING_NS",
     "Numbered",
     "Work",
-    "being",
-    "numbers",
-    "rank_columns",
-    "strings",
+    "rank_tables",
 ]
 
 ROUNDING_NS = 2_000
 """Old traces round starts and durations to whole microseconds, each by itself."""
 _STREAMS = 1 << 40  # more than any number of a stream
-_TABLES = (KERNELS, COPIES, BLOCKING_CALLS, SYNCHRONISATIONS, COLLECTIVES, STEPS)
+_TABLES = ("kernels", "copies", "blocking_calls", "synchronisations", "collectives", "steps")
 
 
-def rank_columns(run: Measures, rank: int) -> dict[str, Columns]:
-    """One rank's tables as numpy columns, as the process that read its file had them.
-
-    The tables are those that ``device_graph`` and ``collective_nodes`` read.
-    """
-    return {table.name: columns_of_rank(run, table, rank) for table in _TABLES}
+def rank_tables(run: Measures, rank: int) -> dict[str, Rows]:
+    """One rank's rows of the tables that ``device_graph`` and ``collective_nodes`` read."""
+    return {table: rows_of_rank(run, table, rank) for table in _TABLES}
 
 
 class Numbered(Struct, frozen=True):
@@ -91,25 +77,26 @@ class Work(Struct, frozen=True, dict=True):
     streams: Numbered
 
     @classmethod
-    def of(cls, tables: Mapping[str, Columns]) -> Work:
+    def of(cls, tables: Mapping[str, Rows]) -> Work:
         """The work in one rank's ``kernels`` and ``copies``; threads also of ``blocking_calls``."""
         kernels, copies = tables["kernels"], tables["copies"]
 
         def both(name: str) -> Int64:
-            return np.concatenate((numbers(kernels, name), numbers(copies, name)))
+            return np.concatenate((kernels.ints(name), copies.ints(name)))
 
         start_ns, launch_ns, thread = both("start_ns"), both("launch_ns"), both("thread")
-        places = [strings(table, "device") for table in (kernels, copies)]
+        places = [table.coded("device") for table in (kernels, copies)]
         every = dict.fromkeys(name for part in places for name in (*part.names, None))
         devices = {name: number for number, name in enumerate(every)}
         device = np.concatenate([_codes(part, devices) for part in places])
         known = (launch_ns != NULL) & (thread != NULL)
-        calling = numbers(tables["blocking_calls"], "thread")
+        calling = tables["blocking_calls"].ints("thread")
         threads = Numbered.of(np.append(thread[known], calling))
         streams = Numbered.of(device * _STREAMS + both("stream"))
-        memory, kind = being(copies, "memory", "pageable"), being(kernels, "kind", "communication")
+        memory = copies.coded("memory").being("pageable")
+        kind = kernels.coded("kind").being("communication")
         no_kernel, no_copy = np.zeros(kind.size, np.bool_), np.zeros(memory.size, np.bool_)
-        named = strings(kernels, "name"), strings(copies, "kind")
+        named = kernels.coded("name"), copies.coded("kind")
         name = np.append(named[0].codes, named[1].codes + np.int32(1 + len(named[0].names)))
         size = kind.size, memory.size
         order = np.lexsort((launch_ns, start_ns))
@@ -124,7 +111,7 @@ class Work(Struct, frozen=True, dict=True):
             name=name.astype(np.int64)[order],
             step=both("step")[order],
             communicates=np.append(kind, no_copy)[order],
-            to_host=np.append(no_kernel, being(copies, "kind", "DtoH"))[order],
+            to_host=np.append(no_kernel, copies.coded("kind").being("DtoH"))[order],
             pageable=np.append(no_kernel, memory)[order],
             threads=threads,
             devices=devices,
@@ -152,31 +139,12 @@ class Work(Struct, frozen=True, dict=True):
         order = np.argsort(self.stream, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(self.stream[order])) + 1)
 
-    def stream_numbers(self, table: Columns, stream: str) -> Int64:
+    def stream_numbers(self, table: Rows, stream: str) -> Int64:
         """The numbers of the streams that another table names; -1 for those without work."""
-        named = numbers(table, stream)
-        device = _codes(strings(table, "device"), self.devices)
+        named = table.ints(stream)
+        device = _codes(table.coded("device"), self.devices)
         number = self.streams.number(device * _STREAMS + named)
         return np.where((device < 0) | (named == NULL), -1, number)
-
-
-def numbers(table: Columns, name: str) -> Int64:
-    """A column of integers."""
-    column = table[name]
-    assert not isinstance(column, Coded)
-    return column
-
-
-def strings(table: Columns, name: str) -> Coded:
-    """A column of strings."""
-    column = table[name]
-    assert isinstance(column, Coded)
-    return column
-
-
-def being(table: Columns, name: str, value: str) -> Bool:
-    """Which rows of a column of strings have a value."""
-    return strings(table, name).being(value)
 
 
 def _codes(column: Coded, known: Mapping[str | None, int]) -> Int64:

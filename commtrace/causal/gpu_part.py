@@ -10,14 +10,12 @@ import numpy as np
 from commtrace.arrays import NULL, Bool, Int64, codes, rows_of_each
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, explained
-from commtrace.causal.device_work import numbers, rank_columns, strings
+from commtrace.causal.device_work import rank_tables
 from commtrace.causal.moments import Moments
 from commtrace.causal.rank_graph import rank_graph
 from commtrace.diagnosis import CannotLook
-from commtrace.metrics.rank.rows_of import columns_of
 from commtrace.metrics.run.run_clock import on_run
-from commtrace.table import Columns
-from commtrace.trace_tables import COLLECTIVES
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -52,7 +50,7 @@ def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:
 
 
 def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
-    tables = rank_columns(run, rank)
+    tables = rank_tables(run, rank)
     its = rank_graph(run, rank)
     starts = explained(its, _SOON_NS)["start"]
     made.starts += sum(starts.values()) - starts["first"]
@@ -85,28 +83,28 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     _end_steps(made, tables, nodes, its)
 
 
-def _kernels(its: DeviceGraph, tables: Mapping[str, Columns], kind: int) -> Int64:
+def _kernels(its: DeviceGraph, tables: Mapping[str, Rows], kind: int) -> Int64:
     """The nodes where each of a rank's kernels starts, or ends."""
-    node: Int64 = np.full(numbers(tables["kernels"], "start_ns").size, -1)
+    node: Int64 = np.full(len(tables["kernels"]), -1)
     at = np.flatnonzero((its.node_kind == kind) & (its.node_table == 0))
     node[its.node_row[at]] = at
     return node
 
 
-def _of_calls(run: Measures, made: Builder, tables: Mapping[str, Columns], rows: Int64) -> Int64:
+def _of_calls(run: Measures, made: Builder, tables: Mapping[str, Rows], rows: Int64) -> Int64:
     """The kernel of each call, from 0 among its rank's: of its device and stream, at its start."""
-    kernels, calls = tables["kernels"], columns_of(run, COLLECTIVES, made.calls.row[rows])
-    device, of_call = strings(kernels, "device"), strings(calls, "device")
+    kernels, calls = tables["kernels"], run.rows("collectives", made.calls.row[rows])
+    device, of_call = kernels.coded("device"), calls.coded("device")
     number = {name: code for code, name in enumerate(device.names)}
     called = np.asarray([*(number.get(name, -1) for name in of_call.names), -1])
     places = (
         np.concatenate((device.codes, called[of_call.codes])),
-        np.append(numbers(kernels, "stream"), numbers(calls, "stream")),
+        np.append(kernels.ints("stream"), calls.ints("stream")),
     )
     count = device.codes.size
     place = codes(*places)
-    start_ns = numbers(kernels, "start_ns")
-    begun_ns = numbers(calls, "start_ns")
+    start_ns = kernels.ints("start_ns")
+    begun_ns = calls.ints("start_ns")
     found = Moments(place[:count], start_ns).last(place[count:], begun_ns)
     if (np.append(start_ns, NULL)[found] != begun_ns).any():
         raise CannotLook("needs the kernel of each operation, which one of a copy engine lacks")
@@ -129,12 +127,12 @@ def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph) -> 
 
 
 def _launched(
-    run: Measures, rank: int, tables: Mapping[str, Columns], time: Int64, its: DeviceGraph
+    run: Measures, rank: int, tables: Mapping[str, Rows], time: Int64, its: DeviceGraph
 ) -> Int64:
     """When what starts at a node was launched, as far as is known; of others their time."""
     at: Int64 = time.copy()
     for number, table in enumerate(("kernels", "copies")):
-        launch = numbers(tables[table], "launch_ns").copy()
+        launch = tables[table].ints("launch_ns").copy()
         known = launch != NULL
         launch[known] = on_run(run, rank, launch[known])
         nodes = np.flatnonzero((its.node_kind == _START) & (its.node_table == number))
@@ -146,7 +144,7 @@ def _launched(
 def _begin(
     run: Measures,
     made: Builder,
-    tables: Mapping[str, Columns],
+    tables: Mapping[str, Rows],
     rank: int,
     rows: Int64,
     nodes: Int64,
@@ -154,8 +152,8 @@ def _begin(
 ) -> None:
     """What the host did from the beginning of the first step to its first launch."""
     steps = tables["steps"]
-    own = (strings(steps, "label").codes < 0) & (numbers(steps, "step") != NULL)
-    begins = numbers(steps, "start_ns")[own]
+    own = (steps.coded("label").codes < 0) & (steps.ints("step") != NULL)
+    begins = steps.ints("start_ns")[own]
     if not begins.size:
         return
     launches = np.flatnonzero((its.node_kind == _LAUNCH) & (its.node_time_ns >= begins.min()))
@@ -169,13 +167,11 @@ def _begin(
     made.edges(HOST, made.nodes(begin, each), nodes[first], lag, call)
 
 
-def _end_steps(
-    made: Builder, tables: Mapping[str, Columns], nodes: Int64, its: DeviceGraph
-) -> None:
+def _end_steps(made: Builder, tables: Mapping[str, Rows], nodes: Int64, its: DeviceGraph) -> None:
     """A step is over when all is done that its host launched in it."""
     ends = np.flatnonzero((its.node_kind == _END) & (its.node_table < 2))
     for number, table in enumerate(("kernels", "copies")):
-        step = numbers(tables[table], "step")
+        step = tables[table].ints("step")
         at = ends[its.node_table[ends] == number]
         known: Bool = step[its.node_row[at]] >= 0
         made.end_steps(nodes[at[known]], step[its.node_row[at]][known])

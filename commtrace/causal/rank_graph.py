@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.causal.device_graph import EDGES, DeviceGraph, device_graph, let_after
-from commtrace.causal.device_work import rank_columns
+from commtrace.causal.device_work import rank_tables
 from commtrace.causal.unrecorded import with_waits
 from commtrace.measures import rank_measure, taken
 from commtrace.packed import pack
@@ -50,7 +50,7 @@ def graph_columns(run: Measures, rank: int) -> Columns:
 
     ``node_edges`` is how many edges lead to each node, ``usual_ns`` in the order of EDGES.
     """
-    its = device_graph(with_waits(rank_columns(run, rank)))
+    its = device_graph(with_waits(rank_tables(run, rank)))
     columns = {name: getattr(its, name).astype(np.int64) for name in _TYPES}
     columns["node_edges"] = np.bincount(its.edge_to, minlength=its.node_kind.size)
     columns["usual_ns"] = np.asarray([its.usual_ns[kind] for kind in EDGES])

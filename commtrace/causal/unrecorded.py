@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64
 from commtrace.causal.device_work import Work
-from commtrace.table import Coded, Columns
+from commtrace.table import Coded, Rows
 from commtrace.trace_tables import BLOCKING_CALLS
 
 __all__ = ["with_waits"]
@@ -16,14 +16,14 @@ __all__ = ["with_waits"]
 _NAME = "cudaDeviceSynchronize"
 
 
-def with_waits(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
+def with_waits(tables: Mapping[str, Rows]) -> Mapping[str, Rows]:
     """One rank's tables, with calls inferred if it has no row of ``blocking_calls`` at all.
 
     A host that launches when all that was launched before is done is taken to have waited for
     it, until then. If it did not, it was late all the same for what was done meanwhile, and
     what the device lacked is from there to the launch.
     """
-    if tables["blocking_calls"]["start_ns"].size:  # type: ignore[union-attr]
+    if len(tables["blocking_calls"]):
         return tables
     work = Work.of(tables)
     known = np.flatnonzero(work.thread >= 0)
@@ -40,14 +40,15 @@ def with_waits(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
     return {**tables, "blocking_calls": _calls(start_ns, end_ns - start_ns, thread)}
 
 
-def _calls(start_ns: Int64, duration_ns: Int64, thread: Int64) -> Columns:
+def _calls(start_ns: Int64, duration_ns: Int64, thread: Int64) -> Rows:
     """Rows of ``blocking_calls``; what is not given is missing."""
     count = start_ns.size
     given = {"start_ns": start_ns, "duration_ns": duration_ns, "thread": thread}
     missing: Int64 = np.full(count, NULL)
-    return {
+    columns = {
         column.name: Coded(np.full(count, 0 if column.name == "name" else -1, np.int32), (_NAME,))
         if column.dtype == "category"
         else given.get(column.name, missing)
         for column in BLOCKING_CALLS.columns
     }
+    return BLOCKING_CALLS.rows(columns)

@@ -10,18 +10,16 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Float64, Int64
-from commtrace.causal.device_work import being, numbers
 from commtrace.causal.graph import Lags
 from commtrace.causal.rank_edits import copying_within, launching_within, not_blocking
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
-from commtrace.metrics.rank.rows_of import columns_of_rank
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.trace_tables import COLLECTIVES
 from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
@@ -211,10 +209,10 @@ def _usual_ns(line: Timeline) -> float:
 
 def _on_host(line: Timeline, run: Measures, *, since: str) -> Intervals:
     """When the rank's collectives on the CPU ran, from their launch or their start on."""
-    calls = columns_of_rank(run, COLLECTIVES, line.rank)
-    rows = np.flatnonzero(being(calls, "device", "cpu"))
+    calls = rows_of_rank(run, "collectives", line.rank)
+    rows = np.flatnonzero(calls.coded("device").being("cpu"))
     begin, start_ns, duration_ns = (
-        numbers(calls, name)[rows] for name in (since, "start_ns", "duration_ns")
+        calls.ints(name)[rows] for name in (since, "start_ns", "duration_ns")
     )
     return union(np.where(begin == NULL, start_ns, begin), start_ns + duration_ns)
 

@@ -10,18 +10,15 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64
-from commtrace.causal.device_work import being, numbers
 from commtrace.causal.graph import Lags
 from commtrace.causal.rank_edits import not_blocking
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.rank.rows_of import columns_of_rank
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.table import Table
-from commtrace.trace_tables import COLLECTIVES, COPIES
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
@@ -71,8 +68,8 @@ class HostSync(Rule, frozen=True):
             raise CannotLook(f"needs {self.min_operations} collectives launched on a GPU")
         found = []
         for line in timelines(run):
-            mine = _launched(run, COLLECTIVES, line.rank, "device", line.device)
-            to_host = _launched(run, COPIES, line.rank, "kind", "DtoH")
+            mine = _launched(run, "collectives", line.rank, "device", line.device)
+            to_host = _launched(run, "copies", line.rank, "kind", "DtoH")
             blocked, by_copy, idle = _blocked(line, mine, to_host, round(1e3 * self.resume_us))
             enough = len(blocked) >= self.min_operations
             if enough and worth_reporting(idle, run, self.min_step_share):
@@ -182,13 +179,13 @@ class _Launched(Struct, frozen=True, eq=False):
     end_ns: Int64
 
 
-def _launched(run: Measures, table: Table, rank: int, column: str, value: str) -> _Launched:
+def _launched(run: Measures, table: str, rank: int, column: str, value: str) -> _Launched:
     """A rank's rows that have a value in a column, where their launch is known."""
-    its = columns_of_rank(run, table, rank)
-    launch_ns, start_ns = numbers(its, "launch_ns"), numbers(its, "start_ns")
-    rows = np.flatnonzero(being(its, column, value) & (launch_ns != NULL))
+    its = rows_of_rank(run, table, rank)
+    launch_ns, start_ns = its.ints("launch_ns"), its.ints("start_ns")
+    rows = np.flatnonzero(its.coded(column).being(value) & (launch_ns != NULL))
     rows = rows[np.argsort(launch_ns[rows], kind="stable")]
-    end_ns = start_ns[rows] + numbers(its, "duration_ns")[rows]
+    end_ns = start_ns[rows] + its.ints("duration_ns")[rows]
     return _Launched(launch_ns[rows], start_ns[rows], end_ns)
 
 

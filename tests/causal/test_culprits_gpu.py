@@ -10,7 +10,7 @@ import pytest
 from benchmarks.diagnosis import SMALLEST
 from benchmarks.faults import CLEAN, FAULTS, Case, case
 from commtrace.causal.culprits import culprits, evened
-from commtrace.causal.device_work import rank_columns
+from commtrace.causal.device_work import rank_tables
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import DEVICES, own_work
 from commtrace.causal.unrecorded import with_waits
@@ -123,9 +123,9 @@ def test_a_host_that_launches_when_all_is_done_has_waited_for_it() -> None:
     run.kernel(0, 5, 95, launch_ns=at(0))
     run.kernel(0, 100, 50, launch_ns=at(10))  # ahead of the device
     run.kernel(0, 205, 5, launch_ns=at(200))
-    calls = with_waits(rank_columns(run.trace(), 0))["blocking_calls"]
-    start, lasts = calls["start_ns"], calls["duration_ns"]
-    assert (start.tolist(), lasts.tolist()) == ([at(20)], [130_000])  # type: ignore[union-attr]
+    calls = with_waits(rank_tables(run.trace(), 0))["blocking_calls"]
+    assert calls.ints("start_ns").tolist() == [at(20)]
+    assert calls.ints("duration_ns").tolist() == [130_000]
 
 
 def test_recorded_calls_are_all_there_are() -> None:
@@ -133,8 +133,8 @@ def test_recorded_calls_are_all_there_are() -> None:
     run.kernel(0, 5, 95, launch_ns=at(0))
     run.kernel(0, 205, 5, launch_ns=at(200))
     run.blocking_call(0, "cudaDeviceSynchronize", 300, 5)
-    columns = rank_columns(run.trace(), 0)
-    assert with_waits(columns) is columns
+    tables = rank_tables(run.trace(), 0)
+    assert with_waits(tables) is tables
 
 
 def test_clocks_count_only_between_those_that_differ() -> None:

@@ -17,11 +17,13 @@ from commtrace.causal.device_graph import (
     device_graph,
     explained,
 )
-from commtrace.causal.device_work import rank_columns
+from commtrace.causal.device_work import rank_tables
 from commtrace.reader import read
 from commtrace.reader.workers import read_each
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.table import Rows
 from commtrace.trace import RankTrace
+from commtrace.trace_tables import TABLES
 
 
 def at(us: float) -> int:
@@ -32,12 +34,12 @@ class Drawn:
     """A graph with names for its nodes: ``a`` starts, ``a.`` ends, ``>a`` is launched."""
 
     def __init__(self, run: Tiny) -> None:
-        columns = rank_columns(run.trace(), 0)
-        self.graph = device_graph(columns)
+        tables = rank_tables(run.trace(), 0)
+        self.graph = device_graph(tables)
         names = [
-            columns["kernels"]["name"].decoded(),  # type: ignore[union-attr]
-            columns["copies"]["kind"].decoded(),  # type: ignore[union-attr]
-            columns["blocking_calls"]["name"].decoded(),  # type: ignore[union-attr]
+            tables["kernels"].coded("name").decoded(),
+            tables["copies"].coded("kind").decoded(),
+            tables["blocking_calls"].coded("name").decoded(),
         ]
         form = {"launch": ">{}", "start": "{}", "end": "{}.", "call": "{}(", "resume": "{})"}
         g = self.graph
@@ -163,12 +165,16 @@ def test_a_wait_that_another_step_contradicts_was_chance() -> None:
     assert "latent_wait" not in kinds
 
 
+def tables_in(part: RankTrace) -> dict[str, Rows]:
+    return {table.name: table.rows(part.columns[table.name]) for table in TABLES}
+
+
 def test_a_run_has_the_graph_that_its_files_have() -> None:
     folder = Path(__file__).parents[2] / "traces/p2p_copies/hypercube-reconstructed"
     run = read([folder], workers=1)
     [(_, part), *_] = read_each({Path(run.ranks["file"][0]): (0, "assumed")}, 1)
     assert isinstance(part, RankTrace)
-    one, other = device_graph(part.columns), device_graph(rank_columns(run, 0))
+    one, other = device_graph(tables_in(part)), device_graph(rank_tables(run, 0))
     assert one.node_time_ns.size > 0
     for name in ("node_time_ns", "node_row", "edge_from", "edge_to", "edge_lag_ns"):
         assert np.array_equal(getattr(one, name), getattr(other, name))
@@ -392,9 +398,9 @@ def test_a_collective_has_the_nodes_of_its_kernel() -> None:
     run.kernel(0, 10, 90, name="a", stream=20, launch_ns=at(0))
     run.collective(0, "all_reduce", 110, 50, launch_ns=at(20))
     run.collective(0, "all_reduce", 170, 50, launch_ns=at(30), device="cpu")
-    columns = rank_columns(run.trace(), 0)
-    graph = device_graph(columns)
-    start, end = collective_nodes(graph, columns)
+    tables = rank_tables(run.trace(), 0)
+    graph = device_graph(tables)
+    start, end = collective_nodes(graph, tables)
     assert graph.node_time_ns[start[:1]].tolist() == [at(110)]
     assert graph.node_time_ns[end[:1]].tolist() == [at(160)]
     assert (start[1], end[1]) == (-1, -1)
@@ -404,7 +410,7 @@ def test_the_table_of_what_is_explained() -> None:
     run = two_streams()
     run.kernel(0, 91, 5, name="c", launch_ns=at(6))
     run.blocking_call(0, "cudaDeviceSynchronize", 20, 178)
-    graph = device_graph(rank_columns(run.trace(), 0))
+    graph = device_graph(rank_tables(run.trace(), 0))
     assert row(graph) == (3, 2, 1, 1, 1, 0, 0, 1)
 
 
@@ -436,13 +442,14 @@ def test_any_graph_gives_every_measured_time(seed: int) -> None:
         if rng.random() < 0.1 and seed % 2:
             its = {"stream": stream, "awaited_stream": 7, "recorded_ns": at(called - 3)}
             run.synchronisation(0, "Stream Wait Event", called, **its)
-    is_sound(device_graph(rank_columns(run.trace(), 0)))
+    is_sound(device_graph(rank_tables(run.trace(), 0)))
 
 
 def test_real_traces(real_traces: Path) -> None:
     files = [real_traces / f"{name}.json.gz" for name in ("hta_a100_resnet_nccl_metadata",)]
     for _, part in read_each(dict.fromkeys(files, (0, "assumed")), 1):
-        graph = device_graph(part.columns)  # type: ignore[union-attr]
+        assert isinstance(part, RankTrace)
+        graph = device_graph(tables_in(part))
         is_sound(graph)
         starts = explained(graph)["start"]
         assert starts["unexplained"] < 0.01 * sum(starts.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,8 @@ from commtrace.intervals import covered, subtract
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
-from commtrace.metrics.rank.rows_of import columns_of_rank
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.table import Coded, Rows
-from commtrace.trace_tables import KERNELS
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -92,8 +91,8 @@ def unlaunched_ns(run: Measures) -> int:
 
 def _compute(run: Measures, rank: int, device: str) -> tuple[Int64, Int64]:
     """When compute on a device began and was launched; long ago where that is unknown."""
-    its: Any = columns_of_rank(run, KERNELS, rank)
-    rows = np.flatnonzero(its["kind"].being("compute") & its["device"].being(device))
-    rows = rows[np.argsort(its["start_ns"][rows], kind="stable")]
-    launch = its["launch_ns"][rows]
-    return its["start_ns"][rows], np.where(launch == NULL, 0, launch)
+    its = rows_of_rank(run, "kernels", rank)
+    rows = np.flatnonzero(its.coded("kind").being("compute") & its.coded("device").being(device))
+    rows = rows[np.argsort(its.ints("start_ns")[rows], kind="stable")]
+    launch = its.ints("launch_ns")[rows]
+    return its.ints("start_ns")[rows], np.where(launch == NULL, 0, launch)

@@ -10,9 +10,8 @@ from commtrace.arrays import Bool, Float64, Int64
 from commtrace.intervals import covered
 from commtrace.measures import rank_measure
 from commtrace.metrics.rank.activity import Device, device_work
-from commtrace.metrics.rank.rows_of import columns_of_rank
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.table import Coded, Column, Columns, Table
-from commtrace.trace_tables import KERNELS
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -49,11 +48,11 @@ KERNELS_BESIDE = Table(
 @rank_measure
 def kernels_beside(run: Measures, rank: int) -> Columns:
     """The rank's rows of ``KERNELS_BESIDE``, before pandas."""
-    its: Any = columns_of_rank(run, KERNELS, rank)
-    name, device, kind = its["name"], its["device"], its["kind"]
+    its = rows_of_rank(run, "kernels", rank)
+    name, device, kind = its.coded("name"), its.coded("device"), its.coded("kind")
     rows = np.flatnonzero(kind.being("compute") & (device.codes >= 0) & (name.codes >= 0))
-    duration = its["duration_ns"][rows]
-    share = covered_shares(run, rank, device, its["start_ns"], its["duration_ns"])[rows]
+    duration = its.ints("duration_ns")[rows]
+    share = covered_shares(run, rank, device, its.ints("start_ns"), its.ints("duration_ns"))[rows]
     count = len(name.names)
     number = device.codes[rows].astype(np.int64) * count + name.codes[rows]
     kinds, first, of_kind = np.unique(number, return_index=True, return_inverse=True)

@@ -100,7 +100,7 @@ def _events(run: Measures) -> Iterator[tuple[int, _Events]]:
         yield _COMPUTE, _on_device(kernels, ~communicates)
         yield _COMMUNICATION, _on_device(kernels, communicates)
     called = run.rows("collectives")
-    yield _COMMUNICATION, _on_device(called, without_kernel(called.columns))
+    yield _COMMUNICATION, _on_device(called, without_kernel(called))
     for copies in blocks(run, "copies"):
         yield _COPY, _on_device(copies, np.ones(len(copies), np.bool_))
     known = {

@@ -9,16 +9,9 @@ import numpy as np
 
 from commtrace.arrays import Bool, Int64
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import columns_of_ranks, ranks_of
-from commtrace.table import Coded
-from commtrace.trace_tables import (
-    COLLECTIVES,
-    COPIES,
-    CUT_BEFORE_GPU,
-    HOST_GAPS,
-    KERNELS,
-    OPS,
-)
+from commtrace.metrics.rank.rows_of import ranks_of, rows_of_ranks
+from commtrace.table import Rows
+from commtrace.trace_tables import CUT_BEFORE_GPU
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -64,57 +57,56 @@ def on_gpu(run: Measures) -> frozenset[int]:
 
 def rank_events(run: Measures, ranks: Sequence[int]) -> Events:
     """What ran on ranks: on their GPUs, or without any the operators that no other calls."""
-    tables = (KERNELS, COPIES, COLLECTIVES, OPS, HOST_GAPS)
-    each: Any = [columns_of_ranks(run, its, ranks) for its in tables]
-    kernels, copies, called, ops, gaps = each
+    tables = ("kernels", "copies", "collectives", "ops", "host_gaps")
+    kernels, copies, called, ops, gaps = (rows_of_ranks(run, its, ranks) for its in tables)
     devices: dict[str, int] = {}
     parts = [
         _on_device(kernels, devices, _numbers(kernels, "kind", _OF_KERNEL)),
         _on_device(copies, devices, COPY),
         _on_device(called, devices, COMMUNICATION, np.flatnonzero(without_kernel(called))),
     ]
-    working = np.setdiff1d(ops["rank"], [*on_gpu(run)])
+    working = np.setdiff1d(ops.ints("rank"), [*on_gpu(run)])
     if working.size:
-        mine = np.isin(ops["rank"], working)
+        mine = np.isin(ops.ints("rank"), working)
         parts.append(_on_thread(ops, devices, _numbers(ops, "kind", _OF_OPERATOR)[mine], mine))
         # One that waits for communication within, as of autograd, computes nothing then.
-        parts.append(_on_thread(gaps, devices, CALL, np.isin(gaps["rank"], working)))
+        parts.append(_on_thread(gaps, devices, CALL, np.isin(gaps.ints("rank"), working)))
     columns = map(np.concatenate, zip(*parts, strict=True))
     return Events(tuple(devices), *columns)
 
 
-def without_kernel(called: Any) -> Bool:
+def without_kernel(called: Rows) -> Bool:
     """Which rows of ``collectives`` are in no other table: a copy engine's, and the CPU's."""
-    copied = called["name"].where(lambda name: name.startswith("Memcpy"))
-    return np.asarray(called["device"].being("cpu") | copied)
+    copied = called.coded("name").where(lambda name: name.startswith("Memcpy"))
+    return np.asarray(called.coded("device").being("cpu") | copied)
 
 
 def _on_device(
-    table: Any, devices: dict[str, int], kind: Int64 | int, rows: Any = slice(None)
+    table: Rows, devices: dict[str, int], kind: Int64 | int, rows: Any = slice(None)
 ) -> tuple[Int64, ...]:
-    known = {name: devices.setdefault(name, len(devices)) for name in table["device"].names}
-    device, stream = _numbers(table, "device", known)[rows], table["stream"][rows]
+    known = {name: devices.setdefault(name, len(devices)) for name in table.coded("device").names}
+    device, stream = _numbers(table, "device", known)[rows], table.ints("stream")[rows]
     return _columns(table, device, stream, kind, rows)
 
 
 def _on_thread(
-    table: Any, devices: dict[str, int], kind: Int64 | int, rows: Bool
+    table: Rows, devices: dict[str, int], kind: Int64 | int, rows: Bool
 ) -> tuple[Int64, ...]:
-    thread = table["thread"][rows]
+    thread = table.ints("thread")[rows]
     cpu = np.full(thread.size, devices.setdefault("cpu", len(devices)))
     return _columns(table, cpu, thread, kind, rows)
 
 
 def _columns(
-    table: Any, device: Int64, stream: Int64, kind: Int64 | int, rows: Any
+    table: Rows, device: Int64, stream: Int64, kind: Int64 | int, rows: Any
 ) -> tuple[Int64, ...]:
     """Those of ``Events``."""
-    rank, *times = (table[name][rows] for name in ("rank", "step", "start_ns", "duration_ns"))
+    rank, *times = (table.ints(name)[rows] for name in ("rank", "step", "start_ns", "duration_ns"))
     return rank, device, stream, np.broadcast_to(kind, device.shape), *times
 
 
-def _numbers(table: Any, name: str, known: dict[str, int]) -> Int64:
-    column: Coded = table[name]
+def _numbers(table: Rows, name: str, known: dict[str, int]) -> Int64:
+    column = table.coded(name)
     numbers = np.asarray([*(known.get(one, -1) for one in column.names), -1], np.int64)
     found: Int64 = numbers[column.codes]
     return found

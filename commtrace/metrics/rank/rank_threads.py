@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import NULL, numbered
 from commtrace.measures import rank_measure
-from commtrace.metrics.rank.rows_of import columns_of_ranks
-from commtrace.table import Coded, Columns, joined
-from commtrace.trace_tables import COLLECTIVES, KERNELS
+from commtrace.metrics.rank.rows_of import rows_of_ranks
+from commtrace.table import Columns, joined
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -24,13 +23,14 @@ def rank_threads(run: Measures, *ranks: int) -> Columns:
 
     That is the one on its device and stream that starts with it; NULL where there is none.
     """
-    kernels: Any = columns_of_ranks(run, KERNELS, ranks)
-    called: Any = columns_of_ranks(run, COLLECTIVES, ranks)
-    rows = np.flatnonzero(kernels["kind"].being("communication"))
-    devices = Coded(kernels["device"].codes[rows], kernels["device"].names), called["device"]
+    kernels, called = (rows_of_ranks(run, table, ranks) for table in ("kernels", "collectives"))
+    rows = np.flatnonzero(kernels.coded("kind").being("communication"))
+    devices = kernels.coded("device").take(rows), called.coded("device")
     device = joined(devices).codes.astype(np.int64)
     where = ("rank", "stream", "start_ns")
-    place = numbered(device, *(np.append(kernels[its][rows], called[its]) for its in where))
+    place = numbered(
+        device, *(np.append(kernels.ints(its)[rows], called.ints(its)) for its in where)
+    )
     thread = np.full(int(place.max(initial=-1)) + 1, NULL)
-    thread[place[: rows.size][::-1]] = kernels["thread"][rows][::-1]  # of several the first
+    thread[place[: rows.size][::-1]] = kernels.ints("thread")[rows][::-1]  # of several the first
     return {"thread": thread[place[rows.size :]]}

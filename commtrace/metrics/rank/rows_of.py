@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int32, Int64, rows_by
+from commtrace.arrays import Int64, rows_by
 from commtrace.measures import measure
 from commtrace.packed import spans
-from commtrace.table import Columns, Rows, Table
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "blocks",
     "blocks_of_ranks",
-    "columns_of",
-    "columns_of_rank",
-    "columns_of_ranks",
     "measured_ranks",
     "places_of_rank",
     "places_of_ranks",
     "ranks_of",
-    "rows_at",
     "rows_of_device",
     "rows_of_rank",
     "rows_of_ranks",
@@ -64,11 +60,7 @@ def measured_ranks(run: Measures) -> list[tuple[int, ...]]:
     return parts
 
 
-def blocks(
-    run: Measures,
-    table: str,
-    names: object = None,  # noqa: ARG001  TRANSITION
-) -> Iterator[Rows]:
+def blocks(run: Measures, table: str) -> Iterator[Rows]:
     """All rows, of a packed table in parts of whole ranks, unpacked in turn."""
     if len(ranks := blocks_of_ranks(run)) == 1:
         yield run.rows(table)
@@ -97,30 +89,10 @@ def places_of_ranks(run: Measures, table: str, ranks: Sequence[int]) -> slice | 
     return np.concatenate(each)
 
 
-def columns_of_rank(run: Measures, table: Table, rank: int) -> Columns:
-    """A rank's rows before pandas, as the process that read its file had them."""
-    return columns_of(run, table, places_of_rank(run, table.name, rank))
-
-
-def columns_of_ranks(run: Measures, table: Table, ranks: Sequence[int]) -> Columns:
-    """The same of some ranks, one behind the other."""
-    return columns_of(run, table, places_of_ranks(run, table.name, ranks))
-
-
-def columns_of(run: Measures, table: Table, rows: slice | Int32 | Int64 = slice(None)) -> Columns:
-    """Rows of a table before pandas."""
-    return run.rows(table.name, rows).columns
-
-
 def rows_of_device(run: Measures, table: str, rank: int, device: str) -> Rows:
     """The rows of a rank's device, in the table's order."""
     its = rows_of_rank(run, table, rank)
     return its.take(its.coded("device").being(device))
-
-
-def rows_at(run: Measures, table: str, rows: slice | Int64) -> Rows:  # TRANSITION: run.rows
-    """These rows of a table, and no others if it is packed."""
-    return run.rows(table, rows)
 
 
 @measure

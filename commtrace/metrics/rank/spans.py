@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.measures import rank_measure
-from commtrace.metrics.rank.rows_of import columns_of_ranks
-from commtrace.table import Columns
-from commtrace.trace_tables import COLLECTIVES, COPIES, KERNELS, OPS, STEPS
+from commtrace.metrics.rank.rows_of import rows_of_ranks
+from commtrace.table import Columns, Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["rank_spans"]
 
-_TABLES = (STEPS, OPS, KERNELS, COPIES, COLLECTIVES)
 _NEVER = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
@@ -28,11 +26,19 @@ def rank_spans(run: Measures, *ranks: int) -> Columns:
     A row is a ``rank``: ``begin_ns`` and ``end_ns`` are of all events, ``begin_in_steps_ns`` and
     ``end_in_steps_ns`` of what is in its steps. Where there is nothing it ends before it begins.
     """
-    tables: Any = [columns_of_ranks(run, table, ranks) for table in _TABLES]
-    steps, ops, *launched = tables
-    own = steps["label"].codes < 0
-    every = [(steps, own), *((its, slice(None)) for its in (ops, *launched))]
-    in_steps = [(steps, own), *((its, its["step"] != NULL) for its in launched)]
+    steps, ops, *launched = (
+        rows_of_ranks(run, table, ranks)
+        for table in ("steps", "ops", "kernels", "copies", "collectives")
+    )
+    own = ~steps.coded("label").known
+    every: list[tuple[Rows, Bool | slice]] = [
+        (steps, own),
+        *((its, slice(None)) for its in (ops, *launched)),
+    ]
+    in_steps: list[tuple[Rows, Bool | slice]] = [
+        (steps, own),
+        *((its, its.ints("step") != NULL) for its in launched),
+    ]
     begins, ends = _around(every, ranks)
     begins_in_steps, ends_in_steps = _around(in_steps, ranks)
     return {
@@ -44,11 +50,11 @@ def rank_spans(run: Measures, *ranks: int) -> Columns:
     }
 
 
-def _around(parts: list[tuple[Any, Bool | slice]], ranks: tuple[int, ...]) -> tuple[Int64, Int64]:
+def _around(parts: list[tuple[Rows, Bool | slice]], ranks: tuple[int, ...]) -> tuple[Int64, Int64]:
     begins, ends = (np.full(len(ranks), never) for never in _NEVER)
     for table, rows in parts:
-        start_ns = table["start_ns"][rows]
-        at = np.searchsorted(ranks, table["rank"][rows])
+        start_ns = table.ints("start_ns")[rows]
+        at = np.searchsorted(ranks, table.ints("rank")[rows])
         np.minimum.at(begins, at, start_ns)
-        np.maximum.at(ends, at, start_ns + table["duration_ns"][rows])
+        np.maximum.at(ends, at, start_ns + table.ints("duration_ns")[rows])
     return begins, ends

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,8 @@ from commtrace.arrays import NULL, Bool, Int64, rows_by
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import columns_of_rank, ranks_of
-from commtrace.table import Coded, Table
-from commtrace.trace_tables import COPIES, KERNELS
+from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
+from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -32,6 +31,7 @@ __all__ = [
 
 SMALL_BYTES = 1_000_000
 """A copy of fewer costs its launch and the host's waiting for it, not its bytes."""
+_WORK = ("kernels", "copies")
 _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
 
 
@@ -113,7 +113,7 @@ def timelines(run: Measures) -> Iterator[Timeline]:
     """Every GPU's timeline, in turn; CannotLook where the trace has no GPU or no launches."""
     if not places(run):
         raise CannotLook("needs work on a GPU")
-    if not any((its["launch_ns"] != NULL).any() for _, its in _by_rank(run)):
+    if not any((its.ints("launch_ns") != NULL).any() for _, its in _by_rank(run)):
         raise CannotLook("needs launches: the trace links none to the device's work")
     return (_timeline(run, rank, device) for rank, device in places(run))
 
@@ -123,31 +123,31 @@ def places(run: Measures) -> list[tuple[int, str]]:
     """The ranks' GPUs."""
     found = set[tuple[int, str]]()
     for rank, its in _by_rank(run):
-        names, codes = its["device"].names, np.unique(its["device"].codes).tolist()
+        names, codes = its.coded("device").names, np.unique(its.coded("device").codes).tolist()
         found |= {(rank, names[code]) for code in codes if code >= 0}
     return sorted(found)
 
 
-def _by_rank(run: Measures) -> Iterator[tuple[int, Any]]:
+def _by_rank(run: Measures) -> Iterator[tuple[int, Rows]]:
     """The kernels of each rank, and its copies."""
-    for table in (KERNELS, COPIES):
-        for rank in ranks_of(run, table.name):
-            yield int(rank), columns_of_rank(run, table, rank)
+    for table in _WORK:
+        for rank in ranks_of(run, table):
+            yield rank, rows_of_rank(run, table, rank)
 
 
 def _timeline(run: Measures, rank: int, device: str) -> Timeline:
-    parts = [_on_device(run, table, rank, device) for table in (KERNELS, COPIES)]
+    parts = [_on_device(run, table, rank, device) for table in _WORK]
     start, duration, launch, stream = (
-        np.concatenate([its[name][at] for its, at in parts])
+        np.concatenate([its.ints(name)[at] for its, at in parts])
         for name in ("start_ns", "duration_ns", "launch_ns", "stream")
     )
     (kernels, of_kernels), (copies, of_copies) = parts
-    size = copies["size_bytes"][of_copies]
+    size = copies.ints("size_bytes")[of_copies]
     size_bytes = np.append(
         np.full(of_kernels.size, np.nan), np.where(size == NULL, np.nan, size.astype(np.float64))
     )
-    codes = kernels["kind"].codes[of_kernels], copies["kind"].codes[of_copies]
-    first_copy = len(kernels["kind"].names)
+    codes = kernels.coded("kind").codes[of_kernels], copies.coded("kind").codes[of_copies]
+    first_copy = len(kernels.coded("kind").names)
     kind = np.append(codes[0], np.where(codes[1] < 0, -1, codes[1] + first_copy))
     order = np.argsort(start, kind="stable")
     start, end = start[order], (start + duration)[order]
@@ -165,27 +165,27 @@ def _timeline(run: Measures, rank: int, device: str) -> Timeline:
         launch[order],
         stream[order],
         idle[launched],
-        Coded(kind[order], (*kernels["kind"].names, *copies["kind"].names)),
+        Coded(kind[order], (*kernels.coded("kind").names, *copies.coded("kind").names)),
         size_bytes[order],
     )
 
 
-def _on_device(run: Measures, table: Table, rank: int, device: str) -> tuple[Any, Int64]:
-    """A rank's columns, and which of its rows are of the device."""
-    its: Any = columns_of_rank(run, table, rank)
-    return its, np.flatnonzero(its["device"].being(device))
+def _on_device(run: Measures, table: str, rank: int, device: str) -> tuple[Rows, Int64]:
+    """A rank's rows, and which of them are of the device."""
+    its = rows_of_rank(run, table, rank)
+    return its, np.flatnonzero(its.coded("device").being(device))
 
 
 def elsewhere(line: Timeline, run: Measures) -> Intervals:
     """When the rank's other devices computed or copied; who communicates may wait for this one."""
     begun, ended = [], []
-    for table in (KERNELS, COPIES):
-        its: Any = columns_of_rank(run, table, line.rank)
-        other = ~its["device"].being(line.device)
-        if table is KERNELS:
-            other &= its["kind"].being("compute")
-        begun.append(its["start_ns"][other])
-        ended.append((its["start_ns"] + its["duration_ns"])[other])
+    for table in _WORK:
+        its = rows_of_rank(run, table, line.rank)
+        other = ~its.coded("device").being(line.device)
+        if table == "kernels":
+            other &= its.coded("kind").being("compute")
+        begun.append(its.ints("start_ns")[other])
+        ended.append((its.ints("start_ns") + its.ints("duration_ns"))[other])
     return union(np.concatenate(begun), np.concatenate(ended))
 
 
@@ -196,11 +196,11 @@ def ready_ns(run: Measures, rank: Int64, device: Coded, launch_ns: Int64) -> Int
     """
     ready: Int64 = launch_ns.copy()
     for (of_rank, name), at in rows_by(rank, device).items():
-        its, on = _on_device(run, KERNELS, of_rank, name)
-        on = on[its["kind"].being("compute")[on] & (its["launch_ns"][on] != NULL)]
-        on = on[np.argsort(its["launch_ns"][on], kind="stable")]
-        launched = its["launch_ns"][on]
-        done = np.maximum.accumulate((its["start_ns"] + its["duration_ns"])[on])
+        its, on = _on_device(run, "kernels", of_rank, name)
+        on = on[its.coded("kind").being("compute")[on] & (its.ints("launch_ns")[on] != NULL)]
+        on = on[np.argsort(its.ints("launch_ns")[on], kind="stable")]
+        launched = its.ints("launch_ns")[on]
+        done = np.maximum.accumulate((its.ints("start_ns") + its.ints("duration_ns"))[on])
         before = np.searchsorted(launched, ready[at])
         ready[at] = np.maximum(ready[at], np.append(done, 0)[before - 1])
     return ready
