@@ -42,16 +42,16 @@ COPIES = Table(
 @measure
 def copies(run: Measures) -> Rows:
     """What each rank copied from where to where, as ``COPIES``."""
-    its = run.rows("copies")
-    its = its.take(~its.coded("kind").being("Memset"))
+    real = np.flatnonzero(~run.rows("copies").coded("kind").being("Memset"))
+    its = run.rows("copies", real)
     size, start, duration = map(its.ints, ("size_bytes", "start_ns", "duration_ns"))
     route = codes(*(its.columns[name] for name in _ROUTE))
     first = first_rows(route)
+    routes = run.rows("copies", real[first]).dicts()
+    of_routes = rows_of_each(route, np.arange(first.size))
     rows = [
         {**{name: one[name] for name in _ROUTE}, **_measures(size[at], start[at], duration[at])}
-        for one, at in zip(
-            its.take(first).dicts(), rows_of_each(route, np.arange(first.size)), strict=False
-        )
+        for one, at in zip(routes, of_routes, strict=False)
     ]
     # Routes come in the order in which the trace first has them.
     rows.sort(key=lambda row: (row["rank"], *(str(row[name]) for name in _ROUTE)))

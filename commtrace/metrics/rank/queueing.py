@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, codes, first_rows, quantiles
+from commtrace.arrays import NULL, Int64, codes, first_rows, quantiles
 from commtrace.measures import measure
 from commtrace.table import Column, Rows, Table
 
@@ -45,25 +45,23 @@ def queueing(run: Measures) -> Rows:
     """
     launched = np.flatnonzero(run.rows("collectives").ints("launch_ns") != NULL)
     called = run.rows("collectives", launched)
-    queue_ns = called.ints("start_ns") - called.ints("launch_ns")
+    start_ns, duration_ns = called.ints("start_ns"), called.ints("duration_ns")
+    queue_ns = start_ns - called.ints("launch_ns")
     kind = codes(*(called.columns[name] for name in _KIND))
     first = first_rows(kind)
-    of_kinds = called.take(first)
-    found = Rows(
-        QUEUEING,
+    kinds = run.rows("collectives", launched[first])
+
+    def quantile(times_ns: Int64, percent: float) -> Int64:
+        return np.rint(quantiles(kind, times_ns, percent, first.size)).astype(np.int64)
+
+    found = QUEUEING.rows(
         {
-            **{name: of_kinds.columns[name] for name in _KIND},
+            **{name: kinds.columns[name] for name in _KIND},
             "count": np.bincount(kind),
-            **{
-                f"{name}_p{percent}": np.rint(quantiles(kind, values, percent, first.size)).astype(
-                    np.int64
-                )
-                for name, values in (
-                    ("queue_ns", queue_ns),
-                    ("duration_ns", called.ints("duration_ns")),
-                )
-                for percent in (50, 95)
-            },
-        },
+            "queue_ns_p50": quantile(queue_ns, 50),
+            "queue_ns_p95": quantile(queue_ns, 95),
+            "duration_ns_p50": quantile(duration_ns, 50),
+            "duration_ns_p95": quantile(duration_ns, 95),
+        }
     )
     return found.take(np.argsort(-found.ints("queue_ns_p50"), kind="stable"))
