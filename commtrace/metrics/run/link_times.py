@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, first_rows, quantiles, rows_of_each, sums
+from commtrace.arrays import Bool, Int64, codes, first_rows, grouped, quantiles, sums
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
@@ -75,7 +75,7 @@ def between_two(run: Measures) -> Rows:
             "across": _across(run, ends),
             "by_cpu": by_cpu,
             "on_cpu": by_cpu & known.coded("op").where(POINT_TO_POINT.__contains__),
-            "burst": _bursts(known, codes(*ends)),
+            "burst": _bursts(known, ends),
         }
     )
 
@@ -126,11 +126,11 @@ def _across(run: Measures, ends: Int64) -> Bool:
     return np.asarray((one != other) | (one < 0))
 
 
-def _bursts(known: Rows, pair: Int64) -> Int64:
+def _bursts(known: Rows, ends: Int64) -> Int64:
     """A number for what two ranks exchange while anything of it is under way."""
     arrived, ended = known.ints("last_arrival_ns"), known.ints("last_end_ns")
-    begins = np.ones(pair.size, dtype=np.bool_)
-    for mine in rows_of_each(pair, np.arange(pair.max(initial=-1) + 1)):
+    begins = np.ones(arrived.size, dtype=np.bool_)
+    for mine in grouped(*ends):
         begins[mine[1:]] = arrived[mine[1:]] >= np.maximum.accumulate(ended[mine])[:-1]
     return np.cumsum(begins)
 

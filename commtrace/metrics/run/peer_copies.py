@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, numbered, rows_by, rows_of_each
+from commtrace.arrays import NULL, Bool, Float64, grouped, rows_by
 from commtrace.diagnosis import too_few
 from commtrace.intervals import Intervals, covered, total, union
 from commtrace.metrics.rank.hosts import hosts
@@ -89,12 +89,11 @@ def _on_host(host: str, peer: Rows, min_bytes: int, min_copies: int) -> list[Dev
     ends = [peer.coded(name) for name in ("source", "destination")]
     large = (peer.ints("size_bytes") >= min_bytes) & ends[0].known & ends[1].known
     at = np.flatnonzero(large)
-    pair = numbered(peer.ints("rank")[at], *(end.codes[at].astype(np.int64) for end in ends))
     alone = _alone(peer)
     return [
         _pair(host, peer.take(at[mine]), alone[at[mine]], peer)
-        for mine in rows_of_each(pair, np.arange(pair.max(initial=-1) + 1))
-        if mine.size >= max(min_copies, 1)
+        for mine in grouped(peer.ints("rank")[at], *(end.take(at) for end in ends))
+        if mine.size >= min_copies
     ]
 
 

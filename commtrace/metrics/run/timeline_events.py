@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, first_rows, numbered
+from commtrace.arrays import NULL, first_rows, grouped
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.call_kinds import intervals
@@ -91,10 +91,11 @@ def _part(run: Measures, events: Any, kind: str) -> Columns:
 def _routes(copies: Rows) -> Coded:
     """``HtoD host → cuda:0`` of each copy; only its kind where a side is unknown."""
     columns = [copies.coded(name) for name in ("kind", "source", "destination")]
-    unknown_last = (np.where(its.known, its.codes, len(its.names)) for its in columns)
-    code = numbered(*(its.astype(np.int64) for its in unknown_last))
-    each = (column.take(first_rows(code)).decoded() for column in columns)
-    return Coded(code.astype(np.int32), tuple(map(_route, *each)))
+    each = grouped(*columns)
+    code = np.empty(len(copies), np.int32)
+    for number, mine in enumerate(each):
+        code[mine] = number
+    return Coded(code, tuple(_route(*(its.at(mine[0]) for its in columns)) for mine in each))
 
 
 def _route(kind: str | None, source: str | None, destination: str | None) -> str:
