@@ -7,7 +7,8 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.arrays import NULL, codes, first_rows, integers, numbered, rows_by
+from commtrace.arrays import NULL, codes, first_rows, grouped, integers, numbered, rows_by
+from commtrace.table import Coded
 
 VALUE = st.integers(-3, 3) | st.sampled_from([NULL, 2**62, 2**63 - 1])
 
@@ -44,3 +45,10 @@ def test_integers_of_any_column() -> None:
     assert integers(pd.Series([1, None], dtype="Int64")).tolist() == [1, NULL]
     assert integers(pd.Series([1.0, np.nan])).tolist() == [1, NULL]
     assert integers(pd.Series([1, None], dtype=object)).tolist() == [1, NULL]
+
+
+def test_groups_are_in_the_order_of_their_values_and_what_is_missing_comes_last() -> None:
+    names = Coded(np.array([1, -1, 0, 1], np.int32), ("b", "a"))
+    size = np.array([7, 7, NULL, 3])
+    assert [its.tolist() for its in grouped(names, size)] == [[2], [3], [0], [1]]
+    assert grouped(size[:0]) == []

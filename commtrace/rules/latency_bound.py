@@ -54,7 +54,7 @@ class _Latency(Struct, frozen=True):
 
 
 class _Served(Struct, frozen=True, eq=False):
-    """Operations, each its communicator's how many-th it is and what its kind typically takes."""
+    """Operations, each one's place among its communicator's, and what its kind takes typically."""
 
     operations: Rows
     place: Int64
