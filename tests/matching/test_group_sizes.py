@@ -19,7 +19,6 @@ from commtrace.metrics.run.bandwidth import served
 from commtrace.metrics.run.collectives import collectives
 from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.waits import matched
-from commtrace.table import rows
 
 Generate = Callable[..., Any]
 Make = Callable[..., Measures]
@@ -50,10 +49,15 @@ def bare(run: Any, **ranks: object) -> Measures:
     )
 
 
+def size_of_rows(trace: Measures) -> Any:
+    """The group size of each row of ``collectives``."""
+    sizes = group_sizes(trace).frame().set_index("operation")["group_size"]
+    return sizes.loc[matched(trace).waits.ints("operation")].array
+
+
 def right_wrong_open(run: Any, trace: Measures) -> tuple[int, int, int]:
     """Collectives whose size was deduced rightly, wrongly, and not at all."""
-    operation = matched(trace).waits["operation"]
-    size = group_sizes(trace).set_index("operation")["group_size"].loc[operation].array
+    size = size_of_rows(trace)
     collective = run.truth["peer"].isna().to_numpy()
     size, truth = size[collective], run.truth["group_size"].to_numpy()[collective]
     unknown = size.isna()
@@ -142,7 +146,7 @@ def program(
 
 def sizes(trace: Measures) -> dict[tuple[int | None, str | None], int]:
     """How many operations have which size, and how that is known."""
-    found = rows(group_sizes(trace))
+    found = group_sizes(trace).dicts()
     return dict(Counter((row["group_size"], row["group_size_deduced"]) for row in found))
 
 
@@ -152,13 +156,13 @@ TOGETHER = (WORLD, 200 * US, 0)
 def test_all_that_wait_for_the_last_are_one_group(make_trace: Make) -> None:
     trace = program(make_trace, TOGETHER)
     assert sizes(trace) == {(4, "ranks"): 20}
-    (row,) = rows(collectives(trace))
+    (row,) = collectives(trace).dicts()
     assert (row["group"], row["group_size"], row["group_size_deduced"]) == (None, 4, "ranks")
     assert row["busbw_gb_s"] == pytest.approx(1.5 * row["algbw_gb_s"])
     # Deduced is not known: time is the shortest kernel's, and no operation counts as complete.
     assert (row["bound"], row["complete"]) == ("lower", None)
-    assert served(trace)["busbw_gb_s"].notna().all()
-    assert not served(trace)["exact"].any()
+    assert not np.isnan(served(trace).floats("busbw_gb_s")).any()
+    assert not served(trace).flags("exact").any()
 
 
 APART, IN_STEP = (HALVES, 200 * US, 0), (HALVES, 0, 0)
@@ -187,7 +191,7 @@ def test_groups_in_step_are_not_taken_for_one(
 ) -> None:
     trace = program(make_trace, *called, **more)
     assert sizes(trace).keys() == {UNKNOWN}
-    assert {row["busbw_gb_s"] for row in rows(collectives(trace))} == {None}
+    assert {row["busbw_gb_s"] for row in collectives(trace).dicts()} == {None}
 
 
 def test_kinds_are_judged_each_for_itself(make_trace: Make) -> None:
@@ -286,6 +290,5 @@ def test_recordings_without_metadata_are_given_no_wrong_size(recorded: Path, nam
         for column in names
     }
     bare = replace(trace, collectives=known.assign(**unknown), groups=schema.GROUPS.frame())
-    operation = matched(bare).waits["operation"]
-    size = group_sizes(bare).set_index("operation")["group_size"].loc[operation].array
+    size = size_of_rows(bare)
     assert (size.isna() | (size == known["group_size"].array)).all()

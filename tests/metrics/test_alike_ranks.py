@@ -9,7 +9,6 @@ import pytest
 
 from commtrace.metrics.run.alike_ranks import alike_ranks
 from commtrace.synthetic import Tiny
-from commtrace.table import rows
 
 STEP_US = 1_000
 STEPS = 3
@@ -39,7 +38,7 @@ def run(
             for name, members in (groups or {}).items():
                 if rank in members:
                     tiny.collective(rank, "all_reduce", start + 990, 5, size=4, group=name)
-    return rows(alike_ranks(tiny.trace()))
+    return alike_ranks(tiny.trace()).dicts()
 
 
 def named(found: list[dict[str, Any]]) -> list[tuple[int, str | None, str | None]]:
@@ -91,4 +90,4 @@ def test_a_slow_host_and_an_odd_rank_on_another_are_two_groups() -> None:
 
 def test_without_known_compute_no_rank_is_in_a_group() -> None:
     tiny = Tiny(32, backend="gloo")
-    assert alike_ranks(tiny.trace()).empty
+    assert not len(alike_ranks(tiny.trace()))

@@ -9,7 +9,6 @@ import pytest
 
 from commtrace.measures import Measures
 from commtrace.metrics.run.collectives import collectives
-from commtrace.table import rows
 
 Make = Callable[..., Measures]
 Row = dict[str, Any]
@@ -38,7 +37,7 @@ def table(make_trace: Make) -> Callable[..., list[Row]]:
         ranks = [{"rank": r, "file": f"{r}.json", "host": "a"} for r in present]
         groups = tables.pop("groups", [{"rank": r, **group} for r in present])
         trace = make_trace(collectives=called, ranks=ranks, groups=groups, **tables)
-        return rows(collectives(trace))
+        return collectives(trace).dicts()
 
     return measure
 
@@ -195,7 +194,7 @@ def test_between_two_clocks_a_transfer_is_less_sure(
         ranks=[{"rank": rank, "file": f"{rank}.json", "host": hosts[rank]} for rank in ranks],
         groups=[{"rank": rank, "group": "0", "size": 2, "ranks": "0,1"} for rank in ranks],
     )
-    (row,) = rows(collectives(trace))
+    (row,) = collectives(trace).dicts()
     assert row["bound"] == bound
 
 

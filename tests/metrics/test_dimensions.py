@@ -15,7 +15,6 @@ from commtrace.metrics.run.dimensions import dimensions
 from commtrace.metrics.run.group_dimensions import group_dimensions, spoken
 from commtrace.metrics.run.group_names import named_dimension
 from commtrace.metrics.run.waits import matched
-from commtrace.table import rows
 from commtrace.trace_tables import GROUPS
 
 from .conftest import Layout
@@ -64,8 +63,12 @@ def test_names_are_read_as_programs_write_them(description: str, dimension: str 
 
 def by_name(run: ct.Measures) -> dict[str, str | None]:
     """Each group's dimension, by the group's name."""
-    told = {row["communicator"]: row["dimension"] for row in rows(group_dimensions(run))}
-    used = zip(run.collectives["group"], matched(run).matches["communicator"], strict=True)
+    told = {row["communicator"]: row["dimension"] for row in group_dimensions(run).dicts()}
+    used = zip(
+        run.rows("collectives").coded("group").decoded(),
+        matched(run).matches.coded("communicator").decoded(),
+        strict=True,
+    )
     return {group: told[communicator] for group, communicator in set(used)}
 
 
@@ -76,7 +79,7 @@ def test_unnamed_groups_are_known_by_their_traffic(
     trained = train(layout)
     found = by_name(trained.run)
     assert found == {group: trained.truth[group] for group in found}
-    assert set(group_dimensions(trained.run)["dimension_provenance"].dropna()) == {"inferred"}
+    assert group_dimensions(trained.run).coded("dimension_provenance").occurring() == ["inferred"]
 
 
 @pytest.mark.parametrize("names", ["mesh", "megatron"])
@@ -136,9 +139,9 @@ def test_siblings_are_one_row() -> None:
         for rank in members:
             run.collective(rank, "all_reduce", 0, 100 * int(group), size=1 << 20, group=group)
     measures = run.trace()
-    groups = rows(measures.groups)
+    groups = measures.rows("groups").dicts()
     named = [{**row, "description": "mesh_tp"} for row in groups]
-    (row,) = rows(dimensions(replace(measures, groups=GROUPS.from_rows(named))))
+    (row,) = dimensions(replace(measures, groups=GROUPS.of_dicts(named))).dicts()
     assert row == {
         "op": "all_reduce",
         "dimension": "tp",
@@ -159,8 +162,8 @@ def test_a_group_is_spoken_of_by_its_dimension() -> None:
     for rank in range(2):
         run.collective(rank, "all_reduce", 0, 100, size=1 << 20)
     assert spoken(run.trace(), "0,1") == "ranks 0–1"
-    groups = [{**row, "description": "mesh_tp"} for row in rows(run.trace().groups)]
-    named = replace(run.trace(), groups=GROUPS.from_rows(groups))
+    groups = [{**row, "description": "mesh_tp"} for row in run.trace().rows("groups").dicts()]
+    named = replace(run.trace(), groups=GROUPS.of_dicts(groups))
     assert spoken(run.trace(), "0,2,3,4#1") == "ranks 0, 2–4"
     assert spoken(run.trace(), "0") == "rank 0"
     assert spoken(named, "0,1") == "tp (ranks 0–1)"
@@ -231,7 +234,7 @@ def recorded(program: str, folder: Path) -> ct.Measures:
 @pytest.mark.slow
 @pytest.mark.usefixtures("preloaded")
 def test_a_recorded_mesh_names_its_dimensions(tmp_path: Path) -> None:
-    table = dimensions(recorded(MESH, tmp_path))
+    table = dimensions(recorded(MESH, tmp_path)).frame()
     assert set(table["dimension_provenance"]) == {"named"}
     assert set(zip(table["dimension"], table["op"], strict=True)) == {
         ("dp", "all_reduce"),
@@ -246,6 +249,6 @@ def test_a_recorded_mesh_names_its_dimensions(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("preloaded")
 def test_a_recorded_pipeline_is_one(tmp_path: Path) -> None:
-    table = dimensions(recorded(PIPELINE, tmp_path))
+    table = dimensions(recorded(PIPELINE, tmp_path)).frame()
     assert set(table["dimension"]) == {"pp"}
     assert set(table["dimension_provenance"]) == {"inferred"}

@@ -39,6 +39,6 @@ def test_a_run_without_steps_has_tenths() -> None:
 
 
 def test_waiting_under_compute_is_not_exposed() -> None:
-    (early, other) = exposed_waits(late(1))["exposed_wait_ns"].tolist()
+    (early, other) = exposed_waits(late(1)).ints("exposed_wait_ns").tolist()
     # Rank 0 is late; rank 1 waits for 500 µs, the first 100 of them under its kernel.
     assert (early, other) == (0, 400_000)
