@@ -278,8 +278,6 @@ def _in_order(parts: list[Any], order: Int64 | None) -> Any:
 
 def columns_in(frame: pd.DataFrame, rows: slice | Int32 | Int64 = _ALL) -> Columns:
     """Rows of a table, before pandas."""
-    if isinstance(frame, Rows):  # TRANSITION
-        return frame.columns if rows is _ALL else frame.take(rows).columns
     return {str(name): _taken(column.array[rows]) for name, column in frame.items()}
 
 

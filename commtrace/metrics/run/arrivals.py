@@ -13,13 +13,11 @@ from commtrace.comms import POINT_TO_POINT
 from commtrace.table import Coded
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commtrace.matching import Matched
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["FROM_ROOT", "TO_ROOT", "TRUST", "Arrivals", "called_ns", "coded"]
+__all__ = ["FROM_ROOT", "TO_ROOT", "TRUST", "Arrivals", "called_ns"]
 
 FROM_ROOT = ("broadcast", "scatter")
 TO_ROOT = ("reduce", "gather")
@@ -135,8 +133,3 @@ def called_ns(table: Rows) -> Int64:
     called = table.coded("device").being("cpu")
     called &= table.coded("op").where(POINT_TO_POINT.__contains__)
     return np.where(called & (launch != NULL), np.minimum(launch, start), start)
-
-
-def coded(column: pd.Series[Any]) -> Coded:  # TRANSITION
-    """A category of pandas."""
-    return Coded(column.cat.codes.to_numpy().astype(np.int32), tuple(column.cat.categories))
