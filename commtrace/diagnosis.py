@@ -35,6 +35,7 @@ Cause = Literal["loader", "checkpoint", "garbage-collection", "compute", "copy",
 
 _Rank = Annotated[int, about("A rank.")]
 _Stream = Annotated[int, about("A stream.")]
+_Line = Annotated[str, about("A line: its file, number, and function.")]
 _Confounder = Annotated[str, about("A confounder, and why it is not that.")]
 
 
@@ -101,8 +102,17 @@ class Finding:
     replayed_step_ns: Annotated[
         int | None, about("The median step, replayed with this mended; null without replay.", "ns")
     ] = None
+    called_at: Annotated[
+        tuple[_Line, ...],
+        about(
+            "The program's lines that called these operations (`train.py:57 in main`), the most "
+            "frequent first; empty where the recording does not tell, or where they are many."
+        ),
+    ] = ()
     when: Any = field(default=None, repr=False, compare=False)
     """The starts and ends of its events, until its place is known."""
+    operations: Any = field(default=None, repr=False, compare=False)
+    """The numbers of its operations, until the lines that called them are known."""
 
     def __str__(self) -> str:
         return "\n".join([self.summary, *self._lines()])
@@ -123,7 +133,8 @@ class Finding:
     def _lines(self) -> list[str]:
         """Saving, advice, confidence."""
         saving = [f"potential saving: up to {ms(self.cost_ns)} in all"] if self.cost_ns else []
-        return [*saving, f"→ {self.advice}", f"{self.confidence} confidence · {self.rule}"]
+        lines = [f"called at {'; '.join(self.called_at)}"] if self.called_at else []
+        return [*saving, *lines, f"→ {self.advice}", f"{self.confidence} confidence · {self.rule}"]
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ class Tiny:
             "provenance": "kernel",
             "group_provenance": "metadata",
             "comms_id": None,
+            "called_at": None,
         }
         row = {**row, **more}
         self._collectives.append(row)

@@ -192,6 +192,11 @@ COLLECTIVES = Table(
             "size is that of all groups that the trace lists; null where nothing is known.",
         ),
         _text("comms_id", "The identifier that newer traces give an operation on every rank."),
+        _text(
+            "called_at",
+            "The program's line that called it, and the library's if one did, as the recorder's "
+            "flight recorder noted them: `train.py:57 in main`; null if unknown.",
+        ),
     ),
 )
 

@@ -39,7 +39,9 @@ def phrase(operation: Mapping[str, Any]) -> str:
     >>> phrase({"name": "all_reduce", "number": 3, "group": "0"})
     'all_reduce (number 3 in group 0)'
     """
-    return f"{operation['name']} (number {operation['number']} in group {operation['group']})"
+    line = f", called at {operation['called_at']}" if operation.get("called_at") else ""
+    where = f"number {operation['number']} in group {operation['group']}{line}"
+    return f"{operation['name']} ({where})"
 
 
 def whereabouts(rank: int, operation: _Operation) -> str:

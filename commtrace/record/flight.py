@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
+from commtrace.record.call_site import call_site
+
 __all__ = ["Operation", "current", "dump", "left", "state", "waiting"]
 
 _RETIRED_S = 0.2
@@ -19,7 +22,10 @@ _RETIRED_S = 0.2
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation that a rank called: ``number`` counts in its ``group``; done, or not yet."""
+    """One operation that a rank called: ``number`` counts in its ``group``; done, or not yet.
+
+    ``called_at`` is the program's line, where it is known.
+    """
 
     name: str
     group: str
@@ -27,6 +33,7 @@ class Operation:
     called_ns: int
     done: bool
     ranks: list[int] = field(default_factory=list)
+    called_at: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As it goes to the launcher."""
@@ -38,17 +45,27 @@ class Operation:
 
 
 def dump(since_ns: int = 0) -> dict[str, Any] | None:
-    """The recorder's dump, operations called since then; None where it is off or not there."""
-    recorded = _dump()
+    """The recorder's dump, operations called since then; None where it is off or not there.
+
+    Each with the line of the program that called it (``called_at``), in place of its stack.
+    """
+    recorded = _dump(stacks=True)
     if recorded is None:
         return None
-    entries = [entry for entry in recorded["entries"] if entry["time_created_ns"] >= since_ns]
+    entries = [
+        {
+            **{key: value for key, value in entry.items() if key != "frames"},
+            "called_at": call_site(entry.get("frames", ())),
+        }
+        for entry in recorded["entries"]
+        if entry["time_created_ns"] >= since_ns
+    ]
     return {**recorded, "entries": entries}
 
 
 def current() -> Operation | None:
     """The operation that this rank waits for, else the last it called; None if unknown."""
-    operations = _operations(_dump())
+    operations = _operations(_dump(stacks=True))
     pending = [operation for operation in operations if not operation.done]
     return pending[0] if pending else operations[-1] if operations else None
 
@@ -67,15 +84,22 @@ def left() -> dict[str, Any] | None:
     return operation.to_dict() if operation else None
 
 
-def waiting() -> Operation | None:
-    """The oldest operation that is not done. Cheap: only those are dumped."""
-    return next((one for one in _operations(_dump(pending=True)) if not one.done), None)
+def waiting(*, with_line: bool = False) -> Operation | None:
+    """The oldest operation that is not done. Cheap without its line: only those are dumped."""
+    pending = _operations(_dump(pending=True, stacks=with_line))
+    return next((one for one in pending if not one.done), None)
 
 
-def _dump(*, pending: bool = False) -> dict[str, Any] | None:
+def _dump(*, pending: bool = False, stacks: bool = False) -> dict[str, Any] | None:
     for name in _dumpers():
-        dumper = getattr(_distributed_c10d, name, None)
-        recorded: dict[str, Any] = json.loads(dumper(True, pending)) if dumper else {}
+        dumper = getattr(_distributed_c10d, name if stacks else f"{name}_json", None)
+        if dumper is None:
+            continue
+        recorded: dict[str, Any] = (
+            pickle.loads(dumper(True, True, pending))
+            if stacks
+            else json.loads(dumper(True, pending))
+        )
         if recorded.get("entries"):
             return recorded
     return None
@@ -84,8 +108,8 @@ def _dump(*, pending: bool = False) -> dict[str, Any] | None:
 def _dumpers() -> Iterator[str]:
     """NCCL has a recorder of its own, and both may be in use. They outlive the groups."""
     if torch.cuda.is_initialized():
-        yield "_dump_nccl_trace_json"
-    yield "_dump_fr_trace_json"
+        yield "_dump_nccl_trace"
+    yield "_dump_fr_trace"
 
 
 def _operations(recorded: dict[str, Any] | None) -> list[Operation]:
@@ -103,6 +127,7 @@ def _operation(entry: dict[str, Any], members: dict[str, list[int]]) -> Operatio
         # gloo's operations stay "scheduled" until they are retired.
         done=bool(entry.get("retired")) or entry.get("state") == "completed",
         ranks=members.get(group, []),
+        called_at=call_site(entry.get("frames", ())),
     )
 
 

@@ -57,6 +57,7 @@ def _watch(report: Report, timeout_s: float, request: Callable[[], object] | Non
                 continue
             elif (stuck := flight.waiting()) and stuck.waited_s() > timeout_s:
                 reported = True
+                stuck = flight.waiting(with_line=True) or stuck
                 if report.is_heard:
                     report.at("stuck", stuck.to_dict())
                 else:

@@ -12,7 +12,8 @@ from commtrace.reports.json_schema import Json, field, object_of, typed
 
 __all__ = ["FINDING", "RUN", "document", "finding_fields", "one_object", "run_fields"]
 
-FINDING = typed(Finding, "when")
+_HIDDEN = ("when", "operations")
+FINDING = typed(Finding, *_HIDDEN)
 """The schema of ``finding_fields``."""
 
 RUN = {"description": "What ran.", **typed(Summary, "name")}
@@ -26,7 +27,7 @@ def run_fields(run: Summary) -> Json:
 
 def finding_fields(finding: Finding) -> Json:
     """A finding, without the prose that says when."""
-    return {name: value for name, value in asdict(finding).items() if name != "when"}
+    return {name: value for name, value in asdict(finding).items() if name not in _HIDDEN}
 
 
 def one_object(version: int, values: Json) -> str:

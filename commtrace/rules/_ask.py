@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from commtrace import config
 from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Note, Verdict
 from commtrace.errors import UsageError
+from commtrace.metrics.run.called_at import called_at
 from commtrace.metrics.run.places import place
 from commtrace.metrics.run.whole import step_count, whole
 from commtrace.rules._rule import Rule
@@ -111,11 +112,13 @@ def diagnose(
 
 
 def _placed(finding: Finding, run: Measures) -> Finding:
-    """The finding, with the label that it lies in."""
-    if finding.when is None:
-        return finding
-    label = place(run, finding.when, finding.ranks)
-    return replace(finding, place=label or finding.place, when=None)
+    """The finding, with the label that it lies in, and the lines that called its operations."""
+    label = None if finding.when is None else place(run, finding.when, finding.ranks)
+    its = finding.operations
+    lines = () if its is None else called_at(run, its, finding.ranks)
+    return replace(
+        finding, place=label or finding.place, called_at=lines, when=None, operations=None
+    )
 
 
 def broken(name: str, error: Exception) -> str:

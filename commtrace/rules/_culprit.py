@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, Int64
 from commtrace.causal.cores import foreign_load, processor
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
@@ -128,7 +128,15 @@ def _finding(
         ruled_out=tuple(_ruled_out(culprit)),
         advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run)}",
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
+        operations=_operations(run, culprit),
     )
+
+
+def _operations(run: Measures, culprit: Culprit) -> Int64:
+    """Those that most of its lateness is before, in all steps."""
+    calls = run_graph(run).calls
+    its: Int64 = calls.operation[calls.place == calls.place[culprit.call]]
+    return its
 
 
 def _advice(culprit: Culprit, run: Measures) -> str:

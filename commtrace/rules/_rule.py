@@ -59,12 +59,14 @@ class Rule(Struct, frozen=True):
         replayed_step_ns: int | None = None,
         place: str | None = None,
         cause: Cause | None = None,
+        operations: ArrayLike | None = None,
     ) -> Finding:
         """A finding of this rule, from the first start to the last end of these events.
 
         They are rows of operations, of arrivals or of events, or their starts and ends in ns;
         ``streams`` are theirs unless given, and so is the ``place`` where they are of one or two
-        operations.
+        operations. ``operations`` are the numbers of those that the program should call
+        otherwise, or is late to: theirs unless given.
         """
         rows = events if isinstance(events, Rows) else None
         times = _starts_and_ends(events) if isinstance(events, Rows) else events
@@ -89,6 +91,7 @@ class Rule(Struct, frozen=True):
             cost_on_top_ns=cost_on_top_ns,
             replayed_step_ns=replayed_step_ns,
             when=_merged(starts, ends),
+            operations=_numbers(rows) if operations is None else operations,
         )
 
     @classmethod
@@ -116,6 +119,11 @@ def _streams(rows: Rows | None) -> tuple[int, ...]:
     if rows is None or "stream" not in _names(rows):
         return ()
     return tuple(np.unique(rows.ints("stream")).tolist())
+
+
+def _numbers(rows: Rows | None) -> Int64 | None:
+    """The numbers of the operations that rows are of, if they are known."""
+    return None if rows is None or "operation" not in _names(rows) else rows.ints("operation")
 
 
 def _operations(rows: Rows | None) -> str | None:

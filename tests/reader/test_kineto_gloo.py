@@ -73,6 +73,7 @@ def test_a_call_and_its_work_are_one_row(read: Any, gloo: Any, events: Any) -> N
         "provenance": "operator",
         "group_provenance": "only-group",
         "comms_id": None,
+        "called_at": None,
     }
     assert found.notes == {}
 
@@ -218,6 +219,7 @@ def test_the_flight_recorder_tells_group_and_number(read: Any, gloo: Any) -> Non
             "p2p_seq_id": 99,
             "is_p2p": False,
             "input_dtypes": ["Long"],
+            "called_at": f"train.py:{seq} in main",
         }
 
     entries = [entry(2_000, 7, "1"), entry(12_000, 4, "0"), entry(22_000, 5, "0", "gloo:scatter")]
@@ -236,6 +238,8 @@ def test_the_flight_recorder_tells_group_and_number(read: Any, gloo: Any) -> Non
     rows = [(r["group"], r["seq"], r["group_size"], r["dtype"]) for r in found.collectives]
     assert rows == [("1", 7, 2, "float32"), ("0", 4, 4, "float32"), ("0", 5, 4, "int64")]
     assert {r["group_provenance"] for r in found.collectives} == {"flight-recorder"}
+    lines = [r["called_at"] for r in found.collectives]
+    assert lines == [f"train.py:{seq} in main" for seq in (7, 4, 5)]
 
 
 def test_a_peer_is_told_where_only_one_group_fits(read: Any, gloo: Any) -> None:

@@ -70,6 +70,7 @@ def test_rung_one_the_kernels_arguments(read: Any, events: Any) -> None:
         "provenance": "kernel",
         "group_provenance": "metadata",
         "comms_id": "981",
+        "called_at": None,
     }
 
 
@@ -319,6 +320,7 @@ def test_the_flight_recorder_numbers_what_the_trace_does_not(read: Any, events: 
         "process_group": ["0", "default_pg"],
         "time_created_ns": 5_000,
         "collective_seq_id": 12,
+        "called_at": "train.py:57",
     }
     found = read(
         [
@@ -329,7 +331,7 @@ def test_the_flight_recorder_numbers_what_the_trace_does_not(read: Any, events: 
         flight_recorder={"entries": [entry, {"profiling_name": 3}]},
     )
     row = only(found.collectives)
-    assert (row["group"], row["seq"]) == ("0", 12)
+    assert (row["group"], row["seq"], row["called_at"]) == ("0", 12, "train.py:57")
     assert row["group_provenance"] == "flight-recorder"
     assert found.notes["unreadable-flight-recorder"].startswith("1 ")
 

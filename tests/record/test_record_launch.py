@@ -120,6 +120,8 @@ def test_each_trace_knows_its_rank_and_has_the_window_alone(
         entries = ours["flight_recorder"]["entries"]
         assert [entry["profiling_name"] for entry in entries] == ["gloo:all_reduce"] * 5
         assert {str(entry["input_sizes"]) for entry in entries} == {"[[4]]"}
+        assert {entry["called_at"].partition(":")[0] for entry in entries} == {"faulty.py"}
+        assert not any("frames" in entry for entry in entries)
         sums = [e for e in content["traceEvents"] if e["name"] == "c10d::allreduce_"]
         assert [event["args"]["Input Dims"][0] for event in sums] == [[[4]]] * 5
         labels = [e for e in content["traceEvents"] if e["name"] == "sum"]

@@ -34,6 +34,14 @@ def test_who_hangs_where_and_who_never_came() -> None:
     assert many.endswith("rank 2 is in no operation; 6 more never came")
 
 
+def test_a_hang_names_the_lines() -> None:
+    waits, last = ({**its, "called_at": f"train.py:{n} in main"} for its, n in ((AT, 8), (SUM, 5)))
+    assert blame.hang(waits, 12.3, {0: last}) == (
+        "has waited 12 s in all_gather (number 3 in group 0, called at train.py:8 in main); "
+        "rank 0 last called all_reduce (number 2 in group 0, called at train.py:5 in main)"
+    )
+
+
 def test_a_death_comes_first_then_what_was_earlier() -> None:
     failures = [
         blame.Failure(0, "noticed", 5),

@@ -27,6 +27,7 @@ class Entry(msgspec.Struct):
     p2p_seq_id: int | None = None
     input_dtypes: list[str] = []
     output_dtypes: list[str] = []
+    called_at: str | None = None
 
     @property
     def group(self) -> str:

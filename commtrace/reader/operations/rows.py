@@ -19,11 +19,12 @@ _LARGEST = 2**63
 
 
 class GroupPlace(Struct, frozen=True):
-    """An operation's group and its number there, and how these are known."""
+    """An operation's group and its number there, how these are known, and the program's line."""
 
     group: Group | None = None
     seq: int | None = None
     provenance: str | None = None
+    called_at: str | None = None
 
 
 class RankContext(Struct, frozen=True):
@@ -57,16 +58,16 @@ class RankContext(Struct, frozen=True):
         if call is not None:
             end_ns = call.start_ns + call.duration_ns
             entries = self.flight.within(call.start_ns, end_ns, ops)
+        line = entries[0].called_at if entries else None
         group = self.groups.named(naming) if naming is not None else None
         if group is not None:
             seq = naming.seq if naming is not None else None
             if seq is None and entries and entries[0].group == group.name:
-                return GroupPlace(group, entries[0].seq, "flight-recorder")
-            return GroupPlace(group, seq, "metadata")
+                return GroupPlace(group, entries[0].seq, "flight-recorder", line)
+            return GroupPlace(group, seq, "metadata", line)
         if entries:
-            return GroupPlace(
-                self.groups.called(entries[0].group), entries[0].seq, "flight-recorder"
-            )
+            its = self.groups.called(entries[0].group)
+            return GroupPlace(its, entries[0].seq, "flight-recorder", line)
         candidates = self.groups.candidates(facts.peer)
         return (
             GroupPlace(candidates[0], None, "only-group") if len(candidates) == 1 else GroupPlace()
@@ -141,6 +142,7 @@ def row(
         "provenance": provenance,
         "group_provenance": group_provenance,
         "comms_id": None if comms_id is None else str(comms_id),
+        "called_at": place.called_at,
     }
 
 

@@ -16,7 +16,16 @@ from commtrace.units import clean
 if TYPE_CHECKING:
     from commtrace.diagnosis import Finding, Verdict
 
-__all__ = ["FindingText", "causes", "closing", "faults", "good_news", "text_of", "texts"]
+__all__ = [
+    "FindingText",
+    "called_at",
+    "causes",
+    "closing",
+    "faults",
+    "good_news",
+    "text_of",
+    "texts",
+]
 
 _SHOWN = 10
 _NAMED = 3
@@ -90,11 +99,18 @@ def _place(finding: Finding) -> Iterator[str]:
         yield f"in '{clean(place, 40)}'"
 
 
+def called_at(finding: Finding) -> Iterator[str]:
+    """The lines of the program, if they are known."""
+    if finding.called_at:
+        yield f"called at {'; '.join(clean(line, 160) for line in finding.called_at)}"
+
+
 def text_of(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> FindingText:
     """A fault in words."""
     lines = [
         *filter(None, [saving(finding, verdict)]),
         " · ".join((*_place(finding), f"{finding.confidence} confidence", finding.rule)),
+        *called_at(finding),
         f"→ {clean(finding.advice, 400)}",
     ]
     if symptoms:

@@ -93,6 +93,7 @@ def _facts(cause: Finding) -> Iterator[str]:
         yield f"{where}{clean(cause.place, 80)}"
     if cause.cause:
         yield f"cause: {clean(cause.cause, 40)}"
+    yield from findings.called_at(cause)
     yield f"{cause.confidence} confidence"
     yield f"commtrace explain {cause.rule}"
 

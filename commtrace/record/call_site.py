@@ -1,0 +1,64 @@
+"""Where in a program an operation was called: the lines of a Python stack that say it."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["call_site"]
+
+_TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parent)
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = tuple(dict.fromkeys((_PATHS["purelib"], _PATHS["platlib"])))
+
+
+def call_site(frames: Sequence[Mapping[str, Any]]) -> str | None:
+    """The program's own line that led to a call, and the library's that made it, if one did.
+
+    ``frames`` are those of the flight recorder, innermost first: ``filename``, ``line`` and
+    ``name`` (of the function). None where torch called by itself, as from another thread.
+    """
+    ours = [frame for frame in frames if _is_of_a_program(str(frame["filename"]))]
+    own = next((frame for frame in ours if not _is_library(str(frame["filename"]))), None)
+    if own is None:
+        return _line(ours[0]) if ours else None
+    return _line(own) if own is ours[0] else f"{_line(own)}, by {_line(ours[0])}"
+
+
+def _line(frame: Mapping[str, Any]) -> str:
+    function = str(frame["name"])
+    within = "" if function.startswith("<") else f" in {function}"
+    return f"{_short(str(frame['filename']))}:{frame['line']}{within}"
+
+
+@lru_cache
+def _is_of_a_program(file: str) -> bool:
+    """Whether neither torch nor Python or this recorder made the call."""
+    inside = (_TORCH, _OURS, *(_PATHS[key] for key in ("stdlib", "platstdlib")))
+    made = file.startswith("<") or any(_is_in(file, folder) for folder in inside)
+    return not made or (_is_library(file) and not _is_in(file, _TORCH) and not _is_in(file, _OURS))
+
+
+@lru_cache
+def _is_library(file: str) -> bool:
+    return any(_is_in(file, folder) for folder in _LIBRARIES)
+
+
+@lru_cache
+def _short(file: str) -> str:
+    """A path as people know it: from the current folder on, or from that of all libraries."""
+    for folder in (*_LIBRARIES, str(Path.cwd())):
+        if _is_in(file, folder):
+            return os.path.relpath(file, folder)
+    return Path(file).name
+
+
+def _is_in(file: str, folder: str) -> bool:
+    return file.startswith(folder + os.sep)
