@@ -11,6 +11,7 @@ from commtrace.arrays import NULL, Int64
 from commtrace.causal.cores import foreign_load, processor
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
+from commtrace.causal.own_operators import OwnOperators, own_operators
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
@@ -60,10 +61,19 @@ _PICKLES = (
     "before it sends Python objects it pickles them: send tensors in their place, and what does "
     "not change only once; if they are small, look at Python there"
 )
+_READS_FOR_ALL = (
+    "it reads for all ranks, which wait for it: let each read its own part (a DistributedSampler; "
+    "in Accelerate dispatch_batches=False), or read ahead in workers (num_workers)"
+)
 _WAITING = (
     "its process waited meanwhile and took no processor time: look at files, network, "
     "subprocesses and locks there, and do it in the background"
 )
+_MORE_WORK = (
+    "if no other rank does such work, share it or do it less often; else split the data evenly"
+)
+_BETWEEN_NS = 200_000  # of Python between two operators, and no more, is what it takes to run them
+_MOST_OF = 0.5  # of the time that it computes longer
 _DOES: dict[Cause, str] = {
     "loader": "in its data loader",
     "checkpoint": "saving a checkpoint",
@@ -110,7 +120,8 @@ def _finding(
         if not culprit.persistent
         else f"{delay} every {part}{whole} by {mean}"
     )
-    does = f", {_does(culprit.cause, culprit.ranks, run)}" if culprit.cause else ""
+    more = _more_operators(run, culprit)
+    does = f", {_does(culprit.cause, culprit.ranks, run, more)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
     whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()
     compared = _compared(run, culprit.ranks)
@@ -124,9 +135,9 @@ def _finding(
         replayed_step_ns=culprit.replayed_step_ns,
         place=place,
         cause=culprit.cause,
-        evidence=tuple(_evidence(culprit, run, min_step_share)),
+        evidence=tuple(_evidence(culprit, run, min_step_share, more)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run)}",
+        advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run, more)}",
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
         operations=_operations(run, culprit),
     )
@@ -139,13 +150,40 @@ def _operations(run: Measures, culprit: Culprit) -> Int64:
     return its
 
 
-def _advice(culprit: Culprit, run: Measures) -> str:
+def _more_operators(run: Measures, culprit: Culprit) -> OwnOperators | None:
+    """What it runs that others do not, if that is most of what it does there more than they."""
+    if culprit.cause not in ("compute", "host"):
+        return None
+    more = own_operators(run, culprit.ranks, culprit.call, _stalls(culprit))
+    if more is None or not more.names:
+        return None
+    steps = len(_stalls(culprit)) or culprit.steps_ns.size
+    longer_ns = culprit.parts_ns[culprit.cause] / (steps * len(culprit.ranks))
+    if culprit.cause == "host":
+        return more if more.count * _BETWEEN_NS >= longer_ns else None
+    return more if more.time_ns >= _MOST_OF * longer_ns else None
+
+
+def _stalls(culprit: Culprit) -> tuple[int, ...]:
+    return () if culprit.persistent else culprit.spikes
+
+
+def _advice(culprit: Culprit, run: Measures, more: OwnOperators | None) -> str:
+    if more is not None:
+        runs = "they run" if len(culprit.ranks) > 1 else "it runs"
+        named = ", ".join(name.rpartition(": ")[2] for name in more.names)
+        return (
+            f"{runs} there {round(more.count):,} operators more than the others, a step in the "
+            f"mean ({named}: {ms(more.time_ns)}): {_MORE_WORK}"
+        )
     if culprit.cause is None:
         return "no single cause: look at what it does there"
     if culprit.cause == "compute" and not culprit.persistent:
         return _NOW_AND_THEN
     if culprit.cause == "host":
         return _of_host(culprit, run)
+    if culprit.cause == "loader" and culprit.waits.mostly == "root":
+        return _READS_FOR_ALL
     return ADVICE[culprit.cause]
 
 
@@ -168,7 +206,9 @@ def _sends_objects(culprit: Culprit, run: Measures) -> bool:
     return culprit.waits.mostly == "root" and of_objects(run, str(op))
 
 
-def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:
+def _evidence(
+    culprit: Culprit, run: Measures, min_step_share: float, more: OwnOperators | None
+) -> Iterator[Evidence]:
     median = float(np.median(culprit.steps_ns))
     yield Evidence("saved per step if typical, median", median, "ns", 2 * culprit.noise_ns)
     yield Evidence(
@@ -183,11 +223,16 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
         yield Evidence("share of the CPU cores that other processes took", 100 * foreign, "%")
     for cause, time in culprit.parts_ns.items():
         if time > 0.05 * max(culprit.on_top_ns, 1):
-            doing = _does(cause, culprit.ranks, run)
+            doing = _does(cause, culprit.ranks, run, more if cause == "host" else None)
             yield Evidence(f"time {doing}, more than typical", time, "ns")
+    if more is not None:
+        said = "operators more than the others run there, a step in the mean"
+        yield Evidence(said, more.count, "operators")
 
 
-def _does(cause: Cause, ranks: Collection[int], run: Measures) -> str:
+def _does(cause: Cause, ranks: Collection[int], run: Measures, more: OwnOperators | None) -> str:
+    if cause == "host" and more is not None:
+        return "in Python between operators that the others do not run"
     if cause == "host" and not run_graph(run).calls.on_cpu.any():
         return "launching nothing"
     if cause == "loader" and len(ranks) > 1:

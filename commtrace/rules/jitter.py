@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.causal.chance import above_zero
+from commtrace.causal.cores import taken_cores
 from commtrace.causal.culprits import evened, stalls_in_turn
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import least_noise_ns
@@ -46,7 +47,8 @@ class Jitter(Rule, frozen=True):
         ranks do in turn, as collecting garbage, let all do in the same steps.
 
     Blind spots
-        Whether the work varies or the machine does. What separates ranks on several hosts by
+        Whether the work varies or the machine does, unless the recording tells that other processes
+        took the cores: then it is not sure. What separates ranks on several hosts by
         less than the clocks' error. Some of it is noise that every machine has.
     """
 
@@ -67,6 +69,7 @@ class Jitter(Rule, frozen=True):
         stalls = () if every else stalls_in_turn(run, self.min_step_share)
         if not (every or stalls) or not matters:
             return
+        doubt = taken_cores(run)
         yield self.finding(
             (calls.start_ns[waiting], calls.last_ns[waiting]),
             summary=(
@@ -74,6 +77,7 @@ class Jitter(Rule, frozen=True):
                 f"{'these' if stalls else 'each step'} would be "
                 f"{ms(float(steps[list(stalls)].mean() if stalls else steps.mean()))} shorter "
                 "if all did each part of it in their mean time"
+                f"{f' (not sure: {doubt})' if doubt else ''}"
             ),
             ranks=tuple(np.unique(calls.rank).tolist()),
             streams=(),
@@ -88,6 +92,7 @@ class Jitter(Rule, frozen=True):
             ),
             ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
             advice=_advice(run),
+            confidence="low" if doubt else "medium",
         )
 
     @staticmethod

@@ -91,3 +91,33 @@ def test_a_root_that_computes_before_it_sends_objects_pickles_them(dtype: str, a
     (its,) = diagnose(run.trace(), select=["late-root"]).findings
     assert (its.ranks, its.cause) == ((0,), "host")
     assert advice in its.advice
+
+
+@pytest.mark.parametrize(("busy_s", "confidence"), [(1.0, "medium"), (2.0, "low")])
+def test_turns_are_not_sure_where_others_took_the_cores(
+    training: Callable[..., Measures], busy_s: float, confidence: str
+) -> None:
+    machine = {**MACHINE, "usable_cores": 2, "busy_s": busy_s}
+    rows = [{"rank": rank, "machine": machine} for rank in range(2)]
+    run = training(lambda rank, step: 10_000 + 6_000 * (step % 2 == rank), steps=12)
+    (turns,) = diagnose(replace(run, manifest={"ranks": rows}), select=["jitter"]).findings
+    assert turns.confidence == confidence
+    assert ("of the CPU cores" in turns.summary) == (confidence == "low")
+
+
+def test_a_root_that_loads_reads_for_all() -> None:
+    loads = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    run = Tiny(2, backend="gloo")
+    for step in range(8):
+        at = 10_000 * step
+        for rank in range(2):
+            call = at + 6_000 - 5_000 * rank
+            run.step(rank, step, at, 10_000)
+            run.op(rank, at, 1_000)
+            run.gap(rank, call, at + 6_500 - call)
+            root = {"root": 0, "thread": 1, "step": step, "asynchronous": 0}
+            run.collective(rank, "broadcast", call, at + 6_500 - call, size=4096, **root)
+        run.step(0, step, at + 1_000, 5_000, label=loads)
+    (its,) = diagnose(run.trace(), select=["late-root"]).findings
+    assert (its.ranks, its.cause) == ((0,), "loader")
+    assert "reads for all ranks" in its.advice

@@ -1,0 +1,119 @@
+"""What a late rank runs before a call that the others do not run there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from commtrace.causal.culprits import culprits
+from commtrace.causal.own_operators import own_operators
+from commtrace.diagnosis import Finding
+from commtrace.measures import Measures
+from commtrace.rules import diagnose
+from commtrace.synthetic import BASE_NS, Tiny
+
+MS = 1_000_000
+
+
+def ranks_of(work: Callable[[Tiny, int, int, float], float]) -> Measures:
+    """Two ranks on CPUs; ``work`` runs a rank's operators of a step and tells when it is done."""
+    run, begin = Tiny(2, backend="gloo"), 0.0
+    for step in range(8):
+        done = [work(run, rank, step, begin) for rank in (0, 1)]
+        end = max(done) + 2_000
+        for rank, called in enumerate(done):
+            run.step(rank, step, begin, end - begin)
+            run.gap(rank, called, end - called)
+            run.collective(
+                rank,
+                "all_reduce",
+                called,
+                end - called,
+                size=4_000,
+                launch_ns=BASE_NS + round(1000 * called),
+                thread=1,
+                asynchronous=0,
+            )
+        begin = end
+    return run.trace()
+
+
+def several(run: Tiny, rank: int, begin: float, count: int, each: float, apart: float) -> float:
+    for number in range(count):
+        run.op(rank, begin + number * (each + apart), each, name="aten::lerp_")
+    return begin + count * (each + apart)
+
+
+def average_on_zero(apart_us: float) -> Measures:
+    """Both compute for 10 ms; rank 0 then averages its parameters, one by one."""
+
+    def work(run: Tiny, rank: int, step: int, begin: float) -> float:
+        run.op(rank, begin + 10, 9_990, name="aten::mm")
+        done = begin + 10_000
+        return several(run, rank, done, 100, 50, apart_us) if rank == 0 else done
+
+    return ranks_of(work)
+
+
+def late(run: Measures) -> Finding:
+    (finding,) = diagnose(run, select=["straggler"]).findings
+    assert finding.ranks == (0,)
+    return finding
+
+
+def test_operators_that_only_one_rank_runs_are_counted_and_named() -> None:
+    run = average_on_zero(apart_us=5)
+    (culprit,) = culprits(run, 0.05).found
+    more = own_operators(run, culprit.ranks, culprit.call)
+    assert more is not None
+    assert (more.count, more.names) == (100, ("aten::lerp_",))
+    assert more.time_ns == pytest.approx(5 * MS)
+    assert more.longer_ns == pytest.approx(0)
+    finding = late(run)
+    assert "computing" in finding.summary
+    assert "runs there 100 operators more than the others" in finding.advice
+    assert "(aten::lerp_: 5 ms)" in finding.advice
+
+
+def test_python_between_them_is_no_time_without_operators() -> None:
+    finding = late(average_on_zero(apart_us=100))
+    assert "in Python between operators that the others do not run" in finding.summary
+    assert finding.cause == "host"
+    assert "runs there 100 operators more" in finding.advice
+
+
+def test_the_same_operators_that_take_longer_are_no_others() -> None:
+    def work(run: Tiny, rank: int, step: int, begin: float) -> float:
+        return several(run, rank, begin + 10, 100, 250 if rank == 0 else 100, 5)
+
+    finding = late(ranks_of(work))
+    assert "computing" in finding.summary
+    assert "operators more" not in finding.advice
+
+
+def test_in_few_steps_only_these_count() -> None:
+    def work(run: Tiny, rank: int, step: int, begin: float) -> float:
+        run.op(rank, begin + 10, 9_990, name="aten::mm")
+        done = begin + 10_000
+        validates = rank == 0 and step in (2, 6)
+        return several(run, rank, done, 50, 390, 10) if validates else done
+
+    finding = late(ranks_of(work))
+    assert "in 2 of 8 steps" in finding.summary
+    assert "runs there 50 operators more" in finding.advice
+
+
+def test_without_operators_nothing_is_told() -> None:
+    run = Tiny(2)
+    for step in range(8):
+        for rank in (0, 1):
+            run.step(rank, step, step * 40_000.0, 40_000.0)
+            run.kernel(rank, step * 40_000.0, 20_000 if rank else 10_000)
+            start = 20_000 if rank else 10_000
+            run.collective(
+                rank, "all_reduce", step * 40_000.0 + start, 22_000 - start, size=1 << 20
+            )
+    trace = run.trace()
+    (culprit, *_) = culprits(trace, 0.05).found
+    assert own_operators(trace, culprit.ranks, culprit.call) is None
