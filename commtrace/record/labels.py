@@ -10,6 +10,7 @@ import functools
 import gc
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -100,8 +101,11 @@ with record_function(COLLECTION):  # what it imports at first it imports here, a
 
 
 def label_checkpoints() -> None:
-    """Label what saves: ``torch.save``, and torch.distributed.checkpoint's functions."""
+    """Label what saves: ``torch.save``, torch.distributed.checkpoint's functions, safetensors."""
     torch.save = torch.serialization.save = _labelled(torch.save)
+    with contextlib.suppress(ImportError):
+        tensors: Any = import_module("safetensors.torch")  # now: programs import the function
+        tensors.save_file = _labelled(tensors.save_file)
     if not dist.is_available():
         return
     from torch.distributed import checkpoint

@@ -6,10 +6,12 @@ import gc
 import gzip
 import io
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -116,13 +118,17 @@ def test_what_saves_is_labelled_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
             monkeypatch.setattr(module, name, getattr(module, name))
     for module in (torch, torch.serialization):
         monkeypatch.setattr(module, "save", module.save)
+    safetensors = ModuleType("safetensors.torch")
+    safetensors.save_file = lambda tensors, filename: filename  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "safetensors.torch", safetensors)
     labels.label_checkpoints()
     weights = {"weight": torch.ones(2)}
     with commtrace.recording(tmp_path / "out"):
         torch.save(weights, io.BytesIO())
         checkpoint.save(weights, checkpoint_id=str(tmp_path / "kept"), no_dist=True)
+        assert safetensors.save_file(weights, "kept.safetensors") == "kept.safetensors"
     ours, names = read(tmp_path / "out")
-    assert names == ["commtrace::checkpoint"] * 2  # one saves by the other
+    assert names == ["commtrace::checkpoint"] * 3  # one saves by another
     assert "checkpoint" in ours["carries"]
 
 
