@@ -18,7 +18,7 @@ from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct
-from commtrace.units import counted, ms, numbered
+from commtrace.units import clean, counted, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -171,9 +171,9 @@ def _stalls(culprit: Culprit) -> tuple[int, ...]:
 def _advice(culprit: Culprit, run: Measures, more: OwnOperators | None) -> str:
     if more is not None:
         runs = "they run" if len(culprit.ranks) > 1 else "it runs"
-        named = ", ".join(name.rpartition(": ")[2] for name in more.names)
+        named = ", ".join(clean(name.rpartition(": ")[2], 40) for name in more.names)
         return (
-            f"{runs} there {round(more.count):,} operators more than the others, a step in the "
+            f"{runs} there {round(more.count):,} {more.kind} more than the others, a step in the "
             f"mean ({named}: {ms(more.time_ns)}): {_MORE_WORK}"
         )
     if culprit.cause is None:
@@ -226,8 +226,8 @@ def _evidence(
             doing = _does(cause, culprit.ranks, run, more if cause == "host" else None)
             yield Evidence(f"time {doing}, more than typical", time, "ns")
     if more is not None:
-        said = "operators more than the others run there, a step in the mean"
-        yield Evidence(said, more.count, "operators")
+        said = f"{more.kind} more than the others run there, a step in the mean"
+        yield Evidence(said, more.count, more.kind)
 
 
 def _does(cause: Cause, ranks: Collection[int], run: Measures, more: OwnOperators | None) -> str:

@@ -104,16 +104,32 @@ def test_in_few_steps_only_these_count() -> None:
     assert "runs there 50 operators more" in finding.advice
 
 
-def test_without_operators_nothing_is_told() -> None:
+def test_on_gpus_they_are_kernels() -> None:
     run = Tiny(2)
     for step in range(8):
+        at = 40_000 * step
         for rank in (0, 1):
-            run.step(rank, step, step * 40_000.0, 40_000.0)
-            run.kernel(rank, step * 40_000.0, 20_000 if rank else 10_000)
+            run.step(rank, step, at, 40_000)
+            launch = BASE_NS + 1000 * at
+            run.kernel(rank, at, 10_000, name="gemm", launch_ns=launch)
+            for number in range(20 if rank else 0):
+                begin = at + 10_000 + 500 * number
+                run.kernel(rank, begin, 500, name="lerp", launch_ns=launch)
             start = 20_000 if rank else 10_000
             run.collective(
-                rank, "all_reduce", step * 40_000.0 + start, 22_000 - start, size=1 << 20
+                rank, "all_reduce", at + start, 22_000 - start, size=1 << 20, launch_ns=launch
             )
     trace = run.trace()
     (culprit, *_) = culprits(trace, 0.05).found
-    assert own_operators(trace, culprit.ranks, culprit.call) is None
+    more = own_operators(trace, culprit.ranks, culprit.call)
+    assert more is not None
+    assert (more.kind, more.count, more.names) == ("kernels", 20, ("lerp",))
+    assert "runs there 20 kernels more" in diagnose(trace, select=["straggler"]).findings[0].advice
+
+
+def test_who_sleeps_runs_nothing_more(training: Callable[..., Measures]) -> None:
+    run = training(lambda rank, step: 10_000, sleep_us=lambda rank, step: 8_000 * (rank == 1))
+    (culprit,) = culprits(run, 0.05).found
+    more = own_operators(run, culprit.ranks, culprit.call)
+    assert more is not None
+    assert (more.count, more.names) == (0, ())
