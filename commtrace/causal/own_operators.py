@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int32
+from commtrace.arrays import Bool, Float64, Int32, Int64
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.run_graph import run_graph
 from commtrace.intervals import Intervals, union
@@ -52,52 +52,61 @@ def own_operators(
     at_place = calls.place == calls.place[call]
     if steps:
         at_place &= np.isin(calls.step, np.unique(calls.step)[list(steps)])
-    table = "ops" if calls.on_cpu[call] else "kernels"
-    there = np.unique(calls.rank[at_place])
-    mine, others = there[np.isin(there, ranks)], there[~np.isin(there, ranks)]
-    names = run.rows(table).coded("name").names
+    table, column = ("ops", HOSTS) if calls.on_cpu[call] else ("kernels", DEVICES)
+    there, count = np.unique(calls.rank[at_place], return_counts=True)
+    mine, others = (np.flatnonzero(np.isin(there, ranks) == is_mine) for is_mine in (True, False))
+    names = run.rows(table, slice(0, 0)).coded("name").names
     if not names or not others.size or not mine.size:
         return None
+    work = _OwnTimes.of(run, at_place, column)
     spread = np.linspace(0, others.size - 1, min(others.size, _COMPARED)).astype(np.int64)
-
-    def each(some: Int32) -> list[Float64]:
-        return [
-            _by_name(run, table, rank, at_place & (calls.rank == rank)) for rank in some.tolist()
-        ]
-
-    count, time = np.mean(each(mine), axis=0) - np.median(each(others[spread]), axis=0)
-    own = count >= _APART
+    each = (
+        [_by_name(run, table, int(there[at]), work) / count[at] for at in some.tolist()]
+        for some in (mine, others[spread])
+    )
+    more, time = np.mean(next(each), axis=0) - np.median(next(each), axis=0)
+    own = more >= _APART
     longest = np.flatnonzero(own)[np.argsort(-time[own], kind="stable")][:_NAMED]
     return OwnOperators(
         kind="operators" if table == "ops" else "kernels",
-        count=float(count[own].sum()),
+        count=float(more[own].sum()),
         time_ns=float(time[own].sum()),
         longer_ns=float(time[~own].sum()),
         names=tuple(names[code] for code in longest.tolist()),
     )
 
 
-def _by_name(run: Measures, table: str, rank: int, before: Bool) -> Float64:
-    """How many of each name a rank ran in its own work before some calls, and how long.
+class _OwnTimes(NamedTuple):
+    """When ranks did the own work of some calls, on the run's clock."""
 
-    (2, names): in the mean of these calls. What began within counts.
-    """
+    rank: Int32
+    begin_ns: Int64
+    end_ns: Int64
+
+    @classmethod
+    def of(cls, run: Measures, before: Bool, column: int) -> _OwnTimes:
+        """That of hosts or of devices before these calls (a flag for each)."""
+        its = run_graph(run)
+        which = np.flatnonzero(before[its.own_call] & (its.own_column == column))
+        edges = its.own[which]
+        end = its.graph.time_ns[its.graph.target[edges]]
+        return cls(its.calls.rank[its.own_call[which]], end - its.graph.lag_ns[edges], end)
+
+    def of_rank(self, rank: int) -> Intervals:
+        """One rank's."""
+        mine = self.rank == rank
+        return union(self.begin_ns[mine], self.end_ns[mine])
+
+
+def _by_name(run: Measures, table: str, rank: int, work: _OwnTimes) -> Float64:
+    """How many of each name began within a rank's own work, and how long they took: (2, names)."""
     its = run.rows(table, places_of_rank(run, table, rank))
     names, computes = its.coded("name"), its.coded("kind").being("compute")
-    begin, end = _own_work(run, before, HOSTS if table == "ops" else DEVICES)
+    begin, end = work.of_rank(rank)
     start = on_run(run, rank, its.ints("start_ns"))
     place = np.searchsorted(begin, start, side="right") - 1
     inside = computes & (place >= 0)
     inside[inside] = start[inside] < end[place[inside]]
     code = names.codes[inside]
     weights = (None, its.ints("duration_ns")[inside])
-    found = [np.bincount(code, some, minlength=len(names.names)) for some in weights]
-    return np.asarray(found) / max(int(before.sum()), 1)
-
-
-def _own_work(run: Measures, before: Bool, column: int) -> Intervals:
-    """When hosts or devices did the own work of these calls (a flag each), on the run's clock."""
-    its = run_graph(run)
-    edges = its.own[before[its.own_call] & (its.own_column == column)]
-    end = its.graph.time_ns[its.graph.target[edges]]
-    return union(end - its.graph.lag_ns[edges], end)
+    return np.asarray([np.bincount(code, some, minlength=len(names.names)) for some in weights])
