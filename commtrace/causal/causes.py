@@ -83,8 +83,10 @@ def doubt_of(
     saved_ns: int,
     cause: Cause | None,
     spikes: Sequence[int],
+    *,
+    sure: bool = False,
 ) -> str | None:
-    """Why it may not be the ranks that are slow.
+    """Why it may not be the ranks that are slow; ``sure``: they run what others do not.
 
     Processes that fight for cores look like it, though not in several ``spikes``, and take no more
     processor time; what else runs on these, as the recording says, clocks that differ, and waits
@@ -98,6 +100,8 @@ def doubt_of(
     if its.explained < _EXPLAINED:
         share = f"{100 * its.explained:.0f} %"
         return f"the trace shows for {share} of the GPUs' work what it waited for"
+    if sure:
+        return None
     # Who waited for a core is known; not who waited once for a disk or a lock that others held, nor
     # who computed longer now and then, since others used its core's caches.
     unknown = on_core(run) is None or len(spikes) == 1 or (spikes and cause in ("compute", None))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,7 +10,9 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, Int32, Int64
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.run_graph import run_graph
+from commtrace.diagnosis import Cause
 from commtrace.intervals import Intervals, union
+from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.run_clock import on_run
 
@@ -23,55 +24,64 @@ __all__ = ["OwnOperators", "own_operators"]
 _NAMED = 3
 _COMPARED = 64  # of the other ranks: more tell no more, and each one's operators are read
 _APART = 0.5  # of an operator a step: so many more than the others run
+_MOST_OF = 0.5  # of the time that they compute longer
+_BETWEEN_NS = 200_000  # of Python between two operators, and no more, is what it takes to run them
 
 
 class OwnOperators(Struct, frozen=True):
-    """What a rank runs beyond what others do at the same place, in a step in the mean.
+    """What ranks run beyond what others do at the same place, in a step in the mean.
 
     ``kind`` is ``operators``, or ``kernels`` of ranks on GPUs. ``count`` and ``time_ns`` are of all
-    of them, ``names`` those that take longest, first. ``longer_ns`` is what those that all run
-    take longer.
+    of them, ``names`` those that take longest, first.
     """
 
     kind: str
     count: float
     time_ns: float
-    longer_ns: float
     names: tuple[str, ...]
 
+    def explains(self, cause: Cause | None, longer_ns: float) -> bool:
+        """Whether it is most of what they compute longer in a step, or do in Python meanwhile."""
+        if cause == "host":
+            return self.count * _BETWEEN_NS >= longer_ns
+        return cause == "compute" and self.time_ns >= _MOST_OF * longer_ns
 
+
+@measure
 def own_operators(
-    run: Measures, ranks: Sequence[int], call: int, steps: Sequence[int] = ()
+    run: Measures, ranks: tuple[int, ...], call: int, steps: tuple[int, ...] = ()
 ) -> OwnOperators | None:
     """What ranks run more before a call of this place, in all steps or in some.
 
-    ``call`` is one of the graph's, ``steps`` are numbers of its steps. None where no rank ran
-    operators, or where no other comes there.
+    ``call`` is one of the graph's, ``steps`` are numbers of its steps. Only what they run oftener
+    in a step counts: whether it comes before a call or behind it may be chance. None where no rank
+    ran operators, where no other comes there, or where they run no more than others.
     """
     calls = run_graph(run).calls
-    at_place = calls.place == calls.place[call]
-    if steps:
-        at_place &= np.isin(calls.step, np.unique(calls.step)[list(steps)])
+    chosen = np.unique(calls.step)
+    chosen = chosen[list(steps)] if steps else chosen
+    at_place = (calls.place == calls.place[call]) & np.isin(calls.step, chosen)
     table, column = ("ops", HOSTS) if calls.on_cpu[call] else ("kernels", DEVICES)
-    there, count = np.unique(calls.rank[at_place], return_counts=True)
-    mine, others = (np.flatnonzero(np.isin(there, ranks) == is_mine) for is_mine in (True, False))
+    there = np.unique(calls.rank[at_place])
+    mine, others = there[np.isin(there, ranks)], there[~np.isin(there, ranks)]
     names = run.rows(table, slice(0, 0)).coded("name").names
     if not names or not others.size or not mine.size:
         return None
-    work = _OwnTimes.of(run, at_place, column)
     spread = np.linspace(0, others.size - 1, min(others.size, _COMPARED)).astype(np.int64)
+    work = _OwnTimes.of(run, at_place, column)
     each = (
-        [_by_name(run, table, int(there[at]), work) / count[at] for at in some.tolist()]
+        [_by_name(run, table, rank, chosen, work) for rank in some.tolist()]
         for some in (mine, others[spread])
     )
-    more, time = np.mean(next(each), axis=0) - np.median(next(each), axis=0)
-    own = more >= _APART
+    in_step, there_more, time = np.mean(next(each), axis=0) - np.median(next(each), axis=0)
+    own = np.minimum(in_step, there_more) >= _APART
+    if not own.any():
+        return None
     longest = np.flatnonzero(own)[np.argsort(-time[own], kind="stable")][:_NAMED]
     return OwnOperators(
         kind="operators" if table == "ops" else "kernels",
-        count=float(more[own].sum()),
+        count=float(there_more[own].sum()),
         time_ns=float(time[own].sum()),
-        longer_ns=float(time[~own].sum()),
         names=tuple(names[code] for code in longest.tolist()),
     )
 
@@ -98,15 +108,23 @@ class _OwnTimes(NamedTuple):
         return union(self.begin_ns[mine], self.end_ns[mine])
 
 
-def _by_name(run: Measures, table: str, rank: int, work: _OwnTimes) -> Float64:
-    """How many of each name began within a rank's own work, and how long they took: (2, names)."""
+def _by_name(run: Measures, table: str, rank: int, steps: Int64, work: _OwnTimes) -> Float64:
+    """How many of each name a rank ran in a step, how many of them at this place, and how long.
+
+    (3, names): in the mean of these steps. What began within its own work there is at this place.
+    """
     its = run.rows(table, places_of_rank(run, table, rank))
-    names, computes = its.coded("name"), its.coded("kind").being("compute")
+    names = its.coded("name")
+    counts = its.coded("kind").being("compute") & np.isin(its.ints("step"), steps)
     begin, end = work.of_rank(rank)
     start = on_run(run, rank, its.ints("start_ns"))
     place = np.searchsorted(begin, start, side="right") - 1
-    inside = computes & (place >= 0)
+    inside = counts & (place >= 0)
     inside[inside] = start[inside] < end[place[inside]]
-    code = names.codes[inside]
-    weights = (None, its.ints("duration_ns")[inside])
-    return np.asarray([np.bincount(code, some, minlength=len(names.names)) for some in weights])
+    each = (
+        (names.codes[counts], None),
+        (names.codes[inside], None),
+        (names.codes[inside], its.ints("duration_ns")[inside]),
+    )
+    found = [np.bincount(code, weights, minlength=len(names.names)) for code, weights in each]
+    return np.asarray(found) / steps.size

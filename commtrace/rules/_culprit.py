@@ -11,7 +11,6 @@ from commtrace.arrays import NULL, Int64
 from commtrace.causal.cores import foreign_load, processor
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
-from commtrace.causal.own_operators import OwnOperators, own_operators
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
@@ -72,8 +71,6 @@ _WAITING = (
 _MORE_WORK = (
     "if no other rank does such work, share it or do it less often; else split the data evenly"
 )
-_BETWEEN_NS = 200_000  # of Python between two operators, and no more, is what it takes to run them
-_MOST_OF = 0.5  # of the time that it computes longer
 _DOES: dict[Cause, str] = {
     "loader": "in its data loader",
     "checkpoint": "saving a checkpoint",
@@ -120,8 +117,7 @@ def _finding(
         if not culprit.persistent
         else f"{delay} every {part}{whole} by {mean}"
     )
-    more = _more_operators(run, culprit)
-    does = f", {_does(culprit.cause, culprit.ranks, run, more)}" if culprit.cause else ""
+    does = f", {_does(culprit.cause, culprit, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
     whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()
     compared = _compared(run, culprit.ranks)
@@ -135,9 +131,9 @@ def _finding(
         replayed_step_ns=culprit.replayed_step_ns,
         place=place,
         cause=culprit.cause,
-        evidence=tuple(_evidence(culprit, run, min_step_share, more)),
+        evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run, more)}",
+        advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run)}",
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
         operations=_operations(run, culprit),
     )
@@ -150,26 +146,8 @@ def _operations(run: Measures, culprit: Culprit) -> Int64:
     return its
 
 
-def _more_operators(run: Measures, culprit: Culprit) -> OwnOperators | None:
-    """What it runs that others do not, if that is most of what it does there more than they."""
-    if culprit.cause not in ("compute", "host"):
-        return None
-    more = own_operators(run, culprit.ranks, culprit.call, _stalls(culprit))
-    if more is None or not more.names:
-        return None
-    steps = len(_stalls(culprit)) or culprit.steps_ns.size
-    longer_ns = culprit.parts_ns[culprit.cause] / (steps * len(culprit.ranks))
-    if culprit.cause == "host":
-        return more if more.count * _BETWEEN_NS >= longer_ns else None
-    return more if more.time_ns >= _MOST_OF * longer_ns else None
-
-
-def _stalls(culprit: Culprit) -> tuple[int, ...]:
-    return () if culprit.persistent else culprit.spikes
-
-
-def _advice(culprit: Culprit, run: Measures, more: OwnOperators | None) -> str:
-    if more is not None:
+def _advice(culprit: Culprit, run: Measures) -> str:
+    if (more := culprit.more) is not None:
         runs = "they run" if len(culprit.ranks) > 1 else "it runs"
         named = ", ".join(clean(name.rpartition(": ")[2], 40) for name in more.names)
         return (
@@ -206,9 +184,7 @@ def _sends_objects(culprit: Culprit, run: Measures) -> bool:
     return culprit.waits.mostly == "root" and of_objects(run, str(op))
 
 
-def _evidence(
-    culprit: Culprit, run: Measures, min_step_share: float, more: OwnOperators | None
-) -> Iterator[Evidence]:
+def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:
     median = float(np.median(culprit.steps_ns))
     yield Evidence("saved per step if typical, median", median, "ns", 2 * culprit.noise_ns)
     yield Evidence(
@@ -223,19 +199,19 @@ def _evidence(
         yield Evidence("share of the CPU cores that other processes took", 100 * foreign, "%")
     for cause, time in culprit.parts_ns.items():
         if time > 0.05 * max(culprit.on_top_ns, 1):
-            doing = _does(cause, culprit.ranks, run, more if cause == "host" else None)
+            doing = _does(cause, culprit, run)
             yield Evidence(f"time {doing}, more than typical", time, "ns")
-    if more is not None:
+    if (more := culprit.more) is not None:
         said = f"{more.kind} more than the others run there, a step in the mean"
         yield Evidence(said, more.count, more.kind)
 
 
-def _does(cause: Cause, ranks: Collection[int], run: Measures, more: OwnOperators | None) -> str:
-    if cause == "host" and more is not None:
+def _does(cause: Cause, culprit: Culprit, run: Measures) -> str:
+    if cause == "host" and culprit.more is not None:
         return "in Python between operators that the others do not run"
     if cause == "host" and not run_graph(run).calls.on_cpu.any():
         return "launching nothing"
-    if cause == "loader" and len(ranks) > 1:
+    if cause == "loader" and len(culprit.ranks) > 1:
         return "in their data loaders"
     return _DOES[cause]
 
