@@ -38,6 +38,7 @@ FIRST = (
     Program(
         "actor_learner",
         (Fault("slow-actor", (*LATE, "early-root"), (1,), "gather", IDLE, 40),),
+        always=("late-root", *LATE),  # the actors wait while the learner learns
     ),
     Program(
         "barrier_loop",
