@@ -66,6 +66,7 @@ THIRD = (
     Program(
         "muon_owner",
         (Fault("weights-on-one", (*LATE, "late-root"), (1,), "broadcast", COMPUTE),),
+        always=LATE,  # of five matrices rank 0 owns three
     ),
     Program(
         "object_batches",
