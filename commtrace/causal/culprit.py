@@ -31,8 +31,9 @@ class Culprit(Struct, frozen=True, eq=False):
     """Ranks that together delay a run, by ``saved_ns`` alone and ``on_top_ns`` after those before.
 
     ``steps_ns`` is what each step is shorter without (on top), ``noise_ns`` the scatter of that.
-    ``persistent`` says that it delays every step, beyond chance and noise: ``p_value`` is the
-    chance that it does not, corrected for the ranks tried. ``spikes`` are the steps in which it
+    ``persistent`` says that it delays the steps beyond chance and noise, and ``in_every`` that it
+    does so in every one: ``p_value`` is the chance that it does not, corrected for the ranks tried.
+    ``spikes`` are the steps in which it
     does, if these are few. ``others_ns`` is the most that any other rank alone saves. ``cause``
     is one of CAUSES, or None; ``parts_ns`` their excess over what is typical, summed; ``call`` the
     call before which most of it is, a row of the graph's. ``waits`` are the others' for them.
@@ -49,6 +50,7 @@ class Culprit(Struct, frozen=True, eq=False):
     noise_ns: float
     p_value: float
     persistent: bool
+    in_every: bool
     spikes: tuple[int, ...]
     others_ns: int
     cause: Cause | None

@@ -222,6 +222,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
         noise_ns=noise,
         p_value=p_value,
         persistent=persistent or works,
+        in_every=persistent,
         spikes=spikes,
         others_ns=round(who.others_ns * longer),
         cause=cause,

@@ -112,11 +112,12 @@ def _finding(
     mean = ms(float((each if culprit.persistent else each[list(culprit.spikes)]).mean()))
     part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
     stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
-    how = (
-        f"{stall} for {mean} in {spikes} of {counted(count, part)}{whole}"
-        if not culprit.persistent
-        else f"{delay} every {part}{whole} by {mean}"
-    )
+    if not culprit.persistent:
+        how = f"{stall} for {mean} in {spikes} of {counted(count, part)}{whole}"
+    elif culprit.in_every:
+        how = f"{delay} every {part}{whole} by {mean}"
+    else:
+        how = f"{delay} {part}s{whole} by {mean} in the mean"
     does = f", {_does(culprit.cause, culprit, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
     whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()

@@ -102,6 +102,7 @@ class ByteInflation(Rule, frozen=True):
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
+            operations=its.ints("operation"),
             evidence=(
                 Evidence("bytes moved by those of an all_reduce", n / 2, "x", self.inflation),
                 Evidence("received by each rank, each time", size_bytes * (n - 1) / n / 1e6, "MB"),
@@ -122,6 +123,9 @@ class ByteInflation(Rule, frozen=True):
         sent = pair.size_bytes * 2 * (bus_factor("all_gather", n) or 0)
         return self.finding(
             (pair.times.ints("start"), pair.times.ints("end")),
+            operations=np.append(
+                *(pair.times.ints(name) for name in ("operation", "operation_second"))
+            ),
             summary=(
                 f"reduce_scatter + all_gather move {pair.inflation:.3g}x the bytes that summing "
                 f"{mb(pair.tensor_bytes)} needs: {mb(pair.size_bytes)}, in "

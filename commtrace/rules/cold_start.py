@@ -78,12 +78,13 @@ class ColdStart(Rule, frozen=True):
         """One finding per kind of operation."""
         if not len(called := run.rows("collectives")):
             return
-        numbered = (called.ints("seq") != NULL).any()
-        if not numbered or not (times := _times(run)).flags("first").any():
+        if (called.ints("seq") == NULL).all():
             raise CannotLook(
                 "needs sequence numbers, which show a group's first operation: NCCL's Seq, or "
                 "TORCH_FR_BUFFER_SIZE for gloo"
             )
+        if not (times := _times(run)).flags("first").any():
+            raise CannotLook("needs a group's first operation: all were before what is recorded")
         found = []
         for kind in map(times.take, _kinds(times)):
             time, is_first = kind.floats("time_ns"), kind.flags("first")

@@ -101,6 +101,9 @@ class DecomposedAllReduce(Rule, frozen=True):
         shown = [in_words(name, value) for name, value in split.items() if counts(value)]
         return self.finding(
             (pair.times.ints("start"), pair.times.ints("end")),
+            operations=np.append(
+                *(pair.times.ints(name) for name in ("operation", "operation_second"))
+            ),
             summary=(
                 f"{pair.first} + {pair.second} of {mb(pair.size_bytes)} take "
                 f"{time / once.time_ns:.3g}x an all_reduce's time"

@@ -21,6 +21,7 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import Called, asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import unsized_per_step
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
+_SMALL_BYTES = 131_072  # moved in no time by any link: fewer of them save none
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
     "(scatter, gather, all_to_all)"
@@ -141,10 +143,10 @@ class ExposedCommunication(Rule, frozen=True):
             ),
             advice=(
                 f"{_asked(run, longest[0] if longest else None)}communicate less: only what is "
-                "needed, in fewer bytes (half precision), or less often; or give each rank more "
-                "cores"
+                f"needed, {_fewer_bytes(run, longest)}or less often; or give each rank more cores"
             ),
             confidence="low",
+            operations=_all_of(run, longest[0] if longest else None),
         )
 
     def _finding(
@@ -182,6 +184,7 @@ class ExposedCommunication(Rule, frozen=True):
                 if has_steps(run)
                 else ()
             ),
+            operations=_all_of(run, most),
             advice=_asked(run, most) + _advice(calls, op, starved=starved),
             explained_by="launch-gap" if starved else None,
         )
@@ -234,6 +237,13 @@ def _each(found: _Devices) -> str:
     return f" (median of {count} devices)" if count > 1 else ""
 
 
+def _all_of(run: Measures, op: str | None) -> Int64:
+    """The numbers of one operation's; none where it is unknown."""
+    its = matched(run).operations
+    numbers: Int64 = its.ints("operation")[its.coded("op").being(op or "")]
+    return numbers
+
+
 def _longest(run: Measures) -> list[str]:
     """The operations that have most of the critical path's transfers."""
     path = critical_path(run)
@@ -243,6 +253,14 @@ def _longest(run: Measures) -> list[str]:
     times = sums(number, moved.ints("time_ns"), len(ops))
     most = np.argsort(-times, kind="stable").tolist()
     return [ops[at] for at in most if times[at] >= _MUCH * times.sum()]
+
+
+def _fewer_bytes(run: Measures, ops: list[str]) -> str:
+    """That fewer bytes help, unless all that these operations send is small."""
+    its = matched(run).operations
+    size = its.ints("size_bytes")[its.coded("op").where(ops.__contains__)]
+    small = size.size > 0 and bool(((size != NULL) & (size < _SMALL_BYTES)).all())
+    return "" if small else "in fewer bytes (half precision), "
 
 
 def _mended(run: Measures, min_step_share: float) -> Lags:

@@ -20,6 +20,7 @@ from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.rows_of import rows_of_device
 from commtrace.metrics.run.group_dimensions import dimension_of
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
@@ -112,6 +113,7 @@ class FalseOverlap(Rule, frozen=True):
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
             place=f"behind the {op}" + (f" of {dimension}" if dimension else ""),
+            operations=matched(run).waits.ints("operation")[blocked.row],
             evidence=(
                 Evidence(
                     "asynchronous calls that hide nothing",

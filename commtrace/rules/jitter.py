@@ -83,6 +83,7 @@ class Jitter(Rule, frozen=True):
             streams=(),
             cost_ns=cost,
             cost_on_top_ns=cost,
+            operations=calls.operation[waiting],
             evidence=(
                 Evidence("saved per step, median", float(np.median(steps)), "ns"),
                 Evidence("chance that it is not in every step", p_value, "probability", _CHANCE),

@@ -78,6 +78,17 @@ def test_a_call_and_its_work_are_one_row(read: Any, gloo: Any, events: Any) -> N
     assert found.notes == {}
 
 
+def test_what_a_sparse_tensor_sends_is_unknown(read: Any, gloo: Any) -> None:
+    """Its shape is that of all rows, most of which are not sent."""
+    found = read(
+        [gloo.call("allreduce_", 0, [[[50]]]), gloo.work("sparse_all_reduce", 8, 20, [50])],
+        distributedInfo=info(WORLD),
+    )
+    (row,) = found.collectives
+    assert (row["op"], row["call"]) == ("all_reduce", "c10d::allreduce_")
+    assert row["size_bytes"] is row["in_bytes"] is row["out_bytes"] is None
+
+
 def test_each_operation_has_its_bytes(read: Any, gloo: Any) -> None:
     """(in, out, S) on rank 0 of 4, which is the root of the gather and not of the scatter."""
     rooted = ["", "", "", "0"]

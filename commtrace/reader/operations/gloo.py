@@ -28,6 +28,7 @@ __all__ = ["Worked", "gloo_rows"]
 _Work = tuple[str | None, int | None]
 """An operation that gloo runs, and its elements; None if unknown."""
 
+_SPARSE = "gloo:sparse_all_reduce"
 _LIST_OF_SHARDS = "c10d::reduce_scatter_"
 
 
@@ -173,7 +174,7 @@ def _call_row(asked: _Asked, context: RankContext) -> dict[str, Any]:
         call.start_ns, call.start_ns + call.duration_ns, (notes[0].op, facts.op)
     )
     facts = with_dtype(facts, *(n.dtype for n in notes), *(entry.dtype for entry in noted))
-    facts = _sized(facts, notes)
+    facts = _dense(works[0], _sized(facts, notes))
     if call.name == _LIST_OF_SHARDS and len(works) in context.groups.sizes(default=len(works)):
         facts = facts._replace(group_size=len(works))
     return row(
@@ -203,8 +204,15 @@ def _sized(facts: Described, notes: list[Described]) -> Described:
     return facts._replace(in_elements=sum(known))
 
 
+def _dense(work: Call, facts: Described) -> Described:
+    """Without the sizes of a sparse tensor, which are a dense one's: what goes is unknown."""
+    if work.name != _SPARSE:
+        return facts
+    return facts._replace(in_elements=None, out_elements=None)
+
+
 def _work_row(ran: _Ran, context: RankContext) -> dict[str, Any]:
-    work, facts = ran
+    work, facts = ran.work, _dense(*ran)
     return row(
         context,
         context.place(facts, None, None, ()),
