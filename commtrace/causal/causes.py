@@ -49,7 +49,7 @@ def excess(
         if np.isnan(usual[mine]).any():
             sums = np.bincount(in_step, weights=time).astype(np.int64)
             usual = of_the_rest(sums, its.calls.step[first], mine[first])
-            more = (sums - usual)[mine[first]]
+            more = (sums - usual)[counts[first]]
         else:
             more = (time - usual)[counts]
         parts[cause] = float(np.nansum(more))

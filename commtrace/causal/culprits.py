@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.awaited import awaited
-from commtrace.causal.causes import cause_of, doubt_of, excess
+from commtrace.causal.causes import doubt_of
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import fight, works_more
 from commtrace.causal.culprit import Culprit, as_awaited
+from commtrace.causal.done_more import done_more
 from commtrace.causal.edits import (
     as_measured,
     saved,
@@ -27,7 +28,6 @@ from commtrace.causal.edits import (
 )
 from commtrace.causal.graph import Change, Lags, changed, changes
 from commtrace.causal.on_core import lags_on_cores
-from commtrace.causal.own_operators import OwnOperators, own_operators
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import Suspects, by_rank_and_step, least_noise_ns
@@ -40,7 +40,7 @@ from commtrace.causal.suspects import (
     suspects,
     suspects_in_median,
 )
-from commtrace.diagnosis import CannotLook, Cause
+from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import several_ranks
 
@@ -56,7 +56,6 @@ __all__ = [
 
 _MOSTLY = 0.5  # of the steps
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
-_RUNS: tuple[Cause, ...] = ("compute", "host")  # what operators can be, and Python between them
 _HALF = 0.5  # of a stall, as another stalls by turns
 _MOST = 4  # culprits, one on top of the other
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
@@ -190,11 +189,8 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     noise = max(scatter(more), least)
     after = step_ns(run, [lag_ns])[:, 0] - steps
     spikes = since(steps, least) or in_few(steps, more, least, after)
-    parts, call = excess(run, who.ranks)
-    if who.made == "idle":
-        parts = {**parts, "compute": 0.0}
-    cause = cause_of(run, who.ranks, parts)
-    longer = _longer_for_cores(run, who.ranks) if cause in _ON_CORES else 1.0
+    does = done_more(run, who)
+    longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
     delays = np.rint(steps * longer).astype(np.int64)
     whole = steps[:-1] if run_graph(run).is_cut else steps
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
@@ -203,14 +199,13 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     # Nor is what others do not run at all.
-    always = _more_operators(run, who.ranks, call, cause, parts)
     beyond_fight = bool((own > fight(run, who.ranks) * (own - more)).all())
-    far = own.size < MANY_STEPS and (beyond_fight or always is not None)
+    far = own.size < MANY_STEPS and (beyond_fight or does.operators is not None)
     persistent = in_every(whole, more, least if far else noise, least, p_value)
     if spikes and not persistent and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
         spikes = ()
     stalls = () if persistent else spikes
-    more_run = always if not stalls else _more_operators(run, who.ranks, call, cause, parts, stalls)
+    does = done_more(run, who, stalls) if stalls else does
     mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
     return Culprit(
@@ -225,33 +220,23 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
         in_every=persistent,
         spikes=spikes,
         others_ns=round(who.others_ns * longer),
-        cause=cause,
-        parts_ns=parts,
-        call=call,
+        cause=does.cause,
+        parts_ns=does.parts_ns,
+        call=does.call,
         waits=awaited(run, who.ranks, lag_ns),
         in_median=who.made == "median",
-        more=more_run,
+        more=does.operators,
         doubt=_NOT_ALWAYS
         if works
-        else doubt_of(run, who.ranks, int(delays.sum()), cause, stalls, sure=more_run is not None),
+        else doubt_of(
+            run,
+            who.ranks,
+            int(delays.sum()),
+            does.cause,
+            stalls,
+            sure=does.operators is not None,
+        ),
     )
-
-
-def _more_operators(
-    run: Measures,
-    ranks: tuple[int, ...],
-    call: int,
-    cause: Cause | None,
-    parts_ns: Mapping[Cause, float],
-    stalls: tuple[int, ...] = (),
-) -> OwnOperators | None:
-    """What they run that others do not, if that is most of what they do more in these steps."""
-    if cause not in _RUNS or call < 0:
-        return None
-    found = own_operators(run, ranks, call, stalls)
-    steps = len(stalls) or run_graph(run).step_ns.size
-    longer_ns = parts_ns[cause] / (steps * len(ranks))
-    return found if found is not None and found.explains(cause, longer_ns) else None
 
 
 def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:
