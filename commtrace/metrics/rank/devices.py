@@ -75,13 +75,13 @@ def devices(run: Measures, *, by_step: bool = False) -> Rows:
 
 @rank_measure
 def rank_devices(run: Measures, *ranks: int) -> Columns:
-    """The rows of ``DEVICES`` of some ranks, before pandas."""
+    """The rows of ``DEVICES`` of some ranks."""
     return _devices(_events(run, ranks, by_step=False), run)
 
 
 @rank_measure
 def rank_steps(run: Measures, *ranks: int) -> Columns:
-    """The rows of ``DEVICE_STEPS`` of some ranks, before pandas."""
+    """The rows of ``DEVICE_STEPS`` of some ranks."""
     return _devices(_events(run, ranks, by_step=True), run)
 
 

@@ -47,7 +47,7 @@ KERNELS_BESIDE = Table(
 
 @rank_measure
 def kernels_beside(run: Measures, rank: int) -> Columns:
-    """The rank's rows of ``KERNELS_BESIDE``, before pandas."""
+    """The rank's rows of ``KERNELS_BESIDE``."""
     its = rows_of_rank(run, "kernels", rank)
     name, device, kind = its.coded("name"), its.coded("device"), its.coded("kind")
     rows = np.flatnonzero(kind.being("compute") & (device.codes >= 0) & (name.codes >= 0))
