@@ -75,7 +75,7 @@ def test_it_says_what_the_other_reports_say(straggler: str) -> None:
     for text in (
         "rank 1 delays every step",
         "potential saving: up to",
-        "split the work evenly",
+        "operators more than the others",
         "inherited lateness",
         "median step without it",
         "commtrace open ",
