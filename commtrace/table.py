@@ -46,7 +46,11 @@ class Coded(Struct, frozen=True):
         return Coded(self.codes[rows], self.names)
 
     def ordered(self) -> Coded:
-        """The same with the names in their order, so that codes are in that of the strings."""
+        """The same with the names in their order, so that codes are in that of the strings.
+
+        >>> Coded.of(["b", None, "a"]).ordered().codes.tolist()
+        [1, -1, 0]
+        """
         order = sorted(range(len(self.names)), key=self.names.__getitem__)
         codes = np.full(len(order) + 1, -1, np.int32)
         codes[order] = np.arange(len(order))

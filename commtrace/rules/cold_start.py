@@ -174,15 +174,15 @@ def _kinds(times: Rows) -> list[Int64]:
 def _times(run: Measures) -> Rows:
     """The operations in the order in which they began, and which are the first of their group."""
     its, of, rows = matched(run).operations, operation_of(run), run.rows("collectives")
-    count, start_ns, peer = len(its), rows.ints("start_ns"), rows.ints("peer")
+    count, start_ns = len(its), rows.ints("start_ns")
     starts, ranks = (least(of, values, count) for values in (start_ns, rows.ints("rank")))
     host = np.full(count, np.inf)
     np.minimum.at(host, of, _host_ns(run))
     counted = np.bincount(of[rows.ints("seq") != NULL], minlength=count)
     order = np.argsort(starts, kind="stable")
     at = order[((counted == its.ints("present")) & its.coded("communicator").known)[order]]
-    its, peer = its.take(at), _first_peer(of, peer, count)[at]
-    group, is_message = its.coded("communicator").codes, peer != NULL
+    its, peer = its.take(at), _first_peer(of, rows.ints("peer"), count)[at]
+    group, is_message = its.coded("communicator"), peer != NULL
     # Collectives count apart from point-to-point, where each pair is new once.
     counter = codes(group, is_message)
     first_seq = least(counter, its.ints("seq"), counter.max(initial=-1) + 1)
@@ -194,7 +194,7 @@ def _times(run: Measures) -> Rows:
             "start_ns": starts[at],
             "end_ns": most(of, start_ns + rows.ints("duration_ns"), count)[at],
             "is_message": is_message,
-            "members": _members(its.coded("communicator")),
+            "members": _members(group),
             "time_ns": host[at] + its.ints("transfer_ns"),
             "first": (first_seq[counter] <= _FIRST_SEQ) & (nth(codes(group, pair)) == 0),
         }
