@@ -39,8 +39,8 @@ def rows(folder: Path) -> Iterator[str]:
 def _row(program: Program, fault: Fault, number: int, slow: Path, clean: Path) -> str:
     run, without = commtrace.load(slow), commtrace.load(clean)
     source, target = fault.ranks
-    traffic = pair_traffic(without.measures)
-    pair = traffic[(traffic["source"] == source) & (traffic["destination"] == target)]
+    traffic = pair_traffic(without.measures).dicts()
+    speed = {(row["source"], row["destination"]): row["gb_s"] for row in traffic}
     before, after = step_ms(run), step_ms(without)
     cells = [
         program.name,
@@ -49,7 +49,7 @@ def _row(program: Program, fault: Fault, number: int, slow: Path, clean: Path) -
         f"{after:.1f}",
         f"{before - after:.1f}",
     ]
-    for gb_s in (float(pair["gb_s"].iloc[0]), CABLE_GB_S):
+    for gb_s in (speed[source, target], CABLE_GB_S):
         promised = before - step_ms(run, f"link={source}-{target}:{gb_s:.6f}GB/s")
         cells += [f"{promised:.1f}", error(promised, before - after)]
     return f"| {' | '.join(cells)} |"

@@ -101,7 +101,7 @@ def measure(trace: Measures, rounds: int) -> tuple[float, float, int]:
         start = time.perf_counter()
         matched(fresh)
         all_s.append(time.perf_counter() - start)
-    return min(alone), min(all_s), int((matches["present"] == 1).sum())
+    return min(alone), min(all_s), int((matches.ints("present") == 1).sum())
 
 
 def draw(results: dict[tuple[int, int], float], path: Path) -> None:
