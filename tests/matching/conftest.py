@@ -249,6 +249,7 @@ def _collectives(
                 "provenance": "kernel",
                 "group_provenance": "metadata",
                 "comms_id": key if identifiers == "comms-id" else None,
+                "called_at": None,
             }
         )
     return schema.COLLECTIVES.from_rows(rows)
