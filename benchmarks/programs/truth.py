@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.programs.eighth_lot import EIGHTH
 from benchmarks.programs.fifth_lot import FIFTH
 from benchmarks.programs.fourth_lot import FOURTH
+from benchmarks.programs.ninth_lot import NINTH
 from benchmarks.programs.program import (
     COMPUTE,
     EVERY_THIRD,
@@ -27,6 +28,7 @@ __all__ = [
     "FIRST",
     "FOURTH",
     "HOSTS",
+    "NINTH",
     "PROGRAMS",
     "SECOND",
     "SEVENTH",
@@ -241,5 +243,5 @@ HOSTS = (
     ),
 )
 
-PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH, *EIGHTH)
+PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH, *EIGHTH, *NINTH)
 """In the order in which they were written, each lot by name."""
