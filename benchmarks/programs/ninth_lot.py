@@ -29,4 +29,10 @@ NINTH = (
             ),
         ),
     ),
+    Program(
+        "sparse_user_table",
+        (Fault("dense-gradient", ("exposed-communication", "byte-inflation"), place="all_reduce"),),
+    ),
+    Program("vmc_walkers", (Fault("tiny-chunks", ()),)),
+    Program("maml_sines", (Fault("stale-profile", LATE, (1,), "all_reduce", COMPUTE),)),
 )
