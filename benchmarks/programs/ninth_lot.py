@@ -35,4 +35,5 @@ NINTH = (
     ),
     Program("vmc_walkers", (Fault("tiny-chunks", ()),)),
     Program("maml_sines", (Fault("stale-profile", LATE, (1,), "all_reduce", COMPUTE),)),
+    Program("step_in_backward", (Fault("states-in-double", LATE, (1,), "all_reduce", COMPUTE),)),
 )
