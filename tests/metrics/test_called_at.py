@@ -11,6 +11,7 @@ import commtrace
 from commtrace.arrays import Int64
 from commtrace.measures import Measures
 from commtrace.metrics.run.called_at import called_at
+from commtrace.metrics.run.collectives import collectives
 from commtrace.metrics.run.waits import matched
 from commtrace.record import Plan, record_program
 from commtrace.rules import diagnose
@@ -77,3 +78,12 @@ def test_a_recording_tells_the_line_before_which_a_rank_is_late(tmp_path: Path) 
     late = next(finding for finding in found if finding.rule == "straggler")
     assert late.called_at == ("train.py:7 in gather_loss",)
     assert "called at train.py:7 in gather_loss" in str(late)
+
+
+def test_a_kind_of_operation_has_the_line_of_nearly_all_its_calls() -> None:
+    one = two_ranks(*["a.py:1"] * 9, None)
+    assert collectives(one).coded("called_at").decoded() == ["a.py:1"]
+    several = two_ranks("a.py:1", "b.py:2")
+    assert collectives(several).coded("called_at").decoded() == [None]
+    unknown = two_ranks(None)
+    assert collectives(unknown).coded("called_at").decoded() == [None]

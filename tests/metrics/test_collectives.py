@@ -86,6 +86,7 @@ def test_one_operation_by_eye(table: Table) -> None:
         "busbw_gb_s": pytest.approx(6.0),
         "exposed_ns": 2 * MS,  # (2 + 3 + 2 + 1) / 4
         "bound": "exact",
+        "called_at": None,
     }
 
 

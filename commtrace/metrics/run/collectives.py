@@ -90,6 +90,12 @@ COLLECTIVES = Table(
             "`exact` if bandwidth is over the transfer time of operations measured on every rank; "
             "`lower` if the time may include waiting, or other operations; null without bandwidth.",
         ),
+        Column(
+            "called_at",
+            "category",
+            "The program's line that nine tenths of the calls are at; null where the recording "
+            "does not tell, or where they are at several.",
+        ),
     ),
 )
 COLLECTIVES_BY_DIMENSION = Table(
@@ -98,6 +104,7 @@ COLLECTIVES_BY_DIMENSION = Table(
     "taken together, and their name is null; costliest first",
     (*COLLECTIVES.columns, Column("groups", "int64", "Groups that are known.", "groups")),
 )
+_MOSTLY = 0.9  # of the calls
 _DIMENSION = [column.name for column in DIMENSION]
 _KIND = ["op", "group", *_DIMENSION, "group_size", "dtype", "size_bytes"]
 
@@ -128,6 +135,7 @@ def _costliest_first(run: Measures, each: Kinds) -> list[dict[str, Any]]:
     duration_ns = (each.events.end_ns - each.events.start_ns)[once]
     columns: dict[str, list[Any]] = {
         "executed": _first_known(each, each.events.executed),
+        "called_at": _mostly(each, run.rows("collectives").coded("called_at")),
         DEDUCED.name: _first_known(each, each.events.deduced),
         **{
             f"duration_ns_p{q}": rounded(quantiles(each.of[once], duration_ns, q, len(each.rows)))
@@ -149,6 +157,20 @@ def _first_known(each: Kinds, names: Coded) -> list[str | None]:
     first = np.full(len(each.rows), -1)
     first[each.of[known[::-1]]] = names.codes[known[::-1]]
     return Coded(first.astype(np.int32), names.names).decoded()
+
+
+def _mostly(each: Kinds, lines: Coded) -> list[str | None]:
+    """Of each kind the line that nearly all of its rows have."""
+    count = len(each.rows)
+    if not lines.names:
+        return [None] * count
+    number = codes(each.of, lines)
+    first = first_rows(number)
+    kind, line, rows = each.of[first], lines.codes[first], np.bincount(number)
+    enough = (line >= 0) & (rows >= _MOSTLY * np.bincount(each.of, minlength=count)[kind])
+    found = np.full(count, -1, np.int32)
+    found[kind[enough]] = line[enough]
+    return Coded(found, lines.names).decoded()
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:

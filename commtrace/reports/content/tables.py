@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -230,7 +231,13 @@ def _group(row: dict[str, Any]) -> str:
 def _operation(row: dict[str, Any]) -> str:
     op, executed = row["op"], row["executed"]
     ran = f"\n(ran as {clean(executed, 16)})" if op and executed and op != executed else ""
-    return clean(op, 16) + ran
+    line = f"\n{_line(row['called_at'])}" if row["called_at"] else ""
+    return clean(op, 16) + ran + line
+
+
+def _line(called_at: str) -> str:
+    """A file's name and the line's number."""
+    return clean(re.split(r" in |, by ", called_at)[0].rpartition("/")[2], 20)
 
 
 def copies(copies: Rows) -> Section:
