@@ -27,20 +27,22 @@ _TABLES = {table.name: table for table in TABLES}
 _MANY = 100_000  # rows of ``collectives``
 
 
-class _Unpacked:
-    """A field that may be given a Packed table; who asks for it gets a frame."""
+class _Table:
+    """A table, which may be given packed, or as a frame; who asks for the field gets a frame."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_{name}"
+        self._name = name
 
-    def __set__(self, run: Measures, table: pd.DataFrame | Packed) -> None:
-        run.__dict__[self._name] = table
+    def __set__(self, run: Measures, table: Rows | Packed | pd.DataFrame) -> None:
+        if not isinstance(table, Rows | Packed):
+            table = Rows(_TABLES[self._name], columns_in(table), len(table))
+        run.__dict__[f"_{self._name}"] = table
 
     def __get__(self, run: Measures | None, owner: type) -> pd.DataFrame:
         if run is None:
             raise AttributeError  # so that there is no default
-        its = run.__dict__[self._name]
-        return its.frame() if isinstance(its, Packed | Rows) else its
+        its: Rows | Packed = run.__dict__[f"_{self._name}"]
+        return its.frame()
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +50,9 @@ class Measures:
     """A run: what its ranks' traces hold, as tables (``trace_tables``), and what follows.
 
     Every function under ``metrics`` takes one of these and is computed once for it: what was asked
-    for is kept here, and travels with it when it is pickled. Tables are shared, never copied: do
-    not change them in place. They may be given Packed, as those of many rows are: then they are
-    made anew once nobody holds them. ``manifest`` is what ``commtrace record`` wrote
+    for is kept here, and travels with it when it is pickled. ``rows`` gives a table's columns as
+    numpy arrays, its field a DataFrame of them. They are shared, never copied: do not change them
+    in place. Those of many rows are Packed, and unpacked whenever they are asked for. ``manifest`` is what ``commtrace record`` wrote
     beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
     ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's times to reach
     rank 0's) and ``error_ns`` (the true offset is no further off), normally one before and one
@@ -60,17 +62,17 @@ class Measures:
     profiler's schedule. ``measured`` are the ranks that the processes that read them measured.
     """
 
-    kernels: pd.DataFrame
-    copies: pd.DataFrame
-    blocking_calls: pd.DataFrame
-    synchronisations: pd.DataFrame
-    collectives: pd.DataFrame
-    ops: pd.DataFrame
-    host_gaps: pd.DataFrame
-    steps: pd.DataFrame
-    groups: pd.DataFrame
-    ranks: pd.DataFrame
-    probes: pd.DataFrame
+    kernels: _Table = _Table()
+    copies: _Table = _Table()
+    blocking_calls: _Table = _Table()
+    synchronisations: _Table = _Table()
+    collectives: _Table = _Table()
+    ops: _Table = _Table()
+    host_gaps: _Table = _Table()
+    steps: _Table = _Table()
+    groups: _Table = _Table()
+    ranks: _Table = _Table()
+    probes: _Table = _Table()
     notes: tuple[Note, ...] = ()
     manifest: Mapping[str, Any] | None = None
     machines: Mapping[int, Machine] = field(default_factory=dict)
@@ -78,41 +80,17 @@ class Measures:
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
     measured: set[int] = field(default_factory=set, init=False, repr=False)
 
-    if not TYPE_CHECKING:
-        kernels = _Unpacked()
-        copies = _Unpacked()
-        blocking_calls = _Unpacked()
-        synchronisations = _Unpacked()
-        collectives = _Unpacked()
-        ops = _Unpacked()
-        host_gaps = _Unpacked()
-        steps = _Unpacked()
-        groups = _Unpacked()
-        ranks = _Unpacked()
-        probes = _Unpacked()
-
     def rows(self, table: str, at: slice | Int32 | Int64 = _ALL) -> Rows:
         """A table's rows as numpy columns, or some of them."""
-        its: pd.DataFrame | Packed | Rows = self.__dict__[f"_{table}"]
+        its: Rows | Packed = self.__dict__[f"_{table}"]
         if isinstance(its, Packed):
             return its.all if at is _ALL else its.some(at)
-        if not isinstance(its, Rows):  # TRANSITION: a frame
-            key = ("rows", table)
-            if key not in self.known:
-                self.known[key] = Rows(_TABLES[table], columns_in(its), len(its))
-            its = cast("Rows", self.known[key])
         return its if at is _ALL else its.take(at)
 
     def packed(self, table: str) -> Packed | None:
         """A table as it is kept, if it is packed."""
         its = self.__dict__.get(f"_{table}")
         return its if isinstance(its, Packed) else None
-
-    @property
-    def collective_columns(self) -> pd.DataFrame | Packed:
-        """``collectives`` for who needs few of its columns: they are unpacked by name."""
-        its: pd.DataFrame | Packed = self.__dict__["_collectives"]
-        return its
 
     def paused_ns(self, rank: int, start_ns: int, end_ns: int) -> int:
         """How much of a span a rank was not recorded."""
@@ -130,7 +108,7 @@ def measure(
     That it raises CannotLook is kept, too. What else it took goes back to the system: of many
     operations that adds up to as much as what is kept.
     """
-    return _once(function, lambda run: len(run.collective_columns) > _MANY)
+    return _once(function, lambda run: len(run.rows("collectives")) > _MANY)
 
 
 def rank_measure(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from commtrace.plots.of_run import Plot
     from commtrace.reports.whatif import Replayed
     from commtrace.rules import Thresholds
+    from commtrace.table import Rows
 
 __all__ = ["Run", "check_rules", "load"]
 
@@ -141,7 +142,7 @@ class Run:
         """One row per operation, on all its ranks: ``metrics.run.waits.OPERATIONS``."""
         from commtrace.metrics.run.waits import operations
 
-        return operations(self.measures)
+        return operations(self.measures).frame()
 
     @property
     def waits(self) -> pd.DataFrame:
@@ -151,14 +152,14 @@ class Run:
         """
         from commtrace.metrics.run.wait_rows import wait_rows
 
-        return wait_rows(self.measures)
+        return wait_rows(self.measures).frame()
 
     @property
     def clock(self) -> pd.DataFrame:
         """One row per rank, how far its clock is off: ``matching.CLOCK``."""
         from commtrace.metrics.run.waits import matched
 
-        return matched(self.measures).clock
+        return matched(self.measures).clock.frame()
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -188,14 +189,14 @@ class Run:
         from commtrace.metrics.rank.devices import devices
         from commtrace.metrics.rank.streams import stream_overlap
 
-        measures: dict[str, Callable[[Measures], pd.DataFrame]] = {
+        measures: dict[str, Callable[[Measures], Rows]] = {
             "device": devices,
             "stream": stream_overlap,
             "step": partial(devices, by_step=True),
         }
         if by not in measures:
             raise UsageError(f"overlap(by={by!r}): choose one of {', '.join(map(repr, measures))}")
-        return measures[by](self.measures)
+        return measures[by](self.measures).frame()
 
     def bandwidth(self) -> pd.DataFrame:
         """Cost, algbw and busbw per operation, group, type and size.
@@ -204,7 +205,7 @@ class Run:
         """
         from commtrace.metrics.run.collectives import collectives
 
-        return collectives(self.measures)
+        return collectives(self.measures).frame()
 
     def skew(self) -> pd.DataFrame:
         """How often each rank was last of its group, its waiting, and what it caused.
@@ -213,19 +214,19 @@ class Run:
         """
         from commtrace.metrics.run.ranks import arrivals
 
-        return arrivals(self.measures)
+        return arrivals(self.measures).frame()
 
     def streams(self) -> pd.DataFrame:
         """What each stream did: ``metrics.rank.streams.STREAMS``."""
         from commtrace.metrics.rank.streams import streams
 
-        return streams(self.measures)
+        return streams(self.measures).frame()
 
     def ranges(self) -> pd.DataFrame:
         """What each labelled range (``record_function``) cost: ``metrics.run.ranges.RANGES``."""
         from commtrace.metrics.run.ranges import ranges
 
-        return ranges(self.measures)
+        return ranges(self.measures).frame()
 
     def exposure(self, by: By = "group") -> pd.DataFrame:
         """To which ``group``, ``op``, ``step`` or ``phase`` exposed communication belongs.
@@ -236,7 +237,7 @@ class Run:
 
         if by not in (ways := get_args(By)):
             raise UsageError(f"exposure(by={by!r}): choose one of {', '.join(map(repr, ways))}")
-        return exposure(self.measures, by=by)
+        return exposure(self.measures, by=by).frame()
 
     def rank(self, rank: int) -> RankSummary:
         """What one rank tells by itself: ``metrics.rank.rank_summary.RankSummary``.
@@ -255,13 +256,13 @@ class Run:
         """How long operations waited for their start: ``metrics.rank.queueing.QUEUEING``."""
         from commtrace.metrics.rank.queueing import queueing
 
-        return queueing(self.measures)
+        return queueing(self.measures).frame()
 
     def step_times(self) -> pd.DataFrame:
         """Where each rank's steps went, critical path included: ``causal.steps.STEP_TIMES``."""
         from commtrace.causal.steps import step_times_by_rank
 
-        return step_times_by_rank(self.measures)
+        return step_times_by_rank(self.measures).frame()
 
     def critical_path(self) -> pd.DataFrame:
         """What each step's time went into, on which rank: ``causal.critical_path.CRITICAL_PATH``.
@@ -270,7 +271,7 @@ class Run:
         """
         from commtrace.causal.critical_path import critical_path
 
-        return self._replayed(lambda: critical_path(self.measures))
+        return self._replayed(lambda: critical_path(self.measures)).frame()
 
     def whatif(self, *edits: str) -> pd.DataFrame:
         """What each edit saves, on top of those before it and alone: ``causal.whatif.EDITED``.
@@ -280,7 +281,7 @@ class Run:
         """
         from commtrace.causal.whatif import edited
 
-        return self._replayed(lambda: edited(self.measures, edits))
+        return self._replayed(lambda: edited(self.measures, edits)).frame()
 
     def replay(self, *edits: str) -> pd.DataFrame:
         """Every step as measured and after each edit: ``causal.whatif.REPLAYED_STEPS``.
@@ -289,7 +290,7 @@ class Run:
         """
         from commtrace.causal.whatif import replayed_steps
 
-        return self._replayed(lambda: replayed_steps(self.measures, edits))
+        return self._replayed(lambda: replayed_steps(self.measures, edits)).frame()
 
     def slowdown(self) -> pd.DataFrame:
         """How much slower uneven work makes the run, by rank, host and operation.
@@ -299,7 +300,7 @@ class Run:
         """
         from commtrace.causal.efficiency import slowdown
 
-        return slowdown(self.measures)
+        return slowdown(self.measures).frame()
 
     def efficiency(self) -> pd.DataFrame:
         """The POP efficiencies, one row: ``causal.efficiency.EFFICIENCY``.
@@ -308,7 +309,7 @@ class Run:
         """
         from commtrace.causal.efficiency import efficiency
 
-        return efficiency(self.measures)
+        return efficiency(self.measures).frame()
 
     def diagnose(
         self,

@@ -139,15 +139,7 @@ class Table(Struct, frozen=True):
         return {c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns}
 
 
-if TYPE_CHECKING:  # TRANSITION: fits where a DataFrame is asked for
-
-    class _Fits(Any):  # type: ignore[misc]
-        pass
-else:
-    _Fits = object
-
-
-class Rows(_Fits):
+class Rows:
     """Rows of a table as numpy columns: strings are Coded, a missing integer is NULL."""
 
     def __init__(self, table: Table, columns: Columns, count: int | None = None) -> None:
@@ -206,19 +198,6 @@ class Rows(_Fits):
     def __getstate__(self) -> dict[str, Any]:
         """Without the frame, which is made again."""
         return {**self.__dict__, "_frame": None}
-
-    if not TYPE_CHECKING:  # TRANSITION: until all who read these read columns
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return getattr(self.frame(), name)
-
-        def __getitem__(self, name: Any) -> Any:
-            return self.frame()[name]
-
-        def __iter__(self) -> Any:
-            return iter(self.frame())
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commtrace.measures import measure
 from commtrace.metrics.rank.copies import copies
@@ -44,7 +44,7 @@ def rank_summary(run: Measures, rank: int) -> RankSummary:
     """
     if rank not in run.rows("ranks").ints("rank"):
         raise KeyError(rank)
-    its = {table.name: rows_of_rank(run, table.name, rank) for table in TABLES}
+    its: dict[str, Any] = {table.name: rows_of_rank(run, table.name, rank) for table in TABLES}
     alone = replace(run, **its)
     return RankSummary(
         rank,

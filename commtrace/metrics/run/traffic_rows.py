@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -99,7 +99,7 @@ def _behind(run: Measures, rows: Rows) -> Bool:
 
 def _of_ranks(run: Measures, ranks: Int64) -> Measures:
     """What tells the phases of some ranks."""
-    tables = {table.name: table.rows() for table in TABLES}
+    tables: dict[str, Any] = {table.name: table.rows() for table in TABLES}
     for name in ("collectives", "kernels", "ops", "steps"):
         mine = np.isin(run.rows(name).ints("rank"), ranks)
         tables[name] = run.rows(name, np.flatnonzero(mine))
