@@ -77,17 +77,9 @@ def codes(*columns: Any) -> Int64:
 
 def _integers(column: Any) -> Int64:
     """Integers that are equal where a column is."""
-    column = getattr(column, "array", column)  # TRANSITION: of a Series
-    if hasattr(column, "na_value") or hasattr(column, "_mask"):
-        column = column.to_numpy(np.int64, na_value=NULL)
-    its = getattr(column, "codes", column)
-    values = np.asarray(its)
+    values = np.asarray(getattr(column, "codes", column))
     if values.dtype.kind in "iub":
         return _close(values.astype(np.int64, copy=False))
-    if values.dtype.kind == "O":
-        import pandas as pd
-
-        return pd.factorize(values, use_na_sentinel=False)[0].astype(np.int64)
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
@@ -153,10 +145,6 @@ def _missing_last(column: Any) -> Int64:
 
 def _plain(column: Any, rows: Int64) -> list[Any]:
     """Values of a column; None is missing."""
-    column = getattr(column, "array", column)  # TRANSITION: of a Series
-    if hasattr(column, "isna"):
-        its = column[rows]
-        return [None if m else v for v, m in zip(its.tolist(), its.isna().tolist(), strict=True)]
     if hasattr(column, "names"):
         decoded: list[Any] = column.take(rows).decoded()
         return decoded

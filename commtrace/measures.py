@@ -52,8 +52,8 @@ class Measures:
     Every function under ``metrics`` takes one of these and is computed once for it: what was asked
     for is kept here, and travels with it when it is pickled. ``rows`` gives a table's columns as
     numpy arrays, its field a DataFrame of them. They are shared, never copied: do not change them
-    in place. Those of many rows are Packed, and unpacked whenever they are asked for. ``manifest`` is what ``commtrace record`` wrote
-    beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
+    in place. Those of many rows are Packed, and unpacked when they are asked for. ``manifest`` is
+    what ``commtrace record`` wrote beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
     ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's times to reach
     rank 0's) and ``error_ns`` (the true offset is no further off), normally one before and one
     behind the window; a recording may lack it. ``machines`` is what traces tell of their ranks'
@@ -114,7 +114,7 @@ def measure(
 def rank_measure(
     function: Callable[Concatenate[Measures, _P], _T],
 ) -> Callable[Concatenate[Measures, _P], _T]:
-    """The same of a run and some of its ranks, that looks at nothing of others, without pandas.
+    """The same of a run and some of its ranks, that looks at nothing of others.
 
     So a process that has just read a rank can tell it. What else it takes is little.
     """

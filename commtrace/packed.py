@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
@@ -123,35 +123,8 @@ class Packed:
                 found[rank] = slice(begun.start, first + span.stop)
         return found
 
-    @overload
-    def __getitem__(self, names: str) -> pd.Series[Any]: ...
-
-    @overload
-    def __getitem__(self, names: list[str]) -> pd.DataFrame: ...
-
-    def __getitem__(self, names: str | list[str]) -> pd.Series[Any] | pd.DataFrame:
-        """A column, or some, as of the ``frame``, but without unpacking all the others."""
-        if len(self) <= _FEW:
-            return self.frame()[names]
-        its = self._only([names] if isinstance(names, str) else names).frame(self.columns())
-        return its[names] if isinstance(names, str) else its
-
-    def rows(self, rows: slice | Int64, names: list[str] | None = None) -> pd.DataFrame:
-        """Some of its rows, indexed as in the ``frame``; of all columns or only these."""
-        if len(self) <= _FEW:
-            its = self.frame()
-            return (its[names] if names else its).iloc[rows]
-        its = self._only(names).frame(self.columns(rows))
-        return its.set_axis(range(rows.start, rows.stop) if isinstance(rows, slice) else rows)
-
-    def _only(self, names: list[str] | None) -> Table:
-        if names is None:
-            return self.table
-        known = {column.name: column for column in self.table.columns}
-        return Table(self.table.name, self.table.row, tuple(known[name] for name in names))
-
     def columns(self, rows: _Taken = _ALL) -> Columns:
-        """Some of its rows, before pandas."""
+        """Some of its rows, each column unpacked when it is asked for."""
         return _Rows(self, rows)
 
     def values(self, name: str, rows: _Taken = _ALL) -> Int64 | Bool | Coded:

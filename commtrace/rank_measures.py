@@ -34,7 +34,7 @@ RANK_MEASURES: tuple[Callable[[Measures, int], Columns], ...] = (
     rank_steps,
     rank_spans,
 )
-"""Functions of a run and one of its ranks, which look at nothing of others, nor import pandas."""
+"""Functions of a run and one of its ranks, which look at nothing of others."""
 GPU_MEASURES: tuple[Callable[[Measures, int], Columns], ...] = (
     kernels_beside,
     rank_threads,

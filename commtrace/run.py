@@ -34,8 +34,8 @@ __all__ = ["Run", "check_rules", "load"]
 
 _T = TypeVar("_T")
 
-# pandas, the measures and the pictures are imported where they are used: the processes
-# that read the files start before, and matplotlib is for who wants a picture.
+# The measures and the pictures are imported where they are used: the processes that read the
+# files start before, and pandas and matplotlib are for who wants a DataFrame or a picture.
 
 
 def load(
@@ -78,12 +78,12 @@ def load(
 
 
 def _import_rules() -> None:
-    import_module("commtrace.rules")  # and pandas, which the processes that read do without
+    import_module("commtrace.rules")  # which the processes that read do without
 
 
 def check_rules(select: Collection[str], ignore: Collection[str], thresholds: Thresholds) -> None:
     """Raise UsageError for a rule or threshold that there is not, before traces are read."""
-    # Where none is named the rules can wait: they load pandas.
+    # Where none is named the rules can wait: they take a while to import.
     if select or ignore or thresholds or config.rule_thresholds()[1]:
         from commtrace import rules
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +62,7 @@ def read_each(
         known = {file: part for file, part in found.items() if part is not None}
         yield from known.items()
     unknown = {file: otherwise for file, otherwise in files.items() if file not in known}
-    where = executor or workers or _default(unknown)
+    where = executor or workers or (HERE if len(unknown) == 1 else for_files(unknown.keys()))
     processes = workers or cores()
     if executor is None and len(unknown) == 1 and processes > 1 and is_large(*unknown):
         where = HERE  # it is shared by processes of its own, which none of these can have
@@ -79,11 +78,6 @@ def read_each(
             yield file, _failure(file, outcome) if isinstance(outcome, Lost) else outcome
     if cached and unknown:
         cache.trim()
-
-
-def _default(files: Mapping[Path, Identity]) -> int:
-    lone = len(files) == 1 and "pandas" in sys.modules  # else there is time to load it
-    return HERE if lone else for_files(files.keys())
 
 
 def _read(item: tuple[Path, Identity, bool, int, Measured | None]) -> RankTrace | Failure:
