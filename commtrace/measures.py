@@ -53,13 +53,14 @@ class Measures:
     for is kept here, and travels with it when it is pickled. ``rows`` gives a table's columns as
     numpy arrays, its field a DataFrame of them. They are shared, never copied: do not change them
     in place. Those of many rows are Packed, and unpacked when they are asked for. ``manifest`` is
-    what ``commtrace record`` wrote beside the traces, or None for anybody else's; its ``clock_probe`` lists dicts of ``rank``,
-    ``at_ns`` (on that rank's clock), ``offset_ns`` (to subtract from the rank's times to reach
-    rank 0's) and ``error_ns`` (the true offset is no further off), normally one before and one
-    behind the window; a recording may lack it. ``machines`` is what traces tell of their ranks'
-    machines. ``notes`` says what was wrong with the files, and what had to be assumed. ``pauses``
-    are the starts and ends of the times in which a rank was not recorded, between the cycles of a
-    profiler's schedule. ``measured`` are the ranks that the processes that read them measured.
+    what ``commtrace record`` wrote beside the traces, or None for anybody else's; its
+    ``clock_probe`` lists dicts of ``rank``, ``at_ns`` (on that rank's clock), ``offset_ns`` (to
+    subtract from the rank's times to reach rank 0's) and ``error_ns`` (the true offset is no
+    further off), normally one before and one behind the window; a recording may lack it.
+    ``machines`` is what traces tell of their ranks' machines. ``notes`` says what was wrong with
+    the files, and what had to be assumed. ``pauses`` are the starts and ends of the times in which
+    a rank was not recorded, between the cycles of a profiler's schedule. ``measured`` are the ranks
+    that the processes that read them measured.
     """
 
     kernels: _Table = _Table()
