@@ -62,7 +62,8 @@ def test_a_reader_that_has_gone_is_told_nothing(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["commtrace.cli", "typer", "commtrace.run", "commtrace.reader", "numpy", "pandas"]
+    "name",
+    ["commtrace.cli", "typer", "commtrace.run", "commtrace.reader", "numpy", "commtrace.rules"],
 )
 def test_ctrl_c_during_an_import_is_silent(name: str) -> None:
     script = INTERRUPTED_AT.format(name=name) + SCRIPT

@@ -107,7 +107,7 @@ def test_who_has_its_trace_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     report.order = order
     late = SimpleNamespace(waited_s=lambda: 9.0, to_dict=dict)
-    monkeypatch.setattr(watch.flight, "waiting", lambda: late)
+    monkeypatch.setattr(watch.flight, "waiting", lambda **_: late)
     watch._watch(report, 1.0, None)
     assert told == []
     looks = iter([False, True])
