@@ -19,10 +19,9 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import Called, asynchronous, most_exposed, unlaunched_ns
-from commtrace.metrics.run.object_collectives import of_objects
-from commtrace.metrics.run.sizes import unsized_per_step
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
+from commtrace.rules._less import asked, fewer_bytes
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
@@ -32,26 +31,6 @@ if TYPE_CHECKING:
     from commtrace.table import Rows
 
 _MUCH = 0.25  # of what is transferred
-_MANY = 16  # of one operation in a step
-_SMALL_BYTES = 131_072  # moved in no time by any link: fewer of them save none
-_ONE_BY_ONE = (
-    "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
-    "(scatter, gather, all_to_all)"
-)
-_ASK = {
-    "broadcast": "send what does not change from step to step once, before the loop",
-    "all_gather": "all_reduce what is only summed, do not gather what each rank cuts its own part "
-    "out of again, and gather what does not change once",
-    "all_to_all": "send each rank only what it needs: chosen beforehand, with split sizes in place "
-    "of padding",
-    "gather": "let each rank reduce what it has, and gather less",
-    "send": _ONE_BY_ONE,
-    "recv": _ONE_BY_ONE,
-}
-"""What to ask of a program whose communication is mostly that: a trace shows no contents."""
-_OBJECTS = (
-    "send tensors in place of Python objects, which are pickled, and sent behind their lengths"
-)
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -142,8 +121,8 @@ class ExposedCommunication(Rule, frozen=True):
                 Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL),
             ),
             advice=(
-                f"{_asked(run, longest[0] if longest else None)}communicate less: only what is "
-                f"needed, {_fewer_bytes(run, longest)}or less often; or give each rank more cores"
+                f"{asked(run, longest[0] if longest else None)}communicate less: only what is "
+                f"needed, {fewer_bytes(run, longest)}or less often; or give each rank more cores"
             ),
             confidence="low",
             operations=_all_of(run, longest[0] if longest else None),
@@ -185,7 +164,7 @@ class ExposedCommunication(Rule, frozen=True):
                 else ()
             ),
             operations=_all_of(run, most),
-            advice=_asked(run, most) + _advice(calls, op, starved=starved),
+            advice=asked(run, most) + _advice(calls, op, starved=starved),
             explained_by="launch-gap" if starved else None,
         )
 
@@ -255,14 +234,6 @@ def _longest(run: Measures) -> list[str]:
     return [ops[at] for at in most if times[at] >= _MUCH * times.sum()]
 
 
-def _fewer_bytes(run: Measures, ops: list[str]) -> str:
-    """That fewer bytes help, unless all that these operations send is small."""
-    its = matched(run).operations
-    size = its.ints("size_bytes")[its.coded("op").where(ops.__contains__)]
-    small = size.size > 0 and bool(((size != NULL) & (size < _SMALL_BYTES)).all())
-    return "" if small else "in fewer bytes (half precision), "
-
-
 def _mended(run: Measures, min_step_share: float) -> Lags:
     """The lags with late ranks mended; of one rank, which has nobody to be late for, all."""
     try:
@@ -300,16 +271,6 @@ def _communicating(devices: Rows) -> Rows:
     """Those with communication and a known compute."""
     known = devices.ints("compute_ns") != NULL
     return devices.take(known & (devices.ints("communication_ns") > 0))
-
-
-def _asked(run: Measures, op: str | None) -> str:
-    if op is None:
-        return ""
-    if of_objects(run, op):
-        return f"{_OBJECTS}; "
-    if (count := unsized_per_step(run, op)) >= _MANY:  # of known sizes latency-bound tells
-        return f"each step has {count:.0f} of them: put what is small into one; "
-    return f"{_ASK[op]}; " if op in _ASK else ""
 
 
 def _advice(calls: Called, op: str, *, starved: bool) -> str:

@@ -1,0 +1,55 @@
+"""What to ask of programs that communicate much: whether they could do with less."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.arrays import NULL
+from commtrace.metrics.run.object_collectives import of_objects
+from commtrace.metrics.run.sizes import unsized_per_step
+from commtrace.metrics.run.waits import matched
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["asked", "fewer_bytes"]
+
+_MANY = 16  # of one operation in a step
+_SMALL_BYTES = 131_072  # moved in no time by any link: fewer of them save none
+_ONE_BY_ONE = (
+    "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
+    "(scatter, gather, all_to_all)"
+)
+_ASK = {
+    "broadcast": "send what does not change from step to step once, before the loop",
+    "all_gather": "all_reduce what is only summed, do not gather what each rank cuts its own part "
+    "out of again, and gather what does not change once",
+    "all_to_all": "send each rank only what it needs: chosen beforehand, with split sizes in place "
+    "of padding",
+    "gather": "let each rank reduce what it has, and gather less",
+    "send": _ONE_BY_ONE,
+    "recv": _ONE_BY_ONE,
+}
+"""What to ask of a program whose communication is mostly that: a trace shows no contents."""
+_OBJECTS = (
+    "send tensors in place of Python objects, which are pickled, and sent behind their lengths"
+)
+
+
+def asked(run: Measures, op: str | None) -> str:
+    """What to ask of a program whose communication is mostly one operation; empty if nothing."""
+    if op is None:
+        return ""
+    if of_objects(run, op):
+        return f"{_OBJECTS}; "
+    if (count := unsized_per_step(run, op)) >= _MANY:  # of known sizes latency-bound tells
+        return f"each step has {count:.0f} of them: put what is small into one; "
+    return f"{_ASK[op]}; " if op in _ASK else ""
+
+
+def fewer_bytes(run: Measures, ops: list[str]) -> str:
+    """That fewer bytes help, unless all that these operations send is small."""
+    its = matched(run).operations
+    size = its.ints("size_bytes")[its.coded("op").where(ops.__contains__)]
+    small = size.size > 0 and bool(((size != NULL) & (size < _SMALL_BYTES)).all())
+    return "" if small else "in fewer bytes (half precision), "
