@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+import commtrace
+from commtrace.record import Plan, record_program
 from commtrace.record.call_site import call_site
+from commtrace.rules import diagnose
 
 LIBRARIES = sysconfig.get_paths()["purelib"]
 TORCH = f"{Path(torch.__file__).parent}/distributed/distributed_c10d.py"
@@ -25,6 +28,23 @@ MAIN = frame(f"{Path.cwd()}/examples/train.py", 57, "main")
 MODULE = frame(f"{Path.cwd()}/examples/train.py", 80, "<module>")
 METRIC = frame(f"{LIBRARIES}/torchmetrics/utilities/distributed.py", 128, "gather_all_tensors")
 GATHER = "torchmetrics/utilities/distributed.py:128 in gather_all_tensors"
+PROGRAM = """
+import time
+import torch
+import torch.distributed as dist
+
+def gather_loss(loss):
+    dist.all_reduce(loss)
+
+dist.init_process_group("gloo")
+gradients = torch.zeros(100_000)
+for _ in range(9):
+    dist.all_reduce(gradients)
+    time.sleep(0.03 * dist.get_rank())
+    gather_loss(torch.zeros(1))
+    __import__("commtrace").step()
+dist.destroy_process_group()
+"""
 
 
 @pytest.mark.parametrize(
@@ -45,3 +65,18 @@ GATHER = "torchmetrics/utilities/distributed.py:128 in gather_all_tensors"
 )
 def test_the_programs_own_line_and_the_librarys(frames: list[Any], said: str | None) -> None:
     assert call_site(frames) == said
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_recording_tells_the_line_before_which_a_rank_is_late(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    folder = record_program(
+        [str(tmp_path / "train.py")],
+        plan=Plan(first=3, steps=5),
+        world_size=2,
+        out=tmp_path / "out",
+    )
+    found = diagnose(commtrace.load(folder).measures).findings
+    late = next(finding for finding in found if finding.rule == "straggler")
+    assert late.called_at == ("train.py:7 in gather_loss",)
+    assert "called at train.py:7 in gather_loss" in str(late)
