@@ -49,6 +49,7 @@ def _card(number: int, cause: Finding, symptoms: list[Finding], analysis: Analys
         "article",
         tag("h3", tag("span", str(number), class_="badge"), text.summary),
         _saving(text.lines[0], cause),
+        *(tag("p", line) for line in findings.called_at(cause)),
         tag("p", clean(cause.advice, 600), class_="advice"),
         tag(
             "div",
@@ -93,7 +94,6 @@ def _facts(cause: Finding) -> Iterator[str]:
         yield f"{where}{clean(cause.place, 80)}"
     if cause.cause:
         yield f"cause: {clean(cause.cause, 40)}"
-    yield from findings.called_at(cause)
     yield f"{cause.confidence} confidence"
     yield f"commtrace explain {cause.rule}"
 
