@@ -389,3 +389,14 @@ def test_sibling_groups_are_one_line_by_their_dimension() -> None:
             run.collective(rank, "all_reduce", 0, 100, size=1 << 20, group=group)
     section = tables.collectives(collectives_by_dimension(run.trace()), 100_000, [])
     assert [cells[:3] for cells in section.cells] == [["all_reduce", "tp, 2 groups", "2"]]
+
+
+def test_where_the_program_calls_it_stands_below_its_operation() -> None:
+    run = Tiny(2, backend="gloo")
+    for step, line in enumerate(("src/train.py:57 in main, by x/y.py:3", "long/validation_loop.py:9")):
+        for rank in (0, 1):
+            at = 1000.0 * step
+            run.collective(rank, "all_reduce", at, 100, size=400 << step, called_at=line)
+    lines = terminal.render(Run(run.trace(), "a run").analysis()).splitlines()
+    assert "train.py:57" in lines
+    assert "…dation_loop.py:9" in lines

@@ -36,6 +36,7 @@ _DEDUCED = {
 _ENDS = 4
 _COSTLIEST = 10
 _SPREAD = 1.5  # times the median: a 95th percentile above it has a column
+_LINE = 18  # characters
 _ROUTES = 10
 _INFERRED = "*"
 
@@ -236,8 +237,9 @@ def _operation(row: dict[str, Any]) -> str:
 
 
 def _line(called_at: str) -> str:
-    """A file's name and the line's number."""
-    return clean(re.split(r" in |, by ", called_at)[0].rpartition("/")[2], 20)
+    """A file's name, or its end, and the line's number."""
+    line = clean(re.split(r" in |, by ", called_at)[0].rpartition("/")[2], 200)
+    return line if len(line) <= _LINE else f"…{line[1 - _LINE :]}"
 
 
 def copies(copies: Rows) -> Section:
