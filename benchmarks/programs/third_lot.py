@@ -66,7 +66,7 @@ THIRD = (
     Program(
         "muon_owner",
         (Fault("weights-on-one", (*LATE, "late-root"), (1,), "broadcast", COMPUTE),),
-        always=LATE,  # of five matrices rank 0 owns three
+        always=(*LATE, "device-late"),  # of five matrices rank 0 owns three
     ),
     Program(
         "object_batches",
