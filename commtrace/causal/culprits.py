@@ -15,7 +15,7 @@ from commtrace.causal.causes import doubt_of
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import fight, works_more
 from commtrace.causal.culprit import Culprit, as_awaited
-from commtrace.causal.done_more import done_more
+from commtrace.causal.done_more import done_more, operators_of
 from commtrace.causal.edits import (
     as_measured,
     saved,
@@ -199,8 +199,10 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     # Nor is what others do not run at all.
-    beyond_fight = bool((own > fight(run, who.ranks) * (own - more)).all())
-    far = own.size < MANY_STEPS and (beyond_fight or does.operators is not None)
+    far = own.size < MANY_STEPS and (
+        bool((own > fight(run, who.ranks) * (own - more)).all())
+        or operators_of(run, who, does) is not None
+    )
     persistent = in_every(whole, more, least if far else noise, least, p_value)
     if spikes and not persistent and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
         spikes = ()
@@ -208,6 +210,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     does = done_more(run, who, stalls) if stalls else does
     mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
+    operators = operators_of(run, who, does) if persistent or stalls or works else None
     return Culprit(
         ranks=who.ranks,
         saved_ns=round(float(alone.sum()) * longer),
@@ -225,7 +228,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
         call=does.call,
         waits=awaited(run, who.ranks, lag_ns),
         in_median=who.made == "median",
-        more=does.operators,
+        more=operators,
         doubt=_NOT_ALWAYS
         if works
         else doubt_of(
@@ -234,7 +237,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
             int(delays.sum()),
             does.cause,
             stalls,
-            sure=does.operators is not None,
+            sure=operators is not None,
         ),
     )
 
