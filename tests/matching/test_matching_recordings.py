@@ -52,8 +52,8 @@ def test_the_straggler_is_named(measured: Callable[[Path], Run], recorded: Path)
 
 def test_two_ranks_of_128(measured: Callable[[Path], Run], real_traces: Path) -> None:
     trace = measured(real_traces / "hta_dlrm_2_of_128").measures
-    found = matched(trace)
-    pairs = found.operations[found.operations["present"] == 2]
+    operations = matched(trace).operations.frame()
+    pairs = operations[operations["present"] == 2]
     assert pairs["op"].astype(str).tolist() == [
         "all_to_all",
         "all_reduce",
@@ -62,7 +62,7 @@ def test_two_ranks_of_128(measured: Callable[[Path], Run], real_traces: Path) ->
         "all_gather",
     ]
     assert (pairs["matched_by"] == "alignment").all()
-    assert not found.operations["exact"].any()
+    assert not operations["exact"].any()
     # Rank 1 came 22 ms later to the second all_reduce; most of the first rank's time was that.
     assert pairs["skew_ns"].max() == pytest.approx(22.3e6, rel=0.01)
     codes = [note.code for note in unmatched(trace)]
