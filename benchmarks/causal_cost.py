@@ -60,8 +60,8 @@ def on_cpus(run: Measures) -> Measures:
     return replace(
         run,
         collectives=calls,
-        steps=schema.STEPS.frame(steps),
-        host_gaps=schema.HOST_GAPS.frame(gaps),
+        steps=schema.STEPS.rows(steps),
+        host_gaps=schema.HOST_GAPS.rows(gaps),
     )
 
 

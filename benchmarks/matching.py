@@ -68,19 +68,19 @@ def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> 
     everyone = ",".join(map(str, range(ranks)))
     group = {"group": "0", "description": None, "backend": "nccl", "size": ranks}
     return Measures(
-        kernels=schema.KERNELS.frame(),
-        copies=schema.COPIES.frame(),
-        blocking_calls=schema.BLOCKING_CALLS.frame(),
-        synchronisations=schema.SYNCHRONISATIONS.frame(),
-        collectives=schema.COLLECTIVES.frame(known),
-        ops=schema.OPS.frame(),
-        host_gaps=schema.HOST_GAPS.frame(),
-        steps=schema.STEPS.frame(),
-        groups=schema.GROUPS.from_rows(
+        kernels=schema.KERNELS.rows(),
+        copies=schema.COPIES.rows(),
+        blocking_calls=schema.BLOCKING_CALLS.rows(),
+        synchronisations=schema.SYNCHRONISATIONS.rows(),
+        collectives=schema.COLLECTIVES.rows(known),
+        ops=schema.OPS.rows(),
+        host_gaps=schema.HOST_GAPS.rows(),
+        steps=schema.STEPS.rows(),
+        groups=schema.GROUPS.of_dicts(
             [{**group, "rank": one, "ranks": everyone} for one in range(ranks)]
         ),
-        probes=schema.PROBES.frame(),
-        ranks=schema.RANKS.from_rows([_rank(one, ranks) for one in range(ranks)]),
+        probes=schema.PROBES.rows(),
+        ranks=schema.RANKS.of_dicts([_rank(one, ranks) for one in range(ranks)]),
     )
 
 

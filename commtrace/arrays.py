@@ -42,7 +42,6 @@ NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
 _FAR = 2**31
 _MOST = 2**62  # a number of several columns
-_NEAR = 2**40  # integers that are themselves such numbers, which is faster than counting them
 _FEW = 1 << 16  # so many numbers are faster looked up than sorted
 
 

@@ -191,7 +191,7 @@ class Packed:
         """All of them."""
         frame = self._frame() if self._frame else None
         if frame is None:
-            frame = self.table.frame(self.columns())
+            frame = Rows(self.table, self.columns(), len(self)).frame()
             self._frame = ref(frame)
             self._held = frame if len(frame) <= _FEW else None
         return frame

@@ -106,16 +106,6 @@ class Table(Struct, frozen=True):
         """The columns of these names, for a table that repeats them."""
         return tuple(column for column in self.columns if column.name in names)
 
-    def frame(self, *parts: Columns) -> pd.DataFrame:
-        """One DataFrame from the columns of any number of parts, concatenated in order.
-
-        Raises KeyError when a part lacks a column, ValueError when lengths differ.
-        """
-        import pandas as pd
-
-        columns = {c.name: _series(c, [part[c.name] for part in parts]) for c in self.columns}
-        return pd.DataFrame(columns, copy=False)
-
     def rows(self, *parts: Columns) -> Rows:
         """Rows of the columns of any number of parts, one behind the other.
 
@@ -130,12 +120,8 @@ class Table(Struct, frozen=True):
         """Rows of plain dicts; None is null. For small tables."""
         return self.rows(self.arrays(rows))
 
-    def from_rows(self, rows: list[dict[str, Any]]) -> pd.DataFrame:
-        """One DataFrame from plain dicts; None is null. For small tables."""
-        return self.frame(self.arrays(rows))
-
     def arrays(self, rows: list[dict[str, Any]]) -> Columns:
-        """The columns of plain dicts, before pandas; None is null. For small tables."""
+        """The columns of plain dicts; None is null. For small tables."""
         return {c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns}
 
 
@@ -189,8 +175,11 @@ class Rows:
 
     def frame(self) -> pd.DataFrame:
         """The same as a DataFrame, made when it is first asked for."""
+        import pandas as pd
+
         if self._frame is None:
-            self._frame = self.table.frame(self.columns)
+            columns = {c.name: _series(c, self.columns[c.name]) for c in self.table.columns}
+            self._frame = pd.DataFrame(columns, copy=False)
         return self._frame
 
     _frame: pd.DataFrame | None = None
@@ -201,7 +190,7 @@ class Rows:
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows as plain dicts, the inverse of ``Table.from_rows``: null is None."""
+    """A table's rows as plain dicts, the inverse of ``Table.of_dicts``: null is None."""
     columns = {str(name): _plain(column) for name, column in frame.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -226,7 +215,7 @@ def joined(parts: Sequence[Coded]) -> Coded:
 
 def _concatenated(column: Column, parts: list[Any]) -> np.ndarray[Any, Any] | Coded:
     if column.dtype == "category":
-        return parts[0] if len(parts) == 1 else joined(parts)
+        return joined(parts)  # so that one string has one code
     dtype = np.dtype(column.dtype.lower())
     if len(parts) == 1:
         return np.asarray(parts[0], dtype)
@@ -254,24 +243,17 @@ def _column(column: Column, values: list[Any]) -> np.ndarray[Any, Any] | Coded:
     return np.asarray([NULL if v is None else v for v in values], dtype=np.int64)
 
 
-def _series(column: Column, parts: list[Any]) -> Any:
+def _series(column: Column, its: Any) -> Any:
+    """A copy, as whoever has the frame may change it."""
     import pandas as pd
 
-    if column.dtype == "category":
-        return _categorical(parts)
-    dtype = np.dtype(column.dtype.lower())
-    values: Any = np.concatenate([np.empty(0, dtype), *parts]).astype(dtype, copy=False)
+    if isinstance(its, Coded):
+        codes: Any = its.codes.copy()
+        return pd.Categorical.from_codes(codes, dtype=_categories(its.names))
+    values: Any = np.array(its, np.dtype(column.dtype.lower()))
     if column.dtype == "Int64":
         return pd.arrays.IntegerArray(values, values == NULL)
     return values
-
-
-def _categorical(parts: list[Coded]) -> pd.Categorical:
-    import pandas as pd
-
-    its = joined(parts)
-    codes: Any = its.codes
-    return pd.Categorical.from_codes(codes, dtype=_categories(its.names))
 
 
 @lru_cache

@@ -1,6 +1,6 @@
 """Every table's columns, described once: dtype, unit, a sentence.
 
-Tables are built with :meth:`Table.frame`, which is also where they are checked, and
+Tables are built with :meth:`Table.rows`, which is also where they are checked, and
 the documentation of the columns is generated from here.
 """
 

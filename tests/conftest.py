@@ -133,7 +133,7 @@ _ORDINARY = {"rank": 0, "device": "cuda:0", "stream": 7, "thread": 1, "name": "n
 def _make_trace(*, notes: tuple[schema.Note, ...] = (), **tables: list[dict[str, Any]]) -> Measures:
     """``make_trace(kernels=[{...}], ...)``: other columns are ordinary, or null."""
     frames = {
-        table.name: table.from_rows(
+        table.name: table.of_dicts(
             [
                 {
                     column.name: row.get(column.name, _ORDINARY.get(column.name))

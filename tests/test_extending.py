@@ -53,8 +53,8 @@ def test_the_measure_is_as_described(module: ModuleType) -> None:
     run.kernel(0, 0, 10, name="short")
     run.kernel(0, 20, 30, name="long")
     table = module.longest_kernels(run.trace())
-    assert table.to_dict("records") == [{"rank": 0, "name": "long", "duration_ns": 30_000}]
-    assert list(table) == [column.name for column in module.LONGEST_KERNELS.columns]
+    assert table.dicts() == [{"rank": 0, "name": "long", "duration_ns": 30_000}]
+    assert list(table.frame()) == [column.name for column in module.LONGEST_KERNELS.columns]
 
 
 @pytest.mark.parametrize("module", ["commtrace/reports/formats/tsv.py"], indirect=True)

@@ -48,7 +48,7 @@ def kernels(rank: int, launches: list[int]) -> Columns:
 def test_what_was_put_in_comes_out(first: list[int], second: list[int]) -> None:
     parts = [kernels(0, first), kernels(1, second)]
     packed = Packed(KERNELS, parts)
-    pd.testing.assert_frame_equal(packed.frame(), KERNELS.frame(*parts))
+    pd.testing.assert_frame_equal(packed.frame(), KERNELS.rows(*parts).frame())
     for rank, launches in enumerate((first, second)):
         its = (packed.of_ranks or {}).get(rank, slice(0, 0))
         assert packed.columns(its)["launch_ns"].tolist() == launches  # type: ignore[union-attr]
@@ -143,7 +143,7 @@ def test_values_take_the_bytes_that_they_need() -> None:
 def test_columns_and_rows_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr("commtrace.packed._FEW", few)
     parts = [kernels(0, [5, NULL, 7]), kernels(1, [NULL, 2**40])]
-    packed, whole = Packed(KERNELS, parts), KERNELS.frame(*parts)
+    packed, whole = Packed(KERNELS, parts), KERNELS.rows(*parts).frame()
     assert packed.ints("launch_ns").tolist() == [5, NULL, 7, NULL, 2**40]
     assert packed.coded("name").decoded() == whole["name"].tolist()
     for rows in (slice(1, 4), np.asarray([4, 0])):
@@ -156,13 +156,13 @@ def test_rows_are_found_in_whichever_part_they_are(
     launches: list[list[int]], data: st.DataObject
 ) -> None:
     parts = [kernels(rank, its) for rank, its in enumerate(launches)]
-    packed, whole = Packed(KERNELS, [pack(part) for part in parts]), KERNELS.frame(*parts)
+    packed, whole = Packed(KERNELS, [pack(part) for part in parts]), KERNELS.rows(*parts).frame()
     if len(whole):
         places = st.integers(0, len(whole) - 1)
         at = np.asarray(data.draw(st.lists(places, max_size=6)), dtype=np.int64)
         first, last = data.draw(st.tuples(places, places))
         for rows in (at, slice(first, last)):
-            frame = KERNELS.frame(packed.columns(rows))
+            frame = KERNELS.rows(packed.columns(rows)).frame()
             taken = whole.iloc[rows].reset_index(drop=True)
             pd.testing.assert_frame_equal(frame, taken)
 

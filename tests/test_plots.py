@@ -54,7 +54,8 @@ def devices(**times_ms: float) -> pd.DataFrame:
 
 def events(*rows: dict[str, Any]) -> pd.DataFrame:
     ordinary = {"rank": 0, "device": "cuda:0", "stream": 7, "wait_ns": 0, "operation": -1}
-    return TIMELINE_EVENTS.from_rows([{**ordinary, "name": row["kind"], **row} for row in rows])
+    every = [{**ordinary, "name": row["kind"], **row} for row in rows]
+    return TIMELINE_EVENTS.of_dicts(every).frame()
 
 
 def at(start_ms: float, ms: float, **more: Any) -> dict[str, Any]:
@@ -196,7 +197,7 @@ def test_waits_have_a_cell_for_each_rank_and_step(ax: Axes) -> None:
         for rank in (0, 1)
         for step in (4, 5, 6)
     ]
-    heat_plots.wait_map(STEP_WAITS.from_rows(rows), "wait_ns", ax=ax)
+    heat_plots.wait_map(STEP_WAITS.of_dicts(rows).frame(), "wait_ns", ax=ax)
     assert ax.images[0].get_array().tolist() == [[0, 0, 0], [1, 1, 1]]  # type: ignore[union-attr]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["4", "5", "6"]
 
@@ -253,7 +254,7 @@ def test_groups_too_many_for_markers_are_shown_by_dimension(ax: Axes) -> None:
 @pytest.mark.parametrize(("ranks", "distance"), [(8, 1), (40, 1), (64, 2), (256, 8), (1000, 32)])
 def test_of_many_ranks_every_nth_is_named(ranks: int, distance: int) -> None:
     rows = [{"rank": r, "step": 1, "wait_ns": MS, "caused_wait_ns": 0} for r in range(ranks)]
-    ax = heat_plots.wait_map(STEP_WAITS.from_rows(rows), "wait_ns")
+    ax = heat_plots.wait_map(STEP_WAITS.of_dicts(rows).frame(), "wait_ns")
     named = [int(label.get_text()) for label in ax.get_yticklabels()]
     assert named == list(range(0, ranks, distance))
     assert ax.figure.get_figheight() < 15

@@ -26,10 +26,10 @@ def test_parts_are_joined_and_dictionaries_unified() -> None:
             "duration_ns": numbers,
         }
 
-    frame = STEPS.frame(
+    frame = STEPS.rows(
         part(0, Coded.of(["a", None, "b"]), 7),  # type: ignore[arg-type]
         part(1, Coded.of(["b", "c"]), NULL),  # type: ignore[arg-type]
-    )
+    ).frame()
     assert frame["label"].tolist()[0] == "a"
     assert frame["label"].isna().tolist() == [False, True, False, False, False]
     assert frame["label"].astype(object).tolist()[2:] == ["b", "b", "c"]
@@ -38,7 +38,7 @@ def test_parts_are_joined_and_dictionaries_unified() -> None:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda t: t.name)
 def test_an_empty_table_has_every_column_and_type(table: object) -> None:
-    frame = table.frame()  # type: ignore[attr-defined]
+    frame = table.rows().frame()  # type: ignore[attr-defined]
     described = {c.name: c.dtype for c in table.columns}  # type: ignore[attr-defined]
     assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == described
     assert len(frame) == 0
@@ -46,7 +46,7 @@ def test_an_empty_table_has_every_column_and_type(table: object) -> None:
 
 def test_a_missing_column_is_an_error() -> None:
     with pytest.raises(KeyError, match="duration_ns"):
-        STEPS.from_rows([{c.name: None for c in STEPS.columns if c.name != "duration_ns"}])
+        STEPS.of_dicts([{c.name: None for c in STEPS.columns if c.name != "duration_ns"}])
 
 
 def test_importing_the_package_loads_no_library() -> None:

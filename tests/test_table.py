@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.table import Column, Table
+from commtrace.table import Coded, Column, Table
 
 PEOPLE = Table(
     "people",
@@ -32,3 +32,11 @@ def test_only_some_columns_are_in_the_frame() -> None:
     few = PEOPLE.of_dicts(THREE).only("age", "name")
     assert [*few.frame()] == ["age", "name"]
     assert few.take(slice(1)).dicts() == [{"age": 36, "name": "Ada"}]
+
+
+def test_one_string_has_one_code() -> None:
+    twice = Coded(np.array([0, 1, 2, -1], np.int32), ("a", "b", "a"))
+    rows = Table("names", "one name", (Column("name", "category", "It."),)).rows({"name": twice})
+    assert rows.coded("name").names == ("a", "b")
+    assert rows.coded("name").decoded() == ["a", "b", "a", None]
+    assert rows.frame()["name"].tolist()[:3] == ["a", "b", "a"]

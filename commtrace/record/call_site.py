@@ -13,9 +13,9 @@ import torch
 
 __all__ = ["call_site"]
 
-_TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(__file__).parent)
+_RECORDS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _PATHS = sysconfig.get_paths()
+_PYTHON = (_PATHS["stdlib"], _PATHS["platstdlib"])  # which libraries may lie in
 _LIBRARIES = tuple(dict.fromkeys((_PATHS["purelib"], _PATHS["platlib"])))
 
 
@@ -41,24 +41,23 @@ def _line(frame: Mapping[str, Any]) -> str:
 @lru_cache
 def _is_of_a_program(file: str) -> bool:
     """Whether neither torch nor Python or this recorder made the call."""
-    inside = (_TORCH, _OURS, *(_PATHS[key] for key in ("stdlib", "platstdlib")))
-    made = file.startswith("<") or any(_is_in(file, folder) for folder in inside)
-    return not made or (_is_library(file) and not _is_in(file, _TORCH) and not _is_in(file, _OURS))
+    if file.startswith("<") or _is_in(file, _RECORDS):
+        return False
+    return _is_library(file) or not _is_in(file, _PYTHON)
 
 
-@lru_cache
 def _is_library(file: str) -> bool:
-    return any(_is_in(file, folder) for folder in _LIBRARIES)
+    return _is_in(file, _LIBRARIES)
 
 
 @lru_cache
 def _short(file: str) -> str:
     """A path as people know it: from the current folder on, or from that of all libraries."""
     for folder in (*_LIBRARIES, str(Path.cwd())):
-        if _is_in(file, folder):
+        if _is_in(file, (folder,)):
             return os.path.relpath(file, folder)
     return Path(file).name
 
 
-def _is_in(file: str, folder: str) -> bool:
-    return file.startswith(folder + os.sep)
+def _is_in(file: str, folders: tuple[str, ...]) -> bool:
+    return file.startswith(tuple(folder + os.sep for folder in folders))

@@ -12,6 +12,7 @@ import pytest
 
 from commtrace import trace_tables as schema
 from commtrace.measures import Measures
+from commtrace.table import Rows
 
 BASE_NS = 1_700_000_000_000_000_000
 BYTES_PER_NS = 50.0
@@ -160,17 +161,17 @@ def _generate(
     present = [rank for rank in everyone if rank not in missing]
     return Generated(
         Measures(
-            kernels=schema.KERNELS.frame(),
-            copies=schema.COPIES.frame(),
-            blocking_calls=schema.BLOCKING_CALLS.frame(),
-            synchronisations=schema.SYNCHRONISATIONS.frame(),
+            kernels=schema.KERNELS.rows(),
+            copies=schema.COPIES.rows(),
+            blocking_calls=schema.BLOCKING_CALLS.rows(),
+            synchronisations=schema.SYNCHRONISATIONS.rows(),
             collectives=_collectives(truth, clocks, identifiers, own_names),
-            ops=schema.OPS.frame(),
-            host_gaps=schema.HOST_GAPS.frame(),
-            steps=schema.STEPS.frame(),
+            ops=schema.OPS.rows(),
+            host_gaps=schema.HOST_GAPS.rows(),
+            steps=schema.STEPS.rows(),
             groups=_groups(truth, world_size, own_names),
-            probes=schema.PROBES.frame(),
-            ranks=schema.RANKS.from_rows(
+            probes=schema.PROBES.rows(),
+            ranks=schema.RANKS.of_dicts(
                 [
                     {
                         "rank": rank,
@@ -211,7 +212,7 @@ def _numbered(truth: pd.DataFrame) -> pd.DataFrame:
 
 def _collectives(
     truth: pd.DataFrame, clocks: Clocks, identifiers: str | None, own_names: bool
-) -> pd.DataFrame:
+) -> Rows:
     rank = truth["rank"].to_numpy()
     start = clocks.shows(truth["arrival"].to_numpy(), rank)
     end = clocks.shows(truth["end"].to_numpy(), rank)
@@ -252,14 +253,14 @@ def _collectives(
                 "called_at": None,
             }
         )
-    return schema.COLLECTIVES.from_rows(rows)
+    return schema.COLLECTIVES.of_dicts(rows)
 
 
-def _groups(truth: pd.DataFrame, world_size: int, own_names: bool) -> pd.DataFrame:
+def _groups(truth: pd.DataFrame, world_size: int, own_names: bool) -> Rows:
     everyone = ",".join(map(str, range(world_size)))
     members = truth["members"].where(truth["members"] != "", everyone)
     known = truth.assign(members=members)[["rank", "group", "members"]].drop_duplicates()
-    return schema.GROUPS.from_rows(
+    return schema.GROUPS.of_dicts(
         [
             {
                 "rank": rank,

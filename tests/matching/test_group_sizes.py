@@ -44,7 +44,7 @@ def bare(run: Any, **ranks: object) -> Measures:
             group_size=unknown.astype("Int64"),
             seq=unknown.astype("Int64"),
         ),
-        groups=schema.GROUPS.frame(),
+        groups=schema.GROUPS.rows(),
         ranks=run.trace.ranks.assign(**ranks),
     )
 
@@ -289,6 +289,6 @@ def test_recordings_without_metadata_are_given_no_wrong_size(recorded: Path, nam
         else pd.Categorical([None] * len(known))
         for column in names
     }
-    bare = replace(trace, collectives=known.assign(**unknown), groups=schema.GROUPS.frame())
+    bare = replace(trace, collectives=known.assign(**unknown), groups=schema.GROUPS.rows())
     size = size_of_rows(bare)
     assert (size.isna() | (size == known["group_size"].array)).all()

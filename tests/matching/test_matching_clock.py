@@ -126,7 +126,7 @@ def test_nothing_recorded(make_trace: Make) -> None:
 
 def probes(trace: Measures, *readings: tuple[int, float, float, float]) -> Measures:
     """The same run, with readings of a rank's clock: when, how far ahead, give or take, in ms."""
-    table = PROBES.from_rows(
+    table = PROBES.of_dicts(
         [
             {"rank": rank, "at_ns": at * MS, "offset_ns": offset * MS, "error_ns": error * MS}
             for rank, at, offset, error in readings

@@ -191,7 +191,7 @@ def _joined(trace: Measures, rows: Any) -> Measures:
     from commtrace import trace_tables as schema
 
     group = {"description": None, "backend": "nccl", "size": 2, "ranks": "0,1", "group": "world"}
-    groups = schema.GROUPS.from_rows([{**group, "rank": rank} for rank in (0, 1)])
+    groups = schema.GROUPS.of_dicts([{**group, "rank": rank} for rank in (0, 1)])
     collectives = pd.concat([trace.collectives, rows], ignore_index=True)
     text = [c.name for c in schema.COLLECTIVES.columns if c.dtype == "category"]
     collectives = collectives.astype(dict.fromkeys(text, "category"))

@@ -420,17 +420,17 @@ def _measures(job: _Job) -> Measures:
         for rank in job.everyone
     ]
     return Measures(
-        kernels=schema.KERNELS.from_rows(kernels),
-        copies=schema.COPIES.frame(),
-        blocking_calls=schema.BLOCKING_CALLS.frame(),
-        synchronisations=schema.SYNCHRONISATIONS.frame(),
-        collectives=schema.COLLECTIVES.from_rows(collectives),
-        ops=schema.OPS.frame(),
-        host_gaps=schema.HOST_GAPS.frame(),
-        steps=schema.STEPS.from_rows(
+        kernels=schema.KERNELS.of_dicts(kernels),
+        copies=schema.COPIES.rows(),
+        blocking_calls=schema.BLOCKING_CALLS.rows(),
+        synchronisations=schema.SYNCHRONISATIONS.rows(),
+        collectives=schema.COLLECTIVES.of_dicts(collectives),
+        ops=schema.OPS.rows(),
+        host_gaps=schema.HOST_GAPS.rows(),
+        steps=schema.STEPS.of_dicts(
             [{**times({**whole, "rank": rank}), "label": None} for rank in job.everyone]
         ),
-        groups=schema.GROUPS.from_rows(groups),
-        ranks=schema.RANKS.from_rows(ranks),
-        probes=schema.PROBES.frame(),
+        groups=schema.GROUPS.of_dicts(groups),
+        ranks=schema.RANKS.of_dicts(ranks),
+        probes=schema.PROBES.rows(),
     )

@@ -18,7 +18,7 @@ def test_medians_and_spreads_are_those_of_pandas(beside: list[int], alone: list[
         run.kernel(0, 40 * place, duration)
     for place, duration in enumerate(alone):
         run.kernel(0, 2_000 + 40 * place, duration)
-    found = KERNELS_BESIDE.frame(kernels_beside(run.trace(), 0))
+    found = KERNELS_BESIDE.rows(kernels_beside(run.trace(), 0)).frame()
     assert len(found) == bool(beside and alone)
     for row in found.to_dict("records"):
         assert row["touched"] == len(beside)

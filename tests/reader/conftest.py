@@ -265,6 +265,6 @@ def _plain(scan: Scan) -> Plain:
     result = kineto.tables(scan, kineto.identify(scan, otherwise))
     rows = {}
     for table in schema.TABLES:
-        frame = table.frame(result.columns[table.name]).astype(object)
+        frame = table.rows(result.columns[table.name]).frame().astype(object)
         rows[table.name] = frame.where(frame.notna(), None).to_dict("records")
     return Plain(rows, {note.code: note.message for note in result.notes})
