@@ -13,6 +13,7 @@ from commtrace.causal.awaited import AWAITED, Waits
 from commtrace.causal.causes import cause_of, excess
 from commtrace.causal.edits import saved_by
 from commtrace.causal.graph import Change, Lags
+from commtrace.causal.inputs import Inputs
 from commtrace.causal.own_operators import OwnOperators
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
@@ -37,8 +38,9 @@ class Culprit(Struct, frozen=True, eq=False):
     does, if these are few. ``others_ns`` is the most that any other rank alone saves. ``cause``
     is one of CAUSES, or None; ``parts_ns`` their excess over what is typical, summed; ``call`` the
     call before which most of it is, a row of the graph's. ``waits`` are the others' for them.
-    ``more`` are the operators that only they run, if these are most of it. ``doubt`` says why it is
-    not sure. ``in_median`` says that only what they mostly do beyond the
+    ``more`` are the operators that only they run, or on larger inputs, if these are most of it.
+    ``slower`` is how many times as long they compute the same on the same, if that is most of it.
+    ``doubt`` says why it is not sure. ``in_median`` says that only what they mostly do beyond the
     typical is theirs: they take turns with others being late besides.
     """
 
@@ -57,7 +59,8 @@ class Culprit(Struct, frozen=True, eq=False):
     parts_ns: dict[Cause, float]
     call: int
     waits: Waits
-    more: OwnOperators | None
+    more: OwnOperators | Inputs | None
+    slower: float | None
     doubt: str | None
     in_median: bool
 

@@ -15,7 +15,7 @@ from commtrace.causal.causes import doubt_of
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import fight, works_more
 from commtrace.causal.culprit import Culprit, as_awaited
-from commtrace.causal.done_more import done_more, operators_of
+from commtrace.causal.done_more import counted_more, done_more, slower
 from commtrace.causal.edits import (
     as_measured,
     saved,
@@ -32,7 +32,7 @@ from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import Suspects, by_rank_and_step, least_noise_ns
 from commtrace.causal.segments import OwnWork, own_work, work_on_cores, work_with
-from commtrace.causal.step_patterns import MANY_STEPS, in_every, in_few, scatter, since
+from commtrace.causal.step_patterns import CHANCE, MANY_STEPS, in_every, in_few, scatter, since
 from commtrace.causal.suspects import (
     late_together,
     own_and_more,
@@ -48,12 +48,15 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
+    "CHANCE_IF_COUNTED",
     "Culprits",
     "culprits",
     "evened",
     "stalls_in_turn",
 ]
 
+CHANCE_IF_COUNTED = 0.05
+"""The same of ranks that run what others do not, or on more."""
 _MOSTLY = 0.5  # of the steps
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
 _HALF = 0.5  # of a stall, as another stalls by turns
@@ -198,19 +201,25 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     tested = (whole, steps, more) if more.size >= MANY_STEPS else (whole, steps)
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
-    # Nor is what others do not run at all.
-    far = own.size < MANY_STEPS and (
-        bool((own > fight(run, who.ranks) * (own - more)).all())
-        or operators_of(run, who, does) is not None
+    # Nor is what others do not run at all, or on less.
+    is_few = own.size < MANY_STEPS
+    maybe = p_value < CHANCE_IF_COUNTED and not spikes
+    counted = counted_more(run, who, does) if is_few or maybe else None
+    far = is_few and (
+        bool((own > fight(run, who.ranks) * (own - more)).all()) or counted is not None
     )
-    persistent = in_every(whole, more, least if far else noise, least, p_value)
+    unlikely = p_value < CHANCE or (maybe and counted is not None)
+    persistent = in_every(whole, more, least if far else noise, least, unlikely=unlikely)
     if spikes and not persistent and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
         spikes = ()
     stalls = () if persistent else spikes
     does = done_more(run, who, stalls) if stalls else does
     mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
-    operators = operators_of(run, who, does) if persistent or stalls or works else None
+    times = None
+    if persistent or stalls or works:
+        counted = counted_more(run, who, does)
+        times = slower(run, who, does) if counted is None else None
     return Culprit(
         ranks=who.ranks,
         saved_ns=round(float(alone.sum()) * longer),
@@ -228,7 +237,8 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
         call=does.call,
         waits=awaited(run, who.ranks, lag_ns),
         in_median=who.made == "median",
-        more=operators,
+        more=counted,
+        slower=times,
         doubt=_NOT_ALWAYS
         if works
         else doubt_of(
@@ -237,7 +247,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
             int(delays.sum()),
             does.cause,
             stalls,
-            sure=operators is not None,
+            sure=counted is not None,
         ),
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.causal.causes import cause_of, excess
+from commtrace.causal.inputs import Inputs, inputs
 from commtrace.causal.own_operators import OwnOperators, own_operators
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import Suspects
@@ -15,7 +16,7 @@ from commtrace.diagnosis import Cause
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["DoneMore", "done_more", "operators_of"]
+__all__ = ["DoneMore", "counted_more", "done_more", "slower"]
 
 
 class DoneMore(NamedTuple):
@@ -29,6 +30,11 @@ class DoneMore(NamedTuple):
     cause: Cause | None
     stalls: tuple[int, ...]
 
+    def longer_ns(self, run: Measures, ranks: int) -> float:
+        """How much longer each of so many ranks takes for that cause, a step in the mean."""
+        steps = len(self.stalls) or run_graph(run).step_ns.size
+        return self.parts_ns[self.cause] / (steps * ranks) if self.cause else 0.0
+
 
 def done_more(run: Measures, who: Suspects, stalls: tuple[int, ...] = ()) -> DoneMore:
     """In all steps, or where they stall: in the others they may do something else."""
@@ -41,11 +47,28 @@ def done_more(run: Measures, who: Suspects, stalls: tuple[int, ...] = ()) -> Don
     return DoneMore(parts, call, cause_of(run, who.ranks, parts), stalls)
 
 
-def operators_of(run: Measures, who: Suspects, does: DoneMore) -> OwnOperators | None:
-    """The operators that others do not run, if they are most of what these do more."""
+def counted_more(run: Measures, who: Suspects, does: DoneMore) -> OwnOperators | Inputs | None:
+    """The operators that others do not run, or on less, if they are most of what these do more."""
     if does.cause is None or does.call < 0:
         return None
-    found = own_operators(run, who.ranks, does.call, does.stalls)
-    steps = len(does.stalls) or run_graph(run).step_ns.size
-    longer_ns = does.parts_ns[does.cause] / (steps * len(who.ranks))
-    return found if found is not None and found.explains(does.cause, longer_ns) else None
+    longer_ns = does.longer_ns(run, len(who.ranks))
+    own = own_operators(run, who.ranks, does.call, does.stalls)
+    if own is not None and own.explains(does.cause, longer_ns):
+        return own
+    if does.cause != "compute":
+        return None
+    its = inputs(run, who.ranks, does.call, does.stalls)
+    return its if its is not None and its.is_more(longer_ns) else None
+
+
+def slower(run: Measures, who: Suspects, does: DoneMore) -> float | None:
+    """How many times as long as others these compute the same on the same, if that is most of it.
+
+    None where it is not, or is not known.
+    """
+    if does.cause != "compute" or does.call < 0:
+        return None
+    its = inputs(run, who.ranks, does.call, does.stalls)
+    if its is None or not its.is_slower(does.longer_ns(run, len(who.ranks))):
+        return None
+    return its.time_ns / max(its.usual_ns, 1.0)

@@ -10,9 +10,10 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64
 
-__all__ = ["MANY_STEPS", "in_every", "in_few", "scatter", "since"]
+__all__ = ["CHANCE", "MANY_STEPS", "in_every", "in_few", "scatter", "since"]
 
-_CHANCE = 0.01
+CHANCE = 0.01
+"""Less likely is no chance."""
 _SPIKE = 6  # times the noise
 MANY_STEPS = 5
 """Of fewer little is known of how they scatter."""
@@ -23,9 +24,11 @@ _TURN = 0.5  # of a stall: so much less than the others do, and another stalls
 
 
 def in_every(
-    steps: Int64, more: Float64, noise_ns: float, least_noise_ns: int, p_value: float
+    steps: Int64, more: Float64, noise_ns: float, least_noise_ns: int, *, unlikely: bool
 ) -> bool:
     """Whether they delay every step; few may agree by chance on what is no more than noise.
+
+    ``unlikely`` says that chance does not explain it, where not all steps are far above the noise.
 
     In a step in which they do less than is typical they delay nobody: it begins late, since they
     did more in the one before, and the next few may be another's.
@@ -37,7 +40,7 @@ def in_every(
     if not steps.size:
         return False
     enough = steps.size >= MANY_STEPS or float(np.median(steps)) > least_noise_ns
-    return p_value < _CHANCE and enough
+    return unlikely and enough
 
 
 def in_few(steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ Analysing leaves that out, so that the files are read once more.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +17,13 @@ from commtrace.engine import each, for_files
 from commtrace.errors import TraceError
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
-from commtrace.reader.json import Hosted, input_shapes
+from commtrace.reader.json import Hosted, operator_inputs
+from commtrace.reader.nesting import enclosing
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["Shapes", "shapes"]
-
-_DEEPEST = 256  # operators within operators; more is damage, and would cost its square
 
 _Texts = list[str | None]
 
@@ -83,47 +81,33 @@ def _wanted(run: Measures, size: Mapping[str, int]) -> Iterator[_Wanted]:
 
 def _looked_up(wanted: _Wanted) -> _Texts | str:
     try:
-        operators = input_shapes(wanted.file)
+        operators = operator_inputs(wanted.file)
     except TraceError as error:
         return str(error)
-    threads = {thread: _Thread(operators, thread) for thread in np.unique(wanted.thread).tolist()}
-    of_kernels = wanted.table == "kernels"
-    return [
-        threads[thread].around(time) if of_kernels else threads[thread].beginning(time)
-        for thread, time in zip(wanted.thread.tolist(), wanted.start_ns.tolist(), strict=True)
-    ]
+    find = _around if wanted.table == "kernels" else _beginning
+    names, codes = operators.shapes.names, operators.shapes.codes
+    rows = find(operators, wanted.thread, wanted.start_ns).tolist()
+    return [None if row < 0 else names[codes[row]] for row in rows]
 
 
-class _Thread:
-    """The operators of one thread, each after those that enclose it."""
+def _around(operators: Hosted, thread: Int64, time_ns: Int64) -> Int64:
+    """The innermost operator at each time on a thread; -1 for none."""
+    count = operators.thread.size
+    threads = np.concatenate((operators.thread, thread))
+    starts = np.concatenate((operators.start_ns, time_ns))
+    lasting = np.concatenate((operators.duration_ns, np.zeros_like(time_ns)))
+    return enclosing(threads, starts, lasting)[count:]
 
-    def __init__(self, operators: Hosted, thread: int) -> None:
-        rows = np.flatnonzero(operators.thread == thread)
-        start, duration = operators.start_ns[rows], operators.duration_ns[rows]
-        order = np.lexsort((-duration, start))
-        self._starts: list[int] = start[order].tolist()
-        self._ends: list[int] = (start + duration)[order].tolist()
-        self._shapes = operators.name.codes[rows[order]].tolist()
-        self._names = operators.name.names
-        self._outer: list[int] = []
-        is_open: list[int] = []
-        for at, begin in enumerate(self._starts):
-            while is_open and self._ends[is_open[-1]] <= begin:
-                is_open.pop()
-            self._outer.append(is_open[-1] if is_open else -1)
-            is_open.append(at)
 
-    def around(self, time_ns: int) -> str | None:
-        """The shapes of the innermost operator at a time."""
-        at = bisect_right(self._starts, time_ns) - 1
-        for _ in range(_DEEPEST):
-            if at < 0 or self._ends[at] > time_ns:
-                break
-            at = self._outer[at]
-        return self._names[self._shapes[at]] if at >= 0 and self._ends[at] > time_ns else None
-
-    def beginning(self, time_ns: int) -> str | None:
-        """The shapes of the outermost operator that begins at a time."""
-        at = bisect_left(self._starts, time_ns)
-        begins = at < len(self._starts) and self._starts[at] == time_ns
-        return self._names[self._shapes[at]] if begins else None
+def _beginning(operators: Hosted, thread: Int64, time_ns: Int64) -> Int64:
+    """The outermost operator that begins at each time on a thread; -1 for none."""
+    order = np.lexsort((operators.duration_ns, operators.start_ns, operators.thread))
+    row = dict(
+        zip(
+            zip(operators.thread[order].tolist(), operators.start_ns[order].tolist(), strict=True),
+            order.tolist(),
+            strict=True,
+        )
+    )
+    its = zip(thread.tolist(), time_ns.tolist(), strict=True)
+    return np.asarray([row.get(key, -1) for key in its], dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 from commtrace.arrays import Bool, Int64
 from commtrace.reader.json.events import Call
 
-__all__ = ["Nest", "by_thread", "innermost", "outermost"]
+__all__ = ["Nest", "by_thread", "enclosing", "innermost", "outermost"]
 
 
 _DEEPEST = 256  # calls within calls; more is damage, and would cost its square
@@ -66,6 +66,24 @@ def innermost(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Bool:
     result = np.ones(order.size, dtype=np.bool_)
     result[order] = ~holds
     return result
+
+
+def enclosing(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
+    """For each event the row of the innermost other of its thread in which it begins; -1 for none.
+
+    Of those that begin together the longest encloses the others. One without duration is a moment.
+    """
+    order = np.lexsort((-duration_ns, start_ns, thread)).tolist()
+    found = np.full(len(order), -1, dtype=np.int64)
+    its, starts, ends = (column.tolist() for column in (thread, start_ns, start_ns + duration_ns))
+    is_open: list[int] = []
+    for row in order:
+        while is_open and (ends[is_open[-1]] <= starts[row] or its[is_open[-1]] != its[row]):
+            is_open.pop()
+        if is_open:
+            found[row] = is_open[-1]
+        is_open.append(row)
+    return found
 
 
 def outermost(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Bool:

@@ -10,20 +10,23 @@ import numpy as np
 from commtrace.arrays import NULL, Int64
 from commtrace.causal.cores import foreign_load, processor
 from commtrace.causal.culprit import Culprit
-from commtrace.causal.culprits import culprits
+from commtrace.causal.culprits import CHANCE_IF_COUNTED, culprits
+from commtrace.causal.inputs import Inputs
+from commtrace.causal.own_operators import OwnOperators
 from commtrace.causal.run_graph import run_graph
+from commtrace.causal.step_patterns import CHANCE
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
-from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct
-from commtrace.units import clean, counted, ms, numbered
+from commtrace.rules._advice import advice
+from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.rules._rule import Rule
 
-__all__ = ["ADVICE", "DEVICE", "HOST", "delays"]
+__all__ = ["DEVICE", "HOST", "delays"]
 
 HOST: tuple[Cause, ...] = ("host", "loader", "checkpoint", "garbage-collection")
 """What a host does that delays others, computing nothing."""
@@ -33,44 +36,6 @@ DEVICE: tuple[Cause, ...] = ("compute", "copy")
 _Confidence = Literal["high", "medium", "low"]
 _LESS: dict[_Confidence, _Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
-ADVICE: dict[Cause, str] = {
-    "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
-    "faster storage",
-    "checkpoint": "save checkpoints asynchronously, or sharded over all ranks "
-    "(torch.distributed.checkpoint), and less often",
-    "garbage-collection": "call gc.freeze() after setting up and gc.disable(), then gc.collect() "
-    "on all ranks in the same steps",
-    "compute": "split the work evenly (batch, sequence lengths, layers); if it is even, look at "
-    "clock rates and at what else runs there",
-    "copy": "prefetch, and copy from pinned memory",
-    "host": "look at data loading, logging, file systems and other processes there",
-}
-"""What to do about what a rank does."""
-_NOW_AND_THEN = (
-    "look at what it computes in these steps only, as an evaluation or statistics: share that "
-    "among the ranks, or do it less often; if nothing, at clock rates and what else runs there"
-)
-_WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
-_WAITED = 0.2
-_IN_PYTHON = (
-    "its process computed meanwhile, outside of torch: look at Python there, as parsing, "
-    "tokenising, augmenting or logging; do that beforehand, in workers, or share it"
-)
-_PICKLES = (
-    "before it sends Python objects it pickles them: send tensors in their place, and what does "
-    "not change only once; if they are small, look at Python there"
-)
-_READS_FOR_ALL = (
-    "it reads for all ranks, which wait for it: let each read its own part (a DistributedSampler; "
-    "in Accelerate dispatch_batches=False), or read ahead in workers (num_workers)"
-)
-_WAITING = (
-    "its process waited meanwhile and took no processor time: look at files, network, "
-    "subprocesses and locks there, and do it in the background"
-)
-_MORE_WORK = (
-    "if no other rank does such work, share it or do it less often; else split the data evenly"
-)
 _DOES: dict[Cause, str] = {
     "loader": "in its data loader",
     "checkpoint": "saving a checkpoint",
@@ -134,7 +99,7 @@ def _finding(
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run)}",
+        advice=advice(culprit, run),
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
         operations=_operations(run, culprit),
     )
@@ -147,49 +112,12 @@ def _operations(run: Measures, culprit: Culprit) -> Int64:
     return its
 
 
-def _advice(culprit: Culprit, run: Measures) -> str:
-    if (more := culprit.more) is not None:
-        runs = "they run" if len(culprit.ranks) > 1 else "it runs"
-        named = ", ".join(clean(name.rpartition(": ")[2], 40) for name in more.names)
-        return (
-            f"{runs} there {round(more.count):,} {more.kind} more than the others, a step in the "
-            f"mean ({named}: {ms(more.time_ns)}): {_MORE_WORK}"
-        )
-    if culprit.cause is None:
-        return "no single cause: look at what it does there"
-    if culprit.cause == "compute" and not culprit.persistent:
-        return _NOW_AND_THEN
-    if culprit.cause == "host":
-        return _of_host(culprit, run)
-    if culprit.cause == "loader" and culprit.waits.mostly == "root":
-        return _READS_FOR_ALL
-    return ADVICE[culprit.cause]
-
-
-def _of_host(culprit: Culprit, run: Measures) -> str:
-    """What to do about a host without operators, as far as it is known whether it ran then."""
-    took = processor(run, culprit.ranks)
-    if took is None:
-        return ADVICE["host"]
-    parts = culprit.parts_ns
-    worked = took.more_ns * len(culprit.ranks) - parts["compute"]
-    if worked > _WORKED * parts["host"]:
-        return _PICKLES if _sends_objects(culprit, run) else _IN_PYTHON
-    return _WAITING if worked < _WAITED * parts["host"] else ADVICE["host"]
-
-
-def _sends_objects(culprit: Culprit, run: Measures) -> bool:
-    """Whether others await it mostly as the root of operations that carry Python objects."""
-    row = run_graph(run).calls.row[culprit.call]
-    op = run.rows("collectives").coded("op").at(row)
-    return culprit.waits.mostly == "root" and of_objects(run, str(op))
-
-
 def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:
     median = float(np.median(culprit.steps_ns))
+    chance = CHANCE if culprit.more is None else CHANCE_IF_COUNTED
     yield Evidence("saved per step if typical, median", median, "ns", 2 * culprit.noise_ns)
     yield Evidence(
-        "chance that it is not in every step, corrected", culprit.p_value, "probability", 0.01
+        "chance that it is not in every step, corrected", culprit.p_value, "probability", chance
     )
     yield Evidence("most that any other rank saves", culprit.others_ns, "ns")
     share = share_pct(culprit.on_top_ns, run)
@@ -202,13 +130,18 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
         if time > 0.05 * max(culprit.on_top_ns, 1):
             doing = _does(cause, culprit, run)
             yield Evidence(f"time {doing}, more than typical", time, "ns")
-    if (more := culprit.more) is not None:
+    if isinstance(more := culprit.more, OwnOperators):
         said = f"{more.kind} more than the others run there, a step in the mean"
         yield Evidence(said, more.count, more.kind)
+    elif isinstance(more, Inputs):
+        said = "time that operators take longer on larger inputs, a step in the mean"
+        yield Evidence(said, more.larger_ns, "ns")
+    if culprit.slower is not None:
+        yield Evidence("time for the same operators on the same inputs", culprit.slower, "x")
 
 
 def _does(cause: Cause, culprit: Culprit, run: Measures) -> str:
-    if cause == "host" and culprit.more is not None:
+    if cause == "host" and isinstance(culprit.more, OwnOperators):
         return "in Python between operators that the others do not run"
     if cause == "host" and not run_graph(run).calls.on_cpu.any():
         return "launching nothing"

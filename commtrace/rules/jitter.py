@@ -16,7 +16,7 @@ from commtrace.causal.segments import LABELLED, own_parts
 from commtrace.causal.usual import mean_of
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
-from commtrace.rules._culprit import ADVICE
+from commtrace.rules._advice import ADVICE
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms

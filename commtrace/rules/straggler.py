@@ -31,7 +31,9 @@ class Straggler(Rule, frozen=True):
 
     What to do
         See what it does in the gap: more compute (rebalance), copies (prefetch), or nothing at
-        all (data loader, garbage collection, a busy host). The potential saving is what the
+        all (data loader, garbage collection, a busy host). Where shapes were recorded
+        (``record_shapes=True``) the advice says whether its operators work on larger inputs than
+        the others', or take longer for the same: a slow device. The potential saving is what the
         replay saves. A rank that comes late because it waited elsewhere is not blamed.
 
     Blind spots

@@ -113,8 +113,8 @@ def test_who_does_less_in_a_step_does_not_delay_every_step() -> None:
     """What a rank does behind its last call makes the next step begin late, and that shorter."""
     steps = np.array([138, 70, 219]) * MS
     less, more = np.array([208.0, -214, 222]) * MS, np.array([208.0, 214, 222]) * MS
-    assert not in_every(steps, less, 20.0 * MS, 2 * MS, 0.08)
-    assert in_every(steps, more, 20.0 * MS, 2 * MS, 0.08)
+    assert not in_every(steps, less, 20.0 * MS, 2 * MS, unlikely=False)
+    assert in_every(steps, more, 20.0 * MS, 2 * MS, unlikely=False)
 
 
 def test_two_equally_late_ranks_hide_each_other_and_are_named_together(training: Make) -> None:

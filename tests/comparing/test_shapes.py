@@ -10,7 +10,7 @@ import pytest
 
 from commtrace.comparing.shapes import shapes
 from commtrace.comparison import Comparison, compare
-from commtrace.reader.json import input_shapes
+from commtrace.reader.json import operator_inputs
 from commtrace.run import load
 from commtrace.table import rows
 
@@ -119,7 +119,19 @@ def test_only_shapes_are_believed(dims: Any, shape: str | None, tmp_path: Path) 
     its = event("cpu_op", "aten::mm", 1.5, 2, args={"Input Dims": dims})
     none = [event("cpu_op", "aten::mm", 1.5, 2), event("kernel", "k", 1, 2), {**its, "ts": "soon"}]
     file.write_text(json.dumps({"baseTimeNanoseconds": 7, "traceEvents": [its, *none]}))
-    found = input_shapes(file)
-    assert found.name.decoded() == ([] if shape is None else [shape])
+    found = operator_inputs(file)
+    assert found.shapes.decoded() == ([] if shape is None else [shape])
     if shape is not None:
         assert found.start_ns.tolist() == [1_507]
+
+
+@pytest.mark.parametrize(
+    ("types", "text"),
+    [(["float", "Scalar"], '["float","Scalar"]'), ("<b>", "null"), ([1], "null"), (None, "null")],
+)
+def test_only_types_are_believed(types: Any, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    its = event("cpu_op", "aten::mm", 1, 2, args={"Input Dims": [[2], []], "Input type": types})
+    file.write_text(json.dumps({"traceEvents": [its]}))
+    found = operator_inputs(file)
+    assert (found.name.decoded(), found.types.decoded()) == (["aten::mm"], [text])

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commtrace.reader.json.events import Arguments, Call
-from commtrace.reader.nesting import Nest, outermost
+from commtrace.reader.nesting import Nest, enclosing, outermost
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=12)
 JSON = st.recursive(
@@ -51,6 +51,23 @@ def test_the_outermost_cover_all_and_do_not_overlap(
             for o in np.flatnonzero(thread == thread[row])
             if o != row
         )
+
+
+@given(SPANS, SPANS)
+def test_what_encloses_an_event_is_the_last_that_is_open_when_it_begins(
+    one: list[tuple[int, int]], two: list[tuple[int, int]]
+) -> None:
+    rows = [(1, *span) for span in one] + [(2, *span) for span in two]
+    thread, start, duration = np.asarray(rows, dtype=np.int64).reshape(-1, 3).T
+    found = enclosing(thread, start, duration)
+    order = np.lexsort((-duration, start, thread)).tolist()
+    for at, row in enumerate(order):
+        is_open = [
+            other
+            for other in order[:at]
+            if thread[other] == thread[row] and start[other] + duration[other] > start[row]
+        ]
+        assert found[row] == (is_open[-1] if is_open else -1)
 
 
 @settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=50)

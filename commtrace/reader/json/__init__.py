@@ -1,11 +1,12 @@
 """A trace file's bytes, decoded.
 
-``scan`` is for analysis, ``every_event`` for a picture, ``input_shapes`` for comparing.
+``scan`` is for analysis, ``every_event`` for a picture, ``operator_inputs`` for what operators
+work on.
 """
 
 from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.events import Hosted, Scan
-from commtrace.reader.json.operator_shapes import input_shapes
+from commtrace.reader.json.operator_shapes import OperatorInputs, operator_inputs
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.scan import scan
 from commtrace.reader.json.whole_file import EveryEvent, every_event
@@ -15,8 +16,9 @@ __all__ = [
     "Event",
     "EveryEvent",
     "Hosted",
+    "OperatorInputs",
     "Scan",
     "every_event",
-    "input_shapes",
+    "operator_inputs",
     "scan",
 ]

@@ -1,4 +1,4 @@
-"""The shapes of operators' inputs, which ``scan`` leaves out."""
+"""What operators work on, which ``scan`` leaves out: their inputs' shapes and types."""
 
 from __future__ import annotations
 
@@ -18,22 +18,34 @@ from commtrace.reader.json.metadata import base_ns
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
+from commtrace.table import Coded
 
-__all__ = ["input_shapes"]
+__all__ = ["OperatorInputs", "operator_inputs"]
 
 _OPERATORS = ("cpu_op", "Operator")
 _NOTHING = msgspec.Raw(b"null")
 
 
-class _Shaped(msgspec.Struct, gc=False, rename={"dims": "Input Dims"}):
+class OperatorInputs(Hosted, frozen=True):
+    """Operators, and of each the shapes and the types of its inputs as JSON.
+
+    ``shapes`` as ``[[64,4096],[]]``, ``types`` as ``["float","Scalar"]``, or ``null``.
+    """
+
+    shapes: Coded
+    types: Coded
+
+
+class _Shaped(msgspec.Struct, gc=False, rename={"dims": "Input Dims", "types": "Input type"}):
     dims: msgspec.Raw = _NOTHING
+    types: msgspec.Raw = _NOTHING
 
 
 _SHAPED = Decoder(_Shaped)
 
 
-def input_shapes(path: Path) -> Hosted:
-    """The operators of which the profiler recorded shapes, named by these: ``[[64,4096],[]]``.
+def operator_inputs(path: Path) -> OperatorInputs:
+    """The operators of which the profiler recorded shapes.
 
     Raises TraceError where the file cannot be read or is no trace.
     """
@@ -42,25 +54,37 @@ def input_shapes(path: Path) -> Hosted:
     for block in Source(path):
         document.feed(block)
     document.finish()
-    return Hosted(found.shapes.coded(), **found.numbers.joined(base_ns(document.metadata) or 0))
+    numbers = found.numbers.joined(base_ns(document.metadata) or 0)
+    return OperatorInputs(
+        name=found.names.coded(),
+        shapes=found.shapes.coded(),
+        types=found.types.coded(),
+        **numbers,
+    )
 
 
 class _Operators:
     """The operators so far, without the trace's base time."""
 
     def __init__(self) -> None:
-        self.shapes, self.numbers = Names(), Numbers(("thread", "start_ns", "duration_ns"))
+        self.names, self.shapes, self.types = Names(), Names(), Names()
+        self.numbers = Numbers(("thread", "start_ns", "duration_ns"))
         self._known: dict[bytes, str | None] = {}
+        self._types: dict[bytes, str] = {}
 
     def take(self, events: list[Event]) -> None:
         its = [event for event in events if event.cat in _OPERATORS and event.ph == "X"]
-        shapes = [args and self._shape(args.dims) for args in _SHAPED.many([e.args for e in its])]
+        args = _SHAPED.many([event.args for event in its])
+        shapes = [shaped and self._shape(shaped.dims) for shaped in args]
         start_ns = nanoseconds([event.ts for event in its])
         duration_ns = nanoseconds([event.dur for event in its])
         thread = integers([event.tid for event in its])
         usable = (start_ns != NULL) & (duration_ns >= 0) & (thread != NULL)
         usable &= np.array([shape is not None for shape in shapes], dtype=np.bool_)
-        self.shapes.extend([shapes[row] for row in np.flatnonzero(usable).tolist()])
+        rows = np.flatnonzero(usable).tolist()
+        self.names.extend([its[row].name or "" for row in rows])
+        self.shapes.extend([shapes[row] for row in rows])
+        self.types.extend([self._type(args[row]) for row in rows])
         self.numbers.extend(
             start_ns[usable], duration_ns=duration_ns[usable], thread=thread[usable]
         )
@@ -71,6 +95,19 @@ class _Operators:
         if text not in self._known:
             self._known[text] = _normal(text)
         return self._known[text]
+
+    def _type(self, shaped: _Shaped | None) -> str:
+        text = bytes(shaped.types) if shaped else _NOTHING
+        if text not in self._types:
+            self._types[text] = _read(text)
+        return self._types[text]
+
+
+def _read(text: bytes) -> str:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(text, type=list[str])).decode()
+    except BROKEN:
+        return "null"
 
 
 def _normal(text: bytes) -> str | None:

@@ -1,0 +1,195 @@
+"""Whether late ranks compute on larger inputs than the others, or longer on the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.json import decode
+
+from commtrace.arrays import Int64
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.worked_on import Done, What, worked_on
+from commtrace.comms import canonical_dtype, element_bytes
+from commtrace.measures import measure
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Inputs", "inputs"]
+
+_COMPARED = 3  # of the late ranks, and of the others: each one's file is read once more
+_NAMED = 3
+_LARGER = 1.02  # times
+_MOST_OF = 0.5  # of what they compute longer
+_NEARLY_ALL = 0.95  # of the time, in what all do as often
+_BYTES = 4  # of an element whose type is not known
+
+_Work = Mapping[What, Done]
+
+
+class Inputs(Struct, frozen=True):
+    """What ranks compute on, beside others at the same place, in a step in the mean.
+
+    ``larger_ns`` is how much longer they take since inputs of operators are larger: at most as the
+    square of their size. ``names`` are those operators, with the most of it first, and ``example``
+    an input of the first, and that of the others: ``660×256 float``. ``time_ns`` and ``usual_ns``
+    are how long they compute, and the others; ``same`` says that all do nearly all as often and on
+    the same.
+    """
+
+    larger_ns: float
+    names: tuple[str, ...]
+    example: tuple[str, str]
+    time_ns: float
+    usual_ns: float
+    same: bool
+
+    def is_more(self, longer_ns: float) -> bool:
+        """Whether larger inputs are most of what they compute longer in a step."""
+        return self.larger_ns > 0 and self.larger_ns >= _MOST_OF * longer_ns
+
+    def is_slower(self, longer_ns: float) -> bool:
+        """Whether most of it is that the same takes longer."""
+        return self.same and self.time_ns - self.usual_ns >= _MOST_OF * longer_ns
+
+
+@measure
+def inputs(
+    run: Measures, ranks: tuple[int, ...], call: int, steps: tuple[int, ...] = ()
+) -> Inputs | None:
+    """What ranks compute on in all steps or in some, and others that come to a call's place.
+
+    ``call`` is one of the graph's, ``steps`` are numbers of its steps. None where no other comes
+    there, and where shapes are not known (``worked_on``).
+    """
+    calls = run_graph(run).calls
+    chosen = np.unique(calls.step)
+    chosen = chosen[list(steps)] if steps else chosen
+    there = np.unique(calls.rank[calls.place == calls.place[call]])
+    is_late = np.isin(there, ranks)
+    late, others = (_spread(some) for some in (there[is_late], there[~is_late]))
+    known = _known(run, tuple(sorted([*late, *others])), tuple(chosen.tolist()))
+    if not others or len(known) < len(late) + len(others):
+        return None
+    return _compared(
+        *(_mean([known[rank] for rank in some], chosen.size) for some in (late, others))
+    )
+
+
+@measure
+def _known(
+    run: Measures, ranks: tuple[int, ...], steps: tuple[int, ...]
+) -> Mapping[int, Mapping[What, Done]]:
+    return worked_on(run, ranks, np.asarray(steps, dtype=np.int64))
+
+
+def _spread(ranks: Int64) -> list[int]:
+    at = np.linspace(0, ranks.size - 1, min(ranks.size, _COMPARED)).astype(np.int64)
+    some: list[int] = ranks[at].tolist()
+    return some
+
+
+def _mean(ranks: Sequence[_Work], steps: int) -> _Work:
+    """What a rank does in a step in the mean."""
+    parts = steps * len(ranks)
+    every = {what: [its[what] for its in ranks if what in its] for its in ranks for what in its}
+    return {
+        what: Done(sum(its.times for its in some) / parts, sum(its.time_ns for its in some) / parts)
+        for what, some in every.items()
+    }
+
+
+def _compared(late: _Work, others: _Work) -> Inputs:
+    mine, theirs = _by_operator(late), _by_operator(others)
+    larger: dict[str, float] = {}
+    for name in mine.keys() & theirs.keys():
+        times, usual_ns = _times(mine[name], theirs[name]), _time_ns(theirs[name])
+        longer_ns = _time_ns(mine[name]) - usual_ns
+        if times >= _LARGER and longer_ns > 0:
+            larger[name] = min(longer_ns, usual_ns * (times**2 - 1))
+    names = sorted(larger, key=lambda name: -larger[name])[:_NAMED]
+    all_ns = _time_ns(late)
+    same = sum(its.time_ns for what, its in late.items() if _times_done(others, what) == its.times)
+    return Inputs(
+        larger_ns=sum(larger.values()),
+        names=tuple(names),
+        example=_example(mine[names[0]], theirs[names[0]]) if names else ("", ""),
+        time_ns=all_ns,
+        usual_ns=_time_ns(others),
+        same=same >= _NEARLY_ALL * all_ns,
+    )
+
+
+def _by_operator(work: _Work) -> dict[str, dict[What, Done]]:
+    found: dict[str, dict[What, Done]] = {}
+    for what, its in work.items():
+        found.setdefault(what.name, {})[what] = its
+    return found
+
+
+def _time_ns(work: _Work) -> float:
+    return sum(its.time_ns for its in work.values())
+
+
+def _times_done(work: _Work, what: What) -> float:
+    return work[what].times if what in work else 0.0
+
+
+def _times(mine: _Work, theirs: _Work) -> float:
+    """How many times as many bytes one input has, that with the most: others may be weights."""
+    pairs = zip(_bytes(mine), _bytes(theirs), strict=False)
+    return max((ours / usual for ours, usual in pairs if usual > 0), default=1.0)
+
+
+def _bytes(work: _Work) -> list[float]:
+    """Of each input of an operator, all that it reads in a step."""
+    each = [[size * its.times for size in _sizes(what)] for what, its in work.items()]
+    most = max(map(len, each), default=0)
+    return [sum(sizes[at] for sizes in each if at < len(sizes)) for at in range(most)]
+
+
+@lru_cache(maxsize=4096)
+def _sizes(what: What) -> tuple[int, ...]:
+    """The bytes of each input; 0 of what is no tensor."""
+    dims, types = decode(what.shapes), decode(what.types) or ()
+    return tuple(
+        _elements(its) * _element_bytes(types[at] if at < len(types) else None)
+        for at, its in enumerate(dims)
+    )
+
+
+def _elements(dims: Any) -> int:
+    """Of a tensor, or of a list of them."""
+    if not isinstance(dims, list) or not dims:
+        return 0
+    return prod(dims) if isinstance(dims[0], int) else sum(map(_elements, dims))
+
+
+def _element_bytes(kind: str | None) -> int:
+    dtype = canonical_dtype(kind or "")
+    return element_bytes(dtype) if dtype else _BYTES
+
+
+def _example(mine: _Work, theirs: _Work) -> tuple[str, str]:
+    """Of what each mostly works on the input that differs most; how often, where none does."""
+    its, usual = (max(work, key=lambda what: work[what].time_ns) for work in (mine, theirs))
+    sizes = [*zip(_sizes(its), _sizes(usual), strict=False)]
+    times = [ours / other if other else 0.0 for ours, other in sizes]
+    at = int(np.argmax(times))
+    example = _said(its, at), _said(usual, at)
+    if times[at] > 1:
+        return example
+    often, seldom = (sum(done.times for done in work.values()) for work in (mine, theirs))
+    return f"{example[0]}, {often:.0f} times", f"{seldom:.0f}"
+
+
+def _said(what: What, at: int) -> str:
+    """One of its inputs in words: its shape and type."""
+    dims, types = decode(what.shapes)[at], decode(what.types) or ()
+    shape = "×".join(map(str, dims)) if dims and isinstance(dims[0], int) else "tensors"
+    return f"{shape} {types[at]}" if at < len(types) and types[at] else shape

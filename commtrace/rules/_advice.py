@@ -1,0 +1,125 @@
+"""What to do about ranks that delay the others, as far as it is known what they do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.causal.cores import processor
+from commtrace.causal.culprit import Culprit
+from commtrace.causal.inputs import Inputs
+from commtrace.causal.own_operators import OwnOperators
+from commtrace.causal.run_graph import run_graph
+from commtrace.diagnosis import Cause
+from commtrace.metrics.run.object_collectives import of_objects
+from commtrace.units import clean, ms, numbered
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["ADVICE", "advice"]
+
+ADVICE: dict[Cause, str] = {
+    "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
+    "faster storage",
+    "checkpoint": "save checkpoints asynchronously, or sharded over all ranks "
+    "(torch.distributed.checkpoint), and less often",
+    "garbage-collection": "call gc.freeze() after setting up and gc.disable(), then gc.collect() "
+    "on all ranks in the same steps",
+    "compute": "split the work evenly (batch, sequence lengths, layers); if it is even, look at "
+    "clock rates and at what else runs there",
+    "copy": "prefetch, and copy from pinned memory",
+    "host": "look at data loading, logging, file systems and other processes there",
+}
+"""What to do about what a rank does."""
+_NOW_AND_THEN = (
+    "look at what it computes in these steps only, as an evaluation or statistics: share that "
+    "among the ranks, or do it less often; if nothing, at clock rates and what else runs there"
+)
+_WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
+_WAITED = 0.2
+_IN_PYTHON = (
+    "its process computed meanwhile, outside of torch: look at Python there, as parsing, "
+    "tokenising, augmenting or logging; do that beforehand, in workers, or share it"
+)
+_PICKLES = (
+    "before it sends Python objects it pickles them: send tensors in their place, and what does "
+    "not change only once; if they are small, look at Python there"
+)
+_READS_FOR_ALL = (
+    "it reads for all ranks, which wait for it: let each read its own part (a DistributedSampler; "
+    "in Accelerate dispatch_batches=False), or read ahead in workers (num_workers)"
+)
+_WAITING = (
+    "its process waited meanwhile and took no processor time: look at files, network, "
+    "subprocesses and locks there, and do it in the background"
+)
+_EVENLY = "split the work evenly (batch, sequence lengths, padding, experts' load)"
+_OTHER_TYPE = "convert them to the type that the others work with"
+_MORE_WORK = (
+    "if no other rank does such work, share it or do it less often; else split the data evenly"
+)
+
+
+def advice(culprit: Culprit, run: Measures) -> str:
+    """What its ranks could do."""
+    return f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run)}"
+
+
+def _advice(culprit: Culprit, run: Measures) -> str:
+    if isinstance(culprit.more, OwnOperators):
+        return _of_own(culprit.more, several=len(culprit.ranks) > 1)
+    if isinstance(culprit.more, Inputs):
+        return _of_larger(culprit.more)
+    if culprit.cause is None:
+        return "no single cause: look at what it does there"
+    if culprit.slower is not None:
+        return (
+            f"the same operators on the same inputs take {culprit.slower:.2f} times as long as on "
+            "the others: look at clock rates, and at what else runs there"
+        )
+    if culprit.cause == "compute" and not culprit.persistent:
+        return _NOW_AND_THEN
+    if culprit.cause == "host":
+        return _of_host(culprit, run)
+    if culprit.cause == "loader" and culprit.waits.mostly == "root":
+        return _READS_FOR_ALL
+    return ADVICE[culprit.cause]
+
+
+def _of_own(more: OwnOperators, *, several: bool) -> str:
+    runs = "they run" if several else "it runs"
+    named = ", ".join(clean(name.rpartition(": ")[2], 40) for name in more.names)
+    return (
+        f"{runs} there {round(more.count):,} {more.kind} more than the others, a step in the "
+        f"mean ({named}: {ms(more.time_ns)}): {_MORE_WORK}"
+    )
+
+
+def _of_larger(more: Inputs) -> str:
+    mine, others = more.example
+    named = ", ".join(clean(name, 40) for name in more.names)
+    (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
+    do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
+    return (
+        f"its operators work on more than the others' ({named}: {ms(more.larger_ns)} a step in the "
+        f"mean), as on {mine} in place of {others}: {do}"
+    )
+
+
+def _of_host(culprit: Culprit, run: Measures) -> str:
+    """What to do about a host without operators, as far as it is known whether it ran then."""
+    took = processor(run, culprit.ranks)
+    if took is None:
+        return ADVICE["host"]
+    parts = culprit.parts_ns
+    worked = took.more_ns * len(culprit.ranks) - parts["compute"]
+    if worked > _WORKED * parts["host"]:
+        return _PICKLES if _sends_objects(culprit, run) else _IN_PYTHON
+    return _WAITING if worked < _WAITED * parts["host"] else ADVICE["host"]
+
+
+def _sends_objects(culprit: Culprit, run: Measures) -> bool:
+    """Whether others await it mostly as the root of operations that carry Python objects."""
+    row = run_graph(run).calls.row[culprit.call]
+    op = run.rows("collectives").coded("op").at(row)
+    return culprit.waits.mostly == "root" and of_objects(run, str(op))

@@ -1,0 +1,158 @@
+"""Whether late ranks compute on larger inputs than the others, or longer on the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.causal.culprits import culprits
+from commtrace.causal.inputs import Inputs, inputs
+from commtrace.diagnosis import Finding
+from commtrace.rules import diagnose
+from commtrace.run import Run, load
+
+HOST, OTHER, STREAM = 1, 2, 7
+STEPS, REDUCES_US = 8, 1_000.0
+Work = Callable[[int, float], tuple[list[dict[str, Any]], float]]
+
+
+def event(
+    category: str, name: str, at: float, long: float, *, tid: int = HOST, **args: Any
+) -> dict[str, Any]:
+    times = {"ts": at, "dur": long}
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, **times, "args": args}
+
+
+def linear(at: float, long: float, rows: int, kind: str = "float") -> list[dict[str, Any]]:
+    """``linear`` calls ``addmm``, which takes nearly all of it; the weights are large."""
+    dims, types = [[512], [rows, 512], [512, 512]], ["float", kind, "float"]
+    of_addmm = {"Input Dims": dims, "Input type": types}
+    of_linear = {"Input Dims": dims[1:], "Input type": types[1:]}
+    return [
+        event("cpu_op", "aten::linear", at, long, **of_linear),
+        event("cpu_op", "aten::addmm", at + 5, long - 10, **of_addmm),
+    ]
+
+
+def on_cpu(rank: int, called: float, end: float) -> Iterator[dict[str, Any]]:
+    shaped = {"Input Dims": [[[250]]], "Input type": ["TensorList"]}
+    yield event("cpu_op", "c10d::allreduce_", called, 20, **shaped)
+    sizes = {"Input Dims": [[250]], "Input type": ["float"]}
+    yield event("user_annotation", "gloo:all_reduce", called + 10, end - called, tid=OTHER, **sizes)
+
+
+def on_gpu(rank: int, called: float, end: float) -> Iterator[dict[str, Any]]:
+    its = {"device": rank, "stream": 20, "correlation": round(called)}
+    said = {"Collective name": "allreduce", "In msg nelems": 250, "Out msg nelems": 250}
+    said |= {"Group size": 2, "dtype": "Float", "Process Group Name": "0"}
+    yield event("cuda_runtime", "cudaLaunchKernel", called, 5, correlation=round(called))
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+    yield {**event("kernel", name, called + 10, end - called, tid=20, **its, **said), "pid": rank}
+
+
+def written(folder: Path, work: Work, reduces: Any, steps: int = STEPS) -> Run:
+    """Two ranks that work, each as it does, and then reduce together."""
+    events: list[list[dict[str, Any]]] = [[], []]
+    at = 0.0
+    for number in range(steps):
+        done = [work(rank, at + 10) for rank in (0, 1)]
+        end = max(until for _, until in done) + REDUCES_US
+        for rank, (its, until) in enumerate(done):
+            step = event("user_annotation", f"ProfilerStep#{number}", at, end + 50 - at)
+            events[rank] += [step, *its, *reduces(rank, until, end)]
+        at = end + 60
+    groups = [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}]
+    for rank, its in enumerate(events):
+        backend = "gloo" if reduces is on_cpu else "nccl"
+        info = {"rank": rank, "world_size": 2, "backend": backend, "pg_config": groups}
+        about = {"distributedInfo": info, "baseTimeNanoseconds": 10**9, "host_name": "one"}
+        trace = {**about, "traceEvents": its}
+        (folder / f"rank{rank}.json").write_text(json.dumps(trace))
+    return load(folder, cache=False)
+
+
+def computing(long: Sequence[float], rows: Sequence[int], kinds: Sequence[str]) -> Work:
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        return linear(at, long[rank], rows[rank], kinds[rank]), at + long[rank] + 5
+
+    return work
+
+
+def launching(long: Sequence[float], rows: Sequence[int]) -> Work:
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        correlation = round(at) + 100_000_000
+        kernel = {"device": rank, "stream": STREAM, "correlation": correlation}
+        launched = event("cuda_runtime", "cudaLaunchKernel", at + 10, 5, correlation=correlation)
+        its = event("kernel", "gemm", at + 40, long[rank], tid=STREAM, **kernel)
+        return [*linear(at, 30, rows[rank]), launched, {**its, "pid": rank}], at + long[rank] + 45
+
+    return work
+
+
+def late(run: Run) -> tuple[Inputs, Finding]:
+    (culprit,) = culprits(run.measures, 0.05).found
+    assert culprit.ranks == (1,)
+    its = inputs(run.measures, culprit.ranks, culprit.call)
+    assert its is not None
+    (finding,) = diagnose(run.measures, select=["straggler"]).findings
+    return its, finding
+
+
+def test_larger_inputs_are_named_beside_the_others(tmp_path: Path) -> None:
+    """A half more rows, and a half more time; the weights, of which there is more, are no more."""
+    work = computing((10_000, 15_000), (64, 96), ("float", "float"))
+    its, finding = late(written(tmp_path, work, on_cpu))
+    assert (its.names, its.example) == (("aten::addmm",), ("96×512 float", "64×512 float"))
+    assert its.larger_ns == pytest.approx(5e6)
+    assert "(aten::addmm: 5 ms a step in the mean)" in finding.advice
+    assert "96×512 float in place of 64×512 float: split the work evenly" in finding.advice
+    assert finding.confidence == "high", finding.summary  # no fight for cores
+
+
+def test_another_type_is_to_be_converted(tmp_path: Path) -> None:
+    work = computing((10_000, 19_000), (2048, 2048), ("float", "double"))
+    its, finding = late(written(tmp_path, work, on_cpu))
+    assert its.example == ("2048×512 double", "2048×512 float")
+    assert "convert them to the type that the others work with" in finding.advice
+
+
+def test_the_same_that_takes_longer_is_no_uneven_work(tmp_path: Path) -> None:
+    work = computing((10_000, 15_000), (64, 64), ("float", "float"))
+    its, finding = late(written(tmp_path, work, on_cpu))
+    assert (its.names, its.same) == ((), True)
+    assert its.time_ns / its.usual_ns == pytest.approx(1.5, abs=0.01)
+    assert "the same operators on the same inputs take 1.50 times as long" in finding.advice
+    assert "split" not in finding.advice
+
+
+def test_a_little_larger_does_not_explain_much_longer(tmp_path: Path) -> None:
+    """1.05 times as large is 1.1 times as long at most: a fifth of it."""
+    its, finding = late(
+        written(tmp_path, computing((10_000, 15_000), (100, 105), ("float", "float")), on_cpu)
+    )
+    assert its.larger_ns == pytest.approx(10e6 * (1.05**2 - 1), rel=0.01)
+    assert not its.is_more(5e6)
+    assert not its.same
+    assert "in place of" not in finding.advice
+
+
+def test_kernels_are_those_of_the_operators_that_launched_them(tmp_path: Path) -> None:
+    its, finding = late(written(tmp_path, launching((4_000, 6_000), (64, 96)), on_gpu))
+    assert its.names == ("aten::addmm",)
+    assert its.larger_ns == pytest.approx(2e6)
+    assert "96×512 float in place of 64×512 float" in finding.advice
+
+
+def test_without_files_or_shapes_nothing_is_said(tmp_path: Path) -> None:
+    work = computing((10_000, 15_000), (64, 96), ("float", "float"))
+    run = written(tmp_path, work, on_cpu)
+    (tmp_path / "rank0.json").unlink()
+    (finding,) = diagnose(run.measures, select=["straggler"]).findings
+    assert inputs(run.measures, (1,), 0) is None
+    assert (
+        "split the work evenly (batch, sequence lengths, layers); if it is even" in finding.advice
+    )
