@@ -13,14 +13,14 @@ from msgspec.json import decode
 
 from commtrace.arrays import Int64
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.worked_on import Done, What, worked_on
+from commtrace.causal.worked_on import Done, What, Work, worked_on
 from commtrace.comms import canonical_dtype, element_bytes
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Inputs", "inputs"]
+__all__ = ["Inputs", "inputs", "uneven_inputs"]
 
 _COMPARED = 3  # of the late ranks, and of the others: each one's file is read once more
 _NAMED = 3
@@ -28,8 +28,6 @@ _LARGER = 1.02  # times
 _MOST_OF = 0.5  # of what they compute longer
 _NEARLY_ALL = 0.95  # of the time, in what all do as often
 _BYTES = 4  # of an element whose type is not known
-
-_Work = Mapping[What, Done]
 
 
 class Inputs(Struct, frozen=True):
@@ -73,19 +71,34 @@ def inputs(
     there = np.unique(calls.rank[calls.place == calls.place[call]])
     is_late = np.isin(there, ranks)
     late, others = (_spread(some) for some in (there[is_late], there[~is_late]))
-    known = _known(run, tuple(sorted([*late, *others])), tuple(chosen.tolist()))
+    known = worked_on(run, tuple(sorted([*late, *others])))
     if not others or len(known) < len(late) + len(others):
         return None
-    return _compared(
-        *(_mean([known[rank] for rank in some], chosen.size) for some in (late, others))
-    )
+    return _compared(*(_mean([known[rank] for rank in some], chosen) for some in (late, others)))
 
 
 @measure
-def _known(
-    run: Measures, ranks: tuple[int, ...], steps: tuple[int, ...]
-) -> Mapping[int, Mapping[What, Done]]:
-    return worked_on(run, ranks, np.asarray(steps, dtype=np.int64))
+def uneven_inputs(run: Measures) -> Inputs | None:
+    """Of ranks that compute longer in turn the one step in which larger inputs make it longest.
+
+    None where the inputs do not explain most of it, of a few ranks in all steps.
+    """
+    calls = run_graph(run).calls
+    ranks, steps = _spread(np.unique(calls.rank)), np.unique(calls.step)
+    known = worked_on(run, tuple(ranks))
+    if len(known) < max(len(ranks), 2):
+        return None
+    found = []
+    for number in range(steps.size):
+        step = steps[number : number + 1]
+        work = {rank: _mean([known[rank]], step) for rank in ranks}
+        last = max(ranks, key=lambda rank: _time_ns(work[rank]))
+        others = _mean([known[rank] for rank in ranks if rank != last], step)
+        found.append(_compared(work[last], others))
+    longer_ns = sum(max(its.time_ns - its.usual_ns, 0.0) for its in found)
+    if not 0 < _MOST_OF * longer_ns <= sum(its.larger_ns for its in found):
+        return None
+    return max(found, key=lambda its: its.larger_ns)
 
 
 def _spread(ranks: Int64) -> list[int]:
@@ -94,17 +107,21 @@ def _spread(ranks: Int64) -> list[int]:
     return some
 
 
-def _mean(ranks: Sequence[_Work], steps: int) -> _Work:
-    """What a rank does in a step in the mean."""
-    parts = steps * len(ranks)
-    every = {what: [its[what] for its in ranks if what in its] for its in ranks for what in its}
+def _mean(ranks: Sequence[Mapping[int, Work]], steps: Int64) -> Work:
+    """What a rank does in these steps in the mean."""
+    parts = [its[step] for its in ranks for step in steps.tolist() if step in its]
+    every: dict[What, list[Done]] = {}
+    for part in parts:
+        for what, done in part.items():
+            every.setdefault(what, []).append(done)
+    count = steps.size * len(ranks)
     return {
-        what: Done(sum(its.times for its in some) / parts, sum(its.time_ns for its in some) / parts)
-        for what, some in every.items()
+        what: Done(*(float(sum(values)) / count for values in zip(*its, strict=True)))
+        for what, its in every.items()
     }
 
 
-def _compared(late: _Work, others: _Work) -> Inputs:
+def _compared(late: Work, others: Work) -> Inputs:
     mine, theirs = _by_operator(late), _by_operator(others)
     larger: dict[str, float] = {}
     for name in mine.keys() & theirs.keys():
@@ -125,28 +142,28 @@ def _compared(late: _Work, others: _Work) -> Inputs:
     )
 
 
-def _by_operator(work: _Work) -> dict[str, dict[What, Done]]:
+def _by_operator(work: Work) -> dict[str, dict[What, Done]]:
     found: dict[str, dict[What, Done]] = {}
     for what, its in work.items():
         found.setdefault(what.name, {})[what] = its
     return found
 
 
-def _time_ns(work: _Work) -> float:
+def _time_ns(work: Work) -> float:
     return sum(its.time_ns for its in work.values())
 
 
-def _times_done(work: _Work, what: What) -> float:
+def _times_done(work: Work, what: What) -> float:
     return work[what].times if what in work else 0.0
 
 
-def _times(mine: _Work, theirs: _Work) -> float:
+def _times(mine: Work, theirs: Work) -> float:
     """How many times as many bytes one input has, that with the most: others may be weights."""
     pairs = zip(_bytes(mine), _bytes(theirs), strict=False)
     return max((ours / usual for ours, usual in pairs if usual > 0), default=1.0)
 
 
-def _bytes(work: _Work) -> list[float]:
+def _bytes(work: Work) -> list[float]:
     """Of each input of an operator, all that it reads in a step."""
     each = [[size * its.times for size in _sizes(what)] for what, its in work.items()]
     most = max(map(len, each), default=0)
@@ -175,7 +192,7 @@ def _element_bytes(kind: str | None) -> int:
     return element_bytes(dtype) if dtype else _BYTES
 
 
-def _example(mine: _Work, theirs: _Work) -> tuple[str, str]:
+def _example(mine: Work, theirs: Work) -> tuple[str, str]:
     """Of what each mostly works on the input that differs most; how often, where none does."""
     its, usual = (max(work, key=lambda what: work[what].time_ns) for work in (mine, theirs))
     sizes = [*zip(_sizes(its), _sizes(usual), strict=False)]

@@ -5,15 +5,16 @@ Analysing leaves them out, so that the files of the ranks in question are read o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Int64, codes, first_rows
+from commtrace.arrays import Int64, grouped
 from commtrace.engine import each, for_files
 from commtrace.errors import TraceError
+from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.reader.json import OperatorInputs, operator_inputs
 from commtrace.reader.nesting import enclosing
@@ -21,7 +22,7 @@ from commtrace.reader.nesting import enclosing
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Done", "What", "worked_on"]
+__all__ = ["Done", "What", "Work", "worked_on"]
 
 
 class What(NamedTuple):
@@ -39,6 +40,10 @@ class Done(NamedTuple):
     time_ns: float
 
 
+Work = Mapping[What, Done]
+"""What was done on what."""
+
+
 class _Asked(NamedTuple):
     """Of one rank's file what it computed: when and on which thread it ran, or was launched."""
 
@@ -47,18 +52,18 @@ class _Asked(NamedTuple):
     thread: Int64
     at_ns: Int64
     duration_ns: Int64
+    step: Int64
 
 
-def worked_on(
-    run: Measures, ranks: Sequence[int], steps: Int64
-) -> Mapping[int, Mapping[What, Done]]:
-    """What ranks computed on in these steps, as far as their files tell it.
+@measure
+def worked_on(run: Measures, ranks: tuple[int, ...]) -> Mapping[int, Mapping[int, Work]]:
+    """What ranks computed on in each step, by its number, as far as their files tell it.
 
     On GPUs it is the operator that launched a kernel, and the kernel's time; on CPUs an operator's
     own, without those that it calls. A rank lacks where shapes were not recorded
     (``record_shapes=True``), and where its file cannot be read again, or is one of several.
     """
-    asked = {rank: its for rank in ranks if (its := _asked(run, rank, steps)) is not None}
+    asked = {rank: its for rank in ranks if (its := _asked(run, rank)) is not None}
     rank_of = {its.file: rank for rank, its in asked.items()}
     outcomes = each(_done, [*asked.values()], for_files([*rank_of]))
     return {
@@ -66,7 +71,7 @@ def worked_on(
     }
 
 
-def _asked(run: Measures, rank: int, steps: Int64) -> _Asked | None:
+def _asked(run: Measures, rank: int) -> _Asked | None:
     ranks = run.rows("ranks")
     file = ranks.coded("file").at(int(np.flatnonzero(ranks.ints("rank") == rank)[0]))
     if run.pauses.get(rank) or file is None:
@@ -74,54 +79,48 @@ def _asked(run: Measures, rank: int, steps: Int64) -> _Asked | None:
     is_launched = rank in ranks_of(run, "kernels")
     table, at = ("kernels", "launch_ns") if is_launched else ("ops", "start_ns")
     its = run.rows(table, places_of_rank(run, table, rank))
-    its = its.take(its.coded("kind").being("compute") & np.isin(its.ints("step"), steps))
-    return _Asked(
-        Path(str(file)), is_launched, *(its.ints(name) for name in ("thread", at, "duration_ns"))
-    )
+    its = its.take(its.coded("kind").being("compute"))
+    columns = (its.ints(name) for name in ("thread", at, "duration_ns", "step"))
+    return _Asked(Path(str(file)), is_launched, *columns)
 
 
-def _done(asked: _Asked) -> dict[What, Done] | None:
+def _done(asked: _Asked) -> dict[int, Work] | None:
     try:
-        found = operator_inputs(asked.file)
+        its = operator_inputs(asked.file)
     except TraceError:
         return None
-    operator, time_ns = (_launching if asked.is_launched else _running)(found, asked)
-    columns = [its.take(operator) for its in (found.name, found.shapes, found.types)]
-    if not operator.size:
-        return None
-    number = codes(*columns)
-    first = first_rows(number)
-    what = map(What, *(its.take(first).decoded() for its in columns))
-    order = number[first]
-    each_count = np.bincount(number)[order].tolist()
-    each_time = np.bincount(number, weights=time_ns)[order].tolist()
-    return dict(zip(what, map(Done, each_count, each_time), strict=True))
+    operator, step, time_ns = (_launching if asked.is_launched else _running)(its, asked)
+    columns = [column.take(operator) for column in (its.name, its.shapes, its.types)]
+    found: dict[int, dict[What, Done]] = {}
+    for rows in grouped(step, *columns):
+        what = What(*(str(column.at(int(rows[0]))) for column in columns))
+        its_step = found.setdefault(int(step[rows[0]]), {})
+        its_step[what] = Done(rows.size, int(time_ns[rows].sum()))
+    return dict(found)
 
 
-def _launching(found: OperatorInputs, asked: _Asked) -> tuple[Int64, Int64]:
-    """The operators that launched kernels, and how long these took."""
+def _launching(its: OperatorInputs, asked: _Asked) -> tuple[Int64, Int64, Int64]:
+    """The operators that launched kernels, in which step, and how long these took."""
     moments = np.zeros_like(asked.at_ns)
-    by = _around(
-        (found.thread, found.start_ns, found.duration_ns), (asked.thread, asked.at_ns, moments)
-    )
-    return by[by >= 0], asked.duration_ns[by >= 0]
+    by = _around((its.thread, its.start_ns, its.duration_ns), (asked.thread, asked.at_ns, moments))
+    return by[by >= 0], asked.step[by >= 0], asked.duration_ns[by >= 0]
 
 
-def _running(found: OperatorInputs, asked: _Asked) -> tuple[Int64, Int64]:
-    """The operators within those that are asked for, and how long each ran itself."""
-    outer = enclosing(found.thread, found.start_ns, found.duration_ns)
+def _running(its: OperatorInputs, asked: _Asked) -> tuple[Int64, Int64, Int64]:
+    """The operators within those asked for, in which step, and how long each ran itself."""
+    outer = enclosing(its.thread, its.start_ns, its.duration_ns)
     called = outer >= 0
-    within = np.bincount(outer[called], weights=found.duration_ns[called], minlength=outer.size)
-    own_ns = np.maximum(found.duration_ns - within.astype(np.int64), 0)
-    moments = np.zeros_like(found.start_ns)
+    within = np.bincount(outer[called], weights=its.duration_ns[called], minlength=outer.size)
+    own_ns = np.maximum(its.duration_ns - within.astype(np.int64), 0)
+    moments = np.zeros_like(its.start_ns)
     by = _around(
-        (asked.thread, asked.at_ns, asked.duration_ns), (found.thread, found.start_ns, moments)
+        (asked.thread, asked.at_ns, asked.duration_ns), (its.thread, its.start_ns, moments)
     )
     rows = np.flatnonzero(by >= 0)
-    return rows, own_ns[rows]
+    return rows, asked.step[by[rows]], own_ns[rows]
 
 
 def _around(spans: tuple[Int64, ...], moments: tuple[Int64, ...]) -> Int64:
     """The span that is around each moment on its thread; -1 for none."""
-    columns = (np.concatenate(its) for its in zip(spans, moments, strict=True))
+    columns = (np.concatenate(each) for each in zip(spans, moments, strict=True))
     return enclosing(*columns)[spans[0].size :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commtrace.causal.cores import processor
@@ -16,7 +17,7 @@ from commtrace.units import clean, ms, numbered
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["ADVICE", "advice"]
+__all__ = ["ADVICE", "advice", "named"]
 
 ADVICE: dict[Cause, str] = {
     "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
@@ -86,23 +87,26 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     return ADVICE[culprit.cause]
 
 
+def named(operators: Sequence[str]) -> str:
+    """Operators, one behind the other."""
+    return ", ".join(clean(name.rpartition(": ")[2], 40) for name in operators)
+
+
 def _of_own(more: OwnOperators, *, several: bool) -> str:
     runs = "they run" if several else "it runs"
-    named = ", ".join(clean(name.rpartition(": ")[2], 40) for name in more.names)
     return (
         f"{runs} there {round(more.count):,} {more.kind} more than the others, a step in the "
-        f"mean ({named}: {ms(more.time_ns)}): {_MORE_WORK}"
+        f"mean ({named(more.names)}: {ms(more.time_ns)}): {_MORE_WORK}"
     )
 
 
 def _of_larger(more: Inputs) -> str:
     mine, others = more.example
-    named = ", ".join(clean(name, 40) for name in more.names)
     (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
     do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
     return (
-        f"its operators work on more than the others' ({named}: {ms(more.larger_ns)} a step in the "
-        f"mean), as on {mine} in place of {others}: {do}"
+        f"its operators work on more than the others' ({named(more.names)}: {ms(more.larger_ns)} "
+        f"a step in the mean), as on {mine} in place of {others}: {do}"
     )
 
 

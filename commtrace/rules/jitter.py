@@ -10,13 +10,14 @@ import numpy as np
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import taken_cores
 from commtrace.causal.culprits import evened, stalls_in_turn
+from commtrace.causal.inputs import Inputs, uneven_inputs
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import least_noise_ns
 from commtrace.causal.segments import LABELLED, own_parts
 from commtrace.causal.usual import mean_of
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
-from commtrace.rules._advice import ADVICE
+from commtrace.rules._advice import ADVICE, named
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _CHANCE = 0.01
+_CHANCE_IF_COUNTED = 0.15  # of what larger inputs explain
 
 
 class Jitter(Rule, frozen=True):
@@ -35,7 +37,8 @@ class Jitter(Rule, frozen=True):
         ranks' mean at that place of the step, after the work of those that are late in every step
         (see straggler) was made typical. It fires where this saves at least ``min_step_share`` of
         the steps' time: beyond chance or noise in each step, or mostly in several steps that are
-        far above the others.
+        far above the others. Less is asked where who is late works on larger inputs than the
+        others, as recorded shapes say.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
@@ -64,12 +67,15 @@ class Jitter(Rule, frozen=True):
         least = max(2 * least_noise_ns(run), self.min_step_share * whole(run).time_ns / steps.size)
         calls = run_graph(run).calls
         waiting = np.flatnonzero(calls.last_ns > calls.start_ns)
-        matters = waiting.size and worth_reporting(cost, run, self.min_step_share)
+        if not waiting.size or not worth_reporting(cost, run, self.min_step_share):
+            return
         every = p_value <= _CHANCE or (steps.size > 1 and bool((steps > least).all()))
         stalls = () if every else stalls_in_turn(run, self.min_step_share)
-        if not (every or stalls) or not matters:
+        maybe = every or (not stalls and p_value <= _CHANCE_IF_COUNTED)
+        uneven = uneven_inputs(run) if maybe else None
+        if not (every or stalls or uneven):
             return
-        doubt = taken_cores(run)
+        doubt = None if uneven else taken_cores(run)
         yield self.finding(
             (calls.start_ns[waiting], calls.last_ns[waiting]),
             summary=(
@@ -86,13 +92,18 @@ class Jitter(Rule, frozen=True):
             operations=calls.operation[waiting],
             evidence=(
                 Evidence("saved per step, median", float(np.median(steps)), "ns"),
-                Evidence("chance that it is not in every step", p_value, "probability", _CHANCE),
+                Evidence(
+                    "chance that it is not in every step",
+                    p_value,
+                    "probability",
+                    _CHANCE_IF_COUNTED if uneven else _CHANCE,
+                ),
                 Evidence(
                     f"share {of_time(run)}", share_pct(cost, run), "%", 100 * self.min_step_share
                 ),
             ),
             ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
-            advice=_advice(run),
+            advice=_of_uneven(uneven) if uneven else _advice(run),
             confidence="low" if doubt else "medium",
         )
 
@@ -124,6 +135,15 @@ def _when(run: Measures, stalls: tuple[int, ...]) -> str:
     part, rest = ("step", "") if has_steps(run) else ("tenth", " of the run")
     count = run_graph(run).step_ns.size
     return f", in {len(stalls)} of {counted(count, part)}{rest}" if stalls else ""
+
+
+def _of_uneven(its: Inputs) -> str:
+    mine, others = its.example
+    return (
+        f"who is late works on more ({named(its.names)}: {ms(its.larger_ns)} in one step), as on "
+        f"{mine} in place of {others}: give all ranks work of like size in the same step (sort or "
+        "bucket by length), or synchronise less often"
+    )
 
 
 def _advice(run: Measures) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commtrace.causal.culprits import culprits
-from commtrace.causal.inputs import Inputs, inputs
+from commtrace.causal.inputs import Inputs, inputs, uneven_inputs
 from commtrace.diagnosis import Finding
 from commtrace.rules import diagnose
 from commtrace.run import Run, load
@@ -156,3 +156,19 @@ def test_without_files_or_shapes_nothing_is_said(tmp_path: Path) -> None:
     assert (
         "split the work evenly (batch, sequence lengths, layers); if it is even" in finding.advice
     )
+
+
+def test_ranks_in_turn_with_larger_inputs(tmp_path: Path) -> None:
+    """Three steps of 10 ms, in which one or the other rank has a third more to do."""
+
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        more = (at // 10_000) % 2 == rank
+        long, rows = (9_000.0, 96) if more else (6_000.0, 64)
+        return linear(at, long, rows), at + long + 5
+
+    run = written(tmp_path, work, on_cpu, steps=3)
+    its = uneven_inputs(run.measures)
+    assert its is not None
+    assert its.example == ("96×512 float", "64×512 float")
+    (finding,) = diagnose(run.measures, select=["jitter"]).findings
+    assert "who is late works on more (aten::addmm: 3 ms in one step)" in finding.advice
