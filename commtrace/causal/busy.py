@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.intervals import Intervals, union
+from commtrace.intervals import Intervals, subtract, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Device, Work, device_work
 from commtrace.metrics.run.run_clock import intervals_on_run
@@ -14,7 +15,7 @@ from commtrace.metrics.run.run_clock import intervals_on_run
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["devices_busy", "host_busy"]
+__all__ = ["devices_busy", "devices_only_communicate", "host_busy"]
 
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -28,9 +29,20 @@ def host_busy(run: Measures, rank: int) -> Intervals:
 
 
 def devices_busy(run: Measures, rank: int) -> Intervals:
-    """When any of a rank's GPUs ran anything."""
-    busy = [_NEVER, *(its.busy for its in _gpus(run).get(rank, ()))]
-    starts, ends = (np.concatenate([each[i] for each in busy]) for i in range(2))
+    """When any of a rank's GPUs computed or copied."""
+    its = _gpus(run).get(rank, [])
+    return _on_run(run, rank, [part for work in its for part in (work.compute, work.copy)])
+
+
+def devices_only_communicate(run: Measures, rank: int) -> Intervals:
+    """When a rank's GPUs ran communication, and nothing else."""
+    its = _on_run(run, rank, [work.communication for work in _gpus(run).get(rank, [])])
+    return subtract(its, devices_busy(run, rank))
+
+
+def _on_run(run: Measures, rank: int, parts: Iterable[Intervals | None]) -> Intervals:
+    every = [_NEVER, *(part for part in parts if part is not None)]
+    starts, ends = (np.concatenate([each[i] for each in every]) for i in range(2))
     return intervals_on_run(run, rank, union(starts, ends))
 
 

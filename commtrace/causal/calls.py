@@ -133,13 +133,19 @@ def _alike(every: Calls) -> Int32:
 
 
 def _kinds(run: Measures) -> Int32:
-    """A number for op, dimension and size of each row of ``collectives``."""
+    """A number for op, dimension and size of each row of ``collectives``.
+
+    The size is the largest of the operation's: ranks may send and get unlike parts.
+    """
     table, communicator = run.rows("collectives"), matched(run).matches.coded("communicator")
     dimensions = dimensions_of(run, Coded.of(communicator.names)).decoded()
     its = zip(dimensions, communicator.names, strict=True)
     where = Coded.of([dimension or name for dimension, name in its])
     place = np.append(where.codes, -1)[communicator.codes]
-    return codes(table.coded("op"), place, table.ints("size_bytes")).astype(np.int32)
+    operation = codes(matched(run).waits.ints("operation"))
+    largest = np.full(int(operation.max(initial=-1)) + 1, NULL)
+    np.maximum.at(largest, operation, table.ints("size_bytes"))
+    return codes(table.coded("op"), place, largest[operation]).astype(np.int32)
 
 
 def _last(every: Calls) -> Int64:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Int64, codes, first_rows, ranges, sums
+from commtrace.arrays import Int64, codes, first_rows, ranges, sums
 from commtrace.causal.builder import (
     COPY,
     DEVICE,
@@ -20,17 +21,15 @@ from commtrace.causal.builder import (
     TRANSFER,
     WAIT,
 )
-from commtrace.causal.busy import devices_busy, host_busy
+from commtrace.causal.busy import devices_busy, devices_only_communicate, host_busy
 from commtrace.causal.edits import as_measured
 from commtrace.causal.graph import Lags, longest_way, replayed
 from commtrace.causal.run_graph import RunGraph, run_graph
-from commtrace.intervals import Intervals, covered
+from commtrace.intervals import Intervals, covered, inside
 from commtrace.measures import measure
 from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from commtrace.measures import Measures
 
 __all__ = [
@@ -46,11 +45,13 @@ __all__ = [
     "path_with",
 ]
 
+_When = Callable[["Measures", int], Intervals]
+
 KINDS = ("compute", "transfer", "launch", "host", "copy", "idle")
 KIND_OF_EDGE = {
     HOST: "host",
     WAIT: "host",
-    DEVICE: "idle",  # but for what ran on it
+    DEVICE: "idle",  # but for what ran meanwhile
     COPY: "copy",
     LAUNCH: "launch",
     QUEUE: "launch",
@@ -58,7 +59,11 @@ KIND_OF_EDGE = {
     TRANSFER: "transfer",
     JOIN: "launch",
 }
-_AT_WORK = {HOST: host_busy, DEVICE: devices_busy}
+_AT_WORK: Mapping[int, Mapping[str, _When]] = {
+    HOST: {"compute": host_busy},
+    DEVICE: {"compute": devices_busy, "transfer": devices_only_communicate},
+}
+"""What a rank's own time is, if that runs meanwhile; each without those before."""
 _NO_OPERATION = (HOST, WAIT, DEVICE)
 
 CRITICAL_PATH = Table(
@@ -73,8 +78,9 @@ CRITICAL_PATH = Table(
         Column(
             "kind",
             "category",
-            "`compute`, `copy`, `transfer` (all ranks were there), `launch` (from call to start), "
-            "`host` (no operator ran) or `idle` (of a device, the trace does not say why).",
+            "`compute`, `copy`, `transfer` (all ranks were there, or a device does nothing but "
+            "communicate and the trace does not say what waits for it), `launch` (from call to "
+            "start), `host` (no operator ran) or `idle` (of a device, the trace does not say why).",
         ),
         Column("op", "category", "The operation that was transferred or launched; else null."),
         Column("time_ns", "int64", "For how long.", "ns"),
@@ -104,17 +110,17 @@ def critical_path(run: Measures) -> Rows:
 def path_with(run: Measures, lag_ns: Lags) -> Rows:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
     way = path_pieces(run, lag_ns)
-    computes = _computes(run, way)
-    named = _named(way)
-    own = np.isin(way.kind, _NO_OPERATION)
-    nothing = np.full(own.size, -1)
+    meanwhile = _meanwhile(run, way)
+    count, parts = way.kind.size, 1 + len(meanwhile)
+    op = np.where(np.isin(way.kind, _NO_OPERATION), -1, way.op)
     columns = (
-        np.tile(np.asarray(run_graph(run).steps, dtype=np.int64)[way.step], 2),
-        np.tile(way.rank, 2),
-        np.append(named, np.zeros(own.size, np.int64)),
-        np.append(np.where(own, nothing, way.op), nothing),
+        np.tile(np.asarray(run_graph(run).steps, dtype=np.int64)[way.step], parts),
+        np.tile(way.rank, parts),
+        np.append(_named(way), np.repeat([*map(KINDS.index, meanwhile)], count)),
+        np.append(op, np.full(count * len(meanwhile), -1)),
     )
-    time_ns = np.append(way.end_ns - way.start_ns - computes, computes)
+    rest = way.end_ns - way.start_ns - sum(meanwhile.values())
+    time_ns = np.concatenate((rest, *meanwhile.values()))
     some = np.flatnonzero(time_ns > 0)
     number = codes(*(column[some] for column in columns))
     first = some[first_rows(number)]
@@ -137,17 +143,13 @@ def path_with(run: Measures, lag_ns: Lags) -> Rows:
 def critical_pieces(run: Measures) -> Rows:
     """Where the critical path of a run lies: CRITICAL_PIECES. CannotLook as ``critical_path``."""
     way = path_pieces(run, as_measured(run))
-    named = _named(way)
     whole = np.flatnonzero(~np.isin(way.kind, [*_AT_WORK]))
-    parts = [(whole, way.since_ns[whole], way.until_ns[whole])]
-    computes = [np.empty(0, np.int64)]
-    for mine, busy in _at_work(run, way):
-        of, start, end, inside = _split(way.since_ns[mine], way.until_ns[mine], busy)
-        parts.append((mine[of], start, end))
-        computes.append(np.flatnonzero(inside) + sum(part[0].size for part in parts[:-1]))
-    of, start, end = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    kind, op = named[of], np.where(np.isin(way.kind[of], _NO_OPERATION), -1, way.op[of])
-    kind[np.concatenate(computes)] = KINDS.index("compute")
+    parts = [(whole, way.since_ns[whole], way.until_ns[whole], _named(way)[whole])]
+    for mine, when in _at_work(run, way):
+        of, start, end, name = _split(way.since_ns[mine], way.until_ns[mine], when)
+        parts.append((mine[of], start, end, np.where(name >= 0, name, _named(way)[mine[of]])))
+    of, start, end, kind = (np.concatenate([part[i] for part in parts]) for i in range(4))
+    op = np.where(np.isin(way.kind[of], _NO_OPERATION), -1, way.op[of])
     order = np.lexsort((end, start))
     columns: dict[str, Int64] = {
         "step": np.asarray(run_graph(run).steps, dtype=np.int64)[way.step[of]],
@@ -169,12 +171,20 @@ def _named(way: Way) -> Int64:
     return np.asarray([KINDS.index(KIND_OF_EDGE[edge]) for edge in sorted(KIND_OF_EDGE)])[way.kind]
 
 
-def _split(start: Int64, end: Int64, when: Intervals) -> tuple[Int64, Int64, Int64, Bool]:
-    """Intervals cut where a merged set begins and ends: which each was, its times, if inside."""
-    bounds = np.stack(when, axis=1).reshape(-1)
+def _split(
+    start: Int64, end: Int64, when: Mapping[str, Intervals]
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """Intervals cut where merged sets begin and end: which each was, its times, and its kind.
+
+    The kind is -1 outside of all.
+    """
+    bounds = np.unique(np.concatenate([np.append(*its) for its in when.values()]))
     outer = np.concatenate(([np.iinfo(np.int64).min], bounds, [np.iinfo(np.int64).max]))
-    of, at, left, right = cut(start, end, outer)
-    return of, left, right, at % 2 == 1
+    of, _, left, right = cut(start, end, outer)
+    kind = np.full(left.size, -1)
+    for name, its in when.items():
+        kind[inside(left, its)] = KINDS.index(name)
+    return of, left, right, kind
 
 
 class Way(Struct, frozen=True, eq=False):
@@ -249,22 +259,31 @@ def _call(its: RunGraph, edges: Int64) -> Int64:
     return np.where(np.isin(its.graph.kind[edges], OWN), segment, shared)
 
 
-def _computes(run: Measures, way: Way) -> Int64:
-    """How much of each piece of own work is in operators, or in what a device ran."""
-    computes = np.zeros(way.kind.size, dtype=np.int64)
-    for mine, busy in _at_work(run, way):
+def _meanwhile(run: Measures, way: Way) -> dict[str, Int64]:
+    """How much of each piece of own work is of another kind, as what ran then tells."""
+    found: dict[str, Int64] = {}
+    for mine, when in _at_work(run, way):
         since, until = way.since_ns[mine], way.until_ns[mine]
-        share = covered(since, until, busy) / np.maximum(until - since, 1)
-        computes[mine] = np.rint(share * (way.end_ns - way.start_ns)[mine]).astype(np.int64)
-    return computes
+        now_ns, before, share = (
+            (way.end_ns - way.start_ns)[mine],
+            np.zeros(mine.size, np.int64),
+            0.0,
+        )
+        for name, its in when.items():
+            share = share + covered(since, until, its) / np.maximum(until - since, 1)
+            until_now = np.rint(share * now_ns).astype(np.int64)
+            time_ns = found.setdefault(name, np.zeros(way.kind.size, dtype=np.int64))
+            time_ns[mine], before = until_now - before, until_now
+    return found
 
 
-def _at_work(run: Measures, way: Way) -> Iterator[tuple[Int64, Intervals]]:
-    """Which pieces are a rank's host's or devices', and when these computed."""
-    for kind, busy in _AT_WORK.items():
+def _at_work(run: Measures, way: Way) -> Iterator[tuple[Int64, Mapping[str, Intervals]]]:
+    """Which pieces are a rank's host's or devices', and when these did what."""
+    for kind, what in _AT_WORK.items():
         its = way.kind == kind
         for rank in np.unique(way.rank[its]).tolist():
-            yield np.flatnonzero(its & (way.rank == rank)), busy(run, rank)
+            mine = np.flatnonzero(its & (way.rank == rank))
+            yield mine, {name: when(run, rank) for name, when in what.items()}
 
 
 def cut(start: Int64, end: Int64, bounds: Int64) -> tuple[Int64, Int64, Int64, Int64]:

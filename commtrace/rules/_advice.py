@@ -56,6 +56,10 @@ _WAITING = (
 )
 _EVENLY = "split the work evenly (batch, sequence lengths, padding, experts' load)"
 _OTHER_TYPE = "convert them to the type that the others work with"
+_ON_CPU = (
+    "; if nothing, at its number of threads, the layout of its tensors, and subnormal values "
+    "(torch.set_flush_denormal)"
+)
 _MORE_WORK = (
     "if no other rank does such work, share it or do it less often; else split the data evenly"
 )
@@ -74,9 +78,10 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     if culprit.cause is None:
         return "no single cause: look at what it does there"
     if culprit.slower is not None:
+        besides = _ON_CPU if run_graph(run).calls.on_cpu[culprit.call] else ""
         return (
             f"the same operators on the same inputs take {culprit.slower:.2f} times as long as on "
-            "the others: look at clock rates, and at what else runs there"
+            f"the others: look at clock rates, and at what else runs there{besides}"
         )
     if culprit.cause == "compute" and not culprit.persistent:
         return _NOW_AND_THEN

@@ -103,3 +103,23 @@ def test_a_run_that_no_graph_holds_has_none() -> None:
     run.kernel(0, 0, 10)
     with pytest.raises(CannotLook):
         critical_path(run.trace())
+
+
+def test_what_a_device_does_beside_idle_streams_is_communication_not_compute() -> None:
+    """The next kernel begins 0.1 ms behind a transfer, and nothing says that it waited for it."""
+    run = Tiny(1)
+    for step in range(3):
+        at = 10_000.0 * step
+        run.step(0, step, at, 10_000)
+        run.kernel(0, at + 100, 1_900)
+        run.collective(0, "all_reduce", at + 2_000, 5_000, size=1 << 20)
+        run.kernel(0, at + 7_100, 2_800)
+    path = critical_path(run.trace()).frame()
+    kinds = path.groupby("kind", observed=True)["time_ns"].sum().to_dict()
+    assert kinds["transfer"] == pytest.approx(15 * MS, rel=0.05)
+    assert kinds["compute"] == pytest.approx(
+        11.3 * MS, rel=0.05
+    )  # behind the last transfer nothing counts
+    pieces = critical_pieces(run.trace()).frame()
+    times = (pieces["end_ns"] - pieces["start_ns"]).groupby(pieces["kind"], observed=True).sum()
+    assert times.to_dict() == kinds

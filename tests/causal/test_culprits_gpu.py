@@ -168,3 +168,20 @@ def test_ranks_that_take_turns_are_no_set(seed: int) -> None:
     """Half of the ranks, those that chance had late most often, in steps of their own each."""
     jitter = next(fault for fault in FAULTS if fault.rule == "jitter")
     assert not culprits(case(seed, jitter, smallest=SMALLEST).trace, 0.05).found
+
+
+def test_an_operation_is_one_place_whatever_part_of_it_ranks_get() -> None:
+    """Rank 0 gets most tokens of the all_to_all, and computes 6 ms behind it, the others 2."""
+    run = Tiny(4)
+    for step in range(8):
+        at = 10_000.0 * step
+        for rank in range(4):
+            size = (1 << 20) * (5 if rank == 0 else 1)
+            run.step(rank, step, at, 10_000)
+            run.collective(rank, "all_to_all", at + 100, 400, in_bytes=size, out_bytes=size)
+            long = 6_000 if rank == 0 else 2_000
+            run.kernel(rank, at + 510, long)
+            run.collective(rank, "all_reduce", at + 520 + long, 9_000 - 520 - long, size=1 << 20)
+    (culprit,) = culprits(run.trace(), 0.05).found
+    assert culprit.ranks == (0,)
+    assert culprit.on_top_ns / 8 == pytest.approx(4_000_000, rel=0.01)
