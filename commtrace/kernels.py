@@ -21,7 +21,8 @@ class Kernel(NamedTuple):
     """What a communication kernel's name tells; None where it is silent.
 
     ``executed`` is the operation that it runs. ``op`` is the operation that was called,
-    where such a kernel serves but one; NCCL's does not. ``call`` is the library's own name
+    where such a kernel serves but one: NCCL's of broadcasts and reduces also run all_gathers and
+    reduce_scatters of uneven parts. ``call`` is the library's own name
     for what the kernel does, where no operator describes that better: it is one part of a
     protocol, or does not do what its operation is made of elsewhere.
     """
@@ -46,6 +47,7 @@ _NCCL_OPERATION = re.compile(
     r"(?:\w+Kernel_?|nccl)(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|All[tT]oAll)V?"
     r"(?:(?:Ring|Tree|CollNet)\w*Kernel_|Ctran|(?![A-Za-z]))"
 )
+_SERVES_ONE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _NCCL_DTYPE = re.compile(
     r"_(?i:Sum|Prod|Min|Max|Avg|MinMax|PreMulSum|SumPostDiv)_(hip_bfloat16|\w+?)(?:_|\(|$)"
 )
@@ -164,8 +166,10 @@ def _compiled() -> tuple[tuple[re.Pattern[str], str | None], ...]:
 
 def _nccl(name: str) -> Kernel:
     operation, dtype = _NCCL_OPERATION.match(name), _NCCL_DTYPE.search(name)
+    executed = canonical_operation(operation[1]) if operation else None
     return Kernel(
-        executed=canonical_operation(operation[1]) if operation else None,
+        executed=executed,
+        op=executed if executed in _SERVES_ONE else None,
         dtype=canonical_dtype(dtype[1]) if dtype else None,
         is_nccl=True,
     )

@@ -159,7 +159,11 @@ COLLECTIVES = Table(
         _text("group", "The process group's name; null if unknown."),
         _maybe("seq", "Its number in its group, the same on every rank; null if unknown."),
         _RANK,
-        _text("op", "The operation that was called, canonical; null where only a kernel shows it."),
+        _text(
+            "op",
+            "The operation that was called, canonical; null where only a kernel shows it that "
+            "several have in common.",
+        ),
         _text("executed", "The operation that ran: gloo runs reduce_scatter as `all_reduce`."),
         _text("call", "The call's name as the trace spells it."),
         _text("dtype", "torch's name of the element type."),

@@ -15,6 +15,8 @@ from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commtrace.measures import Measures
     from commtrace.table import Coded, Rows
 
@@ -27,7 +29,8 @@ class Collectives(Struct, frozen=True, dict=True):
     ``called`` is when an operation was enqueued where it runs on a CPU, else its start.
     ``signature`` is equal where operation, type, size and root are, as far as all ranks know them;
     ``seq_key`` is equal for what one communicator gave one number; ``expected`` ranks are
-    NULL if unknown. ``clock_of`` has, for each rank, the lowest rank of its host; an
+    NULL if unknown. ``is_one`` says that all groups that the trace lists have the same ranks, but
+    those of one. ``clock_of`` has, for each rank, the lowest rank of its host; an
     unnamed host has one rank. ``probes`` are the recorder's readings of ranks' clocks.
     """
 
@@ -37,6 +40,7 @@ class Collectives(Struct, frozen=True, dict=True):
     end: Int64
     communicator: Int64
     communicators: tuple[str, ...]
+    is_one: bool
     signature: Int64
     known: Bool
     synchronises: Bool
@@ -69,7 +73,8 @@ def rows_of(run: Measures) -> Collectives:
     """The arrays of a trace."""
     table = run.rows("collectives")
     rank, start, op = table.ints("rank"), table.ints("start_ns"), table.coded("op")
-    communicator, names = _communicators(rank, table.coded("group"), run.rows("groups"))
+    identity = communicators(run.rows("groups"))
+    communicator, names = _communicators(rank, table.coded("group"), identity)
     p2p = op.where(POINT_TO_POINT.__contains__)
     on_cpu = table.coded("device").being("cpu")
     seq, launch = table.ints("seq"), table.ints("launch_ns")
@@ -83,6 +88,7 @@ def rows_of(run: Measures) -> Collectives:
         end=start + table.ints("duration_ns"),
         communicator=communicator,
         communicators=names,
+        is_one=len({its for name in identity.values() if len(its := members(name)) > 1}) < 2,
         signature=_signatures(table, op, communicator, p2p),
         known=op.known,
         synchronises=op.where(SYNCHRONISING.__contains__),
@@ -115,8 +121,9 @@ def _clocks(ranks: Rows, used: Int64) -> dict[int, int]:
     return clock
 
 
-def _communicators(rank: Int64, group: Coded, groups: Rows) -> tuple[Int64, tuple[str, ...]]:
-    identity = communicators(groups)
+def _communicators(
+    rank: Int64, group: Coded, identity: Mapping[tuple[int, str | None], str]
+) -> tuple[Int64, tuple[str, ...]]:
     pair = codes(rank, group)
     first = first_rows(pair)
     names: dict[str, int] = {}

@@ -130,11 +130,14 @@ class _Aligned:
 
 
 def _possible(rows: Collectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Rows whose group is known, or so large that all ranks of unknown groups can be in one."""
+    """Rows whose group is known, or so large that all ranks of unknown groups can be in one.
+
+    Where the size is not known, either, all groups that the trace lists have to be of one set.
+    """
     unknown = rows.communicator < 0
     ranks = np.unique(rows.rank[unknown & ~rows.p2p]).size
-    fits: np.ndarray[tuple[int], np.dtype[np.bool_]] = (rows.expected == NULL) | (
-        rows.expected >= ranks
+    fits: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.where(
+        rows.expected == NULL, rows.is_one, rows.expected >= ranks
     )
     return ~unknown | fits
 

@@ -267,3 +267,19 @@ def test_no_operations_and_one_rank(make_trace: Make) -> None:
     trace = run(make_trace, [call(0, 0, seq=1)], hosts="a")
     assert found(trace) == [(0, None)]
     assert codes(trace) == []
+
+
+NO_GROUP = {"group": None, "group_size": None}
+PAIRS = [(rank, "1", "0,1" if rank < 2 else "2,3") for rank in range(4)]
+
+
+@pytest.mark.parametrize(("groups", "matched"), [([], True), (PAIRS, False)])
+def test_who_is_in_an_unnamed_group_is_only_known_where_there_is_one(
+    make_trace: Make, groups: list[tuple[int, str, str]], matched: bool
+) -> None:
+    """Kernels of CUDA graphs name none; with tensor parallel pairs they may be theirs."""
+    calls = [call(rank, at, **NO_GROUP) for rank in range(4) for at in TIMES]
+    listed = [group(rank, "0", "0,1,2,3", 4) for rank in range(4)]
+    listed += [group(rank, name, ranks) for rank, name, ranks in groups]
+    its = run(make_trace, calls, groups=listed, hosts="aaaa")
+    assert {len(rows) for rows in partners(its)} == ({4} if matched else {1})

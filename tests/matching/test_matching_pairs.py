@@ -32,6 +32,7 @@ def messages(
         "end": end,
         "communicator": zeros,
         "communicators": ("0,1",),
+        "is_one": True,
         "signature": zeros,
         "known": np.ones(n, dtype=np.bool_),
         "synchronises": np.zeros(n, dtype=np.bool_),

@@ -153,10 +153,17 @@ def test_rung_four_the_operator(read: Any, events: Any) -> None:
 
 
 def test_rung_five_the_kernels_name(read: Any, events: Any) -> None:
-    found = read([events.kernel(ALL_REDUCE, 60, 5), events.kernel(GENERIC, 70, 5)])
-    first, second = found.collectives
-    assert (first["op"], first["executed"], first["dtype"]) == (None, "all_reduce", "float32")
+    """A broadcast's may run an all_gather of uneven parts."""
+    names = (ALL_REDUCE, GENERIC, "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgs)")
+    found = read([events.kernel(name, 60 + 10 * at, 5) for at, name in enumerate(names)])
+    first, second, third = found.collectives
+    assert (first["op"], first["executed"], first["dtype"]) == (
+        "all_reduce",
+        "all_reduce",
+        "float32",
+    )
     assert (second["op"], second["executed"], second["dtype"]) == (None, None, None)
+    assert (third["op"], third["executed"]) == (None, "broadcast")
     assert {row["provenance"] for row in found.collectives} == {"kernel-name"}
     assert found.notes["untold-operations"].startswith("1 ")
 
