@@ -47,7 +47,8 @@ _NCCL_OPERATION = re.compile(
     r"(?:(?:Ring|Tree|CollNet)\w*Kernel_|Ctran|(?![A-Za-z]))"
 )
 _NCCL_DTYPE = re.compile(
-    r"_(?i:Sum|Prod|Min|Max|Avg|MinMax|PreMulSum|SumPostDiv)_(hip_bfloat16|\w+?)(?:_|\(|$)"
+    r"_(?i:Sum|Prod|Min|Max|Avg|MinMax|PreMulSum|SumPostDiv)_"
+    r"(hip_bfloat16|__nv_bfloat16|\w+?)(?:_|\(|$)"
 )
 
 _ANY = r"(?:\w+::)*"
