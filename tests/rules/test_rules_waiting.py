@@ -92,6 +92,15 @@ def test_without_steps_the_run_is_spoken_of_in_tenths() -> None:
     assert its.summary.startswith("rank 1 delays every tenth of the run by ")
 
 
+def test_who_is_late_to_what_a_graph_launched_is_named_by_the_kernels_name() -> None:
+    """Without metadata, and so without op, size and number."""
+    unseen = {"op": None, "seq": None, "size_bytes": None, "in_bytes": None, "out_bytes": None}
+    run = edited(late_run([1000, 5000]), "collectives", **unseen)
+    (its, *_) = found(run, "straggler")
+    assert its.ranks == (1,)
+    assert "before the all_reduce" in its.summary
+
+
 def test_the_rank_that_sleeps_before_its_barriers_is_late_by_its_host() -> None:
     straggler, host = found(recorded("barrier/gloo-4"), "straggler", "host-late", "device-late")
     assert (straggler.ranks, host.ranks, host.rule) == ((3,), (3,), "host-late")
