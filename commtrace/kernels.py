@@ -49,7 +49,8 @@ _NCCL_OPERATION = re.compile(
 )
 _SERVES_ONE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _NCCL_DTYPE = re.compile(
-    r"_(?i:Sum|Prod|Min|Max|Avg|MinMax|PreMulSum|SumPostDiv)_(hip_bfloat16|\w+?)(?:_|\(|$)"
+    r"_(?i:Sum|Prod|Min|Max|Avg|MinMax|PreMulSum|SumPostDiv)_"
+    r"(hip_bfloat16|__nv_bfloat16|\w+?)(?:_|\(|$)"
 )
 
 _ANY = r"(?:\w+::)*"

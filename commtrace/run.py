@@ -345,6 +345,7 @@ class Run:
         from commtrace.metrics.run.question import question
         from commtrace.metrics.run.sizes import unsized
         from commtrace.metrics.run.summary import summary
+        from commtrace.metrics.run.unrecorded_work import unrecorded_work
         from commtrace.metrics.run.waits import unmatched
         from commtrace.metrics.run.whole import steps_without_work
         from commtrace.rules import verdict
@@ -353,7 +354,10 @@ class Run:
             select=select, ignore=ignore, thresholds=thresholds, progress=progress
         )
         run = self.measures
-        notes = (*self.notes, *unsized(run), *unmatched(run), *steps_without_work(run))
+        notes = (
+            *(*self.notes, *unrecorded_work(run), *unsized(run)),
+            *(*unmatched(run), *steps_without_work(run)),
+        )
         return Analysis(
             run=summary(run, self.name),
             question=question(run),

@@ -24,6 +24,7 @@ NCCL = {
     "ncclSendRecvKernel_copy_i8(ncclColl)": (None, None),
     "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)": ("all_reduce", "bfloat16"),
     "ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLD_sum_f16(x)": ("reduce_scatter", "float16"),
+    "ncclKernel_ReduceScatter_RING_LL_Sum___nv_bfloat16(x)": ("reduce_scatter", "bfloat16"),
     "mscclKernel_Sum_hip_bfloat16_Simple_false(ncclDevComm*)": (None, "bfloat16"),
 }
 

@@ -13,12 +13,13 @@ from commtrace.arrays import NULL, Bool, Int64, codes, first_rows
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING, members
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
+from commtrace.table import Coded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commtrace.measures import Measures
-    from commtrace.table import Coded, Rows
+    from commtrace.table import Rows
 
 __all__ = ["Collectives", "rows_of", "split"]
 
@@ -72,7 +73,7 @@ class Collectives(Struct, frozen=True, dict=True):
 def rows_of(run: Measures) -> Collectives:
     """The arrays of a trace."""
     table = run.rows("collectives")
-    rank, start, op = table.ints("rank"), table.ints("start_ns"), table.coded("op")
+    rank, start, op = table.ints("rank"), table.ints("start_ns"), _operations(table)
     identity = communicators(run.rows("groups"))
     communicator, names = _communicators(rank, table.coded("group"), identity)
     p2p = op.where(POINT_TO_POINT.__contains__)
@@ -103,6 +104,14 @@ def rows_of(run: Measures) -> Collectives:
         clock_of=_clocks(run.rows("ranks"), rank),
         probes=probed(run),
     )
+
+
+def _operations(table: Rows) -> Coded:
+    """What was called; what ran, by its kernel's name, where no host called it: in a CUDA graph."""
+    called, ran = table.coded("op"), table.coded("executed")
+    by_name = np.where(ran.known, ran.codes + len(called.names), -1)
+    which = np.where(called.known, called.codes, by_name).astype(np.int32)
+    return Coded(which, (*called.names, *ran.names))
 
 
 def split(rows: Int64, by: Int64) -> list[Int64]:

@@ -15,12 +15,18 @@ from commtrace.units import counted
 
 __all__ = ["unmatched"]
 
+_ELSEWHERE = (
+    "the others never called them, began or ended their recording at another time, or lost events"
+)
+_NAMELESS = "the trace does not show which operation they are"
+
 
 def unmatched(rows: Collectives, matches: Rows, clocks: Rows) -> tuple[Note, ...]:
     """What matching the ranks of a trace left open.
 
     ``unmatched-operations``: matched on one rank only, though others of the group were
-    recorded; one note per rank. ``partial-operations``: matched on some of the group's ranks.
+    recorded; one note per rank, and another for those of which nobody knows what they are.
+    ``partial-operations``: matched on some of the group's ranks.
     ``sequence-disagrees``: a number that a group gave to different operations.
     ``clock-disagrees``: ranks of one host that cannot have one clock.
     """
@@ -52,13 +58,17 @@ def _could_meet(rows: Collectives) -> Int64:
 def _alone(rows: Collectives, alone: Bool) -> Iterator[Note]:
     for rank in np.unique(rows.rank[alone]).tolist():
         mine = rows.rank == rank
-        yield Note(
-            "unmatched-operations",
-            f"{(alone & mine).sum():,} of rank {rank}'s {counted(int(mine.sum()), 'operation')} "
-            "had no match on another rank of their group: the others never called them, began or "
-            "ended their recording at another time, or lost events",
-            rank=rank,
-        )
+        for count, why in (
+            ((alone & mine & rows.known).sum(), _ELSEWHERE),
+            ((alone & mine & ~rows.known).sum(), _NAMELESS),
+        ):
+            if count:
+                yield Note(
+                    "unmatched-operations",
+                    f"{count:,} of rank {rank}'s {counted(int(mine.sum()), 'operation')} had no "
+                    f"match on another rank of their group: {why}",
+                    rank=rank,
+                )
 
 
 def _partial(operation: Int64, partial: Bool) -> Iterator[Note]:

@@ -185,8 +185,8 @@ def _place(run: Measures, culprit: Culprit) -> str:
     """Where in the step most of its lateness is: before which call."""
     calls = run_graph(run).calls
     same = (calls.rank == calls.rank[culprit.call]) & (calls.step == calls.step[culprit.call])
-    ops = run.rows("collectives").coded("op").take(calls.row)
-    op = ops.at(culprit.call)
+    ops, ran = (run.rows("collectives").coded(name).take(calls.row) for name in ("op", "executed"))
+    op = ops.at(culprit.call) or ran.at(culprit.call) or "operation"
     alike = np.flatnonzero(same & (ops.codes == ops.codes[culprit.call]))
     number = int((alike < culprit.call).sum())
     order = ("first ", "second ", "third ")[number] if number < 3 else ""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commtrace.arrays import NULL
+from commtrace.comms import POINT_TO_POINT
+from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import unsized_per_step
 from commtrace.metrics.run.waits import matched
@@ -44,7 +48,27 @@ def asked(run: Measures, op: str | None) -> str:
         return f"{_OBJECTS}; "
     if (count := unsized_per_step(run, op)) >= _MANY:  # of known sizes latency-bound tells
         return f"each step has {count:.0f} of them: put what is small into one; "
-    return f"{_ASK[op]}; " if op in _ASK else ""
+    return f"{_ASK[op]}; " if op in _ASK and not _does_so_already(run, op) else ""
+
+
+def _does_so_already(run: Measures, op: str) -> bool:
+    """Whether what ``_ASK`` asks is done, or not what these operations are for.
+
+    all_to_alls that send and receive unlike amounts have split sizes; groups that also
+    reduce_scatter gather parameters, or a sequence, of which each rank keeps a part; the stages of
+    a pipeline send to their neighbours alone.
+    """
+    calls, groups = run.rows("collectives"), matched(run).matches.coded("communicator")
+    mine = calls.coded("op").being(op)
+    if op == "all_to_all":
+        sent, received = calls.ints("in_bytes")[mine], calls.ints("out_bytes")[mine]
+        return bool(((sent != received) & (sent != NULL) & (received != NULL)).any())
+    if op == "all_gather":
+        scattering = groups.codes[calls.coded("op").being("reduce_scatter")]
+        return bool(np.isin(groups.codes[mine], scattering[scattering >= 0]).all())
+    if op in POINT_TO_POINT:
+        return bool(dimensions_of(run, groups.take(mine)).being("pp").all())
+    return False
 
 
 def fewer_bytes(run: Measures, ops: list[str]) -> str:

@@ -18,10 +18,11 @@ from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
-from commtrace.metrics.rank.exposed_calls import Called, asynchronous, most_exposed, unlaunched_ns
+from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._less import asked, fewer_bytes
+from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
@@ -164,7 +165,7 @@ class ExposedCommunication(Rule, frozen=True):
                 else ()
             ),
             operations=_all_of(run, most),
-            advice=asked(run, most) + _advice(calls, op, starved=starved),
+            advice=asked(run, most) + overlapped(run, calls, op, starved=starved),
             explained_by="launch-gap" if starved else None,
         )
 
@@ -271,28 +272,3 @@ def _communicating(devices: Rows) -> Rows:
     """Those with communication and a known compute."""
     known = devices.ints("compute_ns") != NULL
     return devices.take(known & (devices.ints("communication_ns") > 0))
-
-
-def _advice(calls: Called, op: str, *, starved: bool) -> str:
-    """What to do about an operation, by how many of its calls hold up their device."""
-    count, held = len(calls.phase), int((~calls.asynchronous).sum())
-    if starved:
-        return (
-            f"{op} runs asynchronously already, but the compute after it was not launched yet: "
-            "see to the host first, which launches too late"
-        )
-    if held or not count:
-        which = f"the {held} of {count} {op} that hold up their device"
-        return (
-            f"start {which if 0 < held < count else op} asynchronously and wait for it only "
-            "where its result is used; the trace does not show whether compute needs it at once"
-        )
-    if calls.phase.being("backward").all():
-        return (
-            f"{op} runs asynchronously already; what is left is exposed after backward: try "
-            "other bucket sizes (bucket_cap_mb), static_graph=True, or fewer bytes (bf16 gradients)"
-        )
-    return (
-        f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
-        "bytes; the trace does not show whether compute needs it at once"
-    )

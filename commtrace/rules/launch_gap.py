@@ -143,8 +143,8 @@ class LaunchGap(Rule, frozen=True):
             return time, ""
         typical = ms(_median((line.end_ns - line.start_ns)[calls]))
         return time, (
-            f"send the {calls.sum():,} communication kernels, half of which take less than "
-            f"{typical}, as fewer and larger ones (buckets, one flat tensor): {ms(time)} of the "
+            f"send the {calls.sum():,} communication kernels, half of which take {typical} at "
+            f"most, as fewer and larger ones (buckets, one flat tensor): {ms(time)} of the "
             "gaps border on them; "
         )
 

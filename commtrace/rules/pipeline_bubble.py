@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
@@ -58,7 +58,7 @@ class PipelineBubble(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per pipeline."""
+        """One finding per kind of pipeline: tensor parallelism has one for each of its ranks."""
         messages = _messages(run, self.min_operations)
         share = _handed_on(messages.rows)
         handing_on = [
@@ -68,23 +68,31 @@ class PipelineBubble(Rule, frozen=True):
         ]
         if not handing_on:
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
+        alike: dict[tuple[int, int], list[_Pipeline]] = defaultdict(list)
         for chain, mine in handing_on:
             micro_batches = _messages_per_step(mine)
             waiting = float(mine.rows.ints("wait_ns").sum() / _ranks(mine.rows).size)
             waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
-            matters = worth_reporting(waiting, run, self.min_step_share)
-            matters = matters and _gain_ns(mine.rows, waiting) > 0
+            gain = _gain_ns(mine.rows, waiting)
+            matters = worth_reporting(waiting, run, self.min_step_share) and gain > 0
             if (micro_batches > 1 or _come_back(mine)) and matters:
-                yield self._finding(mine.rows, len(chain), micro_batches, waiting, run)
+                alike[len(chain), micro_batches].append(_Pipeline(chain, waiting, gain))
+        for (stages, micro_batches), its in alike.items():
+            rows = messages.of([rank for one in its for rank in one.ranks]).rows
+            yield self._finding(rows, its, stages, micro_batches, run)
 
     def _finding(
-        self, rows: Rows, stages: int, batches: int, waiting: float, run: Measures
+        self, rows: Rows, pipelines: list[_Pipeline], stages: int, batches: int, run: Measures
     ) -> Finding:
-        measured = share_pct(waiting, run)
+        most = max(pipelines, key=lambda its: its.gain_ns)  # they run at once
+        measured = share_pct(most.waiting_ns, run)
         more = _TIMES_MORE * batches
         ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, more)
         uneven = measured > 1.25 * ideal
         leave = f"{counted(batches, 'micro-batch')} {'leaves' if batches == 1 else 'leave'}"
+        who = f"{stages} pipeline stages"
+        if len(pipelines) > 1:
+            who = f"the {stages} stages of {len(pipelines)} pipelines"
         advice = (
             f"with {more} micro-batches instead of {batches}, equal stages are idle only "
             f"{better:.0f} % of the time"
@@ -94,13 +102,13 @@ class PipelineBubble(Rule, frozen=True):
         return self.finding(
             rows,
             summary=(
-                f"{stages} pipeline stages wait {measured:.0f} % of the time for their neighbours; "
-                f"with equal stages, {leave} {ideal:.0f} % idle"
+                f"{who} wait {measured:.0f} % of the time for their neighbours; with equal stages, "
+                f"{leave} {ideal:.0f} % idle"
             ),
             ranks=tuple(_ranks(rows).tolist()),
-            cost_ns=_gain_ns(rows, waiting),
+            cost_ns=most.gain_ns,
             evidence=(
-                Evidence("mean waiting of a stage", waiting, "ns"),
+                Evidence("mean waiting of a stage", most.waiting_ns, "ns"),
                 Evidence(f"share {of_time(run)}", measured, "%", 100 * self.min_step_share),
                 Evidence("bubble of equal stages", ideal, "%"),
                 Evidence("micro-batches", batches, "messages per link, direction and step"),
@@ -155,6 +163,14 @@ def _for_culprits_ns(run: Measures, chain: list[int], min_step_share: float) -> 
     """What late stages among these cost: that is no bubble."""
     found = culprits(run, min_step_share).found
     return sum(max(one.on_top_ns, 0) for one in found if {*one.ranks} <= {*chain})
+
+
+class _Pipeline(Struct, frozen=True):
+    """Its stages' ranks, how long a stage waits, and what more micro-batches gain."""
+
+    ranks: list[int]
+    waiting_ns: float
+    gain_ns: int
 
 
 class _Messages(Struct, frozen=True, eq=False):

@@ -13,6 +13,7 @@ from commtrace.arrays import NULL, Float64, codes, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
 from commtrace.metrics.rank.timelines import places, timelines
+from commtrace.metrics.run.unrecorded_work import calls_without_work
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -45,7 +46,8 @@ class UnfitTrace(Rule, frozen=True):
     """The trace lacks what some conclusions need.
 
     What it detects
-        Files that break off, are damaged or cannot be read; ranks of the job without a trace file,
+        Files that break off, are damaged or cannot be read; operations that hosts called and of
+        whose work nothing was recorded; ranks of the job without a trace file,
         with the time of large collectives that are slower than any link in a machine (5 GB/s):
         either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of the
         kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us before
@@ -77,6 +79,7 @@ class UnfitTrace(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding for each way in which the trace is unfit."""
         yield from self._broken(run)
+        yield from self._unrecorded(run)
         yield from self._missing_ranks(run)
         yield from self._launches(run)
         yield from self._held_up(run)
@@ -94,6 +97,17 @@ class UnfitTrace(Rule, frozen=True):
                     advice,
                     tuple(sorted({note.rank for note in notes if note.rank is not None})),
                 )
+
+    def _unrecorded(self, run: Measures) -> Iterator[Finding]:
+        if count := calls_without_work(run):
+            yield self._finding(
+                run,
+                f"the hosts called {counted(count, 'operation')} that communicate, and nothing of "
+                "what they ran was recorded",
+                Evidence("operations without work", count, "operations", 0),
+                "profile GPUs, too (activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]); if "
+                "that was done, see whether the profiler may trace them (CUPTI's permissions)",
+            )
 
     def _missing_ranks(self, run: Measures) -> Iterator[Finding]:
         world = int(run.rows("ranks").ints("world_size").max(initial=0))

@@ -62,6 +62,26 @@ def test_the_same_number_in_one_group_is_one_operation(make_trace: Make) -> None
     assert codes(trace) == ["unmatched-operations"]
 
 
+def test_what_no_host_called_is_matched_by_its_kernels_name(make_trace: Make) -> None:
+    """As in a CUDA graph, whose kernels have no metadata."""
+    unseen = {"op": None, "executed": "all_reduce", "size_bytes": None}
+    calls = [call(rank, time + rank / 9, **unseen) for rank in (0, 1) for time in TIMES]
+    trace = run(make_trace, calls)
+    assert partners(trace) == [[at, at + len(TIMES)] for at in range(len(TIMES))]
+    assert {how for _, how in found(trace)} == {"alignment"}
+    assert not codes(trace)
+
+
+def test_what_nobody_knows_is_not_said_to_be_missing(make_trace: Make) -> None:
+    calls = [call(rank, 0, op=None, name="notify_dispatch") for rank in (0, 1)]
+    notes = match(run(make_trace, [*calls, call(0, 5)])).notes
+    missing, *unknown = (note.message for note in notes)
+    assert "1 of rank 0's 2 operations" in missing
+    assert "never called them" in missing
+    assert len(unknown) == 2
+    assert all("the trace does not show which operation" in message for message in unknown)
+
+
 def test_numbers_of_the_flight_recorder_are_said_to_be_such(make_trace: Make) -> None:
     other = {"seq": 1, "group_provenance": "flight-recorder"}
     trace = run(make_trace, [call(0, 0, **other), call(1, 0, **other)])

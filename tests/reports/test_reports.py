@@ -235,6 +235,12 @@ def test_what_ran_and_which_way_it_went_are_said_where_known(make_trace: Make) -
     assert "| reduce_scatter, (ran as all_reduce) |" in markdown.render(analysis)
 
 
+def test_what_ran_is_said_of_an_operation_that_no_host_called(make_trace: Make) -> None:
+    calls = [{"op": None, "executed": "all_reduce", "start_ns": 0, "duration_ns": 5}]
+    analysis = Run(make_trace(collectives=calls), "run").analysis(select=["straggler"])
+    assert "| –, (ran as all_reduce) |" in markdown.render(analysis)
+
+
 def test_colour_is_only_added(make_trace: Make) -> None:
     analysis = training(make_trace, 2)
     colourful = terminal.render(analysis, Look(color=True))

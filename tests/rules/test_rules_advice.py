@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.synthetic import BASE_NS, Tiny
 from tests.gloo_loop import gloo_loop
 
 STEPS = 12
@@ -34,3 +38,66 @@ def test_many_operations_of_unknown_size_are_counted(count: int, told: bool) -> 
     sums = [("all_reduce", lambda rank, step: 400.0)] * count
     its = found(gloo_loop(*sums, ranks=2, steps=STEPS), "exposed-communication")
     assert ("each step has 20 of them" in its.advice) == told
+
+
+def exposed(*ops: str, group: str = "0", backward: bool = False, **of: Any) -> str:
+    """The advice on operations that ten times come between a kernel and another."""
+    run = Tiny(ranks=2)
+    run.groups = {group: (0, 1)}
+    for i in range(10):
+        start = 2000 * i
+        for rank, op in enumerate(ops if len(ops) > 1 else 2 * ops):
+            if backward:
+                run.step(rank, i, start, 1500, label="## backward ##")
+            run.kernel(rank, start, 100)
+            its = {**of, "group": group, "launch_ns": BASE_NS + 1000 * (start + 5)}
+            run.collective(rank, op, start + 100, 400, **its)
+            run.kernel(rank, start + 500, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    (finding,) = diagnose(run.trace(), select=["exposed-communication"]).findings
+    return finding.advice
+
+
+OF_GRADIENTS: dict[str, Any] = {"size": 1 << 20, "asynchronous": 1, "backward": True}
+
+
+@pytest.mark.parametrize(("dtype", "asked"), [("float32", True), ("bfloat16", False)])
+def test_gradients_of_half_precision_are_not_to_be_halved(dtype: str, asked: bool) -> None:
+    assert ("bf16 gradients" in exposed("all_reduce", dtype=dtype, **OF_GRADIENTS)) == asked
+
+
+@pytest.mark.parametrize(("op", "asked"), [("all_reduce", True), ("reduce_scatter", False)])
+def test_only_all_reduces_have_ddps_options(op: str, asked: bool) -> None:
+    assert ("bucket_cap_mb" in exposed(op, **OF_GRADIENTS)) == asked
+
+
+@pytest.mark.parametrize("group", ["TENSOR_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP"])
+def test_what_tensor_parallelism_needs_at_once_cannot_be_awaited_later(group: str) -> None:
+    advice = exposed("all_reduce", group=group, size=1 << 20)
+    assert ("in chunks" in advice) == group.startswith("TENSOR")
+    assert ("wait for it only where its result is used" in advice) != group.startswith("TENSOR")
+
+
+@pytest.mark.parametrize(("received", "asked"), [(1 << 20, True), (1 << 19, False)])
+def test_split_sizes_are_not_asked_of_who_has_them(received: int, asked: bool) -> None:
+    advice = exposed("all_to_all", in_bytes=1 << 20, out_bytes=received)
+    assert ("split sizes" in advice) == asked
+
+
+@pytest.mark.parametrize(("behind", "asked"), [("reduce_scatter", False), ("all_reduce", True)])
+def test_parameters_that_are_sharded_must_be_gathered(behind: str, asked: bool) -> None:
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 2000 * i
+        run.kernel(rank, start, 100)
+        launched = {"launch_ns": BASE_NS + 1000 * (start + 5)}
+        run.collective(rank, "all_gather", start + 100, 400, size=1 << 20, **launched)
+        run.collective(rank, behind, start + 500, 50, size=1 << 20, **launched)
+        run.kernel(rank, start + 550, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    advice = found(run.trace(), "exposed-communication").advice
+    assert ("all_reduce what is only summed" in advice) == asked
+
+
+@pytest.mark.parametrize("group", ["PIPELINE_MODEL_PARALLEL_GROUP", "other"])
+def test_a_pipeline_is_not_asked_for_collectives(group: str) -> None:
+    advice = exposed("recv", "send", group=group, size=1 << 20)
+    assert ("served one after another" in advice) == (group == "other")

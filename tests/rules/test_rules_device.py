@@ -123,7 +123,9 @@ def test_many_small_collectives_are_to_be_bucketed() -> None:
         run.kernel(0, start, 5)
         run.collective(0, "all_reduce", start + 25, 5)
     (finding,) = found(run.trace(), "launch-gap")
-    assert finding.advice.startswith("send the 120 communication kernels")
+    assert finding.advice.startswith(
+        "send the 120 communication kernels, half of which take 5 µs at most"
+    )
     (finding,) = found(late([20.0 * i for i in range(240)]).trace(), "launch-gap")
     assert finding.advice.startswith("fuse kernels")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commtrace.diagnosis import Evidence, Finding
+from commtrace.diagnosis import Evidence, Finding, Note
 from commtrace.measures import Measures
 from commtrace.metrics.run.whole import Whole, steps_without_work, whole
 from commtrace.reports import Look, notebook
@@ -53,6 +53,16 @@ def test_steps_without_the_work_are_no_measure(step_us: float) -> None:
     assert [note.code for note in analysis.notes] == ["steps-without-work"]
     assert "of the run)" in terminal.render(analysis)
     assert "of the steps" not in terminal.render(analysis)
+
+
+def test_a_program_is_not_asked_for_the_steps_that_a_broken_file_lost() -> None:
+    asked = {
+        code: steps_without_work(replace(idle_gpu(90), notes=(Note(code, "why"),)))[0].message
+        for code in ("truncated", "rank-assumed")
+    }
+    assert "what is left of a file" in asked["truncated"]
+    assert "prof.step()" not in asked["truncated"]
+    assert "prof.step()" in asked["rank-assumed"]
 
 
 def test_steps_that_hold_the_work_are_the_measure() -> None:

@@ -398,6 +398,21 @@ def test_a_broken_file_is_told_with_its_reason_and_remedy(
     assert remedy in finding.advice
 
 
+@pytest.mark.parametrize(("call", "told"), [("c10d::allreduce_", True), ("aten::mm", False)])
+def test_calls_whose_work_was_not_recorded_are_no_run_without_communication(
+    call: str, told: bool
+) -> None:
+    run = Tiny(2)
+    for rank in (0, 1):
+        run.op(rank, 10, 50, name=call, kind="communication")
+    trace = run.trace()
+    (*findings,) = found(trace, "unfit-trace")
+    assert len(findings) == told
+    assert all("called 2 operations that communicate" in its.summary for its in findings)
+    run.kernel(0, 0, 10)
+    assert not found(run.trace(), "unfit-trace")
+
+
 def test_missing_ranks_are_counted_by_the_jobs_size() -> None:
     (finding,) = found(edited(Tiny(2).trace(), "ranks", world_size=8), "unfit-trace")
     assert "no trace file for ranks 2–7 of 8" in finding.summary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,15 @@ def test_without_steps_the_run_is_spoken_of_in_tenths() -> None:
     run = late_run([1000, 5000])
     (its, *_) = found(replace(run, steps=run.rows("steps").take(slice(0))), "straggler")
     assert its.summary.startswith("rank 1 delays every tenth of the run by ")
+
+
+def test_who_is_late_to_what_a_graph_launched_is_named_by_the_kernels_name() -> None:
+    """Without metadata, and so without op, size and number."""
+    unseen = {"op": None, "seq": None, "size_bytes": None, "in_bytes": None, "out_bytes": None}
+    run = edited(late_run([1000, 5000]), "collectives", **unseen)
+    (its, *_) = found(run, "straggler")
+    assert its.ranks == (1,)
+    assert "before the all_reduce" in its.summary
 
 
 def test_the_rank_that_sleeps_before_its_barriers_is_late_by_its_host() -> None:
@@ -246,6 +256,21 @@ def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> 
     waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
     added = 3 * 12 * 10_000
     assert bubble.cost_ns == pytest.approx(0.75 * waiting - added)
+
+
+def test_pipelines_that_are_alike_are_one_finding() -> None:
+    """As tensor parallelism has them, one for each of its ranks."""
+    run = Tiny(ranks=4)
+    for step, first in product(range(12), (0, 1)):
+        start = step * 10_000
+        for rank, to, begins in ((first, first + 2, 0), (first + 2, first, 5_000)):
+            run.step(rank, step, start, 10_000)
+            run.kernel(rank, start + begins, 4_900)
+            run.collective(rank, "send", start + begins + 4_900, 100, size=1 << 20, peer=to)
+            run.collective(to, "recv", start + begins, 5_000, size=1 << 20, peer=rank)
+    (bubble,) = found(run.trace(), "pipeline-bubble")
+    assert bubble.summary.startswith("the 2 stages of 2 pipelines wait 49 % of the time")
+    assert bubble.ranks == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(

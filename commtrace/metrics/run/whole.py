@@ -61,6 +61,7 @@ def of_time(run: Measures) -> str:
     return "of the steps' time" if whole(run).in_steps else "of the run's time"
 
 
+_LOST_STEPS = ("truncated", "damaged")  # notes: a profiler writes a step behind what it holds
 _HELD = 0.9  # of the run's span: steps that last longer hold its work
 
 
@@ -98,10 +99,11 @@ def steps_without_work(run: Measures) -> tuple[Note, ...]:
     """``steps-without-work``: shares are of the run, since its work is not in its steps."""
     if whole(run).in_steps or not has_steps(run):
         return ()
-    message = (
-        "the profiler's steps hold too little of what ran: shares are of the run's span; "
-        "call prof.step() once in each iteration"
-    )
+    message = "the profiler's steps hold too little of what ran: shares are of the run's span; "
+    if any(note.code in _LOST_STEPS for note in run.notes):
+        message += "the last ones are not in what is left of a file"
+    else:
+        message += "call prof.step() once in each iteration"
     return (Note("steps-without-work", message),)
 
 

@@ -13,6 +13,7 @@ from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run import ranges as labels
 from commtrace.metrics.run.collectives import collectives_by_dimension
+from commtrace.metrics.run.unrecorded_work import UNRECORDED_WORK
 from commtrace.reports.content import alike, critical_path, ranges, tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.reports.content.unchecked import unchecked
@@ -111,6 +112,8 @@ def _exposure(devices: list[dict[str, Any]], codes: set[str]) -> str:
             return "The trace ends before its GPU events: its communication is unknown."
         if "unread-events" in codes:
             return "No communication among the events that were read."
+        if UNRECORDED_WORK in codes:
+            return "Communication was called, and what it ran was not recorded."
         return "No communication."
     busy = [row for row in devices if row["communication_ns"] and row["span_ns"]]
     if not busy:

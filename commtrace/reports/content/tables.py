@@ -231,7 +231,7 @@ def _group(row: dict[str, Any]) -> str:
 
 def _operation(row: dict[str, Any]) -> str:
     op, executed = row["op"], row["executed"]
-    ran = f"\n(ran as {clean(executed, 16)})" if op and executed and op != executed else ""
+    ran = f"\n(ran as {clean(executed, 16)})" if executed and op != executed else ""
     line = f"\n{_line(row['called_at'])}" if row["called_at"] else ""
     return clean(op, 16) + ran + line
 
