@@ -25,6 +25,8 @@ def rank_spans(run: Measures, *ranks: int) -> Columns:
 
     A row is a ``rank``: ``begin_ns`` and ``end_ns`` are of all events, ``begin_in_steps_ns`` and
     ``end_in_steps_ns`` of what is in its steps. Where there is nothing it ends before it begins.
+    ``behind_ns`` is when its devices were done with what hosts had launched before the first step,
+    as these run ahead: the steps' time is what comes then.
     """
     steps, ops, *launched = (
         rows_of_ranks(run, table, ranks)
@@ -41,13 +43,23 @@ def rank_spans(run: Measures, *ranks: int) -> Columns:
     ]
     begins, ends = _around(every, ranks)
     begins_in_steps, ends_in_steps = _around(in_steps, ranks)
+    first, _ = _around(in_steps[1:], ranks)
+    _, behind = _around([(its, _before(its, first, ranks)) for its in launched], ranks)
     return {
         "rank": np.asarray(ranks),
         "begin_ns": begins,
         "end_ns": ends,
         "begin_in_steps_ns": begins_in_steps,
         "end_in_steps_ns": ends_in_steps,
+        "behind_ns": np.minimum(behind, first),
     }
+
+
+def _before(table: Rows, first_ns: Int64, ranks: tuple[int, ...]) -> Bool:
+    """What is of no step and begins before a rank's devices do anything of its steps."""
+    at = np.searchsorted(ranks, table.ints("rank"))
+    before: Bool = (table.ints("step") == NULL) & (table.ints("start_ns") < first_ns[at])
+    return before
 
 
 def _around(parts: list[tuple[Rows, Bool | slice]], ranks: tuple[int, ...]) -> tuple[Int64, Int64]:

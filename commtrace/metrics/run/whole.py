@@ -77,12 +77,17 @@ def whole(run: Measures) -> Whole:
     """The steps of the rank with most of them, where they hold the run's work; else the run.
 
     Steps last from the first one's start until all is done that their hosts launched, the
-    run from a rank's first start to its last end. Ranks can have recorded unlike numbers of
-    steps: what any of them could save is a share of the longest.
+    run from a rank's first start to its last end. Where hosts run ahead devices begin with the
+    steps when they are done with what was launched before. Ranks can have recorded unlike numbers
+    of steps: what any of them could save is a share of the longest.
     """
-    span_ns, steps_ns = _span_ns(run), _steps_ns(run)
-    in_steps = has_steps(run) and steps_ns >= _HELD * span_ns
-    return Whole(steps_ns if in_steps else span_ns, in_steps)
+    span_ns = _longest_ns(run, "begin_ns", "end_ns")
+    steps_ns = _longest_ns(run, "begin_in_steps_ns", "end_in_steps_ns")
+    if not has_steps(run) or steps_ns < _HELD * span_ns:
+        return Whole(span_ns, in_steps=False)
+    return Whole(
+        _longest_ns(run, "begin_in_steps_ns", "end_in_steps_ns", "behind_ns"), in_steps=True
+    )
 
 
 def step_count(run: Measures) -> int:
@@ -119,25 +124,16 @@ def has_steps(run: Measures) -> bool:
     return not run.rows("steps").coded("label").known.all()
 
 
-def _span_ns(run: Measures) -> int:
-    return _longest_ns(run, "begin_ns", "end_ns")
-
-
-def _steps_ns(run: Measures) -> int:
-    return _longest_ns(run, "begin_in_steps_ns", "end_in_steps_ns")
-
-
-def _longest_ns(run: Measures, begin: str, end: str) -> int:
+def _longest_ns(run: Measures, begin: str, end: str, behind: str | None = None) -> int:
     """From first start to last end, while recorded, of the rank where that is longest.
 
-    Of these columns of ``rank_spans``.
+    Of these columns of ``rank_spans``; not before it is no longer behind.
     """
     longest = 0
     for ranks in measured_ranks(run):
         spans: Any = rank_spans(run, *ranks)
-        for rank, first, last in zip(
-            ranks, *(spans[one].tolist() for one in (begin, end)), strict=True
-        ):
+        begins = spans[begin] if behind is None else np.maximum(spans[begin], spans[behind])
+        for rank, first, last in zip(ranks, begins.tolist(), spans[end].tolist(), strict=True):
             if first <= last:
                 longest = max(longest, last - first - run.paused_ns(rank, first, last))
     return longest
