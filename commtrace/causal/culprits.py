@@ -27,6 +27,7 @@ from commtrace.causal.edits import (
     wanted_in_median,
 )
 from commtrace.causal.graph import Change, Lags, changed, changes
+from commtrace.causal.inputs import others_in_turn
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
@@ -203,7 +204,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     # Nor is what others do not run at all, or on less.
     is_few = own.size < MANY_STEPS
-    maybe = p_value < CHANCE_IF_COUNTED and not spikes
+    maybe = p_value < CHANCE_IF_COUNTED and not spikes and not others_in_turn(run, who.ranks)
     counted = counted_more(run, who, does) if is_few or maybe else None
     far = is_few and (
         bool((own > fight(run, who.ranks) * (own - more)).all()) or counted is not None
@@ -216,6 +217,7 @@ def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     does = done_more(run, who, stalls) if stalls else does
     mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
+    works = works and not others_in_turn(run, who.ranks)
     times = None
     if persistent or stalls or works:
         counted = counted_more(run, who, does)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Inputs", "inputs", "uneven_inputs"]
+__all__ = ["Inputs", "inputs", "others_in_turn", "uneven_inputs"]
 
 _COMPARED = 3  # of the late ranks, and of the others: each one's file is read once more
 _NAMED = 3
 _LARGER = 1.02  # times
 _MOST_OF = 0.5  # of what they compute longer
+_TURN = 0.25  # of what they take longer for larger inputs: so much others do in other steps
 _NEARLY_ALL = 0.95  # of the time, in what all do as often
 _BYTES = 4  # of an element whose type is not known
 
@@ -35,9 +36,9 @@ class Inputs(Struct, frozen=True):
 
     ``larger_ns`` is how much longer they take since inputs of operators are larger: at most as the
     square of their size. ``names`` are those operators, with the most of it first, and ``example``
-    an input of the first, and that of the others: ``660×256 float``. ``time_ns`` and ``usual_ns``
-    are how long they compute, and the others; ``same`` says that all do nearly all as often and on
-    the same.
+    an input of the first, and that of the others: ``660×256 float``, empty if they have no such.
+    ``time_ns`` and ``usual_ns`` are how long they compute, and the others; ``same`` says that all
+    do nearly all as often and on the same.
     """
 
     larger_ns: float
@@ -46,6 +47,11 @@ class Inputs(Struct, frozen=True):
     time_ns: float
     usual_ns: float
     same: bool
+
+    @property
+    def longer_ns(self) -> float:
+        """How much longer they compute than the others."""
+        return max(self.time_ns - self.usual_ns, 0.0)
 
     def is_more(self, longer_ns: float) -> bool:
         """Whether larger inputs are most of what they compute longer in a step."""
@@ -83,22 +89,38 @@ def uneven_inputs(run: Measures) -> Inputs | None:
 
     None where the inputs do not explain most of it, of a few ranks in all steps.
     """
+    found = [max(its.values(), key=lambda its: its.time_ns) for its in _by_step(run)]
+    longer_ns = sum(its.longer_ns for its in found)
+    if not 0 < _MOST_OF * longer_ns <= sum(its.larger_ns for its in found):
+        return None
+    return max(found, key=lambda its: its.larger_ns)
+
+
+def others_in_turn(run: Measures, ranks: tuple[int, ...]) -> bool:
+    """Whether in other steps other ranks work on larger inputs than these, and much longer."""
+    mine, theirs = 0.0, 0.0
+    for its in _by_step(run):
+        larger = {rank: min(each.larger_ns, each.longer_ns) for rank, each in its.items()}
+        mine += max((time for rank, time in larger.items() if rank in ranks), default=0.0)
+        theirs += max((time for rank, time in larger.items() if rank not in ranks), default=0.0)
+    return theirs > _TURN * mine
+
+
+@measure
+def _by_step(run: Measures) -> list[dict[int, Inputs]]:
+    """In each step some ranks, each beside the others; of none if one's file does not tell."""
     calls = run_graph(run).calls
     ranks, steps = _spread(np.unique(calls.rank)), np.unique(calls.step)
     known = worked_on(run, tuple(ranks))
     if len(known) < max(len(ranks), 2):
-        return None
+        return []
     found = []
     for number in range(steps.size):
         step = steps[number : number + 1]
         work = {rank: _mean([known[rank]], step) for rank in ranks}
-        last = max(ranks, key=lambda rank: _time_ns(work[rank]))
-        others = _mean([known[rank] for rank in ranks if rank != last], step)
-        found.append(_compared(work[last], others))
-    longer_ns = sum(max(its.time_ns - its.usual_ns, 0.0) for its in found)
-    if not 0 < _MOST_OF * longer_ns <= sum(its.larger_ns for its in found):
-        return None
-    return max(found, key=lambda its: its.larger_ns)
+        rest = {rank: [known[other] for other in ranks if other != rank] for rank in ranks}
+        found.append({rank: _compared(work[rank], _mean(rest[rank], step)) for rank in ranks})
+    return found
 
 
 def _spread(ranks: Int64) -> list[int]:
@@ -124,18 +146,19 @@ def _mean(ranks: Sequence[Mapping[int, Work]], steps: Int64) -> Work:
 def _compared(late: Work, others: Work) -> Inputs:
     mine, theirs = _by_operator(late), _by_operator(others)
     larger: dict[str, float] = {}
-    for name in mine.keys() & theirs.keys():
-        times, usual_ns = _times(mine[name], theirs[name]), _time_ns(theirs[name])
+    for name in mine:
+        other = theirs.get(name, {})
+        times, usual_ns = _times(mine[name], other), _time_ns(other)
         longer_ns = _time_ns(mine[name]) - usual_ns
         if times >= _LARGER and longer_ns > 0:
-            larger[name] = min(longer_ns, usual_ns * (times**2 - 1))
+            larger[name] = min(longer_ns, usual_ns * (times**2 - 1)) if other else longer_ns
     names = sorted(larger, key=lambda name: -larger[name])[:_NAMED]
     all_ns = _time_ns(late)
     same = sum(its.time_ns for what, its in late.items() if _times_done(others, what) == its.times)
     return Inputs(
         larger_ns=sum(larger.values()),
         names=tuple(names),
-        example=_example(mine[names[0]], theirs[names[0]]) if names else ("", ""),
+        example=_example(mine[names[0]], theirs.get(names[0], {})) if names else ("", ""),
         time_ns=all_ns,
         usual_ns=_time_ns(others),
         same=same >= _NEARLY_ALL * all_ns,
@@ -159,6 +182,8 @@ def _times_done(work: Work, what: What) -> float:
 
 def _times(mine: Work, theirs: Work) -> float:
     """How many times as many bytes one input has, that with the most: others may be weights."""
+    if not theirs:
+        return inf
     pairs = zip(_bytes(mine), _bytes(theirs), strict=False)
     return max((ours / usual for ours, usual in pairs if usual > 0), default=1.0)
 
@@ -193,16 +218,27 @@ def _element_bytes(kind: str | None) -> int:
 
 
 def _example(mine: Work, theirs: Work) -> tuple[str, str]:
-    """Of what each mostly works on the input that differs most; how often, where none does."""
-    its, usual = (max(work, key=lambda what: work[what].time_ns) for work in (mine, theirs))
-    sizes = [*zip(_sizes(its), _sizes(usual), strict=False)]
-    times = [ours / other if other else 0.0 for ours, other in sizes]
-    at = int(np.argmax(times))
-    example = _said(its, at), _said(usual, at)
-    if times[at] > 1:
-        return example
-    often, seldom = (sum(done.times for done in work.values()) for work in (mine, theirs))
-    return f"{example[0]}, {often:.0f} times", f"{seldom:.0f}"
+    """What it works on, and what the others in place of that; nothing where they do no such thing.
+
+    Of what takes most of what they take longer. How often, where none works on anything else.
+    """
+    longer = {what: its.time_ns - _done_ns(theirs, what) for what, its in mine.items()}
+    its = max(longer, key=lambda what: longer[what])
+    only = {what: done.time_ns for what, done in theirs.items() if what not in mine}
+    if its in theirs or not theirs:
+        often, seldom = _times_done(mine, its), _times_done(theirs, its)
+        how = f"{_said(its, int(np.argmax(_sizes(its))))}, {often:.0f} times a step"
+        return how, f"{seldom:.0f}" if seldom else ""
+    if not only:
+        return _said(its, int(np.argmax(_sizes(its)))), ""
+    usual = max(only, key=lambda what: only[what])
+    sizes = zip(_sizes(its), _sizes(usual), strict=False)
+    at = int(np.argmax([ours / other if other else 0.0 for ours, other in sizes]))
+    return _said(its, at), _said(usual, at)
+
+
+def _done_ns(work: Work, what: What) -> float:
+    return work[what].time_ns if what in work else 0.0
 
 
 def _said(what: What, at: int) -> str:

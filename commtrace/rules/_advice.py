@@ -17,7 +17,7 @@ from commtrace.units import clean, ms, numbered
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["ADVICE", "advice", "named"]
+__all__ = ["ADVICE", "advice", "beside", "named"]
 
 ADVICE: dict[Cause, str] = {
     "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
@@ -111,8 +111,13 @@ def _of_larger(more: Inputs) -> str:
     do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
     return (
         f"its operators work on more than the others' ({named(more.names)}: {ms(more.larger_ns)} "
-        f"a step in the mean), as on {mine} in place of {others}: {do}"
+        f"a step in the mean), as on {beside(mine, others)}: {do if others else _MORE_WORK}"
     )
+
+
+def beside(mine: str, others: str) -> str:
+    """What operators work on, and what the others' in place of that."""
+    return f"{mine} in place of {others}" if others else f"{mine}, as no other does"
 
 
 def _of_host(culprit: Culprit, run: Measures) -> str:

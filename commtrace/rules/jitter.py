@@ -17,7 +17,7 @@ from commtrace.causal.segments import LABELLED, own_parts
 from commtrace.causal.usual import mean_of
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
-from commtrace.rules._advice import ADVICE, named
+from commtrace.rules._advice import ADVICE, beside, named
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -138,10 +138,9 @@ def _when(run: Measures, stalls: tuple[int, ...]) -> str:
 
 
 def _of_uneven(its: Inputs) -> str:
-    mine, others = its.example
     return (
         f"who is late works on more ({named(its.names)}: {ms(its.larger_ns)} in one step), as on "
-        f"{mine} in place of {others}: give all ranks work of like size in the same step (sort or "
+        f"{beside(*its.example)}: give all ranks work of like size in the same step (sort or "
         "bucket by length), or synchronise less often"
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commtrace.causal.culprits import culprits
-from commtrace.causal.inputs import Inputs, inputs, uneven_inputs
+from commtrace.causal.inputs import Inputs, inputs, others_in_turn, uneven_inputs
 from commtrace.diagnosis import Finding
 from commtrace.rules import diagnose
 from commtrace.run import Run, load
@@ -172,3 +172,34 @@ def test_ranks_in_turn_with_larger_inputs(tmp_path: Path) -> None:
     assert its.example == ("96×512 float", "64×512 float")
     (finding,) = diagnose(run.measures, select=["jitter"]).findings
     assert "who is late works on more (aten::addmm: 3 ms in one step)" in finding.advice
+
+
+def test_a_rank_with_more_in_most_steps_is_no_straggler_if_another_has_it_in_the_rest(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 in five of eight: by chance."""
+
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        more = (at // 10_000) % 8 in ((0, 1, 3, 4, 6) if rank == 0 else (2, 5, 7))
+        long, rows = (9_000.0, 96) if more else (6_000.0, 64)
+        return linear(at, long, rows), at + long + 5
+
+    run = written(tmp_path, work, on_cpu)
+    assert others_in_turn(run.measures, (0,))
+    assert not culprits(run.measures, 0.05).found
+    (finding,) = diagnose(run.measures, select=["jitter"]).findings
+    assert "who is late works on more" in finding.advice
+
+
+def test_what_only_one_rank_works_on_is_said(tmp_path: Path) -> None:
+    """The same operators; on rank 1 one of them once more, on a whole catalogue."""
+
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        its = linear(at, 6_000, 64)
+        if rank == 0:
+            return its, at + 6_005
+        return [*its, *linear(at + 6_010, 5_000, 120_000)], at + 11_020
+
+    its, finding = late(written(tmp_path, work, on_cpu))
+    assert its.example == ("120000×512 float", "")
+    assert finding.confidence == "high"
