@@ -154,7 +154,7 @@ def _compared(late: Work, others: Work) -> Inputs:
             larger[name] = min(longer_ns, usual_ns * (times**2 - 1)) if other else longer_ns
     names = sorted(larger, key=lambda name: -larger[name])[:_NAMED]
     all_ns = _time_ns(late)
-    same = sum(its.time_ns for what, its in late.items() if _times_done(others, what) == its.times)
+    same = sum(its.time_ns for what, its in late.items() if _often(others, what) == its.times)
     return Inputs(
         larger_ns=sum(larger.values()),
         names=tuple(names),
@@ -176,7 +176,7 @@ def _time_ns(work: Work) -> float:
     return sum(its.time_ns for its in work.values())
 
 
-def _times_done(work: Work, what: What) -> float:
+def _often(work: Work, what: What) -> float:
     return work[what].times if what in work else 0.0
 
 
@@ -220,13 +220,13 @@ def _element_bytes(kind: str | None) -> int:
 def _example(mine: Work, theirs: Work) -> tuple[str, str]:
     """What it works on, and what the others in place of that; nothing where they do no such thing.
 
-    Of what takes most of what they take longer. How often, where none works on anything else.
+    Of what it does oftener, that which takes longest. How often, where the others do it as well.
     """
-    longer = {what: its.time_ns - _done_ns(theirs, what) for what, its in mine.items()}
-    its = max(longer, key=lambda what: longer[what])
+    more = {what: done.time_ns for what, done in mine.items() if done.times > _often(theirs, what)}
+    its = max(more, key=lambda what: more[what])
     only = {what: done.time_ns for what, done in theirs.items() if what not in mine}
     if its in theirs or not theirs:
-        often, seldom = _times_done(mine, its), _times_done(theirs, its)
+        often, seldom = _often(mine, its), _often(theirs, its)
         how = f"{_said(its, int(np.argmax(_sizes(its))))}, {often:.0f} times a step"
         return how, f"{seldom:.0f}" if seldom else ""
     if not only:
@@ -235,10 +235,6 @@ def _example(mine: Work, theirs: Work) -> tuple[str, str]:
     sizes = zip(_sizes(its), _sizes(usual), strict=False)
     at = int(np.argmax([ours / other if other else 0.0 for ours, other in sizes]))
     return _said(its, at), _said(usual, at)
-
-
-def _done_ns(work: Work, what: What) -> float:
-    return work[what].time_ns if what in work else 0.0
 
 
 def _said(what: What, at: int) -> str:

@@ -15,7 +15,8 @@ from commtrace.causal.graph import Lags
 from commtrace.causal.rank_edits import launching_within
 from commtrace.causal.savings import Edit, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.intervals import subtract
+from commtrace.intervals import subtract, union
+from commtrace.metrics.rank.host_meanwhile import host_meanwhile
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
@@ -25,6 +26,13 @@ from commtrace.units import counted, cut, ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
+_NAMED = 3
+_IN_PYTHON = "loading data, a synchronising call, printing, allocating, compiling"
+_REMEDIES = {
+    "flatten_dense_tensors": "DDP packs its module's buffers: broadcast_buffers=False, if none "
+    "changes",
+    "_foreach_": "a fused optimizer (fused=True) launches once",
+}
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
 _NAME = 40  # characters
@@ -43,7 +51,8 @@ class LaunchGap(Rule, frozen=True):
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
         than that leave the GPU waiting for the next. A host that stalls loads data, prints,
-        compiles, allocates, or waits in a synchronising call.
+        compiles, allocates, or waits in a synchronising call: the advice names the operators that
+        its file holds there.
 
     What to do
         Gaps: fuse (``torch.compile``), capture CUDA graphs, larger batches, foreach
@@ -168,9 +177,8 @@ class LaunchGap(Rule, frozen=True):
             ),
             ruled_out=("waiting for other work: only what was not launched yet is counted",),
             advice=(
-                f"look at what the host does meanwhile, say in the longest, {ms(stalls[longest])} "
-                f"from {since} after {line.device}'s first work: loading data, a synchronising "
-                "call, printing, allocating, compiling"
+                f"{_meanwhile(found, run)}; look at the longest, {ms(stalls[longest])} from "
+                f"{since} after {line.device}'s first work"
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
@@ -273,6 +281,20 @@ def _launching(run: Measures, found: list[_Idle]) -> Edit:
 
 def _median(times: npt.NDArray[np.int64]) -> float:
     return float(np.median(times))
+
+
+def _meanwhile(found: _Idle, run: Measures) -> str:
+    """What the host does in the stalls, as far as its file tells it, and what to do about it."""
+    its = host_meanwhile(run, found.line.rank, union(found.begin_ns, found.end_ns))
+    if its is None or not its.operators:
+        return f"look at what the host does meanwhile: {_IN_PYTHON}"
+    ran = [(cut(name, _NAME), ms(time)) for name, time in its.operators[:_NAMED]]
+    runs = ", ".join(f"{name} for {time}" for name, time in ran)
+    said = f"meanwhile the host runs {runs}, and no operator for {ms(its.none_ns)}"
+    todo = [do for what, do in _REMEDIES.items() if any(what in name for name, _ in ran)]
+    if its.none_ns > found.total_ns / 2:
+        todo = [_IN_PYTHON]
+    return ": ".join((said, "; ".join(todo))) if todo else said
 
 
 def _label(found: _Idle, run: Measures) -> str | None:

@@ -1,12 +1,13 @@
 """A trace file's bytes, decoded.
 
 ``scan`` is for analysis, ``every_event`` for a picture, ``operator_inputs`` for what operators
-work on.
+work on, ``host_operators`` for when they run beside GPUs.
 """
 
 from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.json.operator_shapes import OperatorInputs, operator_inputs
+from commtrace.reader.json.operators import host_operators
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.scan import scan
 from commtrace.reader.json.whole_file import EveryEvent, every_event
@@ -19,6 +20,7 @@ __all__ = [
     "OperatorInputs",
     "Scan",
     "every_event",
+    "host_operators",
     "operator_inputs",
     "scan",
 ]

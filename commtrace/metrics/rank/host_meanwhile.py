@@ -1,0 +1,53 @@
+"""What a rank's host ran at some times; where GPUs work only its file tells, read once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.errors import TraceError
+from commtrace.intervals import Intervals, covered, intersect, total, union
+from commtrace.reader.json import host_operators
+from commtrace.reader.nesting import outermost
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["HostMeanwhile", "host_meanwhile"]
+
+
+class HostMeanwhile(Struct, frozen=True):
+    """For how long the host ran ``operators`` that no others call, by name, longest first.
+
+    ``none_ns`` is how long it ran none, on no thread.
+    """
+
+    operators: tuple[tuple[str, int], ...]
+    none_ns: int
+
+
+def host_meanwhile(run: Measures, rank: int, when: Intervals) -> HostMeanwhile | None:
+    """What a rank's host ran in a merged set of times, on the rank's own clock.
+
+    None where its file cannot be read again, or is one of several.
+    """
+    ranks = run.rows("ranks")
+    file = ranks.coded("file").at(int(np.flatnonzero(ranks.ints("rank") == rank)[0]))
+    if run.pauses.get(rank) or file is None:
+        return None
+    try:
+        its = host_operators(Path(str(file)))
+    except TraceError:
+        return None
+    top = np.flatnonzero(outermost(its.thread, its.start_ns, its.duration_ns))
+    start, end = its.start_ns[top], (its.start_ns + its.duration_ns)[top]
+    name = its.name.take(top)
+    time = np.bincount(name.codes, covered(start, end, when), minlength=len(name.names))
+    order = np.argsort(-time, kind="stable")[: np.count_nonzero(time)].tolist()
+    return HostMeanwhile(
+        operators=tuple((name.names[code], int(time[code])) for code in order),
+        none_ns=total(when) - total(intersect(union(start, end), when)),
+    )

@@ -1,0 +1,72 @@
+"""What a host runs while its GPU has nothing to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commtrace.metrics.rank.host_meanwhile import host_meanwhile
+from commtrace.rules import diagnose
+from commtrace.run import Run, load
+
+HOST = 1
+
+
+def event(category: str, name: str, at: float, long: float, **args: Any) -> dict[str, Any]:
+    times = {"ts": at, "dur": long}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": HOST,
+        "tid": HOST,
+        **times,
+        "args": args,
+    }
+
+
+def written(folder: Path, operator: str | None) -> Run:
+    """12 kernels of 1 ms, 5 ms apart; 4 of these the host is in an operator that calls another."""
+    events = [event("user_annotation", "ProfilerStep#1", 0, 72_000)]
+    for number in range(1, 13):
+        at = 6_000.0 * (number - 1)
+        if operator:
+            events.append(event("cpu_op", operator, at + 1_500, 4_000))
+            events.append(event("cpu_op", "aten::as_strided", at + 2_000, 3_000))
+        launch = {"correlation": number}
+        events.append(event("cuda_runtime", "cudaLaunchKernel", at + 5_900, 10, **launch))
+        kernel = event("kernel", "gemm", at + 6_000, 1_000, device=0, stream=7, **launch)
+        events.append({**kernel, "pid": 0, "tid": 7})
+    file = folder / "rank0.json"
+    file.write_text(json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": events}))
+    return load(file, cache=False)
+
+
+def advice(run: Run) -> str:
+    (finding,) = diagnose(run.measures, select=["launch-gap"]).findings
+    return finding.advice
+
+
+def test_operators_that_no_others_call_are_named_with_their_time(tmp_path: Path) -> None:
+    run = written(tmp_path, "aten::unflatten_dense_tensors")
+    kernels = run.measures.rows("kernels")
+    end = kernels.ints("start_ns")[1:]
+    begin = end - 5_000_000
+    its = host_meanwhile(run.measures, 0, (begin, end))
+    assert its is not None
+    assert its.operators == (("aten::unflatten_dense_tensors", 44_000_000),)
+    assert its.none_ns == 11_000_000
+    said = advice(run)
+    assert "runs aten::unflatten_dense_tensors for 44 ms, and no operator for 11 ms" in said
+    assert "broadcast_buffers=False" in said
+
+
+def test_without_operators_or_files_it_is_left_open(tmp_path: Path) -> None:
+    run = written(tmp_path, None)
+    assert "look at what the host does meanwhile: loading data" in advice(run)
+    (tmp_path / "rank0.json").unlink()
+    nothing = np.empty(0, np.int64)
+    assert host_meanwhile(run.measures, 0, (nothing, nothing)) is None
