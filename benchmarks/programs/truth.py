@@ -20,6 +20,7 @@ from benchmarks.programs.program import (
 )
 from benchmarks.programs.seventh_lot import SEVENTH
 from benchmarks.programs.sixth_lot import SIXTH
+from benchmarks.programs.tenth_lot import TENTH
 from benchmarks.programs.third_lot import THIRD
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "SECOND",
     "SEVENTH",
     "SIXTH",
+    "TENTH",
     "THIRD",
 ]
 
@@ -243,5 +245,17 @@ HOSTS = (
     ),
 )
 
-PROGRAMS = (*FIRST, *SECOND, *HOSTS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH, *EIGHTH, *NINTH)
+PROGRAMS = (
+    *FIRST,
+    *SECOND,
+    *HOSTS,
+    *THIRD,
+    *FOURTH,
+    *FIFTH,
+    *SIXTH,
+    *SEVENTH,
+    *EIGHTH,
+    *NINTH,
+    *TENTH,
+)
 """In the order in which they were written, each lot by name."""
