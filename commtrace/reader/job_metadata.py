@@ -59,7 +59,7 @@ class JobMetadata(Struct, frozen=True):
             )
             + ((f"clock_probe has {len(odd):,} like {quoted(odd[0])}",) if odd else ())
             + ((f"machine is {quoted(said)}",) if said is not None and machine is None else ()),
-            backend=_text(torch.get("backend"), ours.get("backend")),
+            backend=_backend(_text(torch.get("backend"), ours.get("backend"))),
             host=_text(scan.metadata.get("host_name"), ours.get("host")),
             # The recorder's list also has the groups made while it recorded.
             group_list=ours.get("groups") or torch.get("pg_config"),
@@ -104,6 +104,11 @@ def _is_probe(value: Any) -> bool:
         return False
     numbers = [value.get(key) for key in ("at_ns", "offset_ns", "error_ns")]
     return all(type(v) is int and abs(v) < _LATEST_NS for v in numbers) and value["error_ns"] >= 0
+
+
+def _backend(name: str | None) -> str | None:
+    """None of torch's own word where each type of device has its backend: groups say which."""
+    return None if name == "undefined" else name
 
 
 def _text(*values: Any) -> str | None:

@@ -103,3 +103,10 @@ def test_the_extent_is_that_of_the_events_kept(read: Any, events: Any) -> None:
     assert (row["start_ns"], row["end_ns"]) == (1_004_000, 1_015_000)
     assert (row["events"], row["host"]) == (2, "beta")
     assert read([]).ranks[0]["start_ns"] is None
+
+
+def test_a_backend_for_each_type_of_device_has_no_name_of_its_own(read: Any, events: Any) -> None:
+    """``init_process_group("cpu:gloo")`` is "undefined" to torch."""
+    info = {"rank": 0, "world_size": 2, "backend": "undefined"}
+    (row,) = read([events.note("gloo:barrier", 0, 5)], distributedInfo=info).ranks
+    assert row["backend"] is None
