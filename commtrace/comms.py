@@ -11,7 +11,6 @@ import re
 from functools import lru_cache
 
 __all__ = [
-    "CALL_PREFIX",
     "DDP_FORWARD",
     "OPERATIONS",
     "POINT_TO_POINT",
@@ -118,18 +117,16 @@ _BYTES = {
     "complex128": 16,
 }
 
-CALL_PREFIX = (
+_CALL_PREFIX = (
     r"(?:c10d::|_?c10d_functional::|record_param_comms"
     r"|symm_mem::|_C_custom_ar::|deep_ep::|dpsk::ep::|nvshmem"
     r"|sgl_kernel::all_reduce|sglang::(?:in|out)place_all_reduce"
     r"|vllm::(?:all_reduce|all_gather|reduce_scatter))"
 )
-"""How the names of all communication calls begin, as a regular expression."""
-
 STEP_PREFIX = "ProfilerStep#"
 """How the profiler names the range of a step: an annotation, before torch 1.11 an operator."""
 
-_CALL = re.compile(rf"{CALL_PREFIX}(?<!record_param_comms)|record_param_comms$")
+_CALL = re.compile(rf"{_CALL_PREFIX}(?<!record_param_comms)|record_param_comms$")
 _ANNOTATION = re.compile(r"^(?:nccl|rccl|gloo|xccl|hccl):")
 
 

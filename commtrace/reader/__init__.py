@@ -86,6 +86,8 @@ def read(
             read_bytes(done_bytes, all_bytes)
 
     tell()
+    if len(files) == 1:
+        keep_little()  # which also keeps its blocks, soon needed again: new ones cost page faults
     read_all = partial(
         read_each,
         workers=workers,

@@ -10,14 +10,26 @@ from commtrace.analysis import Summary
 from commtrace.diagnosis import Finding
 from commtrace.reports.json_schema import Json, field, object_of, typed
 
-__all__ = ["FINDING", "RUN", "document", "finding_fields", "one_object", "run_fields"]
+__all__ = [
+    "document",
+    "finding_fields",
+    "finding_schema",
+    "one_object",
+    "run_fields",
+    "run_schema",
+]
 
 _HIDDEN = ("when", "operations")
-FINDING = typed(Finding, *_HIDDEN)
-"""The schema of ``finding_fields``."""
 
-RUN = {"description": "What ran.", **typed(Summary, "name")}
-"""The schema of ``run_fields``."""
+
+def finding_schema() -> Json:
+    """The schema of ``finding_fields``."""
+    return typed(Finding, *_HIDDEN)
+
+
+def run_schema() -> Json:
+    """The schema of ``run_fields``."""
+    return {"description": "What ran.", **typed(Summary, "name")}
 
 
 def run_fields(run: Summary) -> Json:

@@ -15,7 +15,7 @@ from commtrace.causal.whatif import EDITED, Edited, WhatIf
 from commtrace.reports import Look
 from commtrace.reports.content import critical_path, what_ran
 from commtrace.reports.content.tables import Section, more
-from commtrace.reports.json_document import RUN, document, one_object, run_fields
+from commtrace.reports.json_document import document, one_object, run_fields, run_schema
 from commtrace.reports.json_schema import Json, columns, field, rows_of
 from commtrace.reports.page import page, say, table, title, written
 from commtrace.units import NOTHING, clean, duration, ms, numbered, percent
@@ -89,7 +89,7 @@ def schema() -> Json:
         "whatif",
         SCHEMA_VERSION,
         {
-            "run": RUN,
+            "run": run_schema(),
             "run_ns": field("integer", "How long the run's steps took in all, as measured.", "ns"),
             "step_ns": field("integer", "The median step, as measured.", "ns"),
             "edits": rows_of(EDITED.row, columns(EDITED)),

@@ -11,25 +11,14 @@ import re
 
 import msgspec
 
+from commtrace.reader.json.categories import LAUNCHES, ON_HOST
 from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.salvage import BROKEN
 
-__all__ = ["CUDA", "LAUNCHES", "Accelerators"]
+__all__ = ["CUDA", "Accelerators"]
 
 CUDA = "cuda"
 """Torch's name of CUDA's devices, and of ROCm's."""
-
-LAUNCHES = (
-    "xpu_runtime",
-    "xpu_driver",
-    "privateuse1_runtime",
-    "privateuse1_driver",
-    "mtia_runtime",
-    "mlu_runtime",
-    "gcu_runtime",
-    "gcu_driver",
-)
-"""Their launches, beside which kernels and copies have CUDA's categories."""
 
 _OWN = {
     "mtia_ccp_events": "kernel",
@@ -43,7 +32,6 @@ _TYPES = {
     category: category.lower().partition("_")[0].replace("privateuse1", "privateuseone")
     for category in (*LAUNCHES, *_OWN)
 } | dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), CUDA)
-_HOSTS = ("cpu_op", "user_annotation")
 _MOST_DEVICES = 256  # a larger number is a process of the host
 
 _ASCEND = "npu"
@@ -114,8 +102,8 @@ class Accelerators:
     def translated(self, events: list[Event]) -> list[Event]:
         """The events as on CUDA, without what is no work; what is unknown stays as it is."""
         categories = {event.cat for event in events}
-        if not categories.isdisjoint(_HOSTS):
-            host = next(event.pid for event in events if event.cat in _HOSTS)
+        if not categories.isdisjoint(ON_HOST):
+            host = next(event.pid for event in events if event.cat in ON_HOST)
             self._hosts.update({host} if type(host) is int else ())
         self._types.update(_TYPES[cat] for cat in categories if cat in _TYPES)
         if None not in categories and _OWN.keys().isdisjoint(categories):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from commtrace.arrays import NULL, Int64
 from commtrace.table import Coded
 
-__all__ = ["Names", "Numbers", "integers"]
+__all__ = ["Names", "Numbers", "decoded_integers", "integers"]
 
 
 class _Index(dict[str | None, int]):
@@ -27,20 +27,21 @@ class Names:
 
     def __init__(self) -> None:
         self._index = _Index()
-        self._codes = array("i")
+        self._codes = [np.empty(0, np.int32)]
 
-    def extend(self, names: Iterable[str | None]) -> None:
+    def extend(self, names: Collection[str | None]) -> None:
         """Add rows; no name may be None."""
-        self._codes.extend([*map(self._index.__getitem__, names)])
+        codes = map(self._index.__getitem__, names)
+        self._codes.append(np.fromiter(codes, np.int32, len(names)))
 
     def join(self, later: Names) -> None:
         """Add another column's rows."""
         codes = np.array([*map(self._index.__getitem__, later._index)], dtype=np.int32)
-        self._codes.frombytes(codes[np.array(later._codes, dtype=np.int32)].tobytes())
+        self._codes += [codes[part] for part in later._codes]
 
     def coded(self) -> Coded:
         """All rows."""
-        return Coded(np.array(self._codes, dtype=np.int32), tuple(map(str, self._index)))
+        return Coded(np.concatenate(self._codes), tuple(map(str, self._index)))
 
 
 class Numbers:
@@ -67,6 +68,14 @@ class Numbers:
         columns = {name: np.concatenate(parts) for name, parts in self._parts.items()}
         columns["start_ns"] += base_ns
         return columns
+
+
+def decoded_integers(values: Sequence[int | None]) -> Int64:
+    """A column of what was decoded as integers or null: as ``integers``, faster."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, OverflowError):
+        return integers(values)
 
 
 def integers(values: Sequence[Any]) -> Int64:

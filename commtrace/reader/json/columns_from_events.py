@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,9 +15,10 @@ from msgspec.structs import replace
 from commtrace import comms, kernels
 from commtrace.arrays import NULL, Int64
 from commtrace.reader.json import arguments
-from commtrace.reader.json.accelerators import LAUNCHES, Accelerators
-from commtrace.reader.json.columns import Names, Numbers, integers
-from commtrace.reader.json.decoded_event import Event
+from commtrace.reader.json.accelerators import Accelerators
+from commtrace.reader.json.categories import GPU, KINDS, ON_HOST
+from commtrace.reader.json.columns import Names, Numbers, decoded_integers, integers
+from commtrace.reader.json.decoded_event import KIND_OF, Event
 from commtrace.reader.json.events import (
     Arguments,
     Call,
@@ -30,26 +32,6 @@ from commtrace.reader.json.unread import Unread
 
 __all__ = ["Collector"]
 
-# As Kineto names them now, and as it did before 2022.
-_GPU: dict[str | None, str] = {
-    "kernel": "kernel",
-    "Kernel": "kernel",
-    "gpu_memcpy": "gpu_memcpy",
-    "Memcpy": "gpu_memcpy",
-    "gpu_memset": "gpu_memset",
-    "Memset": "gpu_memset",
-}
-_KINDS: dict[str | None, str] = {
-    **dict.fromkeys(_GPU, "gpu"),
-    "cuda_runtime": "launch",
-    "cuda_driver": "launch",
-    "Runtime": "launch",
-    "cuda_sync": "synchronisation",
-    **dict.fromkeys(LAUNCHES, "launch"),
-    "cpu_op": "cpu_op",
-    "Operator": "cpu_op",
-    "user_annotation": "user_annotation",
-}
 _TIMES = ("start_ns", "duration_ns")
 _ON_GPU = ("device", "stream", "correlation", "size_bytes", "from_device", "to_device")
 _CALLED = ("correlation", "thread")
@@ -57,7 +39,6 @@ _AWAITED = ("device", "stream", "correlation", "event", "awaited_stream", "recor
 _YEAR_NS = 366 * 86_400 * 10**9
 _BATCH = 1024  # fewer would waste numpy's time, more the cache's
 _WRONG_ARGUMENTS = "whose arguments have the wrong types"
-_ON_HOST = ("cpu_op", "user_annotation")
 _IMPOSSIBLE = "with a negative size or device, or a group of no ranks"
 
 _T = TypeVar("_T")
@@ -70,6 +51,7 @@ class _Batch(NamedTuple):
     """Events of one kind, with their times."""
 
     events: list[Event]
+    names: list[str | None]
     start_ns: Int64
     duration_ns: Int64
     thread: Int64
@@ -78,7 +60,8 @@ class _Batch(NamedTuple):
         if rows.all():
             return self
         events = [event for event, keep in zip(self.events, rows.tolist(), strict=True) if keep]
-        return _Batch(events, self.start_ns[rows], self.duration_ns[rows], self.thread[rows])
+        names = [event.name for event in events]
+        return _Batch(events, names, self.start_ns[rows], self.duration_ns[rows], self.thread[rows])
 
 
 _Found = tuple[Event, Call]
@@ -92,7 +75,7 @@ class _Hosts:
         self.names, self.numbers = Names(), Numbers(("thread", *_TIMES))
 
     def extend(self, batch: _Batch) -> None:
-        self.names.extend([event.name for event in batch.events])
+        self.names.extend(batch.names)
         self.numbers.extend(batch.start_ns, duration_ns=batch.duration_ns, thread=batch.thread)
 
     def hosted(self, base_ns: int) -> Hosted:
@@ -154,7 +137,12 @@ class Collector:
 
     def take(self, events: list[Event]) -> None:
         """Add some events, in the file's order."""
-        self._pending += events
+        self._pending += [
+            event
+            for event in events
+            if (kind := KIND_OF[type(event)])
+            and (kind != "cpu_op" or self._keep_operators or _has_use(event.name))
+        ]
         if len(self._pending) >= _BATCH:
             self.flush()
 
@@ -172,19 +160,21 @@ class Collector:
             *self._take_annotations(kinds["user_annotation"]),
         ]
         if len({call.category for _, call in found}) > 1:
-            place = {id(event): row for row, event in enumerate(events)}
-            found.sort(key=lambda its: place[id(its[0])])
-        # An event's text keeps all that it was cut from: only the call is kept.
-        self._calls += [call for _, call in found]
+            calls = {id(event): call for event, call in found}
+            self._calls += [calls[id(event)] for event in events if id(event) in calls]
+        else:
+            # An event's text keeps all that it was cut from: only the call is kept.
+            self._calls += [call for _, call in found]
 
     def _by_kind(self, events: list[Event]) -> dict[str | None, list[Event]]:
         """The complete events of each kind, and all of unknown categories."""
-        kinds: dict[str | None, list[Event]] = {kind: [] for kind in (None, *_KINDS.values())}
-        append = {category: kinds[kind].append for category, kind in _KINDS.items()}
+        kinds: dict[str | None, list[Event]] = {kind: [] for kind in (None, *KINDS.values())}
+        append = {category: kinds[kind].append for category, kind in KINDS.items()}
         unknown = kinds[None].append
         for event in events:
             append.get(event.cat, unknown)(event)
-        if any(name and name.startswith(comms.STEP_PREFIX) for name in _names(kinds["cpu_op"])):
+        names = {event.name for event in kinds["cpu_op"]}
+        if any(name and name.startswith(comms.STEP_PREFIX) for name in names):
             kinds["cpu_op"], kinds["user_annotation"] = _steps_apart(events)
         for kind, its in kinds.items():
             if kind is not None and {event.ph for event in its} - {"X"}:
@@ -245,8 +235,10 @@ class Collector:
 
     def _sound(self, events: list[Event], on_host: bool) -> _Batch:
         """The events with their times, but for those that lack something."""
+        names = [event.name for event in events]
         batch = _Batch(
             events,
+            names,
             self._times([event.ts for event in events]),
             self._times([event.dur for event in events]),
             integers([event.tid for event in events]),
@@ -255,8 +247,8 @@ class Collector:
         fits &= batch.duration_ns <= _YEAR_NS
         if on_host:
             fits &= batch.thread != NULL
-        if None in _names(events):
-            fits &= np.array([event.name is not None for event in events], dtype=np.bool_)
+        if None in {*names}:
+            fits &= np.array([name is not None for name in names], dtype=np.bool_)
         if fits.all():
             return batch
         self.left_out.add(int((~fits).sum()), _lack(batch, int(fits.argmin())))
@@ -272,11 +264,13 @@ class Collector:
         return batch.only(np.array([args is not None for args in decoded], dtype=np.bool_)), known
 
     def _take_launches(self, events: list[Event]) -> None:
+        if not events:
+            return
         batch, arguments_of = self._decoded(self._sound(events, on_host=True), arguments.LAUNCH)
-        correlation = integers([args.correlation for args in arguments_of])
+        correlation = decoded_integers([args.correlation for args in arguments_of])
         joined = correlation != NULL
         batch = batch.only(joined)
-        self._launch_names.extend([event.name for event in batch.events])
+        self._launch_names.extend(batch.names)
         self._launches.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
@@ -285,9 +279,13 @@ class Collector:
         )
 
     def _take_synchronisations(self, events: list[Event]) -> None:
+        if not events:
+            return
         batch, known = self._decoded(self._sound(events, on_host=False), arguments.SYNCHRONISATION)
-        self._sync_names.extend([event.name for event in batch.events])
-        columns = {name: integers([getattr(args, name) for args in known]) for name in _AWAITED}
+        self._sync_names.extend(batch.names)
+        columns = {
+            name: decoded_integers([getattr(args, name) for args in known]) for name in _AWAITED
+        }
         self._syncs.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
@@ -295,34 +293,37 @@ class Collector:
         )
 
     def _take_gpu(self, events: list[Event]) -> Iterable[_Found]:
+        if not events:
+            return ()
         batch, arguments_of = self._decoded(self._sound(events, on_host=False), arguments.GPU)
         first = self._gpu.rows
         from_device, to_device, size = self._believed(
-            integers([args.from_device for args in arguments_of]),
-            integers([args.to_device for args in arguments_of]),
-            integers([args.size_bytes for args in arguments_of]),
+            decoded_integers([args.from_device for args in arguments_of]),
+            decoded_integers([args.to_device for args in arguments_of]),
+            decoded_integers([args.size_bytes for args in arguments_of]),
         )
         pid = integers([event.pid for event in batch.events])
-        stream = integers([args.stream for args in arguments_of])
-        self._gpu_categories.extend([_GPU[event.cat] for event in batch.events])
-        self._gpu_names.extend([event.name for event in batch.events])
+        device = decoded_integers([args.device for args in arguments_of])
+        stream = decoded_integers([args.stream for args in arguments_of])
+        categories = [GPU[event.cat] for event in batch.events]
+        self._gpu_categories.extend(categories)
+        self._gpu_names.extend(batch.names)
         self._gpu.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
-            device=_first(integers([args.device for args in arguments_of]), from_device, pid),
+            device=_first(device, from_device, pid),
             stream=_first(stream, batch.thread),
-            correlation=integers([args.correlation for args in arguments_of]),
+            correlation=decoded_integers([args.correlation for args in arguments_of]),
             size_bytes=size,
             from_device=from_device,
             to_device=to_device,
         )
-        names = [event.name for event in batch.events]
-        known = _that(kernels.is_communication, {*names})
+        known = _that(kernels.is_communication, {*batch.names})
+        each = zip(categories, batch.names, arguments_of, strict=True)
         rows = [
             row
-            for row, (args, name) in enumerate(zip(arguments_of, names, strict=True))
-            if (name in known or args.collective is not None)
-            and _GPU[batch.events[row].cat] == "kernel"
+            for row, (category, name, args) in enumerate(each)
+            if category == "kernel" and (name in known or args.collective is not None)
         ]
         return self._found(batch, rows, "kernel", first)
 
@@ -333,7 +334,9 @@ class Collector:
         return [np.where(odd, NULL, c) for odd, c in zip(negative, columns, strict=True)]
 
     def _take_operators(self, events: list[Event]) -> Iterable[_Found]:
-        calls = _that(comms.is_communication_call, _names(events))
+        if not events:
+            return ()
+        calls = _that(comms.is_communication_call, {event.name for event in events})
         if not self._keep_operators:
             events = [event for event in events if event.name in calls]
         batch = self._sound(events, on_host=True)
@@ -342,15 +345,17 @@ class Collector:
         return self._named(batch, calls, "cpu_op")
 
     def _take_annotations(self, events: list[Event]) -> Iterable[_Found]:
+        if not events:
+            return ()
         batch = self._sound(events, on_host=True)
         self._annotations.extend(batch)
-        calls = _that(comms.is_communication_annotation, _names(batch.events))
+        calls = _that(comms.is_communication_annotation, {*batch.names})
         return self._named(batch, calls, "user_annotation")
 
     def _named(self, batch: _Batch, calls: set[str | None], category: str) -> Iterable[_Found]:
         if not calls:
             return ()
-        rows = [row for row, event in enumerate(batch.events) if event.name in calls]
+        rows = [row for row, name in enumerate(batch.names) if name in calls]
         return self._found(batch, rows, category)
 
     def _found(
@@ -381,8 +386,12 @@ class Collector:
         return args
 
 
-def _names(events: list[Event]) -> set[str | None]:
-    return {event.name for event in events}
+@lru_cache(maxsize=65536)
+def _has_use(name: str | None) -> bool:
+    """Whether operators of a name are read, also where there is a GPU."""
+    return name is not None and (
+        comms.is_communication_call(name) or name.startswith(comms.STEP_PREFIX)
+    )
 
 
 def _that(passes: Callable[[str], bool], names: set[str | None]) -> set[str | None]:
@@ -392,12 +401,12 @@ def _that(passes: Callable[[str], bool], names: set[str | None]) -> set[str | No
 
 def _steps_apart(events: list[Event]) -> tuple[list[Event], list[Event]]:
     """Operators, and annotations, as which a profiler's steps count, whatever their category."""
-    kinds: dict[str, list[Event]] = {kind: [] for kind in _ON_HOST}
+    kinds: dict[str, list[Event]] = {kind: [] for kind in ON_HOST}
     for event in events:
-        kind = _KINDS.get(event.cat)
+        kind = KINDS.get(event.cat)
         if kind == "cpu_op" and (event.name or "").startswith(comms.STEP_PREFIX):
             kind = "user_annotation"
-        if kind in _ON_HOST:
+        if kind in ON_HOST:
             kinds[kind].append(event)
     return kinds["cpu_op"], kinds["user_annotation"]
 

@@ -1,25 +1,27 @@
 """One event as it is decoded: what every event has; its arguments, until they are wanted, as text.
 
-Half of the events of a file are arrows and instants, which nobody reads. Where pieces of text are
-decoded as a union by the kind of event (``ph``), nothing is made of these.
+Most events of a file are arrows, instants and Python functions, which nobody reads. Where pieces
+of text are decoded as a union by the category of event, nothing is made of these but a mark.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache, reduce
 from operator import or_
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import msgspec
 
+from commtrace.reader.json.categories import ARROWS, KINDS, NEEDLESS
 from commtrace.reader.json.times import Time
 
-__all__ = ["Event", "NumberedEvent", "by_phase"]
+__all__ = ["KIND_OF", "Event", "NumberedEvent", "by_category"]
 
 
-class _Fields(msgspec.Struct, gc=False):
-    """Times stay text, for exactness."""
+class Event(msgspec.Struct, gc=False):
+    """Any event. Times stay text, for exactness."""
 
+    ph: str = ""
     cat: str | None = None
     name: str | None = None
     pid: Any = None
@@ -29,55 +31,39 @@ class _Fields(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _NumberedFields(_Fields, gc=False):
-    """Times are numbers, which may not be exact."""
-
-    ts: Time = None  # type: ignore[assignment]
-    dur: Time = None  # type: ignore[assignment]
-
-
-class Event(_Fields, gc=False):
-    """Any event."""
-
-    ph: str = ""
-
-
 class NumberedEvent(Event, gc=False):
-    """The same with times as numbers."""
+    """The same with times as numbers, which may not be exact."""
 
     ts: Time = None  # type: ignore[assignment]
     dur: Time = None  # type: ignore[assignment]
 
 
-class _Complete(_Fields, gc=False, tag_field="ph", tag="X"):
-    ph: ClassVar[str] = "X"
-
-
-class _NumberedComplete(_NumberedFields, gc=False, tag_field="ph", tag="X"):
-    ph: ClassVar[str] = "X"
-
-
-class _Metadata(_Fields, gc=False, tag_field="ph", tag="M"):
-    ph: ClassVar[str] = "M"
-
-
-class _NumberedMetadata(_NumberedFields, gc=False, tag_field="ph", tag="M"):
-    ph: ClassVar[str] = "M"
-
-
-_OTHERS = tuple(
-    msgspec.defstruct(f"Phase_{phase}", (), tag_field="ph", tag=phase, gc=False)
-    for phase in "BEiICnbestfPNODcvVR"
-)
+KIND_OF: dict[type, str | None] = {Event: "any", NumberedEvent: "any"}
+"""What is read of events of a type: see ``KINDS``; None of a mark."""
 
 
 @lru_cache
-def by_phase(kind: type[Event]) -> tuple[Any, frozenset[type]]:
-    """What decodes a list of events of a kind as a union of other types; those of them to keep.
+def by_category(kind: type[Event]) -> Any:
+    """What decodes a list of events of a kind as a union of other types, in ``KIND_OF``.
 
-    It fails where an event has no phase, or one that is unheard of.
+    They have the fields of the kind, or none. It fails where an event has no category, or one that
+    is unheard of, and where one of what is read has another phase than a complete event's.
     """
-    numbered = kind is NumberedEvent
-    kept = (_NumberedComplete, _NumberedMetadata) if numbered else (_Complete, _Metadata)
-    union: Any = reduce(or_, kept + _OTHERS)
-    return msgspec.json.Decoder(list[union]), frozenset(kept)
+    fields = [
+        (its.name, its.type, msgspec.field(default=its.default))
+        for its in msgspec.structs.fields(kind)
+        if its.name not in ("ph", "cat")
+    ]
+    complete, arrow = ("ph", Literal["X"]), ("ph", Literal["s", "t", "f"])
+    read = [_of(category, complete, *fields) for category in KINDS]
+    unread = [*(_of(category, arrow) for category in ARROWS), *map(_of, NEEDLESS)]
+    KIND_OF.update(zip(read, KINDS.values(), strict=True))
+    KIND_OF.update(dict.fromkeys(unread))
+    return msgspec.json.Decoder(list[reduce(or_, read + unread)])  # type: ignore[misc]
+
+
+def _of(category: str | None, *fields: Any) -> Any:
+    """The type of the events of a category."""
+    name = f"Of_{category}".replace(" ", "_")
+    known = {"cat": category}
+    return msgspec.defstruct(name, fields, tag_field="cat", tag=category, gc=False, namespace=known)

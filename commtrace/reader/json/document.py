@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 import msgspec
 
 from commtrace.errors import TraceError
-from commtrace.reader.json.decoded_event import Event, by_phase
+from commtrace.reader.json.decoded_event import Event, by_category
 from commtrace.reader.json.layout import Layout, learn
 from commtrace.reader.json.metadata import known, whole
 from commtrace.reader.json.salvage import BROKEN, Salvaged, salvage
@@ -29,13 +29,10 @@ __all__ = [
 ]
 
 _LONGEST_EVENT = 1 << 23
-_KIND = b'"ph"'
 _LONGEST_METADATA = 1 << 26  # on one side of the events
 _LONGEST_BARREN = 1 << 26  # damage without any event
 _PATIENCE = 10_000  # places without an event, beside ten for each that there is
-_TRIES = 16  # places where the list of events might begin
-_PAYS = 0.4  # of the text: dropping less of it takes longer than decoding it
-_SKIPPED = 15  # pieces of text in which it is not tried again
+_TRIES = 16  # places where the list of events might begin; pieces of text decoded in vain
 _RUN = 16  # pieces of text in a row that one process decodes
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -87,7 +84,7 @@ class Document(Generic[E]):
         whether the file is nothing but a list; whether some metadata could not be read; whether
         any event has a phase.
 
-    Unless ``every`` event is asked for, it hands on no arrows, instants and counters.
+    ``fast``, it looks at no fields of events of which nothing is read.
     """
 
     def __init__(
@@ -97,7 +94,6 @@ class Document(Generic[E]):
         take: Callable[[list[E]], None],
         *,
         fast: bool = True,
-        every: bool = True,
         share: Share = WHOLE,
     ) -> None:
         self.metadata: dict[str, Any] = {}
@@ -107,18 +103,12 @@ class Document(Generic[E]):
         self._path = path
         self._event = msgspec.json.Decoder(kind)
         self._list: Any = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-        self._by_phase: Any = None
-        self._kept = frozenset[type]()
-        if not every:
-            self._by_phase, self._kept = by_phase(kind)
+        self._by_category = by_category(kind) if fast else None
         self._take = take
-        self._operators = True
-        self._fast = fast
         self._share = share
         self._pieces = 0  # of the events' text
+        self._in_vain = 0  # of these, decoded twice
         self._layout: Layout | None = None
-        self._dropper: re.Pattern[bytes] | None = None
-        self._skip = 0  # pieces that are decoded whole
         self._blocks: list[bytes] = []  # read
         self._waiting = 0  # bytes of them
         self._text = b""  # and looked at, but not yet understood
@@ -153,11 +143,6 @@ class Document(Generic[E]):
     @property
     def _is_ours(self) -> bool:
         return self.run % self._share.of == self._share.number
-
-    def drop_operators(self) -> None:
-        """From now on, CPU operators that do not communicate may be left out."""
-        self._operators = False
-        self._learn_dropper()
 
     def _look(self) -> None:
         self._text = b"".join((self._text, *self._blocks))
@@ -236,13 +221,7 @@ class Document(Generic[E]):
         if self._layout is None:
             self._check_length()
             return False
-        self._learn_dropper()
         return True
-
-    def _learn_dropper(self) -> None:
-        if self._fast and self._layout is not None:
-            self._skip = 0
-            self._dropper = self._layout.dropper(operators=not self._operators)
 
     def _body(self) -> None:
         """Just after an event's opening brace."""
@@ -255,46 +234,29 @@ class Document(Generic[E]):
             return
         text, self._text = self._text, self._text[cut + len(separator) :]
         self._seen = 0
-        if self._is_ours and not self._decode(text[:cut]):
+        if self._is_ours and not self._decode(memoryview(text)[:cut]):
             if self._share != WHOLE:
                 raise NotSharedError
             self._salvage(b"{" + text[: cut + len(separator)], final=False)
         self._pieces += 1
 
-    def _decode(self, chunk: bytes) -> bool:
-        if self._skip:
-            self._skip -= 1
-        elif self._dropper is not None:
-            # The last event has no separator behind it and so is never dropped: a cut in
-            # the wrong place cannot go unnoticed.
-            kept, dropped = self._dropper.subn(b"", chunk)
-            if len(kept) > (1 - _PAYS) * len(chunk):
-                self._skip = _SKIPPED
-            # Damage can weld two events together. Each names its kind once, so that a wanted
-            # one within what was dropped shows in the count.
-            whole = chunk.count(_KIND) - kept.count(_KIND) == dropped
-            if dropped and whole and self._decode_all(kept, dropped):
-                return True
-        return self._decode_all(chunk, 0)
+    def _decode(self, chunk: memoryview) -> bool:
+        text = b"".join((b"[{", chunk, b"}]"))
+        return self._decode_by_category(text) or self._decode_any(text)
 
-    def _decode_all(self, text: bytes, dropped: int) -> bool:
-        text = b"".join((b"[{", text, b"}]"))
-        if not self._decode_by_phase(text) and not self._decode_any(text):
-            return False
-        self.events += dropped
-        return True
-
-    def _decode_by_phase(self, text: bytes) -> bool:
-        """Nothing is made of events that are not kept."""
-        if self._by_phase is None:
+    def _decode_by_category(self, text: bytes) -> bool:
+        if self._by_category is None:
             return False
         try:
-            events = self._by_phase.decode(text)
+            events = self._by_category.decode(text)
         except BROKEN:
+            self._in_vain += 1
+            if self._in_vain > _TRIES + self._pieces // 2:
+                self._by_category = None
             return False
         self.phased = True
         self.events += len(events)
-        self._take([event for event in events if type(event) in self._kept])
+        self._take(events)
         return True
 
     def _decode_any(self, text: bytes) -> bool:

@@ -44,7 +44,7 @@ class Reading:
         self._source = Source(path, max_bytes)
         self._exact = exact
         kind = Event if exact else NumberedEvent
-        self._document = Document(path, kind, self._take, fast=fast, every=False, share=share)
+        self._document = Document(path, kind, self._take, fast=fast, share=share)
         self._notes: list[Note] = []
         self._operators = True
 
@@ -136,7 +136,6 @@ class Reading:
         ):
             self._operators = False
             collector.drop_operators()
-            self._document.drop_operators()
 
     def _of_run(self, run: int) -> Collector:
         if run not in self.collectors:

@@ -10,30 +10,11 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64
 from commtrace.intervals import total, union
+from commtrace.reader.json.categories import NEEDLESS
 from commtrace.reader.json.decoded_event import Event
 from commtrace.units import counted
 
 __all__ = ["Unread"]
-
-# What is no work, or repeats other events: these are left out on purpose.
-_NEEDLESS = frozenset(
-    (
-        "python_function",
-        "Python function",
-        "gpu_user_annotation",
-        "overhead",
-        "xpu_sync",
-        "cuda_event",
-        "cuda_profiler_range",
-        "cpu_instant_event",
-        "external_correlation",
-        "mtia_insight",
-        "mtia_counters",
-        "glow_runtime",
-        "Trace",
-        "Spans",
-    )
-)
 
 
 class Unread:
@@ -48,7 +29,7 @@ class Unread:
         """Take the events of a batch that nothing else took."""
         by_category: dict[str | None, list[Event]] = defaultdict(list)
         for event in events:
-            if event.cat not in _NEEDLESS:
+            if event.cat not in NEEDLESS:
                 by_category[event.cat].append(event)
         for category, its in by_category.items():
             self._starts[category].append(self._times([event.ts for event in its]))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import msgspec
+
 from commtrace import comms, kernels
 from commtrace.arrays import NULL
 from commtrace.reader.gpu import Launched
@@ -30,6 +32,11 @@ __all__ = ["gpu_rows"]
 _REDUCES = ("all_reduce", "reduce_scatter", "reduce")
 _SILENT = kernels.Kernel(is_nccl=True)
 
+_Known = dict[bytes, tuple[Described, str]]
+"""What events tell of an operation, and which of them names it, by what they say: it repeats."""
+
+_text = msgspec.json.Encoder().encode
+
 
 def gpu_rows(scan: Scan, join: Launched, context: RankContext) -> list[dict[str, Any]]:
     """One row for each communication kernel, or for each operation batched into one.
@@ -39,13 +46,14 @@ def gpu_rows(scan: Scan, join: Launched, context: RankContext) -> list[dict[str,
     nests = by_thread(call for call in scan.calls if _describes(call))
     launched: dict[int, list[tuple[int, Call]]] = defaultdict(list)
     worked: list[Call] = []
+    known: _Known = {}
     rows = []
     for kernel in scan.calls:
         if kernel.category != "kernel":
             continue
         launch_ns, thread = int(join.launch_ns[kernel.gpu_row]), int(join.thread[kernel.gpu_row])
         if launch_ns == NULL:
-            rows.append(_row(scan, context, kernel, None, []))
+            rows.append(_row(scan, context, known, kernel, None, []))
         else:
             launched[thread].append((launch_ns, kernel))
     for thread, run in launched.items():
@@ -53,12 +61,12 @@ def gpu_rows(scan: Scan, join: Launched, context: RankContext) -> list[dict[str,
         previous_ns = NULL
         for launch_ns, kernel in sorted(run, key=lambda pair: pair[0]):
             for enclosing in _operations(nest, kernel, previous_ns, launch_ns):
-                rows.append(_row(scan, context, kernel, launch_ns, enclosing))
+                rows.append(_row(scan, context, known, kernel, launch_ns, enclosing))
                 worked += [] if _by_name(kernel).call else enclosing
             if _by_name(kernel).is_nccl:
                 previous_ns = launch_ns
     for copies, launch_ns, enclosing in copied(scan, join, nests, worked):
-        rows.append(_row(scan, context, copies, launch_ns, enclosing))
+        rows.append(_row(scan, context, known, copies, launch_ns, enclosing))
     return rows
 
 
@@ -84,7 +92,12 @@ def _operations(nest: Nest, kernel: Call, previous_ns: int, launch_ns: int) -> l
 
 
 def _row(
-    scan: Scan, context: RankContext, kernel: Call, launch_ns: int | None, enclosing: list[Call]
+    scan: Scan,
+    context: RankContext,
+    known: _Known,
+    kernel: Call,
+    launch_ns: int | None,
+    enclosing: list[Call],
 ) -> dict[str, Any]:
     record = next(filter(_is_record, enclosing), None)
     noted = next((c for c in enclosing if c.category == "user_annotation"), None)
@@ -92,6 +105,34 @@ def _row(
     own = _by_name(kernel)
     if own.call is not None:
         record = noted = called = None
+    said = [(call.name, call.args) if call else None for call in (kernel, record, noted, called)]
+    key = _text(said)
+    if key not in known:
+        known[key] = _told(kernel, record, noted, called)
+    facts, provenance = known[key]
+    naming = kernel.args if kernel.args.collective is not None or record is None else record.args
+    gpu, at = scan.gpu, kernel.gpu_row
+    return row(
+        context,
+        context.place(facts, naming, called, (facts.op,)),
+        facts,
+        executed=own.executed if own.executed or own.call else facts.op,
+        provenance=provenance,
+        name=kernel.name,
+        device=f"{scan.device_type}:{int(gpu.device[at])}",
+        stream=int(gpu.stream[at]),
+        launch_ns=launch_ns,
+        start_ns=kernel.start_ns,
+        duration_ns=kernel.duration_ns,
+        comms_id=naming.comms_id,
+    )
+
+
+def _told(
+    kernel: Call, record: Call | None, noted: Call | None, called: Call | None
+) -> tuple[Described, str]:
+    """Each fact from the best rung that has it, and the rung that names the operation."""
+    own = _by_name(kernel)
     rungs: list[tuple[str, Described]] = []
     if kernel.args.collective is not None:
         rungs.append(("kernel", parameters(kernel.args)))
@@ -105,22 +146,7 @@ def _row(
     facts = first(*(rung for _, rung in rungs))
     if own.executed in _REDUCES:  # others move bytes, whatever the type
         facts = with_dtype(facts, own.dtype)
-    naming = kernel.args if kernel.args.collective is not None or record is None else record.args
-    gpu, at = scan.gpu, kernel.gpu_row
-    return row(
-        context,
-        context.place(facts, naming, called, (facts.op,)),
-        facts,
-        executed=own.executed if own.executed or own.call else facts.op,
-        provenance=next((label for label, rung in rungs if rung.op), "kernel-name"),
-        name=kernel.name,
-        device=f"{scan.device_type}:{int(gpu.device[at])}",
-        stream=int(gpu.stream[at]),
-        launch_ns=launch_ns,
-        start_ns=kernel.start_ns,
-        duration_ns=kernel.duration_ns,
-        comms_id=naming.comms_id,
-    )
+    return facts, next((label for label, rung in rungs if rung.op), "kernel-name")
 
 
 def _by_name(kernel: Call) -> kernels.Kernel:

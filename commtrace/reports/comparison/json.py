@@ -11,7 +11,7 @@ from commtrace.comparing.gate import Gate
 from commtrace.comparing.tables import CHANGES, COUNTS, OUTLYING, RANKS, WORK
 from commtrace.diagnosis import Note
 from commtrace.reports import Look
-from commtrace.reports.json_document import FINDING, document, finding_fields, one_object
+from commtrace.reports.json_document import document, finding_fields, finding_schema, one_object
 from commtrace.reports.json_schema import (
     Json,
     columns,
@@ -88,9 +88,11 @@ def schema() -> Json:
                 "description": "By rule and ranks.",
                 **object_of(
                     {
-                        "new": list_of("a finding that only the candidate has", FINDING),
-                        "resolved": list_of("a finding that only the base has", FINDING),
-                        "remaining": list_of("a finding of both, the candidate's", FINDING),
+                        "new": list_of("a finding that only the candidate has", finding_schema()),
+                        "resolved": list_of("a finding that only the base has", finding_schema()),
+                        "remaining": list_of(
+                            "a finding of both, the candidate's", finding_schema()
+                        ),
                     }
                 ),
             },

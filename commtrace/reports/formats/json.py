@@ -27,12 +27,12 @@ from commtrace.metrics.run.waits import OPERATIONS, matched, operations
 from commtrace.reports import Look
 from commtrace.reports.content.open_command import numbered_findings, open_command
 from commtrace.reports.json_document import (
-    FINDING,
-    RUN,
     document,
     finding_fields,
+    finding_schema,
     one_object,
     run_fields,
+    run_schema,
 )
 from commtrace.reports.json_schema import (
     Json,
@@ -100,12 +100,12 @@ def schema() -> Json:
     """The JSON Schema of what ``render`` returns; ``analysis.schema.json`` holds it as text."""
     texts = {"type": "string", "description": "What the rule needs, and lacks."}
     properties = {
-        "run": RUN,
+        "run": run_schema(),
         "notes": list_of("something wrong with a file, or assumed about it", typed(Note)),
         **{table.name: rows_of(table.row, columns(table)) for table, _ in _TABLES},
         "operations": rows_of("an operation on all its ranks; only if asked for", _OPERATION),
         "clock": rows_of("one rank's clock against the lowest rank's", _CLOCK),
-        "findings": list_of("a finding, costliest first, symptoms behind their cause", _FINDING),
+        "findings": list_of("a finding, costliest first, symptoms behind their cause", _finding()),
         "skipped": {
             "type": "object",
             "description": "Rules that were not checked.",
@@ -151,13 +151,17 @@ def _times(about: str) -> Json:
     return {"type": "object", "description": about, "unit": "ns", "additionalProperties": time}
 
 
-_FINDING = object_of(
-    {
-        **FINDING["properties"],
-        "number": field("integer", "Its number in the reports for people: symptoms come last."),
-        "open": field("string", "The command that shows it in Perfetto."),
-    }
-)
+def _finding() -> Json:
+    """What ``_findings`` makes of one."""
+    return object_of(
+        {
+            **finding_schema()["properties"],
+            "number": field("integer", "Its number in the reports for people: symptoms come last."),
+            "open": field("string", "The command that shows it in Perfetto."),
+        }
+    )
+
+
 _CLOCK = columns(CLOCK, "rank", "offset_ns", "drift_ppm", "error_ns", "provenance")
 _OPERATION = {
     **columns(OPERATIONS, "group", "seq", "op", "size_bytes", "last_rank"),
