@@ -19,6 +19,7 @@ __all__ = [
     "codes",
     "first_rows",
     "grouped",
+    "in_order",
     "integers",
     "least",
     "most",
@@ -89,9 +90,9 @@ def numbered(*columns: Int64) -> Int64:
     for column in columns[1:]:
         found, values = _above(column)
         if span * values > _looked_up(number):
-            (number, span), (found, values) = _in_order(number, span), _in_order(found, values)
+            (number, span), (found, values) = _occurring(number, span), _occurring(found, values)
         number, span = number * values + found, span * values
-    return _in_order(number, span)[0]
+    return _occurring(number, span)[0]
 
 
 def _looked_up(numbers: Int64) -> int:
@@ -109,7 +110,7 @@ def _above(column: Int64) -> tuple[Int64, int]:
     return number, values.size
 
 
-def _in_order(number: Int64, span: int) -> tuple[Int64, int]:
+def _occurring(number: Int64, span: int) -> tuple[Int64, int]:
     """The number of each among those that occur, and how many these are."""
     if span > _looked_up(number):
         order = sorted_by(number)
@@ -230,6 +231,17 @@ def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:
     """The rows of each of some numbers in order, from 0 on, which are all that occur."""
     order = sorted_by(number)
     return np.split(order, np.searchsorted(number[order], numbers[1:]))
+
+
+def in_order(*columns: Int64) -> Int64:
+    """The rows by these columns, the first first, in their own order where all are equal."""
+    equal = np.ones(max(columns[0].size - 1, 0), dtype=np.bool_)
+    for column in columns:
+        before, after = column[:-1], column[1:]
+        if (equal & (before > after)).any():
+            return np.lexsort(columns[::-1])
+        equal &= before == after
+    return np.arange(columns[0].size)  # as a reader leaves most
 
 
 def sorted_by(number: Int32 | Int64) -> Int64:

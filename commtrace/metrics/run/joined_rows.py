@@ -93,9 +93,8 @@ def _joined(run: Measures, mine: Int64) -> Rows:
 
 
 def operation_of(run: Measures) -> Int64:
-    """The row of ``operations`` that each row of ``collectives`` is of."""
-    found = matched(run)
-    return np.searchsorted(found.operations.ints("operation"), found.waits.ints("operation"))
+    """The row of ``operations`` that each row of ``collectives`` is of: these are numbered."""
+    return matched(run).waits.ints("operation")
 
 
 def joined_messages(run: Measures) -> Rows:
