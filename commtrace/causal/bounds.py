@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Float64, Int32, Int64
 from commtrace.causal.edits import factors
-from commtrace.causal.graph import Change, Lags, changed, longest_way, replayed
+from commtrace.causal.graph import Change, Lags, longest_way, replayed
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.run_graph import run_graph
 from commtrace.measures import measure
@@ -53,9 +53,9 @@ def _critical(run: Measures, lag_ns: Lags) -> Way:
     return _way_to(run, np.concatenate((its.ends[-1], ended)), lag_ns)
 
 
-def way_with(run: Measures, lag_ns: Lags, change: Change) -> Way:
-    """The critical path with a change of these lags: no later than the run ends."""
-    return _way_to(run, run_graph(run).ends[-1], changed(lag_ns, change))
+def way_with(run: Measures, lag_ns: Lags) -> Way:
+    """A critical path with these lags that the run ends with, however lags change."""
+    return _way_to(run, run_graph(run).ends[-1], lag_ns)
 
 
 def _way_to(run: Measures, nodes: Int32, lag_ns: Lags) -> Way:

@@ -18,7 +18,7 @@ from commtrace.causal.bounds import Way, at_most, saves_at_most, way_with
 from commtrace.causal.calls import Calls
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import saved_by
-from commtrace.causal.graph import Change, Lags
+from commtrace.causal.graph import Change, Lags, changed
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.causal.sets import known_sets, sizes
@@ -249,7 +249,7 @@ class Search:
         tried, ways = [], [self.way]
         if len(sets) > _FEW_SETS:
             most = max(sets, key=lambda ranks: float(self.on_way[list(ranks)].sum()))
-            ways.append(way_with(self.run, self.lag, self.kind.change(most)))
+            ways.append(way_with(self.run, changed(self.lag, self.kind.change(most))))
 
         def edits() -> Iterator[Change]:
             for ranks in sets:
