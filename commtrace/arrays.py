@@ -233,7 +233,7 @@ def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:
     return np.split(order, np.searchsorted(number[order], numbers[1:]))
 
 
-def in_order(*columns: Int64) -> Int64:
+def in_order(*columns: Int32 | Int64) -> Int64:
     """The rows by these columns, the first first, in their own order where all are equal."""
     equal = np.ones(max(columns[0].size - 1, 0), dtype=np.bool_)
     for column in columns:

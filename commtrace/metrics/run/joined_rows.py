@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, in_order
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -75,7 +75,7 @@ def _none(run: Measures) -> Rows:
 def _joined(run: Measures, mine: Int64) -> Rows:
     found = matched(run)
     number, arrival, rank = (found.waits.ints(c) for c in ("operation", "arrival_ns", "rank"))
-    mine = mine[np.lexsort((number[mine], arrival[mine], rank[mine]))]
+    mine = mine[in_order(rank[mine], arrival[mine], number[mine])]
     waits, own = found.waits.some(mine), run.rows("collectives", mine)
     its = found.operations.take(operation_of(run)[mine])
     launch, wait = own.ints("launch_ns"), waits.ints("wait_ns")
