@@ -42,7 +42,7 @@ Bool = npt.NDArray[np.bool_]
 NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
 _FAR = 2**31
-_MOST = 2**62  # a number of several columns
+_MOST = 2**62  # apart: further, and differences overflow
 _HALF_BITS = 16  # numbers of so many numpy sorts without comparing them
 _FEW = 1 << 16  # so many numbers are faster looked up than sorted
 
