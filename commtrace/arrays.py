@@ -19,6 +19,7 @@ __all__ = [
     "codes",
     "first_rows",
     "grouped",
+    "in_order",
     "integers",
     "least",
     "most",
@@ -41,7 +42,8 @@ Bool = npt.NDArray[np.bool_]
 NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
 _FAR = 2**31
-_MOST = 2**62  # a number of several columns
+_MOST = 2**62  # apart: further, and differences overflow
+_HALF_BITS = 16  # numbers of so many numpy sorts without comparing them
 _FEW = 1 << 16  # so many numbers are faster looked up than sorted
 
 
@@ -68,9 +70,9 @@ def codes(*columns: Any) -> Int64:
     """
     number = numbered(*(_integers(column) for column in columns))
     first = first_rows(number)
-    place = np.empty_like(first)
-    place[np.argsort(first)] = np.arange(first.size)
-    found: Int64 = place[number]
+    appears = np.zeros(number.size, np.bool_)
+    appears[first] = True
+    found: Int64 = (np.cumsum(appears) - 1)[first][number]
     return found
 
 
@@ -84,26 +86,41 @@ def _integers(column: Any) -> Int64:
 
 def numbered(*columns: Int64) -> Int64:
     """Numbers from 0, equal where all columns are, in their order: by the first column first."""
-    number, count = _in_order(columns[0])
+    number, span = _above(columns[0])
     for column in columns[1:]:
-        found, values = _in_order(column)
-        if count * values > _MOST:
-            number, count = _in_order(number)
-        number, count = number * values + found, count * values
-    return _in_order(number)[0]
+        found, values = _above(column)
+        if span * values > _looked_up(number):
+            (number, span), (found, values) = _occurring(number, span), _occurring(found, values)
+        number, span = number * values + found, span * values
+    return _occurring(number, span)[0]
 
 
-def _in_order(column: Int64) -> tuple[Int64, int]:
-    """The number of each value among those that occur, and how many these are."""
+def _looked_up(numbers: Int64) -> int:
+    """So many different numbers are faster looked up than sorted."""
+    return max(_FEW, numbers.size)
+
+
+def _above(column: Int64) -> tuple[Int64, int]:
+    """Numbers from 0 in the order of the values, with gaps, and how many these are at most."""
     low = int(column.min(initial=np.iinfo(np.int64).max))
     span = int(column.max(initial=low)) - low + 1
-    if span > max(_FEW, column.size):
-        values, number = np.unique(column, return_inverse=True)
-        return number, values.size
+    if span < _MOST:
+        return column - low, span
+    values, number = np.unique(column, return_inverse=True)
+    return number, values.size
+
+
+def _occurring(number: Int64, span: int) -> tuple[Int64, int]:
+    """The number of each among those that occur, and how many these are."""
+    if span > _looked_up(number):
+        order = sorted_by(number)
+        found = np.empty_like(order)
+        found[order] = np.cumsum(np.diff(number[order], prepend=-1) != 0) - 1
+        return found, int(found[order[-1]]) + 1
     occurs = np.zeros(span, dtype=np.bool_)
-    occurs[column - low] = True
-    number = np.cumsum(occurs) - 1
-    return number[column - low], int(number[-1]) + 1
+    occurs[number] = True
+    rank = np.cumsum(occurs) - 1
+    return rank[number], int(rank[-1]) + 1
 
 
 def _close(values: Int64) -> Int64:
@@ -195,8 +212,8 @@ def quantiles(
 
 
 def nth(code: Int64) -> Int64:
-    """How many entries of the same code come before each."""
-    order = np.argsort(code, kind="stable")
+    """How many entries of the same code, from 0 on, come before each."""
+    order = sorted_by(code)
     firsts = np.flatnonzero(np.diff(code[order], prepend=-1))
     place = np.arange(code.size) - np.repeat(firsts, np.diff(np.append(firsts, code.size)))
     found = np.empty(code.size, dtype=np.int64)
@@ -216,12 +233,24 @@ def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:
     return np.split(order, np.searchsorted(number[order], numbers[1:]))
 
 
+def in_order(*columns: Int32 | Int64) -> Int64:
+    """The rows by these columns, the first first, in their own order where all are equal."""
+    equal = np.ones(max(columns[0].size - 1, 0), dtype=np.bool_)
+    for column in columns:
+        before, after = column[:-1], column[1:]
+        if (equal & (before > after)).any():
+            return np.lexsort(columns[::-1])
+        equal &= before == after
+    return np.arange(columns[0].size)  # as a reader leaves most
+
+
 def sorted_by(number: Int32 | Int64) -> Int64:
-    """The rows in the order of small numbers from 0, in their own where these are equal."""
-    bits = number.size.bit_length()
-    order: Int64 = number.astype(np.int64)
-    order <<= bits
-    order |= np.arange(number.size)
-    order.sort()
-    order &= (1 << bits) - 1
+    """The rows in the order of numbers from 0, in their own where these are equal."""
+    most = int(number.max(initial=0))
+    if most >> 2 * _HALF_BITS:
+        return np.argsort(number, kind="stable")
+    order = np.argsort(number.astype(np.uint16), kind="stable")
+    if most >> _HALF_BITS:
+        high = (number >> _HALF_BITS).astype(np.uint16)[order]
+        order = order[np.argsort(high, kind="stable")]
     return order

@@ -61,6 +61,8 @@ def inside(moments: npt.ArrayLike, merged: Intervals) -> Bool:
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """What two merged sets have in common, merged."""
+    if a[0].size == 0 or b[0].size == 0:
+        return a[0][:0], a[1][:0]
     times = np.concatenate((a[0], b[0], a[1], b[1]))
     change = np.ones(times.size, dtype=np.int64)
     change[a[0].size + b[0].size :] = -1

@@ -7,7 +7,17 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.arrays import NULL, codes, first_rows, grouped, integers, numbered, rows_by
+from commtrace.arrays import (
+    NULL,
+    codes,
+    first_rows,
+    grouped,
+    in_order,
+    integers,
+    numbered,
+    rows_by,
+    sorted_by,
+)
 from commtrace.table import Coded
 
 VALUE = st.integers(-3, 3) | st.sampled_from([NULL, 2**62, 2**63 - 1])
@@ -52,3 +62,24 @@ def test_groups_are_in_the_order_of_their_values_and_what_is_missing_comes_last(
     size = np.array([7, 7, NULL, 3])
     assert [its.tolist() for its in grouped(names, size)] == [[2], [3], [0], [1]]
     assert grouped(size[:0]) == []
+
+
+@given(st.lists(st.integers(0, 3) | st.integers(0, 2**17) | st.integers(0, 2**40), max_size=20))
+def test_rows_of_equal_numbers_stay_in_their_order(numbers: list[int]) -> None:
+    expected = sorted(range(len(numbers)), key=numbers.__getitem__)
+    assert sorted_by(np.asarray(numbers, np.int64)).tolist() == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), VALUE), max_size=8), st.booleans())
+def test_rows_in_the_order_of_several_columns(rows: list[tuple[int, int]], ordered: bool) -> None:
+    rows = sorted(rows) if ordered else rows
+    columns = np.asarray(rows, np.int64).reshape(-1, 2).T
+    assert in_order(*columns).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+
+
+def test_many_numbers_far_apart_are_numbered() -> None:
+    far = np.random.default_rng(0).integers(0, 2**45, 70_000)
+    assert (numbered(far) == np.unique(far, return_inverse=True)[1]).all()
+    pairs = far % 300, far % 70_001
+    expected = np.unique(np.stack(pairs), axis=1, return_inverse=True)[1]
+    assert (numbered(*pairs) == expected).all()

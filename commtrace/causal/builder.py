@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int32, Int64, narrow
+from commtrace.arrays import Int32, Int64, narrow, sorted_by
 from commtrace.causal.calls import Calls
 from commtrace.causal.graph import Graph, arranged
 from commtrace.heap import give_back
@@ -135,7 +135,7 @@ class Builder:
             return None
         graph, node, edge = made
         own = edge[own]
-        order = np.argsort(own)
+        order = sorted_by(own)
         return graph, node, own[order], call[order]
 
 

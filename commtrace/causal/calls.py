@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from commtrace.arrays import NULL, Bool, Int32, Int64, codes, nth
+from commtrace.arrays import NULL, Bool, Int32, Int64, codes, in_order, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -88,7 +88,7 @@ def calls(run: Measures) -> Calls:
     ahead = end - table.ints("duration_ns") - table.ints("start_ns")
     began = np.where(launch == NULL, arrival, launch + ahead)
     op, kind = table.coded("op"), _kinds(run)
-    order = np.lexsort((began, thread, rank))
+    order = in_order(rank, thread, began)
     every = Calls(
         row=np.arange(rank.size, dtype=np.int32),
         rank=rank.astype(np.int32),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, codes
+from commtrace.arrays import Bool, Float64, Int64, codes, sorted_by
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, Change, Lags, changed, changes
 from commtrace.causal.run_graph import run_graph
@@ -90,9 +90,17 @@ def wanted_in_median(run: Measures, work: OwnWork) -> Float64:
     count = np.bincount(at)
     middle = np.cumsum(count) - count + (count - 1) // 2  # half of the steps are not most of them
     excess = np.nan_to_num(work.own_ns - work.typical_ns)
-    usual = np.stack([its[np.lexsort((its, at))][middle] for its in excess.T], axis=1)[at]
+    usual = np.stack([_nth_of_each(at, its, middle) for its in excess.T], axis=1)[at]
     wanted: Float64 = np.maximum(work.own_ns - np.maximum(usual, 0.0), 0.0)
     return wanted
+
+
+def _nth_of_each(number: Int64, values: Float64, places: Int64) -> Float64:
+    """The values at some places, once they are in the order of their numbers."""
+    if not values.any():
+        return values[: places.size]
+    order = np.argsort(values)
+    return values[order[sorted_by(number[order])[places]]]
 
 
 def typically_idle(
@@ -266,7 +274,8 @@ def _scaled(
     """The segments of some calls take the time that is wanted of these, shared as it was."""
     its = run_graph(run)
     lag = its.graph.lag_ns if lag_ns is None else lag_ns
-    factor = factors(work.on_clock(work.own_ns[which], which), work.on_clock(wanted_ns, which))
+    own_ns, wanted = work.on_clock(work.own_ns[which], which), work.on_clock(wanted_ns, which)
+    factor = factors(own_ns, wanted).ravel()
     row = np.cumsum(which, dtype=np.int32) - 1
     found: list[Change] = [(np.empty(0, np.int32), np.empty(0, np.int64))]
     for at in range(0, its.own.size, _AT_ONCE):
@@ -274,7 +283,7 @@ def _scaled(
         call, column = its.own_call[some], its.own_column[some]
         mine = which[call] if part is None else which[call] & (column == part)
         edges = its.own[some][mine]
-        its_factor = factor[row[call[mine]], column[mine]]
+        its_factor = factor[2 * row[call[mine]] + column[mine]]
         edited = np.rint(lag[edges] * its_factor).astype(np.int64)
         other = edited != lag[edges]
         found.append((edges[other], edited[other]))

@@ -19,7 +19,7 @@ from commtrace.arrays import Int32, Int64, narrow, sorted_by
 from commtrace.causal.arrange import order_of
 from commtrace.causal.plan import Plan
 from commtrace.causal.targets import Targets
-from commtrace.causal.ways import Later, Levels, Ways
+from commtrace.causal.ways import NOTHING, Later, Levels, Ways
 
 __all__ = [
     "DROPPED",
@@ -170,14 +170,12 @@ class Latest:
         return np.concatenate(found, axis=1)
 
     def _changed(self, lag_ns: Lags, change: Change) -> Int64:
-        nothing: Later = np.empty(0, np.int64), np.empty(0, np.int64)
-        edges, _ = change
-        more = edges, _more(lag_ns, change)
-        return self._latest(*self._after(lag_ns, more), [nothing], [nothing])
+        behind, ways = self._graph.plan.behind(lag_ns, (change[0], _more(lag_ns, change)))
+        return self._latest(behind, lag_ns, [ways], [NOTHING])
 
     def _followed(self, lag_ns: Lags, edits: Iterator[Change]) -> Iterator[Int64]:
         plan = self._graph.plan
-        after = self._after(lag_ns)
+        behind, _ = plan.behind(lag_ns)
         at_once = min(max(_MOST_BYTES // (8 * (plan.count + self._count)), 1), _AT_ONCE)
         for some in _some_at_once(edits, at_once, _MANY * lag_ns.size):
             later, ends = [], []
@@ -185,19 +183,14 @@ class Latest:
                 nodes, ways = plan.later(change[0], _more(lag_ns, change))
                 later.append(ways)
                 ends.append(self._ways.later(nodes))
-            yield self._latest(*after, later, ends)
-
-    def _after(self, lag_ns: Lags, more: Later | None = None) -> tuple[Int64, Int64]:
-        """How long after the head of its chain each way ends, and each of these nodes is."""
-        behind, after = self._graph.plan.after(lag_ns, more)
-        return after, behind[self._ways.place]
+            yield self._latest(behind, lag_ns, later, ends)
 
     def _latest(
-        self, after_ns: Int64, last_ns: Int64, later: Sequence[Later], ends: Sequence[Later]
+        self, behind_ns: Int64, lag_ns: Lags, later: Sequence[Later], ends: Sequence[Later]
     ) -> Int64:
         plan = self._graph.plan
-        time = plan.heads(after_ns, later, self._count)
-        self._ways.follow(time, last_ns, ends)
+        time = plan.heads(behind_ns, lag_ns, later, self._count)
+        self._ways.follow(time, behind_ns, np.broadcast_to(0, self._node.size), ends)
         return np.asarray(np.maximum.reduceat(time[plan.count :], self._parts))
 
     def at(self, time_ns: Int64) -> Int64:

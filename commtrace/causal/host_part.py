@@ -28,7 +28,8 @@ _RETURNS, _CALL, _WAITS, _RESUMES, _END_OF_STEP = _WHAT = range(5)
 
 def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     """The host threads and the operations of some calls, which ran on CPUs."""
-    mine = made.calls.taken(rows)
+    every = made.calls
+    mine = every if rows.size == every.rank.size else every.taken(rows)
     place = codes(mine.rank, mine.thread)
     gaps = _gaps(run, mine, place)
     gap = joins(mine, place, gaps).gap
@@ -151,8 +152,7 @@ def _step_bounds(run: Measures, mine: Calls, place: Int64) -> tuple[Int64, Int64
 
 def _next(call: Int64, place: Int64) -> Int64:
     """For each link of the chains, the next call of its thread at or behind it; -1 if none."""
-    positions = np.where(call >= 0, np.arange(call.size), call.size)
-    following = np.minimum.accumulate(positions[::-1])[::-1]
-    found = following < call.size
-    at = np.where(found, following, 0)
-    return np.where(found & (place[at] == place), call[at], -1)
+    is_call = call >= 0
+    before: Int64 = np.cumsum(is_call) - is_call
+    of, at = np.append(call[is_call], -1)[before], np.append(place[is_call], -1)[before]
+    return np.where(at == place, of, -1)

@@ -153,7 +153,7 @@ def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:
 def _odds(calls: Calls, place: Int64, gaps: Gaps, several: Sequence[Int64]) -> list[Float64]:
     """How likely a moment of the thread lies as long behind a gap's start and as near its end."""
     found = [np.ones(place.size) for _ in several]
-    places = np.unique(np.append(place, gaps.place))
+    places = np.arange(int(max(place.max(), gaps.place.max())) + 1)
     each = zip(rows_of_each(place, places), rows_of_each(gaps.place, places), strict=True)
     for rows, here in each:
         if not (rows.size and here.size):

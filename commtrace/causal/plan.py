@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Int32, Int64, ranges
-from commtrace.causal.ways import Later, Ways
+from commtrace.causal.ways import NOTHING, Later, Ways
 
 if TYPE_CHECKING:
     from commtrace.causal.arrange import Order
@@ -50,29 +50,22 @@ class Plan:
             is_link[self._first[low:high] - begin] = False
             yield begin + np.flatnonzero(is_link), slice(ways + begin - low, ways + end - high)
 
-    def after(self, lag_ns: Lags, more: Later | None = None) -> tuple[Int64, Int64]:
-        """How long after the head of its chain each node is, and after that of its source each way.
+    def behind(self, lag_ns: Lags, more: Later = NOTHING) -> tuple[Int64, Later]:
+        """How long after the head of its chain each node is with these lags.
 
-        With these lags, and so much ``more`` on some edges, each there once.
+        And with so much ``more`` on some edges, each there once; of these the ways are left.
         """
-        ways = self.ways.place.size
         behind = np.zeros(self._hung.size + 1, dtype=np.int64)
         for link, waited in self._links():
             took_ns = lag_ns[waited].astype(np.int64)
             behind[link] += took_ns
             np.subtract.at(behind, self._end(link), took_ns)
-        if more is not None:
-            edges, by_ns = more
-            is_way = edges < ways
-            node, by = self._target[edges[~is_way]], by_ns[~is_way]
-            behind[node] += by
-            np.subtract.at(behind, self._end(node), by)
-        behind = np.cumsum(behind, out=behind)[:-1]
-        after: Int64 = behind[self.ways.place]
-        after += lag_ns[:ways]
-        if more is not None:
-            after[edges[is_way]] += by_ns[is_way]
-        return behind, after
+        edges, by_ns = more
+        is_way = edges < self.ways.place.size
+        node, by = self._target[edges[~is_way]], by_ns[~is_way]
+        behind[node] += by
+        np.subtract.at(behind, self._end(node), by)
+        return np.cumsum(behind, out=behind)[:-1], (edges[is_way], by_ns[is_way])
 
     def _end(self, node: Int32 | Int64) -> Int64:
         """Where what hangs on each of some nodes ends."""
@@ -132,21 +125,20 @@ class Plan:
         latest = int(np.where(binds, before, NULL).argmax())
         return int(ways.start + latest * ways.step) if binds[latest] else -1
 
-    def heads(self, after_ns: Int64, later: Sequence[Later], more: int = 0) -> Int64:
+    def heads(self, behind_ns: Int64, lag_ns: Lags, later: Sequence[Later], more: int = 0) -> Int64:
         """The time of each head, with what each edit makes later: heads × edits.
 
         With room for so many more behind them.
         """
         time = np.empty((self.count + more, len(later)), dtype=np.int64)
         time[: self._free_ns.size] = self._free_ns[:, None]
-        self.ways.follow(time, after_ns, later)
+        self.ways.follow(time, behind_ns, lag_ns, later)
         return time
 
     def times(self, lag_ns: Lags) -> Int64:
         """The time of each node, with these lags."""
-        times, after = self.after(lag_ns)
-        nothing = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
-        time = self.heads(after, [nothing])[:, 0]
+        times, nothing = self.behind(lag_ns)
+        time = self.heads(times, lag_ns, [nothing])[:, 0]
         for at in range(0, self.count, _AT_ONCE):
             first = self._first[at : at + _AT_ONCE + 1]
             times[first[0] : first[-1]] += np.repeat(time[at : at + _AT_ONCE], np.diff(first))

@@ -14,14 +14,14 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int32, Int64
 from commtrace.causal.alone import Alone
-from commtrace.causal.bounds import at_most
+from commtrace.causal.bounds import Way, at_most, saves_at_most, way_with
 from commtrace.causal.calls import Calls
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits import saved_by
-from commtrace.causal.graph import Change, Lags
+from commtrace.causal.graph import Change, Lags, changed
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
-from commtrace.metrics.rank.hosts import ranks_of_hosts
+from commtrace.causal.sets import known_sets, sizes
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -31,7 +31,6 @@ __all__ = [
     "Search",
     "Suspects",
     "by_rank_and_step",
-    "known_sets",
     "least_noise_ns",
 ]
 
@@ -41,7 +40,7 @@ _OTHERS = 0.25  # of what they save: what any other rank may save, or they are n
 _AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
 _CHANCE = 0.01
 _FEW = 8  # ranks, each of which is replayed however little it could save
-_GROWS = 1.5
+_FEW_SETS = 3  # are replayed without asking another critical path
 _FAR_MORE = 1.25  # times what the one saves alone
 _BY_TURNS = 0.25  # of the steps
 _AS_LATE = 0.5  # of what one is late
@@ -100,13 +99,13 @@ class Search:
     """One kind of edit, tried on single ranks and on sets of them."""
 
     def __init__(
-        self, run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Int64
+        self, run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Way
     ) -> None:
         self.run, self.left, self.lag, self.least, self.kind = run, left, lag, least, kind
         self.way = way
         nothing = np.broadcast_to(0.0, kind.own_ns.shape)
-        self.on_way = at_most(run, lag, way, kind.own_ns, nothing)
-        each = at_most(run, lag, way, kind.own_ns, kind.wanted_ns)
+        self.on_way = at_most(run, way, kind.own_ns, nothing)
+        each = at_most(run, way, kind.own_ns, kind.wanted_ns)
         most = {one: max(float(each[one]), 0.0) for one in left}
         asked = [one for one in left if len(left) <= _FEW or most[one] > _OTHERS * least]
         self.alone = Alone(
@@ -186,8 +185,8 @@ class Search:
     def several(self) -> Suspects | None:
         """The fewest that save nearly as much as any set of them does."""
         nested = self._ordered()
-        sizes = list(_sizes((len(self.left) + 1) // 2))  # of three two
-        sets = [tuple(sorted(nested[:size])) for size in sizes]
+        counts = list(sizes((len(self.left) + 1) // 2))  # of three two
+        sets = [tuple(sorted(nested[:count])) for count in counts]
         sets = [its for its in sets if 2 * len(its) <= len(self.left) or self._do_alike(its)]
         sets += known_sets(self.run, self.left)
         sets = [its for its in dict.fromkeys(sets) if self.on_way[list(its)].sum() >= self.least]
@@ -200,8 +199,8 @@ class Search:
             (at for at in fits if shorter[:, at].sum() >= enough), key=lambda at: len(sets[at])
         )
         size, found = len(sets[at]), (sets[at], shorter[:, at])
-        if size in sizes and set(sets[at]) == set(nested[:size]):
-            found = self._fewer(nested, sizes, size, enough) or found
+        if size in counts and set(sets[at]) == set(nested[:size]):
+            found = self._fewer(nested, counts, size, enough) or found
         return self._first_of(*found) or self._suspects(*found)
 
     def _do_alike(self, ranks: tuple[int, ...]) -> bool:
@@ -228,10 +227,10 @@ class Search:
         return self._suspects((ranks[most],), alone[:, most])
 
     def _fewer(
-        self, nested: list[int], sizes: list[int], size: int, enough: float
+        self, nested: list[int], counts: list[int], size: int, enough: float
     ) -> tuple[tuple[int, ...], Int64] | None:
         """Between two sizes that were tried, the fewest that are enough."""
-        found, low = None, max((one for one in sizes if one < size), default=1)
+        found, low = None, max((one for one in counts if one < size), default=1)
         while size - low > 1:
             middle = (low + size) // 2
             ranks = tuple(sorted(nested[:middle]))
@@ -243,14 +242,19 @@ class Search:
         return found
 
     def _tried(self, sets: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], Int64]:
-        """Those of the sets that take enough from the critical path, and what each step saves."""
-        tried = []
+        """Those of the sets that take enough from critical paths, and what each step saves.
+
+        From that of the run, and of many sets from that without the most of them.
+        """
+        tried, ways = [], [self.way]
+        if len(sets) > _FEW_SETS:
+            most = max(sets, key=lambda ranks: float(self.on_way[list(ranks)].sum()))
+            ways.append(way_with(self.run, changed(self.lag, self.kind.change(most))))
 
         def edits() -> Iterator[Change]:
             for ranks in sets:
-                edges, lag = change = self.kind.change(ranks)
-                mine = np.isin(edges, self.way)
-                if (self.lag[edges[mine]] - lag[mine]).sum() >= self.least:
+                change = self.kind.change(ranks)
+                if saves_at_most(ways, change) >= self.least:
                     tried.append(ranks)
                     yield change
 
@@ -277,23 +281,3 @@ class Search:
         excess = np.nan_to_num(work.own_ns - work.mean_ns).sum(axis=1)
         by_rank = np.bincount(its.calls.rank, weights=excess)
         return sorted(self.left, key=lambda rank: -by_rank[rank])
-
-
-def _sizes(most: int) -> Iterator[int]:
-    """2, 3, 4, … and then ever more at once, with the most."""
-    size = 2
-    while size < most:
-        yield size
-        size = size + 1 if size < _FEW else int(size * _GROWS)
-    if most > 1:
-        yield most
-
-
-def known_sets(run: Measures, left: list[int]) -> Iterator[tuple[int, ...]]:
-    """The ranks of a host, and of a process group, that are no more than half of these."""
-    every = set(left)
-    groups = run.rows("groups").coded("ranks").occurring()
-    of_groups = ([int(rank) for rank in text.split(",")] for text in groups)
-    for ranks in (*ranks_of_hosts(run).values(), *of_groups):
-        if 1 < len(ranks) <= len(left) / 2 and every.issuperset(ranks):
-            yield tuple(sorted(ranks))

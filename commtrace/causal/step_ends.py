@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from commtrace.arrays import Int32, Int64
+from commtrace.arrays import Int32, Int64, numbered
 from commtrace.causal.graph import Change, Graph, Lags, Latest
 
 __all__ = ["StepEnds"]
@@ -29,8 +29,8 @@ class StepEnds:
             others[-1] = ended[:0]
         sizes = [nodes.size for nodes in others]
         group = np.concatenate((step, np.repeat(np.arange(len(sizes)) + self._steps, sizes)))
-        self._groups, group = np.unique(group, return_inverse=True)
-        self._latest = Latest(graph, np.concatenate((ended, *others)), group)
+        self._groups = np.flatnonzero(np.bincount(group))
+        self._latest = Latest(graph, np.concatenate((ended, *others)), numbered(group))
 
     def replayed(self, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
         """With each of some changes of these lags: steps × edits."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
-from commtrace.causal.bounds import critical_edges
+from commtrace.causal.bounds import Way, critical_way
 from commtrace.causal.cores import works_more
 from commtrace.causal.edits import (
     even,
@@ -27,10 +27,10 @@ from commtrace.causal.search import (
     Search,
     Suspects,
     by_rank_and_step,
-    known_sets,
     least_noise_ns,
 )
 from commtrace.causal.segments import OwnWork, idle_ns, work_on_cores
+from commtrace.causal.sets import known_sets
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def suspects(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> l
                 "idle",
             )
         )
-    way = critical_edges(run, lag_ns)
+    way = critical_way(run, lag_ns)
     found = [_of_kind(run, left, lag_ns, least_ns, kind, way) for kind in kinds]
     return sorted((one for one in found if one), key=lambda one: -int(one.steps_ns.sum()))
 
@@ -133,7 +133,7 @@ def suspects_in_median(
         return typical_in_median(run, ranks, lag_ns, work, wanted)
 
     kind = Kind(change, work.own_ns, wanted, "median")
-    way = critical_edges(run, lag_ns)
+    way = critical_way(run, lag_ns)
     search = Search(run, left, lag_ns, least_ns, kind, way)
     found = search.single() or search.apart()
     beyond = found is not None and float(np.median(found.steps_ns)) > least_noise_ns(run)
@@ -141,7 +141,7 @@ def suspects_in_median(
 
 
 def _of_kind(
-    run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Int64
+    run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Way
 ) -> Suspects | None:
     # Where processes share cores the one that works more keeps others from theirs.
     working = [] if kind.made == "idle" else [rank for rank in left if works_more(run, (rank,))]

@@ -13,10 +13,11 @@ from msgspec import Struct, structs
 
 from commtrace.arrays import Int32, Int64, ranges, sorted_by
 
-__all__ = ["Later", "Levels", "Ways"]
+__all__ = ["NOTHING", "Later", "Levels", "Ways"]
 
 Later = tuple[Int32 | Int64, Int64]
 """Places, or ways, that are later, and by how much, in ns; of one that is there twice the sum."""
+NOTHING: Later = np.empty(0, np.int64), np.empty(0, np.int64)
 _FEW = 20  # ways of a level, all edits together
 _BLOCK = 1 << 13  # ways whose levels are followed with the same arrays
 _BITS = 4  # of places that are found together: a number for each would be as long as all ways
@@ -100,15 +101,19 @@ class Ways:
         later = (place[at] == of) & (by_ns[at] != 0)
         return ways[later], by_ns[at[later]]
 
-    def follow(self, time_ns: Int64, after_ns: Int64, later: Sequence[Later]) -> None:
+    def follow(
+        self, time_ns: Int64, behind_ns: Int64, lag_ns: Int32 | Int64, later: Sequence[Later]
+    ) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.
 
-        ``after_ns`` is how long after its head each way ends.
+        ``behind_ns`` is how long after its head each place is, and ``lag_ns`` has what ways take.
         """
         edits = len(later)
         if edits * self.since.size < _FEW * self._levels.way.size:
             for edit in range(edits):
-                time_ns[:, edit] = self._one_by_one(time_ns[:, edit], after_ns, later[edit])
+                after = behind_ns[self.place] + lag_ns[: self.place.size]
+                np.add.at(after, *later[edit])
+                time_ns[:, edit] = self._one_by_one(time_ns[:, edit], after)
             return
         way = np.concatenate([ways for ways, _ in later])
         number = np.repeat(np.arange(edits), [ways.size for ways, _ in later])
@@ -119,21 +124,20 @@ class Ways:
         bounds = pairwise(np.cumsum([0, *np.bincount(block, minlength=len(self._blocks))]).tolist())
         for levels, (low, high) in zip(self._blocks, bounds, strict=True):
             begin, end = levels[0][0].start, levels[-1][0].stop
-            after = np.repeat(after_ns[begin:end, None], edits, axis=1)
+            alike = behind_ns[self.place[begin:end]] + lag_ns[begin:end]
+            after = np.repeat(alike[:, None], edits, axis=1)
             np.add.at(after.reshape(-1), at[low:high] - begin * edits, by[low:high])
             for ways, size, heads in levels:
                 come = time_ns.take(self.since[ways], axis=0)
                 come += after[ways.start - begin : ways.stop - begin]
                 np.maximum.reduce(come.reshape(size, -1, edits), axis=0, out=time_ns[heads])
 
-    def _one_by_one(self, time_ns: Int64, after_ns: Int64, later: Later) -> list[int]:
+    def _one_by_one(self, time_ns: Int64, after_ns: Int64) -> list[int]:
         """The same for one edit, without numpy, which takes long over each of many levels."""
-        changed = after_ns.copy()
-        np.add.at(changed, *later)
         time: list[int] = time_ns.tolist()
         first, last = int(self._head[0]), int(self._head[-1])
         time[first : last + 1] = [_NEVER] * (last + 1 - first)
-        each = (column.tolist() for column in (self.since, changed, self._head))
+        each = (column.tolist() for column in (self.since, after_ns, self._head))
         for since, after, head in zip(*each, strict=True):
             if (come := time[since] + after) > time[head]:
                 time[head] = come

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, grouped
+from commtrace.arrays import NULL, Bool, Int64, grouped, in_order
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
@@ -220,7 +220,7 @@ def _following(calls: Rows) -> tuple[Int64, Int64]:
     )
     end = start + calls.ints("duration_ns")
     device = calls.coded("device")
-    order = np.lexsort((start, stream, device.codes, rank))
+    order = in_order(rank, device.codes, stream, start)
     before, after = order[:-1], order[1:]
     same = device.known[after]
     for place in (rank, device.codes, stream):

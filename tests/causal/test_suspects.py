@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from commtrace.causal import bounds, search
+from commtrace.causal import bounds, search, sets
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved_by, typical
+from commtrace.causal.graph import changed
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.measures import Measures
@@ -33,6 +34,8 @@ def test_what_is_not_replayed_would_not_have_been_named(
 ) -> None:
     def named(few: int) -> list[tuple[object, ...]]:
         monkeypatch.setattr(search, "_FEW", few)
+        monkeypatch.setattr(search, "_FEW_SETS", few)
+        monkeypatch.setattr(sets, "_FEW", few)
         run = training(uneven, ranks=RANKS, sleep_us=late(culprit))
         return [_of(its) for its in culprits(run, 0.05).found]
 
@@ -50,8 +53,24 @@ def test_no_rank_saves_more_than_the_critical_path_has_of_it(
 ) -> None:
     run = training(uneven, ranks=6, sleep_us=late(culprit))
     lag, work = as_measured(run), own_work(run)
-    way = bounds.critical_edges(run, lag)
-    most = bounds.at_most(run, lag, way, work.own_ns, work.typical_ns)
+    way = bounds.critical_way(run, lag)
+    most = bounds.at_most(run, way, work.own_ns, work.typical_ns)
     ranks = np.unique(run_graph(run).calls.rank)
     alone = saved_by(run, lag, (typical(run, [rank], lag) for rank in ranks.tolist()))
-    assert (alone.sum(axis=0) <= most[ranks] + way.size).all()  # a nanosecond of rounding each
+    rounded = way.edges.size  # a nanosecond each
+    assert (alone.sum(axis=0) <= most[ranks] + rounded).all()
+
+
+@pytest.mark.parametrize("culprit", [set(), {3}, {3, 4, 5}])
+def test_no_set_saves_more_than_a_critical_path_without_others_leaves(
+    training: Make, culprit: set[int]
+) -> None:
+    run = training(uneven, ranks=6, sleep_us=late(culprit))
+    lag = as_measured(run)
+    edits = [typical(run, ranks, lag) for ranks in ([0, 3], [1, 2, 3], [3, 4, 5], range(6))]
+    edited = [bounds.way_with(run, changed(lag, edit)) for edit in edits]
+    ways = [bounds.critical_way(run, lag), *edited]
+    saved = saved_by(run, lag, edits).sum(axis=0).tolist()
+    for at, (edit, saves) in enumerate(zip(edits, saved, strict=True)):
+        assert saves <= bounds.saves_at_most(ways, edit) <= bounds.saves_at_most(ways[:1], edit)
+        assert saves == bounds.saves_at_most([ways[0], ways[at + 1]], edit)

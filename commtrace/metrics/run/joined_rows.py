@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, in_order
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -75,7 +75,7 @@ def _none(run: Measures) -> Rows:
 def _joined(run: Measures, mine: Int64) -> Rows:
     found = matched(run)
     number, arrival, rank = (found.waits.ints(c) for c in ("operation", "arrival_ns", "rank"))
-    mine = mine[np.lexsort((number[mine], arrival[mine], rank[mine]))]
+    mine = mine[in_order(rank[mine], arrival[mine], number[mine])]
     waits, own = found.waits.some(mine), run.rows("collectives", mine)
     its = found.operations.take(operation_of(run)[mine])
     launch, wait = own.ints("launch_ns"), waits.ints("wait_ns")
@@ -93,9 +93,8 @@ def _joined(run: Measures, mine: Int64) -> Rows:
 
 
 def operation_of(run: Measures) -> Int64:
-    """The row of ``operations`` that each row of ``collectives`` is of."""
-    found = matched(run)
-    return np.searchsorted(found.operations.ints("operation"), found.waits.ints("operation"))
+    """The row of ``operations`` that each row of ``collectives`` is of: these are numbered."""
+    return matched(run).waits.ints("operation")
 
 
 def joined_messages(run: Measures) -> Rows:

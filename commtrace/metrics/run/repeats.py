@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, codes, first_rows
+from commtrace.arrays import Bool, codes, first_rows, in_order
 from commtrace.comms import SYNCHRONISING, members
 from commtrace.metrics.run.used_between import used_between
 
@@ -45,7 +45,7 @@ def reduced_twice(run: Measures, rows: Rows) -> Rows:
     a second, and nothing in between that could have changed the values.
     """
     group = rows.coded("communicator")
-    in_turn = np.lexsort([rows.ints(name) for name in ("start_ns", "order", "rank")])
+    in_turn = in_order(*(rows.ints(name) for name in ("rank", "order", "start_ns")))
     first, second = in_turn[:-1], in_turn[1:]
     op, dtype = rows.coded("op"), rows.coded("dtype")
     again = op.being("all_reduce")[first] & (group.codes[first] != group.codes[second])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, in_order
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded, Column, Rows, Table, joined
@@ -50,7 +50,7 @@ def sequences(run: Measures, *, barriers: bool = False) -> Rows:
     called = np.where(launch == NULL, start, launch)
     sized = (table.ints("size_bytes") != NULL) & ~op.where(POINT_TO_POINT.__contains__)
     mine = np.flatnonzero((group >= 0) & (sized | (barriers & op.being("barrier"))))
-    mine = mine[np.lexsort((start[mine], called[mine], group[mine], rank[mine]))]
+    mine = mine[in_order(rank[mine], group[mine], called[mine], start[mine])]
     first = np.diff(rank[mine], prepend=-1) | np.diff(group[mine], prepend=-1)
     begins = np.append(first != 0, True)
     own = run.rows("collectives", mine)
