@@ -32,10 +32,20 @@ class Integers(Struct, frozen=True, eq=False):
     base: int
     above: npt.NDArray[Any]
 
+    @classmethod
+    def of(cls, values: Int64) -> Integers:
+        """These in as few bytes as they need."""
+        is_null = values == NULL
+        known = values[~is_null]
+        base = int(known.min()) - 1 if known.size else 0
+        most = int(known.max()) - base if known.size else 0
+        above = np.where(is_null, 0, values - base)
+        return cls(base, above.astype(np.min_scalar_type(most)))
+
     def __len__(self) -> int:
         return self.above.size
 
-    def values(self, rows: _Taken) -> Int64:
+    def values(self, rows: _Taken = _ALL) -> Int64:
         """Some of them as they were."""
         above = self.above[rows]
         values = above.astype(np.int64)
@@ -276,10 +286,4 @@ def _packed(parts: list[Any]) -> Integers | Strings:
     if parts and isinstance(parts[0], Coded):
         its = joined(parts)
         return Strings(its.codes.astype(np.min_scalar_type(-1 - len(its.names))), its.names)
-    values = np.concatenate([np.empty(0, np.int64), *parts])
-    is_null = values == NULL
-    known = values[~is_null]
-    base = int(known.min()) - 1 if known.size else 0
-    most = int(known.max()) - base if known.size else 0
-    above = np.where(is_null, 0, values - base)
-    return Integers(base, above.astype(np.min_scalar_type(most)))
+    return Integers.of(np.concatenate([np.empty(0, np.int64), *parts]))

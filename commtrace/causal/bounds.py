@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Float64, Int32, Int64
 from commtrace.causal.edits import factors
 from commtrace.causal.graph import Lags, longest_way, replayed
 from commtrace.causal.on_core import lags_on_cores
@@ -38,7 +38,9 @@ def _critical(run: Measures, lag_ns: Lags) -> Int64:
     return np.sort(way[its.own_of(way) >= 0])
 
 
-def at_most(run: Measures, lag_ns: Lags, way: Int64, own_ns: Int64, wanted_ns: Float64) -> Float64:
+def at_most(
+    run: Measures, lag_ns: Lags, way: Int64, own_ns: Int32 | Int64, wanted_ns: Float64
+) -> Float64:
     """What each rank takes from the critical path, edges of own work, if its work is as wanted."""
     its = run_graph(run)
     own = its.own_of(way)

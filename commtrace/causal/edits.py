@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, codes
+from commtrace.arrays import Bool, Float64, Int32, Int64, codes
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, Change, Lags, changed, changes
 from commtrace.causal.run_graph import run_graph
@@ -282,7 +282,7 @@ def _scaled(
     return edges, lags
 
 
-def factors(own_ns: Int64 | Float64, wanted_ns: Float64) -> Float64:
+def factors(own_ns: Int32 | Int64 | Float64, wanted_ns: Float64) -> Float64:
     """How many times as long each call's own work takes as wanted; 1 where nothing is."""
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = wanted_ns / own_ns

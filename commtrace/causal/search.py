@@ -71,7 +71,7 @@ class Kind(Struct, frozen=True, eq=False):
     """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
 
     change: Callable[[tuple[int, ...]], Change]
-    own_ns: Int64
+    own_ns: Int32 | Int64
     wanted_ns: Float64
     made: Made
 
