@@ -85,7 +85,7 @@ def by_rank_and_step(
     """
     first = calls.first[mine[calls.first]] if isinstance(mine, np.ndarray) else calls.first
     ranks, of = np.unique(calls.rank[first], return_inverse=True)
-    steps, at = np.unique(calls.step[first], return_inverse=True)
+    steps, at = np.unique(calls.packed["step"].values(first), return_inverse=True)
     sums = np.zeros((ranks.size, steps.size))
     sums[of, at] = np.bincount(calls.in_step[mine], time_ns)[calls.in_step[first]]
     return ranks, sums

@@ -84,7 +84,7 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def at_step(self) -> Grouped:
         """These sums, by step."""
-        return Grouped(codes(self.calls.step[self.calls.first]), self.in_step)
+        return Grouped(codes(self.calls.first_step), self.in_step)
 
     def of_others(self) -> Float64:
         """Of each call what is usual of all others."""

@@ -10,11 +10,12 @@ import numpy as np
 from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Int64, first_rows, numbered, rows_by
+from commtrace.few_bytes import Integers
 from commtrace.intervals import Intervals, Places, subtract, union
 from commtrace.measures import measure, rank_measure, taken
 from commtrace.metrics.rank.rank_events import KINDS, on_gpu, rank_events
 from commtrace.metrics.rank.rows_of import measured_ranks
-from commtrace.packed import Integers, PackedColumns, pack
+from commtrace.packed import PackedColumns, pack
 from commtrace.table import Coded
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Device",
     "Stream",
+    "Times",
     "Work",
     "by_device",
     "calls_by_device",
@@ -53,18 +55,20 @@ class Device(NamedTuple):
     device: str
 
 
-class _Times(Struct, frozen=True, eq=False):
+class Times(Struct, frozen=True, eq=False):
     """Intervals in few bytes."""
 
     begin: Integers
     until: Integers
 
     @classmethod
-    def of(cls, begin: Int64, until: Int64) -> _Times:
+    def of(cls, begin: Int64, until: Int64) -> Times:
+        """A merged set."""
         return cls(Integers.of(begin), Integers.of(until))
 
     @property
     def values(self) -> Intervals:
+        """As it was."""
         return self.begin.values(), self.until.values()
 
 
@@ -78,7 +82,7 @@ class Work(Struct, frozen=True):
     events: Mapping[str, int]
     start_ns: int
     end_ns: int
-    when: Mapping[str, _Times]
+    when: Mapping[str, Times]
 
     @property
     def compute(self) -> Intervals | None:
@@ -203,7 +207,7 @@ def _together(parts: Sequence[Work]) -> Work:
         events=sum((Counter(part.events) for part in parts), Counter()),
         start_ns=min(part.start_ns for part in parts),
         end_ns=max(part.end_ns for part in parts),
-        when={kind: _Times.of(*_joined([part.set_of(kind) for part in parts])) for kind in kinds},
+        when={kind: Times.of(*_joined([part.set_of(kind) for part in parts])) for kind in kinds},
     )
 
 
@@ -226,7 +230,7 @@ class _Part(Struct, frozen=True):
     events: int
     start_ns: int
     end_ns: int
-    when: _Times
+    when: Times
 
 
 def _parts(its: Any) -> Iterator[tuple[Stream, str, _Part]]:
@@ -243,7 +247,7 @@ def _parts(its: Any) -> Iterator[tuple[Stream, str, _Part]]:
     rows = zip(*names, *(column.tolist() for column in columns), strict=True)
     for device, kind, rank, stream, events, start_ns, end_ns, begin, end in rows:
         when = (structs.replace(each, above=each.above[begin:end]) for each in times)
-        yield Stream(rank, device, stream), kind, _Part(events, start_ns, end_ns, _Times(*when))
+        yield Stream(rank, device, stream), kind, _Part(events, start_ns, end_ns, Times(*when))
 
 
 def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
@@ -251,14 +255,14 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
     when = {kind: part.when for kind, part in parts.items()}
     if calls:
         # No part of an array that holds the calls as well is kept.
-        when = {kind: _Times.of(*its.values) for kind, its in when.items()}
+        when = {kind: Times.of(*its.values) for kind, its in when.items()}
         if "compute" in when:
             compute = subtract(when["compute"].values, calls.when.values)
-            when["compute"] = _Times.of(*compute)
+            when["compute"] = Times.of(*compute)
     if not has_compute:
         when.pop("compute", None)
     elif "compute" not in when:
-        when["compute"] = _Times.of(*_NONE)
+        when["compute"] = Times.of(*_NONE)
     return Work(
         events={kind: part.events for kind, part in parts.items()},
         start_ns=min(part.start_ns for part in parts.values()),
