@@ -57,6 +57,8 @@ class Packed:
         self.table = table
         names = [column.name for column in table.columns]
         packed = [part if isinstance(part, PackedColumns) else pack(part) for part in parts]
+        # Most runs lack some table: what thousands of empty columns take would be more than theirs.
+        packed = [part for part in packed if len(part.packed[names[0]])] or packed[:1]
         self._parts: list[dict[str, Any]] = [
             {name: fewer(part.packed[name]) for name in names} for part in packed
         ]

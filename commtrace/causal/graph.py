@@ -188,13 +188,13 @@ class Latest:
                 ends.append(self._ways.later(nodes))
             yield self._latest(*after, later, ends)
 
-    def _after(self, lag_ns: Lags, more: Later | None = None) -> tuple[Int64, Int64]:
+    def _after(self, lag_ns: Lags, more: Later | None = None) -> tuple[Lags, Int64]:
         """How long after the head of its chain each way ends, and each of these nodes is."""
         behind, after = self._graph.plan.after(lag_ns, more)
         return after, behind[self._ways.place]
 
     def _latest(
-        self, after_ns: Int64, last_ns: Int64, later: Sequence[Later], ends: Sequence[Later]
+        self, after_ns: Lags, last_ns: Int64, later: Sequence[Later], ends: Sequence[Later]
     ) -> Int64:
         plan = self._graph.plan
         time = plan.heads(after_ns, later, self._count)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan"]
 
-_AT_ONCE = 1 << 18  # nodes, or heads
+_AT_ONCE = 1 << 18  # nodes, heads, or ways
+_FAR = 1 << 31
 
 
 class Plan:
@@ -50,7 +51,7 @@ class Plan:
             is_link[self._first[low:high] - begin] = False
             yield begin + np.flatnonzero(is_link), slice(ways + begin - low, ways + end - high)
 
-    def after(self, lag_ns: Lags, more: Later | None = None) -> tuple[Int64, Int64]:
+    def after(self, lag_ns: Lags, more: Later | None = None) -> tuple[Int64, Lags]:
         """How long after the head of its chain each node is, and after that of its source each way.
 
         With these lags, and so much ``more`` on some edges, each there once.
@@ -68,10 +69,14 @@ class Plan:
             behind[node] += by
             np.subtract.at(behind, self._end(node), by)
         behind = np.cumsum(behind, out=behind)[:-1]
-        after: Int64 = behind[self.ways.place]
-        after += lag_ns[:ways]
+        terms = [behind, lag_ns[:ways], *([by_ns] if more is not None else [])]
+        far = sum(max(int(its.max(initial=0)), -int(its.min(initial=0))) for its in terms)
+        after = np.empty(ways, np.int32 if far < _FAR else np.int64)
+        for at in range(0, ways, _AT_ONCE):
+            some = slice(at, at + _AT_ONCE)
+            after[some] = behind[self.ways.place[some]] + lag_ns[:ways][some]
         if more is not None:
-            after[edges[is_way]] += by_ns[is_way]
+            np.add.at(after, edges[is_way], by_ns[is_way].astype(after.dtype))
         return behind, after
 
     def _end(self, node: Int32 | Int64) -> Int64:
@@ -132,7 +137,7 @@ class Plan:
         latest = int(np.where(binds, before, NULL).argmax())
         return int(ways.start + latest * ways.step) if binds[latest] else -1
 
-    def heads(self, after_ns: Int64, later: Sequence[Later], more: int = 0) -> Int64:
+    def heads(self, after_ns: Lags, later: Sequence[Later], more: int = 0) -> Int64:
         """The time of each head, with what each edit makes later: heads × edits.
 
         With room for so many more behind them.

@@ -100,7 +100,7 @@ class Ways:
         later = (place[at] == of) & (by_ns[at] != 0)
         return ways[later], by_ns[at[later]]
 
-    def follow(self, time_ns: Int64, after_ns: Int64, later: Sequence[Later]) -> None:
+    def follow(self, time_ns: Int64, after_ns: Int32 | Int64, later: Sequence[Later]) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.
 
         ``after_ns`` is how long after its head each way ends.
@@ -119,16 +119,16 @@ class Ways:
         bounds = pairwise(np.cumsum([0, *np.bincount(block, minlength=len(self._blocks))]).tolist())
         for levels, (low, high) in zip(self._blocks, bounds, strict=True):
             begin, end = levels[0][0].start, levels[-1][0].stop
-            after = np.repeat(after_ns[begin:end, None], edits, axis=1)
+            after = np.repeat(after_ns[begin:end, None].astype(np.int64), edits, axis=1)
             np.add.at(after.reshape(-1), at[low:high] - begin * edits, by[low:high])
             for ways, size, heads in levels:
                 come = time_ns.take(self.since[ways], axis=0)
                 come += after[ways.start - begin : ways.stop - begin]
                 np.maximum.reduce(come.reshape(size, -1, edits), axis=0, out=time_ns[heads])
 
-    def _one_by_one(self, time_ns: Int64, after_ns: Int64, later: Later) -> list[int]:
+    def _one_by_one(self, time_ns: Int64, after_ns: Int32 | Int64, later: Later) -> list[int]:
         """The same for one edit, without numpy, which takes long over each of many levels."""
-        changed = after_ns.copy()
+        changed = after_ns.astype(np.int64)
         np.add.at(changed, *later)
         time: list[int] = time_ns.tolist()
         first, last = int(self._head[0]), int(self._head[-1])
