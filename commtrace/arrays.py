@@ -174,7 +174,7 @@ def first_rows(number: Int64) -> Int64:
     return rows
 
 
-def sums(number: Int64, values: Int64, count: int) -> Int64:
+def sums(number: Int64, values: Int32 | Int64, count: int) -> Int64:
     """The exact sum of the values of each of so many numbers."""
     total = np.zeros(count, np.int64)
     np.add.at(total, number, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -18,13 +19,31 @@ from commtrace.trace_tables import TABLES
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Measures", "learn", "measure", "name_of", "rank_measure", "taken"]
+__all__ = ["Measures", "Sealed", "learn", "measure", "name_of", "rank_measure", "taken"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _ALL = slice(None)
 _TABLES = {table.name: table for table in TABLES}
 _MANY = 100_000  # rows of ``collectives``
+
+
+class Sealed(bytes):
+    """What another process found of a rank, as it came, until it is asked for.
+
+    Of thousands of ranks the objects of many small arrays would take more memory than the arrays,
+    and leave holes between those that are kept longer.
+    """
+
+    @classmethod
+    def of(cls, columns: Columns) -> Sealed:
+        """Columns, in the process that found them."""
+        return cls(pickle.dumps(columns, pickle.HIGHEST_PROTOCOL))
+
+    def opened(self) -> Columns:
+        """The columns."""
+        columns: Columns = pickle.loads(self)
+        return columns
 
 
 class _Table:
@@ -135,14 +154,16 @@ def _once(
                 run.known[key] = reason
             if takes_much(run):
                 give_back()
-        if isinstance(answer := run.known[key], CannotLook):
+        if isinstance(answer := run.known[key], Sealed):
+            answer = run.known[key] = answer.opened()
+        if isinstance(answer, CannotLook):
             raise CannotLook(*answer.args)
         return cast("_T", answer)
 
     return kept
 
 
-def learn(run: Measures, rank: int, found: Mapping[str, Columns]) -> None:
+def learn(run: Measures, rank: int, found: Mapping[str, Columns | Sealed]) -> None:
     """Take over what the process that read a rank found of it, by the names of measures."""
     if found:
         run.measured.add(rank)

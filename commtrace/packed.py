@@ -9,53 +9,20 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int32, Int64
-from commtrace.table import Coded, Columns, Rows, Table, joined
+from commtrace.few_bytes import Integers, Strings, Taken, fewer, packed
+from commtrace.table import Coded, Columns, Rows, Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Integers", "Packed", "PackedColumns", "Strings", "columns_in", "pack", "spans"]
+__all__ = ["Packed", "PackedColumns", "columns_in", "pack", "spans"]
 
 _ALL = slice(None)
 _FEW = 50_000  # rows: their frame takes little memory, and most measures ask for it
-
-_Taken = slice | Int32 | Int64
-
-
-class Integers(Struct, frozen=True, eq=False):
-    """Integers as they are above a ``base``, which itself stands for NULL."""
-
-    base: int
-    above: npt.NDArray[Any]
-
-    def __len__(self) -> int:
-        return self.above.size
-
-    def values(self, rows: _Taken) -> Int64:
-        """Some of them as they were."""
-        above = self.above[rows]
-        values = above.astype(np.int64)
-        values += self.base
-        values[above == 0] = NULL
-        return values
-
-
-class Strings(Struct, frozen=True, eq=False):
-    """Codes into ``names``, as narrow as there are names."""
-
-    codes: npt.NDArray[Any]
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return self.codes.size
-
-    def values(self, rows: _Taken) -> Coded:
-        """Some of them as they were."""
-        return Coded(self.codes[rows].astype(np.int32), self.names)
+_UNPACKED = 8_000  # rows: of fewer a column is kept as it was asked for
 
 
 class PackedColumns(Mapping[str, Any]):
@@ -76,7 +43,7 @@ class PackedColumns(Mapping[str, Any]):
 
 def pack(*parts: Columns) -> PackedColumns:
     """Columns of integers and strings, one part behind the other."""
-    return PackedColumns({name: _packed([part[name] for part in parts]) for name in parts[0]})
+    return PackedColumns({name: packed([part[name] for part in parts]) for name in parts[0]})
 
 
 class Packed:
@@ -90,8 +57,10 @@ class Packed:
         self.table = table
         names = [column.name for column in table.columns]
         packed = [part if isinstance(part, PackedColumns) else pack(part) for part in parts]
+        # Most runs lack some table: what thousands of empty columns take would be more than theirs.
+        packed = [part for part in packed if len(part.packed[names[0]])] or packed[:1]
         self._parts: list[dict[str, Any]] = [
-            {name: part.packed[name] for name in names} for part in packed
+            {name: fewer(part.packed[name]) for name in names} for part in packed
         ]
         rows = [len(part[names[0]]) for part in self._parts]
         self._bounds = np.cumsum([0, *rows])
@@ -123,11 +92,11 @@ class Packed:
                 found[rank] = slice(begun.start, first + span.stop)
         return found
 
-    def columns(self, rows: _Taken = _ALL) -> Columns:
+    def columns(self, rows: Taken = _ALL) -> Columns:
         """Some of its rows, each column unpacked when it is asked for."""
         return _Rows(self, rows)
 
-    def values(self, name: str, rows: _Taken = _ALL) -> Int64 | Bool | Coded:
+    def values(self, name: str, rows: Taken = _ALL) -> Int64 | Bool | Coded:
         """A column of some of its rows."""
         places, order = self._places(rows)
         each = [self._parts[part][name].values(its) for part, its in places]
@@ -144,7 +113,7 @@ class Packed:
         """All rows, whose columns are unpacked when they are asked for; of few rows, once."""
         return Rows(self.table, self.columns(), len(self))
 
-    def some(self, rows: _Taken) -> Rows:
+    def some(self, rows: Taken) -> Rows:
         """Some of its rows: of each column no others are unpacked."""
         count = len(range(*rows.indices(len(self)))) if isinstance(rows, slice) else rows.size
         return Rows(self.table, self.columns(rows), count)
@@ -161,7 +130,7 @@ class Packed:
         """A column of strings."""
         return self.all.coded(name)
 
-    def _places(self, rows: _Taken) -> tuple[list[tuple[int, _Taken]], Int64 | None]:
+    def _places(self, rows: Taken) -> tuple[list[tuple[int, Taken]], Int64 | None]:
         """The rows of each part that has some; which of these are which, where they are mixed."""
         if len(self._parts) == 1:
             return [(0, rows)], None
@@ -221,7 +190,7 @@ class _Names(Struct, frozen=True, eq=False):
 class _Rows(Mapping[str, Any]):
     """Columns of some rows, each unpacked when it is asked for."""
 
-    def __init__(self, of: Packed, rows: _Taken) -> None:
+    def __init__(self, of: Packed, rows: Taken) -> None:
         self._of, self._rows = of, rows
         self._known: dict[str, Int64 | Bool | Coded] = {}
 
@@ -229,7 +198,7 @@ class _Rows(Mapping[str, Any]):
         if (known := self._known.get(name)) is not None:
             return known
         its = self._of.values(name, self._rows)
-        if len(its) <= _FEW:
+        if len(its) <= _UNPACKED:
             self._known[name] = its
         return its
 
@@ -270,16 +239,3 @@ def spans(rank: Int64) -> Mapping[int, slice] | None:
         return None
     its = pairwise(np.append(first, rank.size).tolist())
     return {rank: slice(*span) for rank, span in zip(ranks, its, strict=True)}
-
-
-def _packed(parts: list[Any]) -> Integers | Strings:
-    if parts and isinstance(parts[0], Coded):
-        its = joined(parts)
-        return Strings(its.codes.astype(np.min_scalar_type(-1 - len(its.names))), its.names)
-    values = np.concatenate([np.empty(0, np.int64), *parts])
-    is_null = values == NULL
-    known = values[~is_null]
-    base = int(known.min()) - 1 if known.size else 0
-    most = int(known.max()) - base if known.size else 0
-    above = np.where(is_null, 0, values - base)
-    return Integers(base, above.astype(np.min_scalar_type(most)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -125,6 +125,22 @@ class Table(Struct, frozen=True):
         return {c.name: _column(c, [row[c.name] for row in rows]) for c in self.columns}
 
 
+class _Both(Mapping[str, Any]):
+    """Columns, and others behind them."""
+
+    def __init__(self, first: Columns, others: Columns) -> None:
+        self._first, self._others = first, others
+
+    def __getitem__(self, name: str) -> Any:
+        return self._first[name] if name in self._first else self._others[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._first, *self._others)))
+
+    def __len__(self) -> int:
+        return len(self._first.keys() | self._others.keys())
+
+
 class Rows:
     """Rows of a table as numpy columns: strings are Coded, a missing integer is NULL."""
 
@@ -161,6 +177,10 @@ class Rows:
             its = self.columns[column.name]
             columns[column.name] = its.take(rows) if isinstance(its, Coded) else its[rows]
         return Rows(self.table, columns)
+
+    def having(self, table: Table, columns: Columns) -> Rows:
+        """The same rows with these columns, too, or in place of theirs; of no others is a copy."""
+        return Rows(table, _Both(columns, self.columns), len(self))
 
     def only(self, *names: str) -> Rows:
         """The same with these columns alone."""

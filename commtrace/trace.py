@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,7 +23,7 @@ class RankTrace(Struct, frozen=True):
     Those of ``PACKED`` are ``packed.PackedColumns``.
     ``provenance`` says where the rank is known from, as ``kineto.identify`` does; ``machine`` is
     what the recorder noted of the rank's machine. ``measured`` is what the process that read it
-    found by measures of the rank alone, by their names.
+    found by measures of the rank alone, by their names: Columns, or ``measures.Sealed`` ones.
     """
 
     file: Path
@@ -31,4 +32,4 @@ class RankTrace(Struct, frozen=True):
     columns: dict[str, Columns]
     notes: tuple[Note, ...]
     machine: Machine | None = None
-    measured: dict[str, Columns] = {}
+    measured: dict[str, Any] = {}

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.generate import BASE_NS, write_run
 from commtrace import rank_measures
-from commtrace.measures import Measures, learn, name_of
+from commtrace.measures import Measures, Sealed, learn, name_of
 from commtrace.metrics.rank.activity import work
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.rows_of import measured_ranks
@@ -22,7 +22,7 @@ from commtrace.rank_measures import GPU_MEASURES, RANK_MEASURES, measured
 from commtrace.reader import cache, read
 from commtrace.reports.formats import json as json_report
 from commtrace.run import Run, load
-from commtrace.table import Coded
+from commtrace.table import Coded, Columns
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,11 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 def known(run: Measures) -> set[tuple[str, int]]:
     return {(f"{module}:{name}", rank) for module, name, (rank,) in run.known}
+
+
+def opened(its: Any) -> Columns:
+    columns: Columns = its.opened() if isinstance(its, Sealed) else its
+    return columns
 
 
 def same(a: Any, b: Any) -> bool:
@@ -80,9 +85,10 @@ def test_reports(folder: Path) -> None:
 def test_what_was_read_before_is_known_too(generated: Path) -> None:
     first, again = (load(generated, workers=2) for _ in range(2))
     assert known(first.measures) == known(again.measures) != set()
-    for key, columns in first.measures.known.items():
-        for name in columns:
-            assert same(columns[name], again.measures.known[key][name])
+    for key, its in first.measures.known.items():
+        one, other = opened(its), opened(again.measures.known[key])
+        for name in one:
+            assert same(one[name], other[name])
 
 
 def test_a_damaged_entry_is_read_and_measured_again(generated: Path) -> None:
@@ -93,9 +99,10 @@ def test_a_damaged_entry_is_read_and_measured_again(generated: Path) -> None:
         entry.file.write_bytes(text)
     again = load(generated, workers=2)
     assert known(again.measures) == known(first.measures)
-    for key, columns in first.measures.known.items():
-        for name in columns:
-            assert same(columns[name], again.measures.known[key][name])
+    for key, its in first.measures.known.items():
+        one, other = opened(its), opened(again.measures.known[key])
+        for name in one:
+            assert same(one[name], other[name])
 
 
 def test_ranks_of_which_some_were_measured(generated: Path) -> None:

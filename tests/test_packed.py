@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace.arrays import NULL
+from commtrace.few_bytes import Different, Strings, fewer, packed
 from commtrace.measures import Measures
 from commtrace.metrics.rank import rows_of
 from commtrace.metrics.rank.activity import work
@@ -52,6 +53,17 @@ def test_what_was_put_in_comes_out(first: list[int], second: list[int]) -> None:
     for rank, launches in enumerate((first, second)):
         its = (packed.of_ranks or {}).get(rank, slice(0, 0))
         assert packed.columns(its)["launch_ns"].tolist() == launches  # type: ignore[union-attr]
+
+
+def test_few_different_values_take_a_byte_each_and_one_value_none() -> None:
+    count = 1 << 17
+    sizes = np.resize(np.asarray([NULL, 1, 1 << 30, -(1 << 40)]), count)
+    for values, itemsize, strides in ((sizes, 1, (1,)), (np.full(count, 1 << 40), 1, (0,))):
+        made = fewer(packed([values]))
+        kept = made.codes if isinstance(made, Different | Strings) else made.above
+        assert (kept.itemsize, kept.strides) == (itemsize, strides)
+        for rows in (slice(None), slice(5, 9), np.asarray([count - 1, 0])):
+            np.testing.assert_array_equal(made.values(rows), values[rows])
 
 
 @pytest.fixture

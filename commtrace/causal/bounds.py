@@ -73,7 +73,7 @@ def saves_at_most(ways: Sequence[Way], change: Change) -> int:
     return ways[0].end_ns - max(way.end_with(change) for way in ways)
 
 
-def at_most(run: Measures, way: Way, own_ns: Int64, wanted_ns: Float64) -> Float64:
+def at_most(run: Measures, way: Way, own_ns: Int32 | Int64, wanted_ns: Float64) -> Float64:
     """What each rank takes from the critical path if its work is as wanted."""
     its = run_graph(run)
     own = its.own_of(way.edges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from commtrace.arrays import NULL, Bool, Int32, Int64, codes, in_order, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
+from commtrace.few_bytes import Integers
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -32,19 +34,14 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
     run's clock; ``thread`` is the host's, ``worker`` numbers gloo's threads or the GPU's streams;
     ``last_ns`` is when all arrived whom it needs; ``asynchronous`` is -1 where that is unknown.
     ``kind`` numbers op, dimension and size, and ``place`` this kind and which of that kind it is in
-    its rank's step: two ranks' calls of one place and step are alike.
+    its rank's step: two ranks' calls of one place and step are alike. Those that few ask for are
+    ``packed``, and unpacked each time.
     """
 
     row: Int32
     rank: Int32
-    step: Int64
-    thread: Int64
-    worker: Int32
     operation: Int32
-    launch_ns: Int64
-    start_ns: Int64
-    end_ns: Int64
-    last_ns: Int64
+    packed: Mapping[str, Integers]
     asynchronous: npt.NDArray[np.int8]
     kind: Int32
     place: Int32
@@ -54,6 +51,46 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
     is_p2p: Bool
     is_send: Bool
     on_cpu: Bool
+
+    @property
+    def step(self) -> Int64:
+        """The number of its ``ProfilerStep#n``; NULL outside of all."""
+        return self.packed["step"].values()
+
+    @property
+    def thread(self) -> Int64:
+        """The host's that made it; NULL where that is unknown."""
+        return self.packed["thread"].values()
+
+    @property
+    def worker(self) -> Int64:
+        """A number for gloo's thread, or the GPU's stream."""
+        return self.packed["worker"].values()
+
+    @property
+    def launch_ns(self) -> Int64:
+        """When it was made."""
+        return self.packed["launch_ns"].values()
+
+    @property
+    def start_ns(self) -> Int64:
+        """When it arrived."""
+        return self.packed["start_ns"].values()
+
+    @property
+    def end_ns(self) -> Int64:
+        """When it was done."""
+        return self.packed["end_ns"].values()
+
+    @property
+    def last_ns(self) -> Int64:
+        """When all arrived whom it needs."""
+        return self.packed["last_ns"].values()
+
+    @cached_property
+    def first_step(self) -> Int64:
+        """The step of the first of each rank's step."""
+        return self.packed["step"].values(self.first)
 
     @cached_property
     def in_step(self) -> Int32:
@@ -72,14 +109,16 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
 
     def taken(self, rows: Any) -> Calls:
         """Some of them."""
-        return Calls(**{name: getattr(self, name)[rows] for name in self.__struct_fields__})
+        names = (name for name in self.__struct_fields__ if name != "packed")
+        packed = {name: Integers(its.base, its.above[rows]) for name, its in self.packed.items()}
+        return Calls(packed=packed, **{name: getattr(self, name)[rows] for name in names})
 
 
 @measure
 def calls(run: Measures) -> Calls:
     """Every call of the run. CannotLook where ranks have no clock in common."""
     table, waits = run.rows("collectives"), matched(run).waits
-    rank, thread, step = map(table.ints, ("rank", "thread", "step"))
+    rank, thread = map(table.ints, ("rank", "thread"))
     arrival, end = map(waits.ints, ("arrival_ns", "end_ns"))
     if (arrival == NULL).any():
         raise CannotLook("no clock that all ranks have in common")
@@ -92,14 +131,15 @@ def calls(run: Measures) -> Calls:
     every = Calls(
         row=np.arange(rank.size, dtype=np.int32),
         rank=rank.astype(np.int32),
-        step=step,
-        thread=thread,
-        worker=codes(rank, table.ints("stream")).astype(np.int32),
         operation=waits.ints("operation").astype(np.int32),
-        launch_ns=np.minimum(began, arrival),
-        start_ns=arrival,
-        end_ns=np.maximum(end, arrival),
-        last_ns=arrival,
+        packed={
+            "step": Integers.of(table.ints("step")),
+            "thread": Integers.of(thread),
+            "worker": Integers.of(codes(rank, table.ints("stream"))),
+            "launch_ns": Integers.of(np.minimum(began, arrival)),
+            "start_ns": Integers.of(arrival),
+            "end_ns": Integers.of(np.maximum(end, arrival)),
+        },
         asynchronous=np.maximum(table.ints("asynchronous"), -1).astype(np.int8),
         kind=kind,
         place=kind,
@@ -110,7 +150,8 @@ def calls(run: Measures) -> Calls:
         is_send=op.being("send"),
         on_cpu=table.coded("device").being("cpu"),
     ).taken(order)
-    return replace(every, last_ns=_last(every), place=_alike(every))
+    packed = {**every.packed, "last_ns": Integers.of(_last(every))}
+    return replace(every, packed=packed, place=_alike(every))
 
 
 def _alike(every: Calls) -> Int32:
@@ -152,15 +193,15 @@ def _last(every: Calls) -> Int64:
     """When all were there whom a call needs, itself included."""
     number = every.operation
     count = int(number.max(initial=-1)) + 1
-    latest = np.full(count, NULL)
-    np.maximum.at(latest, number, every.start_ns)
+    latest, start_ns, end_ns = np.full(count, NULL), every.start_ns, every.end_ns
+    np.maximum.at(latest, number, start_ns)
     root = np.full(count, NULL)
-    np.maximum.at(root, number[every.is_root], every.start_ns[every.is_root])
+    np.maximum.at(root, number[every.is_root], start_ns[every.is_root])
     last = latest[number]
-    by_root = np.maximum(every.start_ns, root[number])
+    by_root = np.maximum(start_ns, root[number])
     # A root that has more to send than fits into buffers is done when all take it.
-    kept = every.is_root & (every.end_ns > last)
+    kept = every.is_root & (end_ns > last)
     last = np.where(every.from_root & ~kept, by_root, last)
-    last = np.where(every.to_root & ~every.is_root, every.start_ns, last)
-    sent_before = every.is_p2p & every.is_send & (every.end_ns <= last)
-    return np.where(sent_before, every.start_ns, last)
+    last = np.where(every.to_root & ~every.is_root, start_ns, last)
+    sent_before = every.is_p2p & every.is_send & (end_ns <= last)
+    return np.where(sent_before, start_ns, last)

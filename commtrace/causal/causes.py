@@ -48,7 +48,7 @@ def excess(
         usual = of_the_rest(time, work.place, mine)
         if np.isnan(usual[mine]).any():
             sums = np.bincount(in_step, weights=time).astype(np.int64)
-            usual = of_the_rest(sums, its.calls.step[first], mine[first])
+            usual = of_the_rest(sums, its.calls.first_step, mine[first])
             more = (sums - usual)[counts[first]]
         else:
             more = (time - usual)[counts]

@@ -220,7 +220,7 @@ def path_pieces(run: Measures, lag_ns: Lags) -> Way:
     start = np.append(time[source], its.begin_ns)
     end = np.append(time[target], time[first])
     since = np.append(measured[source], its.begin_ns)
-    until = np.append(measured[target], measured[first])
+    until = measured[np.append(target, first)]
     ends = np.maximum.accumulate(its.step_ends.at(time))
     bounds = np.concatenate(([its.begin_ns], ends))
     left, right = np.maximum(start, bounds[0]), np.minimum(end, bounds[-1])

@@ -60,7 +60,7 @@ def early_waits(run: Measures) -> EarlyWaits:
     mine = (call >= 0) & calls.on_cpu[call] & (calls.asynchronous[call] == 1)
     call, resume = call[mine], graph.target[joins[mine]]
     waits = np.flatnonzero(graph.kind == WAIT)
-    begin_ns = graph.time_ns.copy()
+    begin_ns = graph.time_ns[:].copy()
     begin_ns[graph.target[waits]] = graph.time_ns[graph.source[waits]]
     launch_ns, resumed_ns = calls.launch_ns[call], graph.time_ns[resume]
     hosts = _Hosts(run, calls)

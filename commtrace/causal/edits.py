@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, codes, sorted_by
+from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, Change, Lags, changed, changes
 from commtrace.causal.run_graph import run_graph
@@ -32,6 +32,7 @@ __all__ = [
     "steps_at",
     "transferring",
     "transferring_less",
+    "transfers",
     "typical",
     "typical_in_median",
     "typically_idle",
@@ -207,11 +208,16 @@ def joined(run: Measures, later: Bool, gone: Bool, time_ns: Float64, lag_ns: Lag
 
 def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Lags) -> Lags:
     """The transfers of these calls (a flag and a time for each) take that long."""
+    return changed(lag_ns, transfers(run, which, time_ns))
+
+
+def transfers(run: Measures, which: Bool, time_ns: Float64) -> Change:
+    """The same as what it changes of any lags."""
     its = run_graph(run)
     edges = np.flatnonzero(its.graph.kind == TRANSFER)
     call = its.call_of[its.graph.target[edges]]
     mine = which[call] & (call >= 0)
-    return changed(lag_ns, (edges[mine], np.rint(time_ns[call[mine]]).astype(np.int64)))
+    return edges[mine].astype(np.int32), np.rint(time_ns[call[mine]]).astype(np.int64)
 
 
 def transferring_less(run: Measures, less_ns: Int64, lag_ns: Lags) -> Lags:
@@ -291,7 +297,7 @@ def _scaled(
     return edges, lags
 
 
-def factors(own_ns: Int64 | Float64, wanted_ns: Float64) -> Float64:
+def factors(own_ns: Int32 | Int64 | Float64, wanted_ns: Float64) -> Float64:
     """How many times as long each call's own work takes as wanted; 1 where nothing is."""
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = wanted_ns / own_ns

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import Float64, quantiles, rows_of_each
+from commtrace.arrays import Float64, Int32, Int64, quantiles, rows_of_each
 from commtrace.causal.builder import HOSTS
-from commtrace.causal.edits import as_measured, even, transferring
+from commtrace.causal.edits import as_measured, even, transfers
 from commtrace.causal.graph import Change, Lags, changed, changes
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
@@ -77,31 +77,36 @@ def slowdown(run: Measures) -> Rows:
     edges, mean = even(run)
     lag = as_measured(run)
     time, ideal = _run_ns(run, lag, ((edges[:0], mean[:0]), (edges, mean)))
+    evened = changed(lag, (edges, mean))
+    del mean
     rows = [
         {"by": "run", "slowdown": _ratio(time, ideal)},
-        *_by_ranks(run, (edges, mean), ideal),
+        *_by_ranks(run, edges, evened, ideal),
         *_by_operation(run, time),
     ]
     none = dict.fromkeys(("rank", "host", "stage", "op"))
     return SLOWDOWN.of_dicts([{**none, **row} for row in rows])
 
 
-def _by_ranks(run: Measures, mean: Change, ideal_ns: int) -> list[dict[str, Any]]:
-    """With only some ranks' work not in its mean time: each rank, host and stage."""
+def _by_ranks(
+    run: Measures, edges: Int32 | Int64, evened: Lags, ideal_ns: int
+) -> list[dict[str, Any]]:
+    """With only some ranks' work, of these edges, not in its mean time: each rank, host, stage."""
     its, lag = run_graph(run), as_measured(run)
     some: list[tuple[dict[str, Any], list[int]]] = [
         *(({"by": "rank", "rank": rank}, [rank]) for rank in np.unique(its.calls.rank).tolist()),
         *(({"by": "host", "host": host}, on) for host, on in ranks_of_hosts(run).items()),
         *(({"by": "stage", "stage": stage}, on) for stage, on in enumerate(_stages(run))),
     ]
-    edges, mean_ns = mean
     of = its.rank[its.graph.target[edges]]
     most = max((rank for _, ranks in some for rank in ranks), default=0)
-    beyond = np.bincount(of, np.maximum(lag[edges] - mean_ns, 0), minlength=most + 1)
+    more = np.subtract(lag[edges], evened[edges], dtype=np.int64).clip(min=0)
+    beyond = np.bincount(of, more, minlength=most + 1)
     replayed = _most([(row["by"], float(beyond[ranks].sum())) for row, ranks in some])
-    of_rank = rows_of_each(of, np.arange(most + 1))
-    uneven = (edges[np.concatenate([of_rank[rank] for rank in some[at][1]])] for at in replayed)
-    each = _run_ns(run, changed(lag, mean), ((these, lag[these]) for these in uneven))
+    of_rank = [edges[rows] for rows in rows_of_each(of, np.arange(most + 1))]
+    del of, more
+    uneven = (np.concatenate([of_rank[rank] for rank in some[at][1]]) for at in replayed)
+    each = _run_ns(run, evened, ((these, lag[these]) for these in uneven))
     times = dict(zip(replayed, each, strict=True))
     values = [_ratio(times[at], ideal_ns) if at in times else None for at in range(len(some))]
     return [{**row, "slowdown": value} for (row, _), value in zip(some, values, strict=True)]
@@ -111,7 +116,7 @@ def _by_operation(run: Measures, time_ns: int) -> list[dict[str, Any]]:
     """With steady transfers of one operation: each."""
     op = run.rows("collectives").coded("op").take(run_graph(run).calls.row)
     lag, usual, names = as_measured(run), _usual(run), sorted(op.occurring())
-    steady = (changes(lag, transferring(run, op.being(name), usual, lag)) for name in names)
+    steady = (transfers(run, op.being(name), usual) for name in names)
     return [
         {"by": "op", "op": name, "slowdown": _ratio(time_ns, each)}
         for name, each in zip(names, _run_ns(run, lag, steady), strict=True)
@@ -124,8 +129,8 @@ def efficiency(run: Measures) -> Rows:
     if not replayable(run):
         return EFFICIENCY.rows()
     lag, every = as_measured(run), np.ones(run_graph(run).calls.rank.size, dtype=np.bool_)
-    edits = ((lag, lag), (lag, transferring(run, every, np.zeros(every.size), lag)))
-    time, ideal = _run_ns(run, lag, (changes(*edit) for edit in edits))
+    at_once = transfers(run, every, np.zeros(every.size))
+    time, ideal = _run_ns(run, lag, (changes(lag, lag), at_once))
     own = _own_ns(run)
     most, mean = max(own), float(np.mean(own))
     row = {

@@ -116,12 +116,13 @@ def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph) -> 
 
     Not in that of the device: what runs while another call waits is elsewhere on every rank.
     """
-    calls = made.calls
+    calls = made.calls.taken(rows)
+    launch_ns = calls.launch_ns
     on_host = np.isin(_KINDS[its.edge_kind], (HOST,))
     starts = its.node_kind == _START
     moment = np.where(on_host | starts[its.edge_to], launched[its.edge_to], launched[its.edge_from])
-    order = np.lexsort((calls.start_ns[rows], calls.launch_ns[rows]))
-    following = np.searchsorted(calls.launch_ns[rows][order], moment, side="left")
+    order = np.lexsort((calls.start_ns, launch_ns))
+    following = np.searchsorted(launch_ns[order], moment, side="left")
     answer: Int64 = np.append(rows[order], -1)[following]
     return answer
 
@@ -163,7 +164,7 @@ def _begin(
     each = np.full(first.size, rank)
     lag = its.node_time_ns[first] - begins.min()
     begin = on_run(run, rank, its.node_time_ns[first] - lag)
-    call = rows[np.argsort(made.calls.launch_ns[rows], kind="stable")][: first.size]
+    call = rows[np.argsort(made.calls.taken(rows).launch_ns, kind="stable")][: first.size]
     made.edges(HOST, made.nodes(begin, each), nodes[first], lag, call)
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import Int32, Int64, narrow, sorted_by
 from commtrace.causal.arrange import order_of
+from commtrace.causal.node_times import NodeTimes
 from commtrace.causal.plan import Plan
 from commtrace.causal.targets import Targets
 from commtrace.causal.ways import NOTHING, Later, Levels, Ways
@@ -58,7 +59,7 @@ class Graph:
     they are replayed: ``arranged`` makes such a graph of any.
     """
 
-    time_ns: Int64
+    time_ns: Int64 | NodeTimes
     source: Int32
     target: Int32 | Targets
     lag_ns: Lags
@@ -67,7 +68,7 @@ class Graph:
     @cached_property
     def plan(self) -> Plan:
         """How to replay it."""
-        order = order_of(self.time_ns, self.source, self.target[:])
+        order = order_of(self.time_ns[:], self.source, self.target[:])
         if order is None or any((np.diff(its) < 0).any() for its in (order.node, order.edges)):
             raise ValueError("a graph that is not arranged")
         return Plan(self, order)
@@ -91,7 +92,7 @@ def arranged(
     source[:] = order.node[source[order.edges]]
     lag_ns[:] = lag_ns[order.edges]
     kind[:] = kind[order.edges]
-    graph = Graph(time_ns, source, Targets(order.first, order.levels), lag_ns, kind)
+    graph = Graph(NodeTimes(time_ns), source, Targets(order.first, order.levels), lag_ns, kind)
     graph.__dict__["plan"] = Plan(graph, order)  # which else would find the same order again
     edge = np.empty_like(order.edges)
     edge[order.edges] = np.arange(edge.size, dtype=np.int32)
@@ -118,7 +119,7 @@ def replay(graph: Graph, lags: Int64) -> Int64:
 
 def replayed(graph: Graph, lag_ns: Lags) -> Int64:
     """The time of every node with the lags of one edit; as measured with those of the graph."""
-    return graph.time_ns if lag_ns is graph.lag_ns else graph.plan.times(lag_ns)
+    return graph.time_ns[:] if lag_ns is graph.lag_ns else graph.plan.times(lag_ns)
 
 
 def changes(lag_ns: Lags, edited_ns: Lags) -> Change:
@@ -193,7 +194,7 @@ class Latest:
         self._ways.follow(time, behind_ns, np.broadcast_to(0, self._node.size), ends)
         return np.asarray(np.maximum.reduceat(time[plan.count :], self._parts))
 
-    def at(self, time_ns: Int64) -> Int64:
+    def at(self, time_ns: Int64 | NodeTimes) -> Int64:
         """With the times of every node in a replay."""
         return np.asarray(np.maximum.reduceat(time_ns[self._node], self._groups))
 

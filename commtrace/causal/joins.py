@@ -136,15 +136,16 @@ def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:
     best = np.full(place.size, -1)
     longest = np.zeros(place.size, dtype=np.int64)
     left = np.flatnonzero(last >= 0)
+    launch_ns, last_ns, end_ns = calls.launch_ns, calls.last_ns, calls.end_ns
     for back in range(_SHORT_BEHIND):
         gap = last[left] - back
         begins, ends = gaps.start_ns[gap], gaps.end_ns[gap]
-        fits = (gap >= 0) & (gaps.place[gap] == place[left]) & (ends > calls.last_ns[left])
-        fits &= begins >= calls.launch_ns[left]
+        fits = (gap >= 0) & (gaps.place[gap] == place[left]) & (ends > last_ns[left])
+        fits &= begins >= launch_ns[left]
         left, gap = left[fits], gap[fits]  # of the others no earlier one does
         if not left.size:
             break
-        length = np.where(ends[fits] < calls.end_ns[left], (ends - begins)[fits], 0)
+        length = np.where(ends[fits] < end_ns[left], (ends - begins)[fits], 0)
         better = length > longest[left]
         best[left[better]], longest[left[better]] = gap[better], length[better]
     return best
@@ -155,6 +156,7 @@ def _odds(calls: Calls, place: Int64, gaps: Gaps, several: Sequence[Int64]) -> l
     found = [np.ones(place.size) for _ in several]
     places = np.arange(int(max(place.max(), gaps.place.max())) + 1)
     each = zip(rows_of_each(place, places), rows_of_each(gaps.place, places), strict=True)
+    end_ns = calls.end_ns
     for rows, here in each:
         if not (rows.size and here.size):
             continue
@@ -162,7 +164,7 @@ def _odds(calls: Calls, place: Int64, gaps: Gaps, several: Sequence[Int64]) -> l
         span = int(gaps.end_ns[here].max() - gaps.start_ns[here].min())
         for gap, odds in zip(several, found, strict=True):
             mine = rows[gap[rows] >= 0]
-            end, begins, ends = calls.end_ns[mine], gaps.start_ns[gap[mine]], gaps.end_ns[gap[mine]]
+            end, begins, ends = end_ns[mine], gaps.start_ns[gap[mine]], gaps.end_ns[gap[mine]]
             wait = np.minimum(end, ends) - begins
             wake = np.maximum(np.abs(ends - end), _LATE_NS)
             # Per gap at least so long: the part of it that is as near its end, at most all of it.

@@ -206,7 +206,8 @@ def _ends(
     last, step = made.step_ends()
     nodes, numbers, mine = node[last], np.unique(step), made.calls
     if numbers.size:
-        inside = ended[mine.step <= numbers[-1]] if (mine.step != NULL).any() else ended
+        within = mine.step <= numbers[-1]
+        inside = ended if within.all() or (mine.step == NULL).all() else ended[within]
         ends = *(nodes[step == number] for number in numbers[:-1]), inside
         over = graph.time_ns[nodes[step == numbers[-1]]].max()
         return tuple(numbers.tolist()), ends, int(over)

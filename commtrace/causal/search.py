@@ -70,7 +70,7 @@ class Kind(Struct, frozen=True, eq=False):
     """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
 
     change: Callable[[tuple[int, ...]], Change]
-    own_ns: Int64
+    own_ns: Int32 | Int64
     wanted_ns: Float64
     made: Made
 
@@ -84,7 +84,7 @@ def by_rank_and_step(
     """
     first = calls.first[mine[calls.first]] if isinstance(mine, np.ndarray) else calls.first
     ranks, of = np.unique(calls.rank[first], return_inverse=True)
-    steps, at = np.unique(calls.step[first], return_inverse=True)
+    steps, at = np.unique(calls.packed["step"].values(first), return_inverse=True)
     sums = np.zeros((ranks.size, steps.size))
     sums[of, at] = np.bincount(calls.in_step[mine], time_ns)[calls.in_step[first]]
     return ranks, sums

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, rows_by, sorted_by
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, narrow, rows_by, sorted_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.busy import host_busy
 from commtrace.causal.calls import Calls
@@ -61,13 +61,13 @@ class OwnWork(Struct, frozen=True, eq=False):
     where no recording says it.
     """
 
-    own_ns: Int64
+    own_ns: Int32 | Int64
     typical_ns: Float64
     place: Int32
     parts: tuple[Usual, Usual]
     waited_ns: Int64 | None
 
-    def on_clock(self, work_ns: Int64 | Float64, which: Bool | slice = _ALL) -> Float64:
+    def on_clock(self, work_ns: Int32 | Int64 | Float64, which: Bool | slice = _ALL) -> Float64:
         """So much work of each call, and what it waited for a core: of all calls or of some."""
         times = np.asarray(work_ns, dtype=np.float64)
         return times if self.waited_ns is None else times + self.waited_ns[which]
@@ -112,10 +112,11 @@ def work_on_cores(run: Measures, lag_ns: Lags) -> OwnWork:
 
 def _work(run: Measures, lag_ns: Lags, on: OnCore | None) -> OwnWork:
     calls = run_graph(run).calls
-    own, waited = _summed(run, lag_ns), None
+    times, waited = _summed(run, lag_ns), None
     if on is not None:
         waited = _summed(run, lag_ns, 1 - on.whole)
-        own -= waited
+        times -= waited
+    own = narrow(times)
     parts = Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])
     typical = np.empty(own.shape)
     for at, part in enumerate(parts):
@@ -159,7 +160,7 @@ def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
 
 
 @measure
-def own_parts(run: Measures) -> Mapping[Cause, Int64]:
+def own_parts(run: Measures) -> Mapping[Cause, Int32 | Int64]:
     """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
     target, segment = its.graph.target[its.own], its.own_call
@@ -199,17 +200,17 @@ def own_parts(run: Measures) -> Mapping[Cause, Int64]:
             add(cause, segment[mine], time)
         left = left if on is None else np.rint(left * on.idle[mine]).astype(np.int64)
         add("host", segment[mine], left)
-    return parts
+    return {cause: its if its is nothing else narrow(its) for cause, its in parts.items()}
 
 
 @measure
-def idle_ns(run: Measures) -> Int64:
+def idle_ns(run: Measures) -> Int32 | Int64:
     """Of each call's own work the time in which its host ran no operator, labelled or not."""
     parts = own_parts(run)
-    idle: Int64 = parts["host"].copy()
+    idle = parts["host"].astype(np.int64)
     for cause in LABELLED:
         idle += parts[cause]
-    return idle
+    return narrow(idle)
 
 
 def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
@@ -13,11 +12,13 @@ from commtrace.causal.calls import Calls
 
 __all__ = ["Grouped", "Usual", "mean_of", "of_the_rest"]
 
+_Values = Int32 | Int64 | Float64
+
 
 class Grouped:
     """Values, integers all, in groups that are numbered from 0 without gaps."""
 
-    def __init__(self, group: Int32 | Int64, value: npt.NDArray[np.int64 | np.float64]) -> None:
+    def __init__(self, group: Int32 | Int64, value: _Values) -> None:
         self.group = group
         order = np.argsort(value)
         self._order = order[sorted_by(group[order])].astype(np.int32)
@@ -36,7 +37,7 @@ class Grouped:
         safe = size > 1
         a, b = (value[np.where(safe, begin + half + (rank <= half), begin)] for half in (low, high))
         median = np.empty(value.size)
-        median[self._order] = np.where(safe, (a + b) / 2, np.nan)
+        median[self._order] = np.where(safe, _middle(a, b), np.nan)
         return median
 
     def rest(self, but: Bool) -> Float64:
@@ -48,7 +49,12 @@ class Grouped:
             self._value[self._order[np.append(left, 0)[begin + half]]]
             for half in (np.maximum(size - 1, 0) // 2, size // 2)
         )
-        return np.where(size > 0, (a + b) / 2, np.nan)
+        return np.where(size > 0, _middle(a, b), np.nan)
+
+
+def _middle(a: _Values, b: _Values) -> Float64:
+    """Not in 32 bits, which their sum may not fit."""
+    return np.asarray(np.add(a, b, dtype=np.float64) / 2)
 
 
 class Usual(Struct, frozen=True, eq=False, dict=True):
@@ -58,7 +64,7 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
     """
 
     calls: Calls
-    time_ns: Int64
+    time_ns: Int32 | Int64
 
     @cached_property
     def is_any(self) -> bool:
@@ -78,7 +84,7 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def at_step(self) -> Grouped:
         """These sums, by step."""
-        return Grouped(codes(self.calls.step[self.calls.first]), self.in_step)
+        return Grouped(codes(self.calls.first_step), self.in_step)
 
     def of_others(self) -> Float64:
         """Of each call what is usual of all others."""
@@ -100,12 +106,12 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
             return np.where(np.isnan(usual), self.time_ns[rows] * ratio, usual)
 
 
-def mean_of(value: npt.NDArray[np.int64 | np.float64], group: Int32 | Int64) -> Float64:
+def mean_of(value: _Values, group: Int32 | Int64) -> Float64:
     """The mean of each value's group, whose numbers are from 0 without gaps."""
     return (np.bincount(group, value) / np.bincount(group))[group]
 
 
-def of_the_rest(value: Int64, group: Int32 | Int64, mine: Bool) -> Float64:
+def of_the_rest(value: _Values, group: Int32 | Int64, mine: Bool) -> Float64:
     """The median in each value's group of those that are not mine; NaN where there is none."""
     its = Grouped(codes(group), value)
     return its.rest(mine)[its.group]

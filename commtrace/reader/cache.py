@@ -22,8 +22,9 @@ from msgspec import Struct
 
 from commtrace import __version__, config
 from commtrace.diagnosis import Note
+from commtrace.few_bytes import Integers, Strings
 from commtrace.machine import Machine
-from commtrace.packed import Integers, PackedColumns, Strings
+from commtrace.packed import PackedColumns
 from commtrace.table import Coded, Columns
 from commtrace.trace import RankTrace
 

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from commtrace.diagnosis import Note
 from commtrace.engine import HERE, Lost, cores, each, for_files
 from commtrace.errors import TraceError
+from commtrace.measures import Sealed
 from commtrace.packed import pack
 from commtrace.reader import cache
 from commtrace.reader.build_tables import Identity, identify, tables
@@ -91,6 +92,9 @@ def _read(item: tuple[Path, Identity, bool, int, Measured | None]) -> RankTrace 
         outcome = structs.replace(outcome, measured=measured(outcome))
     if cached:
         cache.put(outcome, otherwise)
+    if measured is not None:
+        sealed = {name: Sealed.of(columns) for name, columns in outcome.measured.items()}
+        outcome = structs.replace(outcome, measured=sealed)
     return outcome
 
 

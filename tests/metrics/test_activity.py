@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from commtrace.intervals import union
 from commtrace.measures import Measures
-from commtrace.metrics.rank.activity import Stream, Work, _together, work
+from commtrace.metrics.rank.activity import Stream, Times, Work, _together, work
 from commtrace.metrics.rank.devices import devices
 from commtrace.synthetic import Tiny
-
-NONE = union([], [])
 
 
 def test_two_tables_of_one_kind_on_a_stream(make_trace: Callable[..., Measures]) -> None:
@@ -26,8 +24,8 @@ def test_two_tables_of_one_kind_on_a_stream(make_trace: Callable[..., Measures])
 
 
 def test_a_device_of_which_one_stream_tells_no_compute_tells_none() -> None:
-    unknown = Work({"compute": 1}, 5, 9, None, NONE, NONE)
-    told = Work({"compute": 2}, 0, 3, union([0], [3]), NONE, NONE)
+    unknown = Work({"compute": 1}, 5, 9, {})
+    told = Work({"compute": 2}, 0, 3, {"compute": Times.of(*union([0], [3]))})
     for streams in ([unknown, told], [told, unknown]):
         device = _together(streams)
         assert device.compute is None

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Int64, first_rows, numbered, rows_by
+from commtrace.few_bytes import Integers
 from commtrace.intervals import Intervals, Places, subtract, union
 from commtrace.measures import measure, rank_measure, taken
 from commtrace.metrics.rank.rank_events import KINDS, on_gpu, rank_events
 from commtrace.metrics.rank.rows_of import measured_ranks
-from commtrace.table import Coded, Columns
+from commtrace.packed import PackedColumns, pack
+from commtrace.table import Coded
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Device",
     "Stream",
+    "Times",
     "Work",
     "by_device",
     "calls_by_device",
@@ -52,26 +55,61 @@ class Device(NamedTuple):
     device: str
 
 
-class Work(Struct, frozen=True):
-    """What ran in one place: how many events of each kind, and when, as merged sets.
+class Times(Struct, frozen=True, eq=False):
+    """Intervals in few bytes."""
 
-    ``compute`` is None where the trace does not show: on the CPU of a rank that also uses a
-    GPU only communication is kept. ``start_ns`` and ``end_ns`` are the first start and the
-    last end of any event.
+    begin: Integers
+    until: Integers
+
+    @classmethod
+    def of(cls, begin: Int64, until: Int64) -> Times:
+        """A merged set."""
+        return cls(Integers.of(begin), Integers.of(until))
+
+    @property
+    def values(self) -> Intervals:
+        """As it was."""
+        return self.begin.values(), self.until.values()
+
+
+class Work(Struct, frozen=True):
+    """What ran in one place: how many events of each kind, and ``when``, as merged sets.
+
+    ``start_ns`` and ``end_ns`` are the first start and the last end of any event. Sets are
+    unpacked when they are asked for.
     """
 
     events: Mapping[str, int]
     start_ns: int
     end_ns: int
-    compute: Intervals | None
-    communication: Intervals
-    copy: Intervals
+    when: Mapping[str, Times]
+
+    @property
+    def compute(self) -> Intervals | None:
+        """None where the trace does not show.
+
+        On the CPU of a rank that also uses a GPU only communication is kept.
+        """
+        return self.when["compute"].values if "compute" in self.when else None
+
+    @property
+    def communication(self) -> Intervals:
+        """When any communication ran."""
+        return self.set_of("communication")
+
+    @property
+    def copy(self) -> Intervals:
+        """When anything was copied, or filled."""
+        return self.set_of("copy")
 
     @property
     def busy(self) -> Intervals:
         """Whenever anything ran."""
-        compute = [] if self.compute is None else [self.compute]
-        return _joined([*compute, self.communication, self.copy])
+        return _joined([its.values for its in self.when.values()])
+
+    def set_of(self, kind: str) -> Intervals:
+        """When anything of a kind ran."""
+        return self.when[kind].values if kind in self.when else _NONE
 
 
 @measure
@@ -94,7 +132,7 @@ def work(run: Measures) -> dict[Stream, Work]:
 
 
 @rank_measure
-def rank_work(run: Measures, *ranks: int) -> Columns:
+def rank_work(run: Measures, *ranks: int) -> PackedColumns:
     """What ran on each stream of some ranks: of each kind how much and, merged, when.
 
     A row is a ``rank``, ``device``, ``stream`` and ``kind`` (of KINDS) with its ``events``, the
@@ -110,18 +148,20 @@ def rank_work(run: Measures, *ranks: int) -> Columns:
     first = first_rows(row)
     places = Places(row, start_ns, end_ns)
     of, begin_ns, until_ns = places.apart(places.union(row, start_ns, end_ns))
-    return {
-        "rank": rank[first],
-        "device": Coded(device[first].astype(np.int32), its.devices),
-        "stream": stream[first],
-        "kind": Coded(kind[first].astype(np.int32), KINDS),
-        "events": np.bincount(row, minlength=first.size),
-        "start_ns": places.spans[0],
-        "end_ns": places.spans[1],
-        "intervals": np.bincount(of, minlength=first.size),
-        "begin_ns": begin_ns,
-        "until_ns": until_ns,
-    }
+    return pack(
+        {
+            "rank": rank[first],
+            "device": Coded(device[first].astype(np.int32), its.devices),
+            "stream": stream[first],
+            "kind": Coded(kind[first].astype(np.int32), KINDS),
+            "events": np.bincount(row, minlength=first.size),
+            "start_ns": places.spans[0],
+            "end_ns": places.spans[1],
+            "intervals": np.bincount(of, minlength=first.size),
+            "begin_ns": begin_ns,
+            "until_ns": until_ns,
+        }
+    )
 
 
 def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream, Work]]]:
@@ -141,24 +181,33 @@ def device_work(run: Measures) -> dict[Device, Work]:
 
 
 @measure
-def calls_by_device(run: Measures) -> dict[tuple[int, str], Int64]:
+def calls_by_device(run: Measures) -> dict[tuple[int, str], slice | Int64]:
     """The rows of ``collectives`` on every device that did any work."""
     called = run.rows("collectives")
     places = rows_by(called.ints("rank"), called.coded("device"))
-    return {device: places.get(device, np.empty(0, np.int64)) for device in device_work(run)}
+    return {
+        device: _in_a_row(places[device]) if device in places else slice(0)
+        for device in device_work(run)
+    }
+
+
+def _in_a_row(rows: Int64) -> slice | Int64:
+    """A slice of all rows from the first to the last, if they are that."""
+    first, end = int(rows[0]), int(rows[-1]) + 1
+    return slice(first, end) if end - first == rows.size else rows
 
 
 def _together(parts: Sequence[Work]) -> Work:
     if len(parts) == 1:
         return parts[0]
-    compute = [part.compute for part in parts if part.compute is not None]
+    kinds = {kind for part in parts for kind in part.when}
+    if any(part.compute is None for part in parts):
+        kinds.discard("compute")
     return Work(
         events=sum((Counter(part.events) for part in parts), Counter()),
         start_ns=min(part.start_ns for part in parts),
         end_ns=max(part.end_ns for part in parts),
-        compute=_joined(compute) if len(compute) == len(parts) else None,
-        communication=_joined([part.communication for part in parts]),
-        copy=_joined([part.copy for part in parts]),
+        when={kind: Times.of(*_joined([part.set_of(kind) for part in parts])) for kind in kinds},
     )
 
 
@@ -181,7 +230,7 @@ class _Part(Struct, frozen=True):
     events: int
     start_ns: int
     end_ns: int
-    when: Intervals
+    when: Times
 
 
 def _parts(its: Any) -> Iterator[tuple[Stream, str, _Part]]:
@@ -194,27 +243,31 @@ def _parts(its: Any) -> Iterator[tuple[Stream, str, _Part]]:
         begins,
         ends,
     )
+    times = its.packed["begin_ns"], its.packed["until_ns"]
     rows = zip(*names, *(column.tolist() for column in columns), strict=True)
     for device, kind, rank, stream, events, start_ns, end_ns, begin, end in rows:
-        when = its["begin_ns"][begin:end], its["until_ns"][begin:end]
-        yield Stream(rank, device, stream), kind, _Part(events, start_ns, end_ns, when)
+        when = (structs.replace(each, above=each.above[begin:end]) for each in times)
+        yield Stream(rank, device, stream), kind, _Part(events, start_ns, end_ns, Times(*when))
 
 
 def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
     calls = parts.pop("call", None)
     when = {kind: part.when for kind, part in parts.items()}
-    compute = when.pop("compute", _NONE)
     if calls:
         # No part of an array that holds the calls as well is kept.
-        compute = subtract(compute, calls.when)
-        when = {kind: (begin.copy(), until.copy()) for kind, (begin, until) in when.items()}
+        when = {kind: Times.of(*its.values) for kind, its in when.items()}
+        if "compute" in when:
+            compute = subtract(when["compute"].values, calls.when.values)
+            when["compute"] = Times.of(*compute)
+    if not has_compute:
+        when.pop("compute", None)
+    elif "compute" not in when:
+        when["compute"] = Times.of(*_NONE)
     return Work(
         events={kind: part.events for kind, part in parts.items()},
         start_ns=min(part.start_ns for part in parts.values()),
         end_ns=max(part.end_ns for part in parts.values()),
-        compute=compute if has_compute else None,
-        communication=when.get("communication", _NONE),
-        copy=when.get("copy", _NONE),
+        when=when,
     )
 
 

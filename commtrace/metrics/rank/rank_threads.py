@@ -9,6 +9,7 @@ import numpy as np
 from commtrace.arrays import NULL, numbered
 from commtrace.measures import rank_measure
 from commtrace.metrics.rank.rows_of import rows_of_ranks
+from commtrace.packed import pack
 from commtrace.table import Columns, joined
 
 if TYPE_CHECKING:
@@ -33,4 +34,4 @@ def rank_threads(run: Measures, *ranks: int) -> Columns:
     )
     thread = np.full(int(place.max(initial=-1)) + 1, NULL)
     thread[place[: rows.size][::-1]] = kernels.ints("thread")[rows][::-1]  # of several the first
-    return {"thread": thread[place[rows.size :]]}
+    return pack({"thread": thread[place[rows.size :]]})

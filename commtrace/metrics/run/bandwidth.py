@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, codes, first_rows, nth, quantiles
+from commtrace.arrays import NULL, Bool, Float64, Int32, codes, first_rows, nth, quantiles
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
@@ -51,22 +51,26 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> Rows:
     Each communicator's first, which sets it up, only if ``cold``; messages that gloo noted late,
     whose transfer is an upper bound, only if ``late``. CannotLook if there is none.
     """
-    known, bounds = _served(run)[0] if cold else _warm(run), message_waits(run).late_operations
-    if not late and bounds.size:
-        known = known.take(~np.isin(known.ints("operation"), bounds))
-    if not len(known):
+    its, bounds = _sized(run), message_waits(run).late_operations
+    rows = its.rows if cold else its.rows[~its.first]
+    if not late:
+        if not bounds.size:
+            return served(run, cold=cold, late=True)
+        rows = rows[~np.isin(matched(run).operations.ints("operation")[rows], bounds)]
+    if not rows.size:
         raise CannotLook("needs sizes: no operation has one")
-    return known
+    return _served(run, rows)
+
+
+class _Sized(Struct, frozen=True, eq=False):
+    """The ``rows`` of operations whose size is known, and which is its communicator's first."""
+
+    rows: Int32
+    first: Bool
 
 
 @measure
-def _warm(run: Measures) -> Rows:
-    known, first = _served(run)
-    return known.take(~first)
-
-
-def _served(run: Measures) -> tuple[Rows, Bool]:
-    """All whose size is known, and which is its communicator's first."""
+def _sized(run: Measures) -> _Sized:
     its = matched(run).operations
     ranks = group_sizes(run).ints("group_size")  # in the same order
     arrival = its.ints("first_arrival_ns")
@@ -75,8 +79,12 @@ def _served(run: Measures) -> tuple[Rows, Bool]:
     known = its.coded("op").where(lambda op: op != "barrier") & ((ranks == NULL) | (ranks > 1))
     known &= np.logical_and.reduce([its.ints(name) != NULL for name in _NEEDED])
     known &= (its.ints("size_bytes") > 0) & (its.ints("transfer_ns") > 0)
-    first, at = first[known[order]], order[known[order]]
-    its, ranks = its.take(at), ranks[at]
+    return _Sized(order[known[order]].astype(np.int32), first[known[order]])
+
+
+def _served(run: Measures, rows: Int32) -> Rows:
+    """The columns of operations are unpacked when they are asked for."""
+    its, ranks = matched(run).by_operation.some(rows), group_sizes(run).ints("group_size")[rows]
     kind = codes(its.coded("op"), ranks)
     alike = first_rows(kind)
     ops = its.coded("op").take(alike).decoded()
@@ -87,7 +95,7 @@ def _served(run: Measures) -> tuple[Rows, Bool]:
     factor = np.array([*factors, None], dtype=np.float64)[kind]
     busbw = its.ints("size_bytes") * factor / its.ints("transfer_ns")
     more = {"ranks": ranks, "factor": factor, "busbw_gb_s": busbw}
-    return SERVED.rows({**its.columns, **more}), first
+    return its.having(SERVED, more)
 
 
 def typical_ns(known: Rows) -> Float64:

@@ -45,4 +45,4 @@ def called(run: Measures) -> Rows:
     last_call = most(operation_of(run)[timed], call[timed], len(its))
     earlier = np.where(last == NULL, 0, last - last_call).clip(min=0)
     later = {"last_arrival_ns": last - earlier, "transfer_ns": its.ints("transfer_ns") + earlier}
-    return CALLS.rows({**its.columns, **later})
+    return its.having(CALLS, later)

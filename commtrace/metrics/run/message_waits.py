@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, rows_of_each
+from commtrace.arrays import NULL, Bool, Int32, Int64, codes, narrow, rows_of_each
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import operation_of
@@ -34,7 +34,7 @@ class MessageWaits(Struct, frozen=True, eq=False):
 
     noted_late: Bool
     late_operations: Int64
-    blocked_ns: Int64
+    blocked_ns: Int32 | Int64
 
 
 @measure
@@ -47,8 +47,8 @@ def message_waits(run: Measures) -> MessageWaits:
     sent = table.coded("device").being("cpu") & op.where(POINT_TO_POINT.__contains__)
     message = sent & (thread != NULL) & (launch != NULL)
     if not message.any():
-        none = np.zeros(rank.size, dtype=np.bool_)
-        return MessageWaits(none, np.empty(0, np.int64), np.zeros(rank.size, dtype=np.int64))
+        none, nothing = (np.broadcast_to(its, rank.size) for its in (np.False_, np.int64(0)))
+        return MessageWaits(none, np.empty(0, np.int64), nothing)
     gaps = run.rows("host_gaps")
     begins = gaps.ints("start_ns")
     ends = begins + gaps.ints("duration_ns")
@@ -72,7 +72,7 @@ def message_waits(run: Measures) -> MessageWaits:
     blocked = np.where(known, np.minimum(ended - arrived, end - since), 0)
     late = message & ~waited & (end - launch > _AT_ONCE_NS)
     operations = found.waits.ints("operation")[late & op.being("recv")]
-    return MessageWaits(late, operations, np.maximum(blocked, 0))
+    return MessageWaits(late, operations, narrow(np.maximum(blocked, 0)))
 
 
 def _before(end: Int64, ordered: Int64) -> Int64:

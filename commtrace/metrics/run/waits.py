@@ -110,8 +110,13 @@ class RunOperations(Struct, frozen=True):
     matches: Packed
     clock: Rows
     waits: Packed
-    operations: Rows
+    by_operation: Packed
     notes: tuple[Note, ...]
+
+    @property
+    def operations(self) -> Rows:
+        """Every operation: OPERATIONS, whose columns are unpacked when they are asked for."""
+        return self.by_operation.all
 
 
 @measure
@@ -121,7 +126,8 @@ def matched(run: Measures) -> RunOperations:
     rows = Arrivals(run, found)
     waits, operations = _waits(rows), _operations(rows, run, found.matches)
     matches = Packed(matching.MATCHES, [found.matches.columns])
-    return RunOperations(matches, found.clock, waits, operations, found.notes)
+    by_operation = Packed(OPERATIONS, [operations.columns])
+    return RunOperations(matches, found.clock, waits, by_operation, found.notes)
 
 
 def waits(run: Measures) -> Rows:
