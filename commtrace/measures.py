@@ -79,7 +79,7 @@ class Measures:
     ``machines`` is what traces tell of their ranks' machines. ``notes`` says what was wrong with
     the files, and what had to be assumed. ``pauses`` are the starts and ends of the times in which
     a rank was not recorded, between the cycles of a profiler's schedule. ``measured`` are the ranks
-    that the processes that read them measured.
+    that the processes that read them measured, ``asked`` the measures that are being computed.
     """
 
     kernels: _Table = _Table()
@@ -98,6 +98,7 @@ class Measures:
     machines: Mapping[int, Machine] = field(default_factory=dict)
     pauses: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+    asked: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False)
     measured: set[int] = field(default_factory=set, init=False, repr=False)
 
     def rows(self, table: str, at: slice | Int32 | Int64 = _ALL) -> Rows:
@@ -125,8 +126,8 @@ def measure(
 ) -> Callable[Concatenate[Measures, _P], _T]:
     """A function of a run and of hashable settings, computed once for each run and setting.
 
-    That it raises CannotLook is kept, too. What else it took goes back to the system: of many
-    operations that adds up to as much as what is kept.
+    That it raises CannotLook is kept, too. What else it took goes back to the system, once those
+    that asked for it are done as well: of many operations that adds up to as much as what is kept.
     """
     return _once(function, lambda run: len(run.rows("collectives")) > _MANY)
 
@@ -148,11 +149,14 @@ def _once(
     def kept(run: Measures, /, *args: _P.args, **settings: _P.kwargs) -> _T:
         key = (*_named(function), args, *sorted(settings.items()))
         if key not in run.known:
+            run.asked.append(key)
             try:
                 run.known[key] = function(run, *args, **settings)
             except CannotLook as reason:
                 run.known[key] = reason
-            if takes_much(run):
+            finally:
+                run.asked.pop()
+            if not run.asked and takes_much(run):
                 give_back()
         if isinstance(answer := run.known[key], Sealed):
             answer = run.known[key] = answer.opened()
