@@ -24,7 +24,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["cause_of", "doubt_of", "excess"]
+__all__ = ["as_cores_are_shared", "cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
 _LITTLE_OF = 0.25  # of what is saved
@@ -110,10 +110,23 @@ def doubt_of(
     took = processor(run, ranks) if cause in ("compute", None) and not spikes else None
     if took is not None and took.more_ns < _LITTLE_OF * saved_ns:
         return f"its process took {took.times:.2f} times the others' processor time, no more"
-    work = own_work(run)
     working = cause in ("compute", None) or (cause == "host" and _awake(run, ranks, saved_ns))
-    if len(spikes) > 1 or not working or not its.calls.on_cpu.any():
+    if not working or (times := as_cores_are_shared(run, ranks, spikes)) is None:
         return None
+    return f"its work takes {times:.2f} times the typical, as it can where processes share cores"
+
+
+def as_cores_are_shared(
+    run: Measures, ranks: tuple[int, ...], spikes: Sequence[int]
+) -> float | None:
+    """How many times as long as is typical these ranks' work takes, if a fight for cores may do so.
+
+    None where it takes longer than that, and on GPUs.
+    """
+    its, work = run_graph(run), own_work(run)
+    if len(spikes) > 1 or not its.calls.on_cpu.any():
+        return None
+    mine = np.isin(its.calls.rank, ranks)
     typical = work.typical_ns[:, HOSTS].copy()
     if len(ranks) > 1:
         typical[mine] = work.parts[HOSTS].of_the_rest(mine)
@@ -125,9 +138,8 @@ def doubt_of(
     usual = np.bincount(step, weights=typical[mine])
     factor = float(own.sum() / max(usual.sum(), 1.0))
     scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
-    if factor - scatter / max(own.size, 1) ** 0.5 > fight(run, ranks, few=own.size < MANY_STEPS):
-        return None
-    return f"its work takes {factor:.2f} times the typical, as it can where processes share cores"
+    most = fight(run, ranks, few=own.size < MANY_STEPS)
+    return None if factor - scatter / max(own.size, 1) ** 0.5 > most else factor
 
 
 def _awake(run: Measures, ranks: tuple[int, ...], more_ns: int) -> bool:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Float64, Int64
 from commtrace.causal.awaited import awaited
-from commtrace.causal.causes import doubt_of
+from commtrace.causal.causes import as_cores_are_shared, doubt_of
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import fight, works_more
 from commtrace.causal.culprit import Culprit, as_awaited
@@ -43,6 +43,7 @@ from commtrace.causal.suspects import (
 )
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.joined_rows import several_ranks
 
 if TYPE_CHECKING:
@@ -84,11 +85,13 @@ class _Edited(Struct, frozen=True, eq=False):
 class Culprits(Struct, frozen=True, eq=False):
     """Who delays a run, in order, each on top of those before.
 
-    ``without`` are the lags as measured, and ``on_cores`` those without waits for cores, both
-    without what the culprits do more than is typical.
+    ``excused`` took longer for the same work as the others on the cores of their host, as it can
+    where cores are shared. ``without`` are the lags as measured, and ``on_cores`` those without
+    waits for cores, both without what the culprits do more than is typical.
     """
 
     found: tuple[Culprit, ...]
+    excused: tuple[Culprit, ...]
     without: _Edited
     on_cores: _Edited
 
@@ -111,14 +114,15 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     if len(ranks) < 2:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
+    excused: list[Culprit] = []
     lag, mended = lags_on_cores(run), as_measured(run)
     worth = min_share * float(its.step_ns.sum())
     least = min_share * float(step_ns(run, [lag]).sum())  # on cores
     left = ranks
-    while left and len(found) < _MOST:
+    while left and len(found) + len(excused) < _MOST:
         # The last is compared with what the others' work is at its places, as that mostly is.
         last = len(left) == 1
-        if last and not all(culprit.in_median for culprit in found):
+        if last and not all(culprit.in_median for culprit in (*found, *excused)):
             break
         ways = (suspects_in_median,) if last else (suspects, suspects_in_median)
         each = (tried(run, left, lag, least) for tried in ways)
@@ -126,7 +130,10 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         if first is None:
             break
         who, culprit = first
-        found += as_awaited(run, culprit, who.edit, lag, worth)
+        if _is_excused(run, culprit):
+            excused.append(culprit)
+        else:
+            found += as_awaited(run, culprit, who.edit, lag, worth)
         left = [rank for rank in left if rank not in who.ranks]
         edited = changed(lag, who.edit)
         if mended is lag:
@@ -136,7 +143,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         lag = edited
     on_cores = _Edited.of(lags_on_cores(run), lag)
     without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
-    return Culprits(tuple(found), without, on_cores)
+    return Culprits(tuple(found), tuple(excused), without, on_cores)
 
 
 def _first(
@@ -151,6 +158,15 @@ def _first(
     return None
 
 
+def _is_excused(run: Measures, it: Culprit) -> bool:
+    """Whether it does the same as ranks beside it, and takes as long as on shared cores it can."""
+    on = hosts(run)
+    beside = {host for rank, host in on.items() if rank not in it.ranks}
+    if it.slower is None or not all(on.get(rank) in beside for rank in it.ranks):
+        return False
+    return as_cores_are_shared(run, it.ranks, () if it.persistent else it.spikes) is not None
+
+
 def _edit(run: Measures, who: Suspects, lag_ns: Lags, work: OwnWork) -> Change:
     """What changes of these lags without what they do more than is typical."""
     if who.made == "median":
@@ -163,7 +179,8 @@ def _edit(run: Measures, who: Suspects, lag_ns: Lags, work: OwnWork) -> Change:
 def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
     known = culprits(run, min_share)
-    but = [rank for its in known.found if not its.in_median for rank in its.ranks]
+    each = (*known.found, *known.excused)
+    but = [rank for its in each if not its.in_median for rank in its.ranks]
     lag = known.on_cores.lag_ns
     return saved_evenly(run, lag, work_on_cores(run, lag), but)
 

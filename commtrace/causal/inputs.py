@@ -20,7 +20,7 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Inputs", "inputs", "others_in_turn", "uneven_inputs"]
+__all__ = ["Inputs", "inputs", "others_in_turn", "same_in_turn", "uneven_inputs"]
 
 _COMPARED = 3  # of the late ranks, and of the others: each one's file is read once more
 _NAMED = 3
@@ -104,6 +104,13 @@ def others_in_turn(run: Measures, ranks: tuple[int, ...]) -> bool:
         mine += max((time for rank, time in larger.items() if rank in ranks), default=0.0)
         theirs += max((time for rank, time in larger.items() if rank not in ranks), default=0.0)
     return theirs > _TURN * mine
+
+
+def same_in_turn(run: Measures, longer_ns: float) -> bool:
+    """Whether all ranks always do the same, and in turn take so much longer for it, or half."""
+    found = [max(its.values(), key=lambda its: its.time_ns) for its in _by_step(run)]
+    took_ns = sum(its.longer_ns for its in found)
+    return bool(found) and all(its.same for its in found) and took_ns >= _MOST_OF * longer_ns
 
 
 @measure

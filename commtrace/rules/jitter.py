@@ -10,12 +10,13 @@ import numpy as np
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import taken_cores
 from commtrace.causal.culprits import evened, stalls_in_turn
-from commtrace.causal.inputs import Inputs, uneven_inputs
+from commtrace.causal.inputs import Inputs, same_in_turn, uneven_inputs
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import least_noise_ns
 from commtrace.causal.segments import LABELLED, own_parts
 from commtrace.causal.usual import mean_of
 from commtrace.diagnosis import Cause, Evidence, Finding
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._advice import ADVICE, beside, named
 from commtrace.rules._rule import Rule
@@ -75,7 +76,7 @@ class Jitter(Rule, frozen=True):
         uneven = uneven_inputs(run) if maybe else None
         if not (every or stalls or uneven):
             return
-        doubt = None if uneven else taken_cores(run)
+        doubt = None if uneven else taken_cores(run) or _same(run, cost)
         yield self.finding(
             (calls.start_ns[waiting], calls.last_ns[waiting]),
             summary=(
@@ -135,6 +136,14 @@ def _when(run: Measures, stalls: tuple[int, ...]) -> str:
     part, rest = ("step", "") if has_steps(run) else ("tenth", " of the run")
     count = run_graph(run).step_ns.size
     return f", in {len(stalls)} of {counted(count, part)}{rest}" if stalls else ""
+
+
+def _same(run: Measures, cost_ns: int) -> str | None:
+    """In words, that the machine is late rather than the ranks, where it is known."""
+    on_cpu = run_graph(run).calls.on_cpu.all()
+    if not on_cpu or len(set(hosts(run).values())) > 1 or not same_in_turn(run, cost_ns):
+        return None
+    return "all run the same operators on the same inputs, which take longer where cores are shared"
 
 
 def _of_uneven(its: Inputs) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.diagnosis import Finding
+from commtrace.causal.culprits import culprits
+from commtrace.diagnosis import CannotLook, Finding
 from commtrace.rules._culprit import delays
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
+from commtrace.units import numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -52,8 +54,20 @@ class Straggler(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per rank that is late, or per set of ranks that are late together."""
-        return delays(self, run, self.min_step_share, "collective")
+        """One finding per rank that is late, or per set of ranks that are late together.
+
+        CannotLook where who is late only takes longer for the same, as on shared cores it can.
+        """
+        yield from delays(self, run, self.min_step_share, "collective")
+        known = culprits(run, self.min_step_share)
+        if known.excused and not known.found:
+            its = known.excused[0]
+            takes = "takes" if len(its.ranks) == 1 else "take"
+            raise CannotLook(
+                f"needs cores of its own: {numbered('rank', its.ranks)} {takes} {its.slower:.2f} "
+                "times as long as others for the same operators on the same inputs, as it can "
+                "where processes share cores"
+            )
 
     @staticmethod
     def bad() -> Measures:

@@ -54,7 +54,7 @@ def on_gpu(rank: int, called: float, end: float) -> Iterator[dict[str, Any]]:
     yield {**event("kernel", name, called + 10, end - called, tid=20, **its, **said), "pid": rank}
 
 
-def written(folder: Path, work: Work, reduces: Any, steps: int = STEPS) -> Run:
+def written(folder: Path, work: Work, reduces: Any, steps: int = STEPS, hosts: str = "aa") -> Run:
     """Two ranks that work, each as it does, and then reduce together."""
     events: list[list[dict[str, Any]]] = [[], []]
     at = 0.0
@@ -69,7 +69,7 @@ def written(folder: Path, work: Work, reduces: Any, steps: int = STEPS) -> Run:
     for rank, its in enumerate(events):
         backend = "gloo" if reduces is on_cpu else "nccl"
         info = {"rank": rank, "world_size": 2, "backend": backend, "pg_config": groups}
-        about = {"distributedInfo": info, "baseTimeNanoseconds": 10**9, "host_name": "one"}
+        about = {"distributedInfo": info, "baseTimeNanoseconds": 10**9, "host_name": hosts[rank]}
         trace = {**about, "traceEvents": its}
         (folder / f"rank{rank}.json").write_text(json.dumps(trace))
     return load(folder, cache=False)
@@ -203,3 +203,27 @@ def test_what_only_one_rank_works_on_is_said(tmp_path: Path) -> None:
     its, finding = late(written(tmp_path, work, on_cpu))
     assert its.example == ("120000×512 float", "")
     assert finding.confidence == "high"
+
+
+@pytest.mark.parametrize(("hosts", "named"), [("aa", False), ("ab", True)])
+def test_who_takes_a_little_longer_for_the_same_beside_others_is_not_blamed(
+    hosts: str, named: bool, tmp_path: Path
+) -> None:
+    """1.2 times as long as sharing a core's parts can cost it; of a host of its own it is slow."""
+    work = computing((10_000, 12_000), (64, 64), ("float", "float"))
+    its = diagnose(written(tmp_path, work, on_cpu, hosts=hosts).measures)
+    assert [one.ranks for one in its.findings if one.rule == "straggler"] == [(1,)] * named
+    assert not [one for one in its.findings if one.rule == "jitter"]
+    if not named:
+        assert "rank 1 takes 1.20 times as long as others" in its.skipped["straggler"]
+
+
+def test_ranks_in_turn_that_do_the_same_are_doubted(tmp_path: Path) -> None:
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        long = 9_000.0 if (at // 10_000) % 2 == rank else 6_000.0
+        return linear(at, long, 64), at + long + 5
+
+    run = written(tmp_path, work, on_cpu)
+    (finding,) = diagnose(run.measures, select=["jitter"]).findings
+    assert finding.confidence == "low"
+    assert "all run the same operators on the same inputs" in finding.summary
