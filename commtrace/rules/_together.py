@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["sent_together", "sizes", "time_taken"]
 
+_OF_AUTOGRAD = (
+    "on gloo the gradient of torch.distributed.nn's all_gather and all_to_all is a scatter from "
+    "each rank in turn: all_gather_tensor_autograd (torch.distributed._functional_collectives) "
+    "has one reduce_scatter; what needs no gradient can be gathered without"
+)
 _DELAYED = 1.5  # times the latency: that explains no such saving
 
 
@@ -44,13 +49,12 @@ def sent_together(run: Measures, its: Rows) -> str:
             "construct ZeroRedundancyOptimizer with parameters_as_bucket_view=True: it sends "
             "buckets in place of parameters"
         )
-    if op == "all_reduce" and DDP_FORWARD in labels and _in_backward(run, its):
+    behind = bool(np.isin(its.ints("operation"), in_backward(run)).any())
+    if op == "scatter" and behind:
+        return _OF_AUTOGRAD
+    if op == "all_reduce" and behind and DDP_FORWARD in labels:
         return (
             "send them together: flatten the tensors, use a coalescing manager, or raise DDP's "
             "bucket_cap_mb"
         )
     return "send them together: flatten the tensors, or use a coalescing manager"
-
-
-def _in_backward(run: Measures, its: Rows) -> bool:
-    return bool(np.isin(its.ints("operation"), in_backward(run)).any())

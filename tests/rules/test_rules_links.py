@@ -44,7 +44,7 @@ def all_reduces(
     for i, took in enumerate(took_us):
         size = sizes if isinstance(sizes, int) else sizes[i]
         for rank in range(ranks):
-            root = 0 if op == "broadcast" else None
+            root = 0 if op in ("broadcast", "scatter") else None
             run.collective(rank, op, now, took, size=size, root=root)
         now += took + pause_us
     return run
@@ -272,6 +272,16 @@ class TestLatencyBound:
             run.step(0, 0, 10, 10_000, label="backward")
         (finding,) = found(run.trace(), "latency-bound")
         assert ("bucket_cap_mb" in finding.advice) == (ddp and backward)
+
+    @pytest.mark.parametrize("backward", [True, False])
+    def test_scatters_of_a_backward_pass_are_those_of_autograd(self, backward: bool) -> None:
+        sizes = [*self.LARGE, *[8_000] * 60]
+        times = [20 + size / 1e5 for size in self.LARGE] + [20.0] * 60
+        run = all_reduces(times, sizes=sizes, pause_us=2, op="scatter")
+        if backward:
+            run.step(0, 0, 0, 20_000, label="backward")
+        (finding,) = found(run.trace(), "latency-bound")
+        assert ("all_gather_tensor_autograd" in finding.advice) == backward
 
 
 class TestDegradedLink:
