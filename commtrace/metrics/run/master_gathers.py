@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Int64
-from commtrace.comms import element_bytes
 from commtrace.metrics.run.used_gathers import copied_gathers
 from commtrace.metrics.run.waits import matched
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["master_gathers"]
 
+_HALVES = ("bfloat16", "float16")
 _HALF_BYTES, _SINGLE_BYTES = 2, 4
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 
@@ -27,8 +27,7 @@ def master_gathers(run: Measures) -> Int64:
     precision: gradients of parameters that are of that type. No trace's table has the copy's type.
     """
     every, gathers = matched(run).operations, copied_gathers(run)
-    size, dtype = every.ints("size_bytes"), every.coded("dtype")
-    half = dtype.known & dtype.where(lambda name: element_bytes(name) == _HALF_BYTES)
+    size, half = every.ints("size_bytes"), every.coded("dtype").where(_HALVES.__contains__)
     half &= every.coded("op").where(_REDUCTIONS.__contains__) & (size != NULL)
     reduced = set(
         zip(
