@@ -16,10 +16,10 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["asked", "fewer_bytes"]
+__all__ = ["asked", "fewer_bytes", "small"]
 
 _MANY = 16  # of one operation in a step
-_SMALL_BYTES = 131_072  # moved in no time by any link: fewer of them save none
+_SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
     "(scatter, gather, all_to_all)"
@@ -73,7 +73,11 @@ def _does_so_already(run: Measures, op: str) -> bool:
 
 def fewer_bytes(run: Measures, ops: list[str]) -> str:
     """That fewer bytes help, unless all that these operations send is small."""
+    return "" if small(run, ops) else "in fewer bytes (half precision), "
+
+
+def small(run: Measures, ops: list[str]) -> bool:
+    """Whether all of these operations are known to send little."""
     its = matched(run).operations
     size = its.ints("size_bytes")[its.coded("op").where(ops.__contains__)]
-    small = size.size > 0 and bool(((size != NULL) & (size < _SMALL_BYTES)).all())
-    return "" if small else "in fewer bytes (half precision), "
+    return size.size > 0 and bool(((size != NULL) & (size < _SMALL_BYTES)).all())

@@ -11,6 +11,7 @@ from commtrace.comms import element_bytes
 from commtrace.metrics.rank.exposed_calls import Called
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import matched
+from commtrace.rules._less import small
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -44,7 +45,8 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             "where its result is used; the trace does not show whether compute needs it at once"
         )
     if calls.phase.being("backward").all():
-        fewer = "" if _in_half(run, rows) else ", or fewer bytes (bf16 gradients)"
+        least = _in_half(run, rows) or small(run, [op])
+        fewer = "" if least else ", or fewer bytes (bf16 gradients)"
         return (
             f"{op} runs asynchronously already; what is left is exposed after backward: try "
             f"{_DDP if op == 'all_reduce' else _SHARDED}{fewer}"

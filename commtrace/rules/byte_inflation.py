@@ -12,7 +12,7 @@ from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
-from commtrace.metrics.run.summed_gathers import summed_gathers
+from commtrace.metrics.run.used_gathers import summed_gathers
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule

@@ -38,9 +38,10 @@ class EmulatedOperation(Rule, frozen=True):
 
     What to do
         Use a backend that has the operation (NCCL on GPUs), or call what runs anyway if its result
-        can be used. The potential saving is the share of the bytes that a native operation would
-        not move, of the time that they take: at most that of the fastest of their size, as the rest
-        is waiting for cores or the network.
+        can be used: on CPUs that costs the same, and spares gathering it later. The potential
+        saving is the share of the bytes that a native operation would not move, of the time that
+        they take: at most that of the fastest of their size, as the rest is waiting for cores or
+        the network.
 
     Blind spots
         Needs both names in the trace: of the call, and of what ran. A native operation's time is
@@ -89,9 +90,7 @@ class EmulatedOperation(Rule, frozen=True):
                 *gain.evidence,
             ),
             ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
-            advice=(
-                f"use a backend that has {op}, or call {executed} where its whole result is of use"
-            ),
+            advice=_advice(rows, str(op), str(executed)),
             confidence="high",
         )
 
@@ -104,6 +103,15 @@ class EmulatedOperation(Rule, frozen=True):
     def good() -> Measures:
         """One that runs as itself."""
         return _gloo("reduce_scatter")
+
+
+def _advice(rows: Rows, op: str, executed: str) -> str:
+    if rows.coded("device").being("cpu").all():  # for which no backend that torch comes with has it
+        return (
+            f"call {executed} where its whole result is of use, which costs the same and spares "
+            "gathering it later; else send fewer bytes, or less often"
+        )
+    return f"use a backend that has {op}, or call {executed} where its whole result is of use"
 
 
 def _gloo(executed: str) -> Measures:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, grouped, sums
+from commtrace.arrays import Float64, Int64, grouped, sums
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
+from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -37,9 +38,11 @@ class FullPrecisionPayload(Rule, frozen=True):
         float32 operations of at least ``min_bytes`` in a run whose matrix kernels, as far as
         their names show a precision, spend at least ``min_half_share`` of their time in half or
         lower precision; and float64 ones in a run whose matrix kernels are not known to spend as
-        much of it in double precision. Half the bytes for each element have to save
-        ``min_step_share`` of the step. The saving is by a model fitted from the trace, else half
-        the transfer; only what no compute hides counts.
+        much of it in double precision. On CPUs, whose operators show no precision, float32
+        all_gathers of as many elements as their group reduces in half precision, if what they bring
+        is copied at once: masters that become parameters of that type. Half the bytes for each
+        element have to save ``min_step_share`` of the step. The saving is by a model fitted from
+        the trace, else half the transfer; only what no compute hides counts.
 
     Why it costs time
         Twice the bytes, for digits that the forward and backward pass never had.
@@ -47,13 +50,15 @@ class FullPrecisionPayload(Rule, frozen=True):
     What to do
         Send gradients compressed (DDP's ``bf16_compress_hook`` or ``fp16_compress_hook``), or
         let FSDP reduce in the parameters' type (``MixedPrecision(reduce_dtype=...)``). Make
-        float64 tensors float32 before they are sent: what comes from NumPy is float64.
+        float64 tensors float32 before they are sent: what comes from NumPy is float64. Convert
+        masters to the parameters' type before they are gathered.
 
     Blind spots
         Some gradients need float32: sums over many ranks or micro-batches, small losses
         without scaling. Compare the loss curves. Without kernels, on the CPU, the precision
         of the compute is not known: float64 is named with low confidence, since few models
-        compute in it.
+        compute in it; and so are masters, since the trace does not say what type they are copied
+        to: float32 parameters with compressed gradients look the same.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -63,21 +68,26 @@ class FullPrecisionPayload(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """At most one finding for all float32 operations, and one for all float64 ones."""
+        """At most one finding for all float32 operations, or masters, and one for all float64."""
         time = _of_matrices(run)
         half, double = (_share(time, pattern) for pattern in (HALF, DOUBLE))
         is_double = run.rows("collectives").coded("dtype").being("float64").any()
-        if half is None and not is_double:
+        masters = master_gathers(run) if half is None else np.empty(0, np.int64)
+        if half is None and not is_double and not masters.size:
             raise CannotLook("needs kernels whose names show the precision of the model's compute")
         if half is not None and half >= self.min_half_share:
             yield from self._of(run, _single(half, self.min_half_share))
+        if masters.size:
+            yield from self._of(run, _MASTERS, masters)
         if is_double and (double or 0.0) < self.min_half_share:
             yield from self._of(run, _double(double, self.min_half_share))
 
-    def _of(self, run: Measures, payload: _Payload) -> Iterator[Finding]:
+    def _of(self, run: Measures, payload: _Payload, only: Int64 | None = None) -> Iterator[Finding]:
         known = served(run)
         full = known.coded("dtype").being(payload.dtype)
         full &= known.ints("size_bytes") >= self.min_bytes
+        if only is not None:
+            full &= np.isin(known.ints("operation"), only)
         some, less = known.take(full), _gain_ns(known)[full]
         exposed = 1 - hidden(some, run)
         estimate = wall_ns(some.ints("last_end_ns"), less * exposed)
@@ -128,6 +138,16 @@ class _Payload(Struct, frozen=True):
     enough: str
     evidence: tuple[Evidence, ...]
     advice: str
+
+
+_MASTERS = _Payload(
+    "float32",
+    "which is copied at once, while as many elements are reduced in half precision",
+    "two",
+    (),
+    "convert the masters to the parameters' type before they are gathered, if that is what they "
+    "are copied to: the trace does not say it",
+)
 
 
 def _single(half: float, least: float) -> _Payload:

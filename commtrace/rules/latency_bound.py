@@ -31,11 +31,13 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.expect import Model, fit, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
+from commtrace.rules._together import sent_together, sizes, time_taken
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
-from commtrace.units import counted, mb, ms, percent
+from commtrace.units import counted
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -86,12 +88,13 @@ class LatencyBound(Rule, frozen=True):
 
     What to do
         Send them together: flatten the tensors into one, use the coalesced calls or a
-        coalescing manager, raise DDP's ``bucket_cap_mb``.
+        coalescing manager, raise DDP's ``bucket_cap_mb`` where these are its all_reduces.
 
     Blind spots
         An operation that needs the result of the one before cannot join it; with nothing
         computed in between that is rare, but not measured here. A row becomes one operation for
-        every ``bucket_bytes``. Where gloo's threads wait for the CPU's cores that looks like
+        every ``bucket_bytes``. Pauses within a step end it, too, though the machine may be their
+        cause: fewer would then do. Where gloo's threads wait for the CPU's cores that looks like
         latency, too: the finding says that it is not sure.
     """
 
@@ -151,15 +154,15 @@ class LatencyBound(Rule, frozen=True):
             return
         share = min(latency / float(np.median(in_rows.typical_ns)), 1.0)
         joining, op = in_rows.operations, str(in_rows.operations.coded("op").at(0))
+        mean_ns = float(of_row.took_ns[of_row.count > 1].sum()) / len(joining)
         full = full_cores(run)
         unsure = f" (not sure: {full}, for which each waits, too)" if full else ""
         finding = self.finding(
             joining,
             summary=(
-                f"{counted(len(joining), op)} of "
-                f"{mb(float(np.median(joining.ints('size_bytes'))))} each follow one another, and "
-                f"{percent(share, 1)} of their time is latency ({ms(latency)} each): "
-                f"{len(joining) - fewer} would do{unsure}"
+                f"{counted(len(joining), op)} of {sizes(joining)} each follow one another, and "
+                f"{time_taken(share, latency, mean_ns)}: "
+                f"{_left(run, small, row, len(joining) - fewer)} would do{unsure}"
             ),
             streams=streams(joining, run),
             cost_ns=gain.cost_ns,
@@ -168,11 +171,12 @@ class LatencyBound(Rule, frozen=True):
             evidence=(
                 Evidence("share of latency", 100 * share, "%", 100 * self.min_latency_share),
                 Evidence(f"latency, {known.origin}", latency / 1e3, "µs"),
+                Evidence("of a row's time each has, mean", mean_ns / 1e3, "µs"),
                 Evidence("operations that could join another", fewer, "operations"),
                 *gain.evidence,
             ),
             ruled_out=("order: nothing ran long enough in between to need the result",),
-            advice=_advice(run, op),
+            advice=sent_together(run, joining),
             confidence="low" if full else "medium",
         )
         yield len(joining), finding
@@ -200,19 +204,6 @@ class LatencyBound(Rule, frozen=True):
     def good() -> Measures:
         """The same with 200 µs in between."""
         return _all_reduces(pause_us=200)
-
-
-def _advice(run: Measures, op: str) -> str:
-    labels = run.rows("steps").coded("label").occurring()
-    if op == "broadcast" and any("ZeroRedundancyOptimizer.step" in label for label in labels):
-        return (
-            "construct ZeroRedundancyOptimizer with parameters_as_bucket_view=True: it sends "
-            "buckets in place of parameters"
-        )
-    return (
-        "send them together: flatten the tensors, use a coalescing manager, or raise DDP's "
-        "bucket_cap_mb"
-    )
 
 
 def _fitted(some: Rows, max_residual: float) -> Model | None:
@@ -245,6 +236,16 @@ def _rows(small: _Served, latency: float) -> Int64:
     pause = its.ints("last_arrival_ns")[1:] - its.ints("last_end_ns")[:-1]
     begins = (np.diff(small.place) > 1) | (pause > min(latency, _PAUSE_NS))
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
+
+
+def _left(run: Measures, small: _Served, row: Int64, count: int) -> str:
+    """How many would do: fewer yet if pauses alone part rows of one step."""
+    number = matched(run).matches.ints("operation")
+    step = np.full(1 + number.max(), NULL)
+    step[number] = run.rows("collectives").ints("step")
+    own = step[small.operations.ints("operation")]
+    paused = (np.diff(row) > 0) & (np.diff(small.place) == 1) & (np.diff(own) == 0)
+    return f"at most {count}" if paused.any() else f"{count}"
 
 
 def _joined(run: Measures, small: _Served, row: Int64, time_ns: Float64) -> Edit:

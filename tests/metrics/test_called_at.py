@@ -44,7 +44,9 @@ def test_many_lines_and_unknown_ones_are_none() -> None:
 def test_a_kind_of_operation_has_the_line_of_nearly_all_its_calls() -> None:
     one = two_ranks(*["a.py:1"] * 9, None)
     assert collectives(one).coded("called_at").decoded() == ["a.py:1"]
-    several = two_ranks("a.py:1", "b.py:2")
+    two = two_ranks("a.py:1", "b.py:2", "b.py:2")
+    assert collectives(two).coded("called_at").decoded() == ["b.py:2; a.py:1"]
+    several = two_ranks("a.py:1", "b.py:2", "c.py:3")
     assert collectives(several).coded("called_at").decoded() == [None]
     unknown = two_ranks(None)
     assert collectives(unknown).coded("called_at").decoded() == [None]

@@ -403,6 +403,10 @@ def test_where_the_program_calls_it_stands_below_its_operation() -> None:
         for rank in (0, 1):
             at = 1000.0 * step
             run.collective(rank, "all_reduce", at, 100, size=400 << step, called_at=line)
+        for rank in (0, 1):
+            at = 1000.0 * step + 500
+            run.collective(rank, "all_reduce", at, 100, size=64, called_at=f"gan.py:{step}")
     lines = terminal.render(Run(run.trace(), "a run").analysis()).splitlines()
     assert "train.py:57" in lines
+    assert lines.index("gan.py:1") == lines.index("gan.py:0") + 1
     assert "…idation_loop.py:9" in lines

@@ -10,6 +10,7 @@ import pytest
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.rules._less import fewer_bytes
 from commtrace.synthetic import BASE_NS, Tiny
 from tests.gloo_loop import gloo_loop
 
@@ -63,6 +64,17 @@ OF_GRADIENTS: dict[str, Any] = {"size": 1 << 20, "asynchronous": 1, "backward": 
 @pytest.mark.parametrize(("dtype", "asked"), [("float32", True), ("bfloat16", False)])
 def test_gradients_of_half_precision_are_not_to_be_halved(dtype: str, asked: bool) -> None:
     assert ("bf16 gradients" in exposed("all_reduce", dtype=dtype, **OF_GRADIENTS)) == asked
+
+
+@pytest.mark.parametrize(("size", "asked"), [(1_000_000, True), (900_000, False)])
+def test_less_of_little_saves_nothing(size: int, asked: bool) -> None:
+    assert ("bf16 gradients" in exposed("all_reduce", **{**OF_GRADIENTS, "size": size})) == asked
+
+
+@pytest.mark.parametrize(("size", "asked"), [(1_000_000, True), (383_000, False)])
+def test_little_is_not_to_be_sent_in_half_precision(size: int, asked: bool) -> None:
+    run = gloo_loop(("all_reduce", lambda rank, step: 400.0), ranks=2, steps=STEPS, size=size)
+    assert ("half precision" in fewer_bytes(run, ["all_reduce"])) == asked
 
 
 @pytest.mark.parametrize(("op", "asked"), [("all_reduce", True), ("reduce_scatter", False)])

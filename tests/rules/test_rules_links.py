@@ -44,7 +44,7 @@ def all_reduces(
     for i, took in enumerate(took_us):
         size = sizes if isinstance(sizes, int) else sizes[i]
         for rank in range(ranks):
-            root = 0 if op == "broadcast" else None
+            root = 0 if op in ("broadcast", "scatter") else None
             run.collective(rank, op, now, took, size=size, root=root)
         now += took + pause_us
     return run
@@ -224,6 +224,64 @@ class TestLatencyBound:
         (finding,) = found(all_reduces(times, sizes=sizes, pause_us=2).trace(), "latency-bound")
         assert "60 all_reduces of 8 kB each follow one another" in finding.summary
         assert finding.cost_ns == pytest.approx(60 * (40_000 + 2_000), rel=0.02)
+
+    def test_sizes_are_said_from_the_least_to_the_most(self) -> None:
+        sizes = [*self.LARGE, *[48, 5_760] * 30]
+        times = [20 + size / 1e5 for size in sizes]
+        (finding,) = found(all_reduces(times, sizes=sizes, pause_us=2).trace(), "latency-bound")
+        assert "60 all_reduces of 48 bytes to 5.76 kB each follow" in finding.summary
+
+    @pytest.mark.parametrize("delayed_us", [0, 200])
+    def test_what_is_no_latency_is_said_beside_it(self, delayed_us: float) -> None:
+        sizes = [*self.LARGE, *[8_000] * 60]
+        times = [20 + size / 1e5 for size in self.LARGE] + [20, 20, 20 + delayed_us] * 20
+        (finding,) = found(all_reduces(times, sizes=sizes, pause_us=2).trace(), "latency-bound")
+        mean_us = finding.evidence[2].value
+        assert finding.cost_ns == pytest.approx(59 * 1000 * mean_us, rel=0.03)
+        assert ("88.6 µs in the mean" in finding.summary) == bool(delayed_us)
+
+    @pytest.mark.parametrize(("steps", "said"), [(1, ": at most 3 would do"), (3, ": 3 would do")])
+    def test_pauses_within_a_step_may_be_the_machines(self, steps: int, said: str) -> None:
+        run, now = Tiny(2), 0.0
+        for size in self.LARGE:
+            for rank in range(2):
+                run.collective(rank, "all_reduce", now, 20 + size / 1e5, size=size)
+            now += 22 + size / 1e5
+        for part in range(3):
+            if steps > 1:
+                for rank in range(2):
+                    run.step(rank, part, now, 700)
+            for at in range(20):
+                for rank in range(2):
+                    run.collective(rank, "all_reduce", now + 22 * at, 20, size=8_000)
+            now += 700
+        if steps == 1:
+            for rank in range(2):
+                run.step(rank, 0, 0, now)
+        (finding,) = found(run.trace(), "latency-bound")
+        assert said in finding.summary
+
+    @pytest.mark.parametrize(("ddp", "backward"), [(True, True), (True, False), (False, True)])
+    def test_only_what_ddp_reduces_has_its_buckets(self, ddp: bool, backward: bool) -> None:
+        sizes = [*self.LARGE, *[8_000] * 60]
+        times = [20 + size / 1e5 for size in self.LARGE] + [20.0] * 60
+        run = all_reduces(times, sizes=sizes, pause_us=2)
+        if ddp:
+            run.step(0, 0, 0, 10, label="DistributedDataParallel.forward")
+        if backward:
+            run.step(0, 0, 10, 10_000, label="backward")
+        (finding,) = found(run.trace(), "latency-bound")
+        assert ("bucket_cap_mb" in finding.advice) == (ddp and backward)
+
+    @pytest.mark.parametrize("backward", [True, False])
+    def test_scatters_of_a_backward_pass_are_those_of_autograd(self, backward: bool) -> None:
+        sizes = [*self.LARGE, *[8_000] * 60]
+        times = [20 + size / 1e5 for size in self.LARGE] + [20.0] * 60
+        run = all_reduces(times, sizes=sizes, pause_us=2, op="scatter")
+        if backward:
+            run.step(0, 0, 0, 20_000, label="backward")
+        (finding,) = found(run.trace(), "latency-bound")
+        assert ("all_gather_tensor_autograd" in finding.advice) == backward
 
 
 class TestDegradedLink:

@@ -46,6 +46,15 @@ def test_half_of_an_emulated_reduce_scatter_is_gained() -> None:
     assert finding.cost_ns == 400_000
 
 
+@pytest.mark.parametrize(("backend", "another"), [("gloo", False), ("nccl", True)])
+def test_on_cpus_there_is_no_other_backend(backend: str, another: bool) -> None:
+    run = Tiny(2, backend=backend)
+    for rank in range(2):
+        run.collective(rank, "reduce_scatter", 0, 800, size=1 << 20, executed="all_reduce")
+    (finding,) = found(run.trace(), "emulated-operation")
+    assert ("use a backend" in finding.advice) == another
+
+
 def test_what_an_emulated_operation_waits_for_cores_is_not_its_bytes() -> None:
     run = Tiny(2, backend="gloo")
     for i, took in enumerate((800, 6000, 9000, 800, 7000)):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, first_rows, least, most, quantiles
+from commtrace.arrays import NULL, Int64, codes, first_rows, least, most, quantiles, rows_by
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
@@ -93,8 +93,8 @@ COLLECTIVES = Table(
         Column(
             "called_at",
             "category",
-            "The program's line that nine tenths of the calls are at; null where the recording "
-            "does not tell, or where they are at several.",
+            "The program's line that nine tenths of the calls are at, or the two (`a; b`); null "
+            "where the recording does not tell, or where they are at more.",
         ),
     ),
 )
@@ -105,6 +105,7 @@ COLLECTIVES_BY_DIMENSION = Table(
     (*COLLECTIVES.columns, Column("groups", "int64", "Groups that are known.", "groups")),
 )
 _MOSTLY = 0.9  # of the calls
+_LINES = 2  # that a kind has at most
 _DIMENSION = [column.name for column in DIMENSION]
 _KIND = ["op", "group", *_DIMENSION, "group_size", "dtype", "size_bytes"]
 
@@ -160,17 +161,22 @@ def _first_known(each: Kinds, names: Coded) -> list[str | None]:
 
 
 def _mostly(each: Kinds, lines: Coded) -> list[str | None]:
-    """Of each kind the line that nearly all of its rows have."""
+    """Of each kind the line that nearly all of its rows have, or the two that they have."""
     count = len(each.rows)
+    found: list[str | None] = [None] * count
     if not lines.names:
-        return [None] * count
+        return found
     number = codes(each.of, lines)
     first = first_rows(number)
     kind, line, rows = each.of[first], lines.codes[first], np.bincount(number)
-    enough = (line >= 0) & (rows >= _MOSTLY * np.bincount(each.of, minlength=count)[kind])
-    found = np.full(count, -1, np.int32)
-    found[kind[enough]] = line[enough]
-    return Coded(found, lines.names).decoded()
+    needed = _MOSTLY * np.bincount(each.of, minlength=count)
+    for (one,), at in rows_by(kind).items():
+        known = at[line[at] >= 0]
+        most = known[np.argsort(-rows[known], kind="stable")][:_LINES]
+        so_many = int(np.searchsorted(np.cumsum(rows[most]), needed[one])) + 1
+        if so_many <= most.size:
+            found[one] = "; ".join(lines.names[code] for code in line[most[:so_many]].tolist())
+    return found
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -23,9 +23,8 @@ from commtrace.arrays import (
     sums,
 )
 from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, members
-from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.arrivals import TO_ROOT
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.called_in import in_backward
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -203,7 +202,7 @@ def averaged_again(run: Measures, rows: Rows) -> Bool:
     often = np.bincount(kind, counts & ends_half) / np.maximum(np.bincount(kind, counts), 1)
     again = ends_half & (often >= _ALWAYS)[kind] & (2 * so_far > whole) & its.coded("dtype").known
     if again.any():
-        again &= ~np.isin(its.ints("operation"), _in_backward(run))
+        again &= ~np.isin(its.ints("operation"), in_backward(run))
     found[at[again]] = True
     return found
 
@@ -230,13 +229,6 @@ def _cumulated(number: Int64, values: Int64) -> Int64:
     total = sums(number, values, int(number.max(initial=-1)) + 1)
     found = np.empty_like(values)
     found[order] = running - (np.cumsum(total) - total)[number[order]]
-    return found
-
-
-def _in_backward(run: Measures) -> Int64:
-    """The operations that some rank calls in a backward pass, as far as that is known."""
-    rows = [phase == "backward" for phase in phases(run)]
-    found: Int64 = matched(run).matches.ints("operation")[rows]
     return found
 
 

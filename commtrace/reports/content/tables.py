@@ -232,8 +232,8 @@ def _group(row: dict[str, Any]) -> str:
 def _operation(row: dict[str, Any]) -> str:
     op, executed = row["op"], row["executed"]
     ran = f"\n(ran as {clean(executed, 16)})" if executed and op != executed else ""
-    line = f"\n{_line(row['called_at'])}" if row["called_at"] else ""
-    return clean(op, 16) + ran + line
+    lines = (row["called_at"] or "").split("; ")
+    return clean(op, 16) + ran + "".join(f"\n{_line(one)}" for one in lines if one)
 
 
 def _line(called_at: str) -> str:

@@ -1,0 +1,60 @@
+"""What to say of operations that could be one: how large they are, and how to send them so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.comms import DDP_FORWARD
+from commtrace.metrics.run.called_in import in_backward
+from commtrace.units import mb, ms, percent
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+    from commtrace.table import Rows
+
+__all__ = ["sent_together", "sizes", "time_taken"]
+
+_OF_AUTOGRAD = (
+    "on gloo the gradient of torch.distributed.nn's all_gather and all_to_all is a scatter from "
+    "each rank in turn: all_gather_tensor_autograd (torch.distributed._functional_collectives) "
+    "has one reduce_scatter; what needs no gradient can be gathered without"
+)
+_DELAYED = 1.5  # times the latency: that explains no such saving
+
+
+def sizes(its: Rows) -> str:
+    """The bytes that each of these operations has, or the least and the most."""
+    size = its.ints("size_bytes")
+    least, most = mb(float(size.min())), mb(float(size.max()))
+    return most if least == most else f"{least} to {most}"
+
+
+def time_taken(share: float, latency_ns: float, mean_ns: float) -> str:
+    """What share of their time is latency; with the mean, where much else delays some."""
+    if mean_ns <= _DELAYED * latency_ns:
+        return f"{percent(share, 1)} of their time is latency ({ms(latency_ns)} each)"
+    return (
+        f"{percent(share, 1)} of their median time is latency ({ms(latency_ns)} each; "
+        f"{ms(mean_ns)} in the mean, with what delays some)"
+    )
+
+
+def sent_together(run: Measures, its: Rows) -> str:
+    """How such operations, of one kind, are sent together."""
+    labels, op = run.rows("steps").coded("label").occurring(), its.coded("op").at(0)
+    if op == "broadcast" and any("ZeroRedundancyOptimizer.step" in label for label in labels):
+        return (
+            "construct ZeroRedundancyOptimizer with parameters_as_bucket_view=True: it sends "
+            "buckets in place of parameters"
+        )
+    behind = bool(np.isin(its.ints("operation"), in_backward(run)).any())
+    if op == "scatter" and behind:
+        return _OF_AUTOGRAD
+    if op == "all_reduce" and behind and DDP_FORWARD in labels:
+        return (
+            "send them together: flatten the tensors, use a coalescing manager, or raise DDP's "
+            "bucket_cap_mb"
+        )
+    return "send them together: flatten the tensors, or use a coalescing manager"
