@@ -63,6 +63,10 @@ _ON_CPU = (
 _MORE_WORK = (
     "if no other rank does such work, share it or do it less often; else split the data evenly"
 )
+_COMPILES = (
+    "as for inputs of new shapes: pad these to few sizes, or compile with dynamic=True "
+    "(TORCH_LOGS=recompiles tells why)"
+)
 
 
 def advice(culprit: Culprit, run: Measures) -> str:
@@ -98,6 +102,9 @@ def named(operators: Sequence[str]) -> str:
 
 
 def _of_own(more: OwnOperators, *, several: bool) -> str:
+    if more.compiles:
+        took = f"{ms(more.compiling_ns)} a step in the mean"
+        return f"torch.compile compiles anew there ({took}), {_COMPILES}"
     runs = "they run" if several else "it runs"
     return (
         f"{runs} there {round(more.count):,} {more.kind} more than the others, a step in the "
