@@ -156,8 +156,7 @@ class LatencyBound(Rule, frozen=True):
         finding = self.finding(
             joining,
             summary=(
-                f"{counted(len(joining), op)} of "
-                f"{mb(float(np.median(joining.ints('size_bytes'))))} each follow one another, and "
+                f"{counted(len(joining), op)} of {_each(joining)} follow one another, and "
                 f"{percent(share, 1)} of their time is latency ({ms(latency)} each): "
                 f"{len(joining) - fewer} would do{unsure}"
             ),
@@ -200,6 +199,12 @@ class LatencyBound(Rule, frozen=True):
     def good() -> Measures:
         """The same with 200 µs in between."""
         return _all_reduces(pause_us=200)
+
+
+def _each(operations: Rows) -> str:
+    """The size of each in words, or the least and the most."""
+    low, high = (mb(float(end)) for end in np.quantile(operations.ints("size_bytes"), (0, 1)))
+    return f"{low} each" if low == high else f"{low} to {high}"
 
 
 def _advice(run: Measures, op: str) -> str:
