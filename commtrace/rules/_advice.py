@@ -67,6 +67,10 @@ _COMPILES = (
     "as for inputs of new shapes: pad these to few sizes, or compile with dynamic=True "
     "(TORCH_LOGS=recompiles tells why)"
 )
+_DISPATCH_MODE = "PythonDispatchMode"  # what torch calls its time in a trace
+_DISPATCHES = (
+    "use it, as FlopCounterMode, in one step only and keep what it finds, or not while training"
+)
 
 
 def advice(culprit: Culprit, run: Measures) -> str:
@@ -114,6 +118,9 @@ def _of_own(more: OwnOperators, *, several: bool) -> str:
 
 def _of_larger(more: Inputs) -> str:
     mine, others = more.example
+    if more.names[:1] == (_DISPATCH_MODE,) and not others:
+        took = f"{ms(more.larger_ns)} a step longer in the mean"
+        return f"its operators take {took}, as a dispatch mode runs Python in each: {_DISPATCHES}"
     (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
     do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
     return (
