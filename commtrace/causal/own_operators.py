@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.run_clock import on_run
+from commtrace.table import Coded
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -26,19 +28,28 @@ _COMPARED = 64  # of the other ranks: more tell no more, and each one's operator
 _APART = 0.5  # of an operator a step: so many more than the others run
 _MOST_OF = 0.5  # of the time that they compute longer
 _BETWEEN_NS = 200_000  # of Python between two operators, and no more, is what it takes to run them
+_COMPILES = re.compile(r"dynamo$|entire_\w+_compile$|.*\(dynamo_timed\)$")
+_COMPILATION = re.compile(r"^(Torch-Compiled Region): .*")  # by a number that ranks count apart
 
 
 class OwnOperators(Struct, frozen=True):
     """What ranks run beyond what others do at the same place, in a step in the mean.
 
     ``kind`` is ``operators``, or ``kernels`` of ranks on GPUs. ``count`` and ``time_ns`` are of all
-    of them, ``names`` those that take longest, first.
+    of them, ``names`` those that take longest, first. ``compiling_ns`` is the part of ``time_ns``
+    in which torch.compile compiles.
     """
 
     kind: str
     count: float
     time_ns: float
+    compiling_ns: float
     names: tuple[str, ...]
+
+    @property
+    def compiles(self) -> bool:
+        """Whether compiling is most of it."""
+        return self.compiling_ns > _MOST_OF * self.time_ns
 
     def explains(self, cause: Cause | None, longer_ns: float) -> bool:
         """Whether it is most of what they compute longer in a step, or do in Python meanwhile."""
@@ -64,7 +75,7 @@ def own_operators(
     table, column = ("ops", HOSTS) if calls.on_cpu[call] else ("kernels", DEVICES)
     there = np.unique(calls.rank[at_place])
     mine, others = there[np.isin(there, ranks)], there[~np.isin(there, ranks)]
-    names = run.rows(table, slice(0, 0)).coded("name").names
+    names = _alike(run.rows(table, slice(0, 0)).coded("name")).names
     if not names or not others.size or not mine.size:
         return None
     spread = np.linspace(0, others.size - 1, min(others.size, _COMPARED)).astype(np.int64)
@@ -77,11 +88,13 @@ def own_operators(
     own = np.minimum(in_step, there_more) >= _APART
     if not own.any():
         return None
+    compiles = np.asarray([_COMPILES.match(name) is not None for name in names])
     longest = np.flatnonzero(own)[np.argsort(-time[own], kind="stable")][:_NAMED]
     return OwnOperators(
         kind="operators" if table == "ops" else "kernels",
         count=float(there_more[own].sum()),
         time_ns=float(time[own].sum()),
+        compiling_ns=float(time[own & compiles].sum()),
         names=tuple(names[code] for code in longest.tolist()),
     )
 
@@ -114,7 +127,7 @@ def _by_name(run: Measures, table: str, rank: int, steps: Int64, work: _OwnTimes
     (3, names): in the mean of these steps. What began within its own work there is at this place.
     """
     its = run.rows(table, places_of_rank(run, table, rank))
-    names = its.coded("name")
+    names = _alike(its.coded("name"))
     counts = its.coded("kind").being("compute") & np.isin(its.ints("step"), steps)
     begin, end = work.of_rank(rank)
     start = on_run(run, rank, its.ints("start_ns"))
@@ -128,3 +141,9 @@ def _by_name(run: Measures, table: str, rank: int, steps: Int64, work: _OwnTimes
     )
     found = [np.bincount(code, weights, minlength=len(names.names)) for code, weights in each]
     return np.asarray(found) / steps.size
+
+
+def _alike(names: Coded) -> Coded:
+    """With one code for all compilations of a region."""
+    regions = Coded.of([_COMPILATION.sub(r"\1", name) for name in names.names])
+    return Coded(regions.codes[names.codes], regions.names)

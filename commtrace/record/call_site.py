@@ -17,6 +17,7 @@ _RECORDS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _PATHS = sysconfig.get_paths()
 _PYTHON = (_PATHS["stdlib"], _PATHS["platstdlib"])  # which libraries may lie in
 _LIBRARIES = tuple(dict.fromkeys((_PATHS["purelib"], _PATHS["platlib"])))
+_DEPRECATED = "typing_extensions.py"  # whose decorator torch's deprecated functions wear
 
 
 def call_site(frames: Sequence[Mapping[str, Any]]) -> str | None:
@@ -41,7 +42,7 @@ def _line(frame: Mapping[str, Any]) -> str:
 @lru_cache
 def _is_of_a_program(file: str) -> bool:
     """Whether neither torch nor Python or this recorder made the call."""
-    if file.startswith("<") or _is_in(file, _RECORDS):
+    if file.startswith("<") or _is_in(file, _RECORDS) or _short(file) == _DEPRECATED:
         return False
     return _is_library(file) or not _is_in(file, _PYTHON)
 

@@ -129,7 +129,8 @@ _saving = threading.local()
 def _labelled(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def labelled(*arguments: Any, **more: Any) -> Any:
-        if getattr(_saving, "now", False):  # one saves by another
+        pickled = bool(arguments) and torch.is_storage(arguments[0])  # a tensor, as to send it
+        if pickled or getattr(_saving, "now", False):  # one saves by another
             return call(*arguments, **more)
         _saving.now = True
         try:

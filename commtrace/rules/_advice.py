@@ -63,6 +63,14 @@ _ON_CPU = (
 _MORE_WORK = (
     "if no other rank does such work, share it or do it less often; else split the data evenly"
 )
+_COMPILES = (
+    "as for inputs of new shapes: pad these to few sizes, or compile with dynamic=True "
+    "(TORCH_LOGS=recompiles tells why)"
+)
+_DISPATCH_MODE = "PythonDispatchMode"  # what torch calls its time in a trace
+_DISPATCHES = (
+    "use it, as FlopCounterMode, in one step only and keep what it finds, or not while training"
+)
 
 
 def advice(culprit: Culprit, run: Measures) -> str:
@@ -98,6 +106,9 @@ def named(operators: Sequence[str]) -> str:
 
 
 def _of_own(more: OwnOperators, *, several: bool) -> str:
+    if more.compiles:
+        took = f"{ms(more.compiling_ns)} a step in the mean"
+        return f"torch.compile compiles anew there ({took}), {_COMPILES}"
     runs = "they run" if several else "it runs"
     return (
         f"{runs} there {round(more.count):,} {more.kind} more than the others, a step in the "
@@ -107,6 +118,9 @@ def _of_own(more: OwnOperators, *, several: bool) -> str:
 
 def _of_larger(more: Inputs) -> str:
     mine, others = more.example
+    if more.names[:1] == (_DISPATCH_MODE,) and not others:
+        took = f"{ms(more.larger_ns)} a step longer in the mean"
+        return f"its operators take {took}, as a dispatch mode runs Python in each: {_DISPATCHES}"
     (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
     do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
     return (

@@ -227,3 +227,21 @@ def test_ranks_in_turn_that_do_the_same_are_doubted(tmp_path: Path) -> None:
     (finding,) = diagnose(run.measures, select=["jitter"]).findings
     assert finding.confidence == "low"
     assert "all run the same operators on the same inputs" in finding.summary
+
+
+def test_a_dispatch_mode_of_one_rank_is_named(tmp_path: Path) -> None:
+    """As under FlopCounterMode: the same operators on the same, each called anew by Python."""
+
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        if rank == 0:
+            return linear(at, 6_000, 64), at + 6_005
+        shaped = {"Input Dims": [[64, 512]], "Input type": ["float"]}
+        mode = [
+            event("cpu_op", "aten::linear", at, 11_000, **shaped),
+            event("cpu_op", "PythonDispatchMode", at + 5, 10_990, **shaped),
+        ]
+        return [*mode, *linear(at + 4_900, 6_000, 64)], at + 11_005
+
+    its, finding = late(written(tmp_path, work, on_cpu))
+    assert its.names[0] == "PythonDispatchMode"
+    assert "a step longer in the mean, as a dispatch mode runs Python in each" in finding.advice

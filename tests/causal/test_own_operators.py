@@ -82,6 +82,29 @@ def test_python_between_them_is_no_time_without_operators() -> None:
     assert "runs there 100 operators more" in finding.advice
 
 
+def test_a_rank_that_compiles_anew_is_told_so() -> None:
+    """Its regions bear other numbers than those of the others: they are no work of its own."""
+
+    def work(run: Tiny, rank: int, step: int, begin: float) -> float:
+        number = step if rank == 0 else 0
+        compiling = 30_000 if rank == 0 else 0
+        if compiling:
+            run.op(rank, begin + 10, compiling, name="dynamo")
+        done = begin + 10 + compiling
+        run.op(rank, done, 9_990, name=f"Torch-Compiled Region: 0/{number}")
+        return done + 9_990
+
+    run = ranks_of(work)
+    (culprit,) = culprits(run, 0.05).found
+    more = own_operators(run, culprit.ranks, culprit.call)
+    assert more is not None
+    assert (more.count, more.names) == (1, ("dynamo",))
+    advice = late(run).advice
+    assert "torch.compile compiles anew there (30 ms a step in the mean)" in advice
+    assert "dynamic=True" in advice
+    assert "dynamo" not in advice
+
+
 def test_the_same_operators_that_take_longer_are_no_others() -> None:
     def work(run: Tiny, rank: int, step: int, begin: float) -> float:
         return several(run, rank, begin + 10, 100, 250 if rank == 0 else 100, 5)

@@ -177,7 +177,8 @@ def test_where_compute_is_unknown_so_is_overlap(make_trace: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["forward", "## forward ##", "reduce + broadcast", "Optimizer", "torch", "FSDP"]
+    "name",
+    ["forward", "## forward ##", "reduce + broadcast", "Optimizer", "torch", "FSDP", "my_data: 3"],
 )
 def test_the_programs_own_labels(name: str) -> None:
     assert is_own(name)
@@ -193,6 +194,9 @@ def test_the_programs_own_labels(name: str) -> None:
         "FSDP::all_gather_copy_out",
         "Torch-Compiled Region: 0/0",
         "## Call CompiledFxGraph fabc ##",
+        "gc_data: compile_id=0/6",
+        "backend_compile_data: fn_name=OutputGraph.call_user_compiler, compile_id=0/8",
+        "compile_fx.<locals>.bw_compiler (dynamo_timed)",
         "[pl][profile][Strategy]DDPStrategy.training_step",
     ],
 )

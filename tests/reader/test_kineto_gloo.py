@@ -189,6 +189,19 @@ def test_work_goes_to_the_earliest_call_that_asked_for_it(read: Any, gloo: Any) 
     assert pairs == {0: (40_000, 40), 10_000: (30_000, 80), 20_000: (60_000, 40)}
 
 
+def test_a_call_that_calls_itself_anew_is_one(read: Any, gloo: Any, events: Any) -> None:
+    """As under a TorchDispatchMode: the work belongs to the inner one."""
+    calls = []
+    for ts in (0, 100):
+        outer = gloo.call("allreduce_", ts, [[[5]]]) | {"dur": 20}
+        calls += [outer, gloo.call("allreduce_", ts + 9, [[[5]]])]
+    works = [gloo.work("all_reduce", 30, 80, [5]), gloo.work("all_reduce", 112, 7, [5], tid=51)]
+    found = read([*calls, *works], distributedInfo=info(WORLD))
+    assert [row["launch_ns"] for row in found.collectives] == [9_000, 109_000]
+    assert [row["start_ns"] for row in found.collectives] == [30_000, 112_000]
+    assert found.notes == {}
+
+
 def test_calls_without_work_are_noted_and_work_without_call_kept(read: Any, gloo: Any) -> None:
     found = read(
         [

@@ -27,6 +27,7 @@ SEND = frame(TORCH, 3245, "all_reduce")
 MAIN = frame(f"{Path.cwd()}/examples/train.py", 57, "main")
 MODULE = frame(f"{Path.cwd()}/examples/train.py", 80, "<module>")
 METRIC = frame(f"{LIBRARIES}/torchmetrics/utilities/distributed.py", 128, "gather_all_tensors")
+DEPRECATED = frame(f"{LIBRARIES}/typing_extensions.py", 3140, "wrapper")
 GATHER = "torchmetrics/utilities/distributed.py:128 in gather_all_tensors"
 PROGRAM = """
 import time
@@ -57,6 +58,8 @@ dist.destroy_process_group()
             f"examples/train.py:57 in main, by {GATHER}",
         ),
         ([SEND, METRIC], GATHER),
+        ([SEND, DEPRECATED, MAIN, MODULE], "examples/train.py:57 in main"),
+        ([SEND, DEPRECATED, METRIC, MAIN], f"examples/train.py:57 in main, by {GATHER}"),
         ([SEND, frame("/elsewhere/train.py", 3, "step")], "train.py:3 in step"),
         ([SEND, frame("<frozen runpy>", 88, "_run_code")], None),
         ([SEND, frame(threading.__file__, 1, "run")], None),

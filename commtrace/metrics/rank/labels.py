@@ -24,6 +24,7 @@ _FRAMEWORK = re.compile(
     r"|Optimizer\.(?:step|zero_grad)#|enumerate\(DataLoader\)#|autograd::|aten::|c10d::|torch::"
     r"|nccl:|rccl:|gloo:|\[pl\]|Torch-Compiled Region|CompiledFunction|CompiledFxGraph"
     r"|## Call CompiledFxGraph|TorchDynamo|AOTDispatcher|Pregraph bytecode"
+    r"|[^\s:]+_data: (?:.*, )?compile_id=|.*\(dynamo_timed\)$"
 )
 _DEEPEST = 256  # ranges within ranges; more is damage, and would cost its square
 

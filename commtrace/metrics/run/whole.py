@@ -108,7 +108,7 @@ def steps_without_work(run: Measures) -> tuple[Note, ...]:
     if any(note.code in _LOST_STEPS for note in run.notes):
         message += "the last ones are not in what is left of a file"
     else:
-        message += "call prof.step() once in each iteration"
+        message += "call prof.step(), or commtrace.step() if commtrace records, in each iteration"
     return (Note("steps-without-work", message),)
 
 

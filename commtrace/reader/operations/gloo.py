@@ -84,14 +84,19 @@ def gloo_rows(scan: Scan, context: RankContext) -> Worked:
 
 
 def _calls(scan: Scan) -> list[Call]:
-    """The calls that did not go to another backend, which leaves notes within its calls."""
+    """The calls that did not go to another backend, which leaves notes within its calls.
+
+    Nor those that call themselves anew: so does each under a ``TorchDispatchMode``.
+    """
     nests = by_thread(call for call in scan.calls if call.category != "kernel")
     gone = {
         id(outer)
         for nest in nests.values()
         for call in nest.calls
-        if call.name == "record_param_comms" or _is_foreign(call)
         for outer in nest.around(call.start_ns)
+        if call.name == "record_param_comms"
+        or _is_foreign(call)
+        or (outer.name == call.name and outer.start_ns < call.start_ns)
     }
     calls = [
         call
