@@ -121,6 +121,18 @@ class Places:
         place = np.searchsorted(self._begins, merged[0], side="right") - 1
         return place, merged[0] - self._later[place], merged[1] - self._later[place]
 
+    def covered(self, place: Int64, starts: Int64, ends: Int64, merged: Intervals) -> Int64:
+        """For each interval of a place, the nanoseconds of it that a merged set covers."""
+        return covered(starts + self._later[place], ends + self._later[place], merged)
+
+    def apart_from_others(self, spans: tuple[Int64, Int64], place: Int64) -> tuple[Int64, Int64]:
+        """Spans of places without what of them is in another that begins before in its place."""
+        first, last = (times + self._later[place] for times in spans)
+        order = np.argsort(first, kind="stable")
+        reach = np.maximum.accumulate(last[order])
+        first[order[1:]] = np.maximum(first[order[1:]], reach[:-1])
+        return first - self._later[place], np.maximum(first, last) - self._later[place]
+
     def totals(self, merged: Intervals) -> Int64:
         """Length in nanoseconds in each place."""
         place, starts, ends = self.apart(merged)

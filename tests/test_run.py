@@ -46,7 +46,7 @@ def test_a_gpus_time_is_what_a_plain_reading_gives(real_traces: Path, name: str)
             continue
         if kind == "compute" and event["name"].startswith(("nccl", "void nccl")):
             kind = "communication"
-        device = kinds.setdefault(args.get("device", args.get("fromDevice")), {})
+        device = kinds.setdefault(args.get("device", args.get("inDevice")), {})
         device.setdefault(kind, []).append(_interval(event))
     expected = {f"cuda:{device}": _times(device_kinds) for device, device_kinds in kinds.items()}
     assert _told(ct.load(real_traces / name)) == expected

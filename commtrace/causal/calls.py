@@ -24,7 +24,7 @@ from commtrace.table import Coded
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Calls", "calls"]
+__all__ = ["Calls", "calls", "op_and_dimension"]
 
 
 class Calls(Struct, frozen=True, eq=False, dict=True):
@@ -178,15 +178,21 @@ def _kinds(run: Measures) -> Int32:
 
     The size is the largest of the operation's: ranks may send and get unlike parts.
     """
-    table, communicator = run.rows("collectives"), matched(run).matches.coded("communicator")
+    operation = codes(matched(run).waits.ints("operation"))
+    largest = np.full(int(operation.max(initial=-1)) + 1, NULL)
+    np.maximum.at(largest, operation, run.rows("collectives").ints("size_bytes"))
+    return codes(op_and_dimension(run), largest[operation]).astype(np.int32)
+
+
+def op_and_dimension(run: Measures) -> Int64:
+    """A number for op and dimension, else communicator, of each row of ``collectives``."""
+    communicator = matched(run).matches.coded("communicator")
     dimensions = dimensions_of(run, Coded.of(communicator.names)).decoded()
     its = zip(dimensions, communicator.names, strict=True)
     where = Coded.of([dimension or name for dimension, name in its])
-    place = np.append(where.codes, -1)[communicator.codes]
-    operation = codes(matched(run).waits.ints("operation"))
-    largest = np.full(int(operation.max(initial=-1)) + 1, NULL)
-    np.maximum.at(largest, operation, table.ints("size_bytes"))
-    return codes(table.coded("op"), place, largest[operation]).astype(np.int32)
+    return codes(
+        run.rows("collectives").coded("op"), np.append(where.codes, -1)[communicator.codes]
+    )
 
 
 def _last(every: Calls) -> Int64:

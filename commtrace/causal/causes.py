@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, sorted_by
+from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
+from commtrace.causal.calls import op_and_dimension
 from commtrace.causal.cores import asleep_ns, fight, processor, taken_cores
 from commtrace.causal.edits import as_measured, saved_by, typical
 from commtrace.causal.on_core import on_core
@@ -36,6 +37,7 @@ def excess(
 ) -> tuple[dict[Cause, float], int]:
     """What the ranks did more than is typical, by cause; and the call with most of it before it.
 
+    That is of the op and dimension with most before all of its calls in sum.
     By place where others have such a place, else by step: others than these, if they are several.
     ``which`` are the calls before which it counts (a flag for each), by default all of theirs.
     """
@@ -54,9 +56,17 @@ def excess(
             more = (time - usual)[counts]
         parts[cause] = float(np.nansum(more))
     more = np.where(counts, work.excess_ns, 0)
-    by_place = np.bincount(its.calls.place, weights=more)
-    at = np.flatnonzero(counts & (its.calls.place == by_place.argmax()))
+    at = np.flatnonzero(counts)
+    for numbers in (op_and_dimension(run)[its.calls.row], its.calls.place):
+        at = at[_of_most(numbers[at], more[at])]
     return parts, int(at[more[at].argmax()]) if at.size else -1
+
+
+def _of_most(numbers: Int64 | Int32, more: Float64) -> Bool:
+    """The calls of the number before which, in sum, most of it is."""
+    sums = np.bincount(codes(numbers), weights=more)
+    most: Bool = codes(numbers) == (sums.argmax() if sums.size else -1)
+    return most
 
 
 def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]) -> Cause | None:

@@ -11,7 +11,7 @@ from commtrace.causal.critical_path import critical_path
 from commtrace.diagnosis import CannotLook
 from commtrace.matching import on_run_clock
 from commtrace.measures import measure
-from commtrace.metrics.rank.devices import DEVICES, devices
+from commtrace.metrics.rank.devices import DEVICE_STEPS, devices
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps
 from commtrace.table import Column, Rows, Table
@@ -31,7 +31,7 @@ STEP_TIMES = Table(
         Column("step", "int64", "n of `ProfilerStep#n`."),
         Column("start_ns", "Int64", "When its host began, on the run's clock.", "ns"),
         Column("duration_ns", "int64", "How long its host took.", "ns"),
-        *(Column(column.name, "Int64", column.about, "ns") for column in DEVICES.only(_SUMS)),
+        *(Column(column.name, "Int64", column.about, "ns") for column in DEVICE_STEPS.only(_SUMS)),
         Column("wait_ns", "int64", "Its waiting for other ranks in what it launched.", "ns"),
         Column(
             "critical_ns",

@@ -53,7 +53,7 @@ def as_text(replayed: Replayed, look: Look = _ANY) -> str:
         table(console, _edits(answer))
         for edited in answer.edits:
             say(console, _sentence(edited, answer), "- ", "  ")
-    elif replayable(replayed.measures):
+    elif replayable(replayed.measures) and replayed.measures.rows("ranks").ints("rank").size > 1:
         table(console, _slowdown(replayed.measures))
         table(console, _efficiency(replayed.measures))
     of = "of a step, in the mean" if answer.steps else "of the run"

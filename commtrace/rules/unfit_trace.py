@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -173,7 +174,7 @@ class UnfitTrace(Rule, frozen=True):
                     "a first use, a copy from pageable memory); record again with all activities",
                     (line.rank,),
                 )
-                yield replace(finding, cost_ns=idle, confidence="low")
+                yield replace(finding, confidence="low")
 
     def _clocks(self, run: Measures) -> Iterator[Finding]:
         found = matched(run)
@@ -265,7 +266,7 @@ def _bus_gb_s(calls: Rows) -> Float64:
 
 def _shortened(message: str) -> str:
     line = " ".join(message.split())
-    return line if len(line) <= _SAID else line[: _SAID - 1] + "…"
+    return shorten(line, _SAID, placeholder=" …")
 
 
 def _kernels(lost: int) -> Tiny:

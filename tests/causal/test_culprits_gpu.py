@@ -185,3 +185,23 @@ def test_an_operation_is_one_place_whatever_part_of_it_ranks_get() -> None:
     (culprit,) = culprits(run.trace(), 0.05).found
     assert culprit.ranks == (0,)
     assert culprit.on_top_ns / 8 == pytest.approx(4_000_000, rel=0.01)
+
+
+def test_many_small_delays_before_one_operation_are_its_place() -> None:
+    """Rank 2 computes 0.6 ms more before an all_gather, 0.4 ms before each of four others."""
+    run = Tiny(4)
+    parts = (("all_gather", 600), *(("reduce_scatter", 400),) * 4)
+    for step in range(8):
+        for rank in range(4):
+            at = 10_000.0 * step
+            run.step(rank, step, at, 10_000)
+            for op, more in parts:
+                long, until = 1_000 + more * (rank == 2), at + 1_000 + more + 100
+                run.kernel(rank, at + 10, long - 20)
+                run.collective(rank, op, at + long, until - at - long, size=1 << 20)
+                at = until
+    trace = run.trace()
+    (culprit,) = culprits(trace, 0.05).found
+    assert culprit.ranks == (2,)
+    row = run_graph(trace).calls.row[culprit.call]
+    assert trace.rows("collectives").coded("op").decoded()[row] == "reduce_scatter"

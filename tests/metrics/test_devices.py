@@ -52,8 +52,16 @@ def counted(kernels: list[dict[str, Any]], copies: list[dict[str, Any]]) -> dict
         "overlap_pct": pytest.approx(100 * overlapped / len(communication))
         if communication
         else None,
-        "idle_ns": span - len(compute | communication | copied),
     }
+
+
+def began(events: list[dict[str, Any]]) -> int:
+    return min(int(e["start_ns"]) for e in events)
+
+
+def nothing_ran(mine: list[dict[str, Any]], on_device: list[dict[str, Any]]) -> set[int]:
+    last = max(e["start_ns"] + e["duration_ns"] for e in mine)
+    return set(range(began(mine), last)) - nanoseconds(on_device)
 
 
 @settings(max_examples=40, deadline=None)
@@ -73,8 +81,16 @@ def test_every_nanosecond_is_counted_once(
     if steps:
         places = {place for place in places if place[2] is not None}
     assert [tuple(row[key] for key in where) for row in table] == sorted(places)
-    for row in table:
+    idle: dict[tuple[Any, ...], set[int]] = {}
+    for row in sorted(table, key=lambda row: began(here([*kernels, *copies], row))):
         expected = counted(here(kernels, row), here(copies, row))
+        place = (row["rank"], row["device"])
+        mine = nothing_ran(
+            here([*kernels, *copies], row),
+            [e for e in [*kernels, *copies] if (e["rank"], e["device"]) == place],
+        ) - idle.setdefault(place, set())
+        idle[place] |= mine
+        expected["idle_ns"] = len(mine)
         assert {key: row[key] for key in expected} == expected
 
 
@@ -108,6 +124,27 @@ def test_a_gpu_by_eye(make_trace: Make) -> None:
             "idle_ns": 3,
         }
     ]
+
+
+def test_other_steps_work_is_not_idle(make_trace: Make) -> None:
+    #            0         1         2         3
+    #            0123456789012345678901234567890
+    # step 3     cccccccccc               ccccc
+    # step 4               cccccccccc     mmmmmmmmmm
+    kernel = {"kind": "compute", "duration_ns": 10}
+    table = devices(
+        make_trace(
+            kernels=[
+                {**kernel, "start_ns": 0, "step": 3},
+                {**kernel, "start_ns": 10, "step": 4},
+                {**kernel, "start_ns": 25, "duration_ns": 5, "step": 3},
+                {**kernel, "kind": "communication", "start_ns": 25, "step": 4, "stream": 20},
+            ]
+        ),
+        by_step=True,
+    )
+    assert table.ints("span_ns").tolist() == [30, 25]
+    assert table.ints("idle_ns").tolist() == [5, 0]
 
 
 def test_communication_on_one_gpu_is_not_hidden_by_compute_on_another(make_trace: Make) -> None:

@@ -116,7 +116,7 @@ def _call(event: Event, base: int, gpu_row: int) -> Call:
 def _gpu(events: list[Event], base: int) -> Gpu:
     args = [event.get("args", {}) for event in events]
     device = [
-        a.get("device", a.get("fromDevice", e["pid"])) for a, e in zip(args, events, strict=True)
+        a.get("device", a.get("inDevice", e["pid"])) for a, e in zip(args, events, strict=True)
     ]
     return Gpu(
         category=Coded.of([GPU[event["cat"]] for event in events]),

@@ -176,6 +176,26 @@ def test_the_barriers_of_an_operation_are_none_of_it(read: Any, events: Any) -> 
     )
 
 
+def test_copies_from_each_peer_are_one_gathering(read: Any, events: Any) -> None:
+    def pulled(peer: int) -> Any:
+        copy = events.copy("Memcpy PtoP (Device -> Device)", 10 * peer, 8, correlation=peer)
+        del copy["args"]["device"]
+        copy["args"] |= {"fromDevice": peer, "inDevice": 0, "toDevice": 0}
+        return copy
+
+    gather = "symm_mem::_low_contention_all_gather"
+    found = read(
+        [
+            events.op(gather, 0, 9, **events.shaped([[8]], ["float"])),
+            *(event for peer in (1, 2, 3) for event in (events.launch(peer, peer), pulled(peer))),
+        ],
+        distributedInfo={"rank": 0, "world_size": 4, "pg_config": WORLD},
+    )
+    (row,) = found.collectives
+    assert (row["device"], row["size_bytes"]) == ("cuda:0", 128)
+    assert (row["start_ns"], row["duration_ns"]) == (10_000, 28_000)
+
+
 def nccl_call(events: Any, ts: float, name: str = "_allgather_base") -> list[Any]:
     args = {"Collective name": name, "In msg nelems": 8, "Out msg nelems": 32, "dtype": "Float"}
     group = {"Group size": 4, "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]"}

@@ -86,6 +86,14 @@ def test_a_peer_copy_goes_from_device_to_device(read: Any, events: Any) -> None:
     assert row["device"] == "cuda:1"
 
 
+def test_a_peer_copy_that_pulls_runs_on_its_destination(read: Any, events: Any) -> None:
+    pulled = events.copy("Memcpy PtoP (Device -> Device)", 1, 2, bytes=8)
+    del pulled["args"]["device"]
+    pulled["args"] |= {"fromDevice": 1, "inDevice": 0, "toDevice": 0}
+    (row,) = read([pulled]).copies
+    assert (row["source"], row["destination"], row["device"]) == ("cuda:1", "cuda:0", "cuda:0")
+
+
 def test_a_fill_is_no_copy(read: Any, events: Any) -> None:
     fill = events.copy("Memset (Device)", 1, 2, "gpu_memset", bytes=512)
     (row,) = read([fill]).copies

@@ -217,3 +217,11 @@ def test_deep_junk_is_not_read_again_at_every_level(tmp_path: Path, opening: str
     assert found.events == 0
     assert "damaged" in codes(found)
     assert tried.call_count < 500
+
+
+def test_metadata_that_are_not_json_are_told_apart_from_events(tmp_path: Path) -> None:
+    broken = json.dumps({"traceEvents": [event(1)]})[:-1] + ', "deviceProperties": [{oops}]}'
+    found = read(tmp_path, broken)
+    assert found.gpu.name.decoded() == ["k1"]
+    told = [note.message for note in found.notes]
+    assert "the file's metadata are not JSON, of them none could be read" in told

@@ -120,7 +120,7 @@ def test_a_trace_by_eye(tmp_path: Path, fast: bool) -> None:
     found = scan(tmp_path / "a.json", fast=fast)
     gpu = found.gpu
     assert gpu.category.decoded() == ["kernel", "gpu_memcpy", "gpu_memset"]
-    assert gpu.device.tolist() == [0, 1, 3]  # the argument, the copy's source, the pid
+    assert gpu.device.tolist() == [0, 2, 3]  # the argument, the device the copy ran on, the pid
     assert gpu.stream.tolist() == [20, 7, 8]
     assert gpu.start_ns.tolist() == [1050005, 1060005, 1070005]
     assert gpu.duration_ns.tolist() == [100000, 5000, 0]
@@ -236,7 +236,7 @@ times = st.one_of(
 )
 durations = st.builds(lambda a, b: Decimal(f"{a}.{b:03}"), st.integers(0, 9999), small)
 numbers = (
-    *("device", "stream", "correlation", "bytes", "fromDevice", "toDevice", "Seq"),
+    *("device", "stream", "correlation", "bytes", "fromDevice", "inDevice", "toDevice", "Seq"),
     *("wait_on_stream", "wait_on_cuda_event_id", "wait_on_cuda_event_record_corr_id"),
 )
 args = st.fixed_dictionaries(

@@ -410,3 +410,11 @@ def test_where_the_program_calls_it_stands_below_its_operation() -> None:
     assert "train.py:57" in lines
     assert lines.index("gan.py:1") == lines.index("gan.py:0") + 1
     assert "…idation_loop.py:9" in lines
+
+
+def test_less_than_is_no_lower_bound() -> None:
+    run = Tiny(ranks=2)  # of which one was recorded: how long it waited is unknown
+    run.collective(0, "all_reduce", 0, 100, size=4)
+    section = tables.collectives(collectives_by_dimension(run.trace()), 100_000, [])
+    (cells,) = section.cells
+    assert "<0.001" in cells

@@ -66,6 +66,18 @@ def test_without_edits_it_shows_where_time_goes_and_what_edits_there_are(run: Ru
     assert "  rank=R:typical: rank R does each segment" in shown
 
 
+def test_of_one_rank_there_is_no_uneven_work() -> None:
+    tiny = Tiny(1)
+    for step in range(4):
+        tiny.step(0, step, 10_000.0 * step, 10_000)
+        tiny.kernel(0, 10_000.0 * step + 10, 8_000)
+        tiny.collective(0, "all_reduce", 10_000.0 * step + 8_020, 900, size=1 << 20)
+    shown = as_text(Run(tiny.trace(), "alone").replayed([]))
+    assert "Critical path" in shown
+    assert "uneven work" not in shown
+    assert "load balance" not in shown
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_it_is_as_wide_as_asked(run: Run, width: int) -> None:
     for edits in ([], ["rank=1:typical", "all_reduce:dtype=bfloat16"]):

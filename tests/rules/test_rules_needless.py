@@ -407,6 +407,13 @@ def test_a_broken_file_is_told_with_its_reason_and_remedy(
     assert remedy in finding.advice
 
 
+def test_a_long_reason_is_cut_between_words() -> None:
+    run = Tiny()
+    run.notes.append(Note("truncated", "unfinished " * 20, 0, "rank0.json"))
+    (finding,) = found(run.trace(), "unfit-trace")
+    assert finding.summary.endswith("unfinished …")
+
+
 @pytest.mark.parametrize(("call", "told"), [("c10d::allreduce_", True), ("aten::mm", False)])
 def test_calls_whose_work_was_not_recorded_are_no_run_without_communication(
     call: str, told: bool

@@ -45,16 +45,24 @@ _TIMES = (
         "ns",
     ),
     Column("overlap_pct", "float64", "Overlapped share; null without communication.", "percent"),
-    Column("idle_ns", "Int64", "The span less the time in which anything ran.", "ns"),
+)
+_IDLE = Column("idle_ns", "Int64", "The span less the time in which anything ran.", "ns")
+_STEPS_IDLE = Column(
+    "idle_ns",
+    "Int64",
+    "Of the span, while nothing ran there of any step; where steps overlap, the first one's.",
+    "ns",
 )
 DEVICES = Table(
     "devices",
     "one device of one rank. Of the CPU of a rank that also uses a GPU a trace shows only "
     "the communication: the other times are null",
-    (*_WHERE, *_TIMES),
+    (*_WHERE, *_TIMES, _IDLE),
 )
 DEVICE_STEPS = Table(
-    "device_steps", "the work that one step launched on one device", (*_WHERE, _STEP, *_TIMES)
+    "device_steps",
+    "the work that one step launched on one device",
+    (*_WHERE, _STEP, *_TIMES, _STEPS_IDLE),
 )
 
 
@@ -76,45 +84,33 @@ def devices(run: Measures, *, by_step: bool = False) -> Rows:
 @rank_measure
 def rank_devices(run: Measures, *ranks: int) -> Columns:
     """The rows of ``DEVICES`` of some ranks."""
-    return _devices(_events(run, ranks, by_step=False), run)
+    its = _events(run, ranks, by_step=False)
+    ran = _ran(its)
+    return _columns(run, its, ran, _idle_ns(run, its, ran, np.arange(its.rank.size)))
 
 
 @rank_measure
 def rank_steps(run: Measures, *ranks: int) -> Columns:
     """The rows of ``DEVICE_STEPS`` of some ranks."""
-    return _devices(_events(run, ranks, by_step=True), run)
+    its, whole = (_events(run, ranks, by_step=by_step) for by_step in (True, False))
+    numbers = {place: number for number, place in enumerate(whole.devices)}
+    device = np.asarray([numbers[place] for place in its.devices], np.int64)
+    ran = _ran(its)
+    return _columns(run, its, ran, _idle_ns(run, its, _ran(whole), device, ran.places.spans))
 
 
-def _devices(its: _Events, run: Measures) -> Columns:
+def _columns(run: Measures, its: _Events, ran: _Ran, idle_ns: Int64) -> Columns:
     """The columns of both tables."""
-    streams, work = Places(its.stream, its.start_ns, its.end_ns), its.kind != CALL
-    places = Places(its.place[work], its.start_ns[work], its.end_ns[work])
-    place_of = np.zeros(int(its.stream.max(initial=-1)) + 1, dtype=np.int64)
-    place_of[its.stream] = its.place
-
-    def when(kind: int) -> Intervals:
-        mine = its.kind == kind
-        return streams.union(its.stream[mine], its.start_ns[mine], its.end_ns[mine])
-
-    def on_device(merged: Intervals) -> Intervals:
-        stream, start, end = streams.apart(merged)
-        return places.union(place_of[stream], start, end)
-
-    communication, copy = on_device(when(COMMUNICATION)), on_device(when(COPY))
-    compute = on_device(subtract(when(COMPUTE), when(CALL)))
-    starts, ends = (np.concatenate(both) for both in zip(communication, copy, compute, strict=True))
-    overlapped_ns = places.totals(intersect(communication, compute))
+    places, communication = ran.places, ran.communication
+    overlapped_ns = places.totals(intersect(communication, ran.compute))
     communication_ns = places.totals(communication)
-    first_ns, last_ns = places.spans
-    spans = zip(its.rank.tolist(), first_ns.tolist(), last_ns.tolist(), strict=True)
-    span_ns = last_ns - first_ns - np.asarray([run.paused_ns(*span) for span in spans], np.int64)
     times = {
-        "span_ns": span_ns,
-        "compute_ns": places.totals(compute),
-        "copy_ns": places.totals(copy),
+        "span_ns": _length_ns(run, its.rank, *places.spans),
+        "compute_ns": places.totals(ran.compute),
+        "copy_ns": places.totals(ran.copy),
         "overlapped_communication_ns": overlapped_ns,
         "exposed_communication_ns": communication_ns - overlapped_ns,
-        "idle_ns": span_ns - places.totals(union(starts, ends)),
+        "idle_ns": idle_ns,
     }
     unknown = its.device.being("cpu") & np.isin(its.rank, [*on_gpu(run)])
     share = np.full(its.step.size, np.nan)
@@ -131,6 +127,58 @@ def _devices(its: _Events, run: Measures) -> Columns:
     }
 
 
+def _idle_ns(
+    run: Measures,
+    its: _Events,
+    ran: _Ran,
+    device: Int64,
+    spans: tuple[Int64, Int64] | None = None,
+) -> Int64:
+    """While nothing ran on a device within a span of it, by default the whole.
+
+    Where spans overlap, as steps' do if hosts run ahead, it counts in the first: so their sum is
+    never more than the device's.
+    """
+    first_ns, last_ns = ran.places.apart_from_others(spans or ran.places.spans, device)
+    everything = (ran.communication, ran.copy, ran.compute)
+    starts, ends = (np.concatenate(times) for times in zip(*everything, strict=True))
+    busy_ns = ran.places.covered(device, first_ns, last_ns, union(starts, ends))
+    return _length_ns(run, its.rank, first_ns, last_ns) - busy_ns
+
+
+def _length_ns(run: Measures, rank: Int64, first_ns: Int64, last_ns: Int64) -> Int64:
+    """How long spans of ranks are, without what was not recorded between two cycles."""
+    spans = zip(rank.tolist(), first_ns.tolist(), last_ns.tolist(), strict=True)
+    return last_ns - first_ns - np.asarray([run.paused_ns(*span) for span in spans], np.int64)
+
+
+class _Ran(NamedTuple):
+    """What ran in each place, where those of ``Places`` are."""
+
+    places: Places
+    communication: Intervals
+    copy: Intervals
+    compute: Intervals
+
+
+def _ran(its: _Events) -> _Ran:
+    streams, work = Places(its.stream, its.start_ns, its.end_ns), its.kind != CALL
+    places = Places(its.place[work], its.start_ns[work], its.end_ns[work])
+    place_of = np.zeros(int(its.stream.max(initial=-1)) + 1, dtype=np.int64)
+    place_of[its.stream] = its.place
+
+    def when(kind: int) -> Intervals:
+        mine = its.kind == kind
+        return streams.union(its.stream[mine], its.start_ns[mine], its.end_ns[mine])
+
+    def on_device(merged: Intervals) -> Intervals:
+        stream, start, end = streams.apart(merged)
+        return places.union(place_of[stream], start, end)
+
+    communication, copy = on_device(when(COMMUNICATION)), on_device(when(COPY))
+    return _Ran(places, communication, copy, on_device(subtract(when(COMPUTE), when(CALL))))
+
+
 class _Events(NamedTuple):
     """What ran: when, of which kind, and on which stream and device, which are numbered.
 
@@ -145,6 +193,11 @@ class _Events(NamedTuple):
     rank: Int64
     device: Coded
     step: Int64
+
+    @property
+    def devices(self) -> list[tuple[int, str | None]]:
+        """Rank and name of each place's device."""
+        return [*zip(self.rank.tolist(), self.device.decoded(), strict=True)]
 
 
 def _events(run: Measures, ranks: Sequence[int], *, by_step: bool) -> _Events:

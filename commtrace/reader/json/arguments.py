@@ -22,6 +22,7 @@ class GpuArguments(
     rename={
         "size_bytes": "bytes",
         "from_device": "fromDevice",
+        "in_device": "inDevice",
         "to_device": "toDevice",
         "collective": "Collective name",
     },
@@ -33,6 +34,7 @@ class GpuArguments(
     correlation: int | None = NULL
     size_bytes: int | None = NULL
     from_device: int | None = NULL
+    in_device: int | None = NULL
     to_device: int | None = NULL
     collective: Any = None
 

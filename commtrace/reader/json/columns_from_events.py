@@ -297,7 +297,8 @@ class Collector:
             return ()
         batch, arguments_of = self._decoded(self._sound(events, on_host=False), arguments.GPU)
         first = self._gpu.rows
-        from_device, to_device, size = self._believed(
+        in_device, from_device, to_device, size = self._believed(
+            decoded_integers([args.in_device for args in arguments_of]),
             decoded_integers([args.from_device for args in arguments_of]),
             decoded_integers([args.to_device for args in arguments_of]),
             decoded_integers([args.size_bytes for args in arguments_of]),
@@ -311,7 +312,7 @@ class Collector:
         self._gpu.extend(
             batch.start_ns,
             duration_ns=batch.duration_ns,
-            device=_first(device, from_device, pid),
+            device=_first(device, in_device, pid),
             stream=_first(stream, batch.thread),
             correlation=decoded_integers([args.correlation for args in arguments_of]),
             size_bytes=size,

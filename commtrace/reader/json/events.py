@@ -86,8 +86,9 @@ class Gpu(Struct, frozen=True):
     """GPU events: kernels, copies, fills. Integers are ``schema.NULL`` where absent.
 
     ``category`` holds ``kernel``, ``gpu_memcpy`` and ``gpu_memset`` whatever the file's
-    age calls them; ``device`` is the argument, or the event's pid without one (a peer
-    copy's is its source).
+    age calls them; ``device`` is the argument (``inDevice`` of a copy between GPUs: the one
+    whose stream ran it, which may be its source or its destination), or the event's pid
+    without one.
     """
 
     category: Coded

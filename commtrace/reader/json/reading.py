@@ -194,8 +194,8 @@ class Reading:
         elif source.problem:
             self._note("damaged", f"{source.problem}; every event could be read")
         if document.partly_read:
-            known = ", ".join(sorted(document.metadata)) or "none of them"
-            self._note("damaged", f"the metadata are not JSON; could be read: {known}")
+            known = f"of them {', '.join(sorted(document.metadata)) or 'none'} could be read"
+            self._note("damaged", f"the file's metadata are not JSON, {known}")
         if document.damaged:
             share = 100 * document.lost / source.read
             self._note(

@@ -205,7 +205,8 @@ def _collective(
         wait_ns = None  # a wait below what the clocks resolve is not known to be none
     if wait_ns is not None:
         wait_ns = min(wait_ns, total_ns)  # a send can wait before gloo notes it
-    bound = "≥ " if row["bound"] == "lower" and row["busbw_gb_s"] else ""
+    busbw = rate(row["busbw_gb_s"] or None)  # it is 0 in a group of one rank
+    bounded = row["bound"] == "lower" and row["busbw_gb_s"] and not busbw.startswith("<")
     return [
         _operation(row),
         _group(row),
@@ -216,7 +217,7 @@ def _collective(
         duration(row["duration_ns_p50"]),
         *([duration(row["duration_ns_p95"])] if spread else []),
         percent(wait_ns, total_ns),
-        bound + rate(row["busbw_gb_s"] or None),  # it is 0 in a group of one rank
+        ("≥ " if bounded else "") + busbw,
         percent(row["exposed_ns"], span_ns),
     ]
 
