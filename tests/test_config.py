@@ -45,7 +45,8 @@ def test_patterns_are_searched_and_leave_nccl_alone(configured: Callable[..., Pa
     assert kernels.known("put_rows") == Kernel()
     assert kernels.known("void put_rows") is None
     configured('[tool.commtrace.communication]\nkernels = {"AllGather" = "broadcast"}\n')
-    assert kernels.known("ncclDevKernel_AllGather_RING_LL(x)") == Kernel("all_gather", is_nccl=True)
+    gathers = Kernel("all_gather", "all_gather", is_nccl=True)
+    assert kernels.known("ncclDevKernel_AllGather_RING_LL(x)") == gathers
 
 
 def test_a_file_of_any_name(

@@ -153,7 +153,7 @@ class TestLatencyBound:
         sizes = [*self.LARGE, *[48, 5_760] * 30]
         times = [20 + size / 1e5 for size in sizes]
         (finding,) = found(all_reduces(times, sizes=sizes, pause_us=2).trace(), "latency-bound")
-        assert "60 all_reduces of 48 bytes to 5.76 kB follow one another" in finding.summary
+        assert "60 all_reduces of 48 bytes to 5.76 kB each follow one another" in finding.summary
 
     def test_an_optimizer_that_sends_parameter_by_parameter_can_send_buckets(self) -> None:
         sizes = [*self.LARGE, *[8_000] * 60]
