@@ -9,38 +9,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64
-from commtrace.causal.awaited import awaited
-from commtrace.causal.causes import as_cores_are_shared, doubt_of
-from commtrace.causal.chance import above_zero
-from commtrace.causal.cores import fight, works_more
+from commtrace.arrays import Int64
+from commtrace.causal.causes import as_cores_are_shared
 from commtrace.causal.culprit import Culprit, as_awaited
-from commtrace.causal.done_more import counted_more, done_more, slower
 from commtrace.causal.edits import (
     as_measured,
-    saved,
-    saved_by,
     step_ns,
-    typical,
-    typical_in_median,
-    typically_idle,
-    wanted_in_median,
 )
 from commtrace.causal.graph import Change, Lags, changed, changes
-from commtrace.causal.inputs import others_in_turn
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.search import Suspects, by_rank_and_step, least_noise_ns
-from commtrace.causal.segments import OwnWork, own_work, work_on_cores, work_with
-from commtrace.causal.step_patterns import CHANCE, MANY_STEPS, in_every, in_few, scatter, since
+from commtrace.causal.search import Suspects, least_noise_ns
+from commtrace.causal.segments import work_on_cores, work_with
+from commtrace.causal.step_patterns import in_few
 from commtrace.causal.suspects import (
     late_together,
-    own_and_more,
     saved_evenly,
     suspects,
     suspects_in_median,
 )
+from commtrace.causal.weighed import edit_of, weighed
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
@@ -50,20 +39,13 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
-    "CHANCE_IF_COUNTED",
     "Culprits",
     "culprits",
     "evened",
     "stalls_in_turn",
 ]
 
-CHANCE_IF_COUNTED = 0.05
-"""The same of ranks that run what others do not, or on more."""
-_MOSTLY = 0.5  # of the steps
-_ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
-_HALF = 0.5  # of a stall, as another stalls by turns
 _MOST = 4  # culprits, one on top of the other
-_NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 
 
 class _Edited(Struct, frozen=True, eq=False):
@@ -139,7 +121,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         if mended is lag:
             mended = edited
         else:
-            mended = changed(mended, _edit(run, who, mended, work_with(run, mended)))
+            mended = changed(mended, edit_of(run, who, mended, work_with(run, mended)))
         lag = edited
     on_cores = _Edited.of(lags_on_cores(run), lag)
     without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
@@ -151,7 +133,7 @@ def _first(
 ) -> tuple[Suspects, Culprit] | None:
     """The first of the suspects that surely delay the run, by so much."""
     for who in each:
-        it = _weighed(run, who, ranks, lag_ns)
+        it = weighed(run, who, ranks, lag_ns)
         sure = (it.persistent or it.spikes) and it.on_top_ns >= worth_ns
         if sure and late_together(run, who, lag_ns):
             return who, it
@@ -165,14 +147,6 @@ def _is_excused(run: Measures, it: Culprit) -> bool:
     if it.slower is None or not all(on.get(rank) in beside for rank in it.ranks):
         return False
     return as_cores_are_shared(run, it.ranks, () if it.persistent else it.spikes) is not None
-
-
-def _edit(run: Measures, who: Suspects, lag_ns: Lags, work: OwnWork) -> Change:
-    """What changes of these lags without what they do more than is typical."""
-    if who.made == "median":
-        return typical_in_median(run, who.ranks, lag_ns, work, wanted_in_median(run, work))
-    edit = typically_idle if who.made == "idle" else typical
-    return edit(run, who.ranks, lag_ns, work=work)
 
 
 @measure
@@ -195,118 +169,3 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
     after = run_graph(run).step_ns - steps
     stalls = in_few(steps, steps.astype(np.float64), least_noise_ns(run), after)
     return stalls if len(stalls) > 1 else ()
-
-
-def _weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
-    """The culprit that they are on top of the edits that made these lags."""
-    before, alone, steps = lags_on_cores(run), who.steps_ns, who.steps_ns
-    if lag_ns is not before:
-        edited = _edit(run, who, before, work_on_cores(run, before))
-        alone = saved_by(run, before, [edited])[:, 0]
-    (own, beyond), least = _by_step(run, who, lag_ns), least_noise_ns(run)
-    # What was before the first call of a run that is cut is not whole.
-    first = int(run_graph(run).is_cut and own.size > 1)
-    own, more = own[first:], beyond[first:]
-    noise = max(scatter(more), least)
-    after = step_ns(run, [lag_ns])[:, 0] - steps
-    spikes = since(steps, least) or in_few(steps, more, least, after)
-    does = done_more(run, who)
-    longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
-    delays = np.rint(steps * longer).astype(np.int64)
-    whole = steps[:-1] if run_graph(run).is_cut else steps
-    # What is cut saves less, never more: either way of counting it is safe. Where others are later
-    # in some steps nothing is saved there, though the ranks do as much more as in the rest.
-    tested = (whole, steps, more) if more.size >= MANY_STEPS else (whole, steps)
-    p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
-    # Few steps say little of how they scatter; what no fight for cores explains is no noise.
-    # Nor is what others do not run at all, or on less.
-    is_few = own.size < MANY_STEPS
-    maybe = p_value < CHANCE_IF_COUNTED and not spikes and not others_in_turn(run, who.ranks)
-    counted = counted_more(run, who, does) if is_few or maybe else None
-    far = is_few and (
-        bool((own > fight(run, who.ranks) * (own - more)).all()) or counted is not None
-    )
-    unlikely = p_value < CHANCE or (maybe and counted is not None)
-    persistent = in_every(whole, more, least if far else noise, least, unlikely=unlikely)
-    if spikes and not persistent and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
-        spikes = ()
-    stalls = () if persistent else spikes
-    does = done_more(run, who, stalls) if stalls else does
-    mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
-    works = not persistent and not spikes and mostly and works_more(run, who.ranks)
-    works = works and not others_in_turn(run, who.ranks)
-    times = None
-    if persistent or stalls or works:
-        counted = counted_more(run, who, does)
-        times = slower(run, who, does) if counted is None else None
-    return Culprit(
-        ranks=who.ranks,
-        saved_ns=round(float(alone.sum()) * longer),
-        on_top_ns=int(delays.sum()),
-        replayed_step_ns=int(np.median(after + _waiting_ns(run) - (delays - steps))),
-        steps_ns=delays,
-        noise_ns=noise,
-        p_value=p_value,
-        persistent=persistent or works,
-        in_every=persistent,
-        spikes=spikes,
-        others_ns=round(who.others_ns * longer),
-        cause=does.cause,
-        parts_ns=does.parts_ns,
-        call=does.call,
-        waits=awaited(run, who.ranks, lag_ns),
-        in_median=who.made == "median",
-        more=counted,
-        slower=times,
-        doubt=_NOT_ALWAYS
-        if works
-        else doubt_of(
-            run,
-            who.ranks,
-            int(delays.sum()),
-            does.cause,
-            stalls,
-            sure=counted is not None,
-        ),
-    )
-
-
-def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:
-    """How many times as long these ranks' work took since they waited for cores.
-
-    They wait while they have work to do: what they do less they do not wait for.
-    """
-    its = own_work(run)
-    if its.waited_ns is None:
-        return 1.0
-    mine = np.isin(run_graph(run).calls.rank, ranks)
-    return 1 + float(its.waited_ns[mine].sum() / max(its.own_ns[mine].sum(), 1))
-
-
-def _in_turn(run: Measures, lag_ns: Lags, stalls_ns: Float64) -> bool:
-    """Whether as many ranks as can stall, each in steps of its own, half as long at least."""
-    calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
-    _, late = by_rank_and_step(calls, excess)
-    stalls = late >= _HALF * stalls_ns.mean()
-    in_turn = min(int(stalls.any(axis=side).sum()) for side in (0, 1))
-    return in_turn > 1 and in_turn == min(stalls.shape)
-
-
-@measure
-def _waiting_ns(run: Measures) -> Int64:
-    """What each step is longer since threads waited for cores, as far as it is known."""
-    measured, without = as_measured(run), lags_on_cores(run)
-    if without is measured:
-        return np.zeros(len(run_graph(run).ends), dtype=np.int64)
-    return saved(run, measured, [without])[:, 0]
-
-
-def _by_step(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Float64, Float64]:
-    """What the ranks did in each step, and how much of it beyond the typical, with these lags.
-
-    Of what was made typical, each one's mean.
-    """
-    its, (mine, *each) = run_graph(run), own_and_more(run, who, lag_ns)
-    steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
-    own, beyond = (np.bincount(steps, weights=some) / len(who.ranks) for some in each)
-    return own, beyond

@@ -10,11 +10,12 @@ import numpy as np
 from commtrace.arrays import NULL, Int64
 from commtrace.causal.cores import foreign_load, processor
 from commtrace.causal.culprit import Culprit
-from commtrace.causal.culprits import CHANCE_IF_COUNTED, culprits
+from commtrace.causal.culprits import culprits
 from commtrace.causal.inputs import Inputs
 from commtrace.causal.own_operators import OwnOperators
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.step_patterns import CHANCE
+from commtrace.causal.weighed import CHANCE_IF_COUNTED
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched

@@ -16,26 +16,18 @@ from commtrace.causal.rank_edits import launching_within
 from commtrace.causal.savings import Edit, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
-from commtrace.metrics.rank.host_meanwhile import host_meanwhile
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
+from commtrace.rules._stalls import label_in, meanwhile
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import counted, cut, ms
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_NAMED = 3
-_IN_PYTHON = "loading data, a synchronising call, printing, allocating, compiling"
-_REMEDIES = {
-    "flatten_dense_tensors": "DDP packs its module's buffers: broadcast_buffers=False, if none "
-    "changes",
-    "_foreach_": "a fused optimizer (fused=True) launches once",
-}
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
-_NAME = 40  # characters
 
 
 class LaunchGap(Rule, frozen=True):
@@ -161,7 +153,8 @@ class LaunchGap(Rule, frozen=True):
         line, stalls = found.line, found.idle_ns
         often = "once" if len(stalls) == 1 else f"{len(stalls)} times"
         longest = int(stalls.argmax())
-        label = _label(found, run)
+        when = union(found.begin_ns, found.end_ns)
+        label = label_in(run, line.rank, when)
         since = ms(int(found.begin_ns[longest] - line.first_ns))
         return self._finding(
             found,
@@ -177,8 +170,8 @@ class LaunchGap(Rule, frozen=True):
             ),
             ruled_out=("waiting for other work: only what was not launched yet is counted",),
             advice=(
-                f"{_meanwhile(found, run)}; look at the longest, {ms(stalls[longest])} from "
-                f"{since} after {line.device}'s first work"
+                f"{meanwhile(run, line.rank, when)}; look at the longest, {ms(stalls[longest])} "
+                f"from {since} after {line.device}'s first work"
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
@@ -281,34 +274,3 @@ def _launching(run: Measures, found: list[_Idle]) -> Edit:
 
 def _median(times: npt.NDArray[np.int64]) -> float:
     return float(np.median(times))
-
-
-def _meanwhile(found: _Idle, run: Measures) -> str:
-    """What the host does in the stalls, as far as its file tells it, and what to do about it."""
-    its = host_meanwhile(run, found.line.rank, union(found.begin_ns, found.end_ns))
-    if its is None or not its.operators:
-        return f"look at what the host does meanwhile: {_IN_PYTHON}"
-    ran = [(cut(name, _NAME), ms(time)) for name, time in its.operators[:_NAMED]]
-    runs = ", ".join(f"{name} for {time}" for name, time in ran)
-    said = f"meanwhile the host runs {runs}, and no operator for {ms(its.none_ns)}"
-    todo = [do for what, do in _REMEDIES.items() if any(what in name for name, _ in ran)]
-    if its.none_ns > found.total_ns / 2:
-        todo = [_IN_PYTHON]
-    return ": ".join((said, "; ".join(todo))) if todo else said
-
-
-def _label(found: _Idle, run: Measures) -> str | None:
-    """The innermost labelled range that most of the time was spent in, if there is one."""
-    steps = run.rows("steps")
-    ranges = steps.take(steps.coded("label").known & (steps.ints("rank") == found.line.rank))
-    opens = ranges.ints("start_ns")
-    closes = opens + ranges.ints("duration_ns")
-    time: dict[str, int] = {}
-    for first, last in zip(found.begin_ns.tolist(), found.end_ns.tolist(), strict=True):
-        around = np.flatnonzero((opens <= (first + last) // 2) & ((first + last) // 2 < closes))
-        if around.size:
-            innermost = around[(closes - opens)[around].argmin()]
-            label = cut(str(ranges.coded("label").at(innermost)), _NAME)
-            time[label] = time.get(label, 0) + last - first
-    most = max(time, key=lambda label: time[label], default=None)
-    return most if most and time[most] > found.total_ns / 2 else None
