@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Int64
 from commtrace.causal.causes import as_cores_are_shared
+from commtrace.causal.cores import fight
 from commtrace.causal.culprit import Culprit, as_awaited
 from commtrace.causal.edits import (
     as_measured,
@@ -146,7 +147,9 @@ def _is_excused(run: Measures, it: Culprit) -> bool:
     beside = {host for rank, host in on.items() if rank not in it.ranks}
     if it.slower is None or not all(on.get(rank) in beside for rank in it.ranks):
         return False
-    return as_cores_are_shared(run, it.ranks, () if it.persistent else it.spikes) is not None
+    stalls = () if it.persistent else it.spikes
+    may = as_cores_are_shared(run, it.ranks, stalls) is not None
+    return may and it.slower <= fight(run, it.ranks)
 
 
 @measure

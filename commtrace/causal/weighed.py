@@ -78,7 +78,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     # Nor is what others do not run at all, or on less.
     is_few = own.size < MANY_STEPS
-    maybe = p_value < CHANCE_IF_COUNTED and not spikes and not others_in_turn(run, who.ranks)
+    in_turn = does.cause == "compute" and others_in_turn(run, who.ranks)
+    maybe = p_value < CHANCE_IF_COUNTED and not spikes and not in_turn
     counted = counted_more(run, who, does) if is_few or maybe else None
     far = is_few and (
         bool((own > fight(run, who.ranks) * (own - more)).all()) or counted is not None
@@ -90,8 +91,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     stalls = () if persistent else spikes
     does = done_more(run, who, stalls) if stalls else does
     mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
-    works = not persistent and not spikes and mostly and works_more(run, who.ranks)
-    works = works and not others_in_turn(run, who.ranks)
+    works = not (persistent or spikes or in_turn) and mostly and works_more(run, who.ranks)
     times = None
     if persistent or stalls or works:
         counted = counted_more(run, who, does)
