@@ -16,6 +16,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.causal.worked_on import Done, What, Work, worked_on
 from commtrace.comms import canonical_dtype, element_bytes
 from commtrace.measures import measure
+from commtrace.units import clean
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -28,6 +29,7 @@ _LARGER = 1.02  # times
 _MOST_OF = 0.5  # of what they compute longer
 _TURN = 0.25  # of what they take longer for larger inputs: so much others do in other steps
 _NEARLY_ALL = 0.95  # of the time, in what all do as often
+_LONG = 40  # characters
 _BYTES = 4  # of an element whose type is not known
 
 
@@ -158,7 +160,7 @@ def _compared(late: Work, others: Work) -> Inputs:
         times, usual_ns = _times(mine[name], other), _time_ns(other)
         longer_ns = _time_ns(mine[name]) - usual_ns
         if times >= _LARGER and longer_ns > 0:
-            larger[name] = min(longer_ns, usual_ns * (times**2 - 1)) if other else longer_ns
+            larger[name] = min(longer_ns, usual_ns * (times * times - 1)) if other else longer_ns
     names = sorted(larger, key=lambda name: -larger[name])[:_NAMED]
     all_ns = _time_ns(late)
     same = sum(its.time_ns for what, its in late.items() if _often(others, what) == its.times)
@@ -203,7 +205,7 @@ def _bytes(work: Work) -> list[float]:
 
 
 @lru_cache(maxsize=4096)
-def _sizes(what: What) -> tuple[int, ...]:
+def _sizes(what: What) -> tuple[float, ...]:
     """The bytes of each input; 0 of what is no tensor."""
     dims, types = decode(what.shapes), decode(what.types) or ()
     return tuple(
@@ -212,11 +214,13 @@ def _sizes(what: What) -> tuple[int, ...]:
     )
 
 
-def _elements(dims: Any) -> int:
-    """Of a tensor, or of a list of them."""
+def _elements(dims: Any) -> float:
+    """Of a tensor, or of a list of them; sizes are a file's, and may be absurd."""
     if not isinstance(dims, list) or not dims:
-        return 0
-    return prod(dims) if isinstance(dims[0], int) else sum(map(_elements, dims))
+        return 0.0
+    if all(isinstance(size, int) for size in dims):
+        return prod(map(float, dims))
+    return sum(map(_elements, dims))
 
 
 def _element_bytes(kind: str | None) -> int:
@@ -248,4 +252,4 @@ def _said(what: What, at: int) -> str:
     """One of its inputs in words: its shape and type."""
     dims, types = decode(what.shapes)[at], decode(what.types) or ()
     shape = "×".join(map(str, dims)) if dims and isinstance(dims[0], int) else "tensors"
-    return f"{shape} {types[at]}" if at < len(types) and types[at] else shape
+    return clean(f"{shape} {types[at]}" if at < len(types) and types[at] else shape, _LONG)

@@ -12,7 +12,7 @@ from commtrace.causal.causes import doubt_of
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import fight, works_more
 from commtrace.causal.culprit import Culprit
-from commtrace.causal.done_more import counted_more, done_more, slower
+from commtrace.causal.done_more import DoneMore, counted_more, done_more, slower
 from commtrace.causal.edits import (
     as_measured,
     saved,
@@ -78,8 +78,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     # Nor is what others do not run at all, or on less.
     is_few = own.size < MANY_STEPS
-    in_turn = does.cause == "compute" and others_in_turn(run, who.ranks)
-    maybe = p_value < CHANCE_IF_COUNTED and not spikes and not in_turn
+    maybe = p_value < CHANCE_IF_COUNTED and not spikes and not _take_turns(run, who, does)
     counted = counted_more(run, who, does) if is_few or maybe else None
     far = is_few and (
         bool((own > fight(run, who.ranks) * (own - more)).all()) or counted is not None
@@ -91,7 +90,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     stalls = () if persistent else spikes
     does = done_more(run, who, stalls) if stalls else does
     mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
-    works = not (persistent or spikes or in_turn) and mostly and works_more(run, who.ranks)
+    works = not persistent and not spikes and mostly and works_more(run, who.ranks)
+    works = works and not _take_turns(run, who, does)
     times = None
     if persistent or stalls or works:
         counted = counted_more(run, who, does)
@@ -126,6 +126,11 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
             sure=counted is not None,
         ),
     )
+
+
+def _take_turns(run: Measures, who: Suspects, does: DoneMore) -> bool:
+    """Whether others have more to compute in other steps; their files are read for that."""
+    return does.cause == "compute" and others_in_turn(run, who.ranks)
 
 
 def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:

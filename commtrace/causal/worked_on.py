@@ -15,9 +15,10 @@ from commtrace.arrays import Int64, grouped
 from commtrace.engine import each, for_files
 from commtrace.errors import TraceError
 from commtrace.measures import measure
+from commtrace.metrics.rank.rank_file import file_of
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.reader.json import OperatorInputs, operator_inputs
-from commtrace.reader.nesting import enclosing
+from commtrace.reader.nesting import around, enclosing
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -72,16 +73,15 @@ def worked_on(run: Measures, ranks: tuple[int, ...]) -> Mapping[int, Mapping[int
 
 
 def _asked(run: Measures, rank: int) -> _Asked | None:
-    ranks = run.rows("ranks")
-    file = ranks.coded("file").at(int(np.flatnonzero(ranks.ints("rank") == rank)[0]))
-    if run.pauses.get(rank) or file is None:
+    file = file_of(run, rank)
+    if file is None:
         return None
     is_launched = rank in ranks_of(run, "kernels")
     table, at = ("kernels", "launch_ns") if is_launched else ("ops", "start_ns")
     its = run.rows(table, places_of_rank(run, table, rank))
     its = its.take(its.coded("kind").being("compute"))
     columns = (its.ints(name) for name in ("thread", at, "duration_ns", "step"))
-    return _Asked(Path(str(file)), is_launched, *columns)
+    return _Asked(file, is_launched, *columns)
 
 
 def _done(asked: _Asked) -> dict[int, Work] | None:
@@ -101,8 +101,7 @@ def _done(asked: _Asked) -> dict[int, Work] | None:
 
 def _launching(its: OperatorInputs, asked: _Asked) -> tuple[Int64, Int64, Int64]:
     """The operators that launched kernels, in which step, and how long these took."""
-    moments = np.zeros_like(asked.at_ns)
-    by = _around((its.thread, its.start_ns, its.duration_ns), (asked.thread, asked.at_ns, moments))
+    by = around((its.thread, its.start_ns, its.duration_ns), asked.thread, asked.at_ns)
     return by[by >= 0], asked.step[by >= 0], asked.duration_ns[by >= 0]
 
 
@@ -112,15 +111,6 @@ def _running(its: OperatorInputs, asked: _Asked) -> tuple[Int64, Int64, Int64]:
     called = outer >= 0
     within = np.bincount(outer[called], weights=its.duration_ns[called], minlength=outer.size)
     own_ns = np.maximum(its.duration_ns - within.astype(np.int64), 0)
-    moments = np.zeros_like(its.start_ns)
-    by = _around(
-        (asked.thread, asked.at_ns, asked.duration_ns), (its.thread, its.start_ns, moments)
-    )
+    by = around((asked.thread, asked.at_ns, asked.duration_ns), its.thread, its.start_ns)
     rows = np.flatnonzero(by >= 0)
     return rows, asked.step[by[rows]], own_ns[rows]
-
-
-def _around(spans: tuple[Int64, ...], moments: tuple[Int64, ...]) -> Int64:
-    """The span that is around each moment on its thread; -1 for none."""
-    columns = (np.concatenate(each) for each in zip(spans, moments, strict=True))
-    return enclosing(*columns)[spans[0].size :]

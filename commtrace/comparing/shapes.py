@@ -16,9 +16,10 @@ from commtrace.arrays import Int64
 from commtrace.engine import each, for_files
 from commtrace.errors import TraceError
 from commtrace.measures import measure
+from commtrace.metrics.rank.rank_file import file_of
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
-from commtrace.reader.json import Hosted, operator_inputs
-from commtrace.reader.nesting import enclosing
+from commtrace.reader.json import operator_inputs
+from commtrace.reader.nesting import around
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -67,16 +68,15 @@ def shapes(run: Measures) -> Shapes:
 
 def _wanted(run: Measures, size: Mapping[str, int]) -> Iterator[_Wanted]:
     """What is asked of each file; tables have so many rows."""
-    with_kernels, ranks = ranks_of(run, "kernels"), run.rows("ranks")
-    files = dict(zip(ranks.ints("rank").tolist(), ranks.coded("file").decoded(), strict=True))
-    for rank, file in files.items():
-        if run.pauses.get(rank):
+    with_kernels = ranks_of(run, "kernels")
+    for rank in run.rows("ranks").ints("rank").tolist():
+        if (file := file_of(run, rank)) is None:
             continue
         name, when = ("kernels", "launch_ns") if rank in with_kernels else ("ops", "start_ns")
         rows = np.arange(size[name])[places_of_rank(run, name, rank)]
         rows = rows[run.rows(name, rows).coded("kind").being("compute")]
         its = run.rows(name, rows)
-        yield _Wanted(Path(str(file)), name, rows, its.ints("thread"), its.ints(when))
+        yield _Wanted(file, name, rows, its.ints("thread"), its.ints(when))
 
 
 def _looked_up(wanted: _Wanted) -> _Texts | str:
@@ -84,30 +84,18 @@ def _looked_up(wanted: _Wanted) -> _Texts | str:
         operators = operator_inputs(wanted.file)
     except TraceError as error:
         return str(error)
-    find = _around if wanted.table == "kernels" else _beginning
+    find = around if wanted.table == "kernels" else _beginning
+    spans = operators.thread, operators.start_ns, operators.duration_ns
     names, codes = operators.shapes.names, operators.shapes.codes
-    rows = find(operators, wanted.thread, wanted.start_ns).tolist()
+    rows = find(spans, wanted.thread, wanted.start_ns).tolist()
     return [None if row < 0 else names[codes[row]] for row in rows]
 
 
-def _around(operators: Hosted, thread: Int64, time_ns: Int64) -> Int64:
-    """The innermost operator at each time on a thread; -1 for none."""
-    count = operators.thread.size
-    threads = np.concatenate((operators.thread, thread))
-    starts = np.concatenate((operators.start_ns, time_ns))
-    lasting = np.concatenate((operators.duration_ns, np.zeros_like(time_ns)))
-    return enclosing(threads, starts, lasting)[count:]
-
-
-def _beginning(operators: Hosted, thread: Int64, time_ns: Int64) -> Int64:
+def _beginning(spans: tuple[Int64, Int64, Int64], thread: Int64, time_ns: Int64) -> Int64:
     """The outermost operator that begins at each time on a thread; -1 for none."""
-    order = np.lexsort((operators.duration_ns, operators.start_ns, operators.thread))
-    row = dict(
-        zip(
-            zip(operators.thread[order].tolist(), operators.start_ns[order].tolist(), strict=True),
-            order.tolist(),
-            strict=True,
-        )
-    )
+    threads, starts, lasting = spans
+    order = np.lexsort((lasting, starts, threads))
+    begins = zip(threads[order].tolist(), starts[order].tolist(), strict=True)
+    row = dict(zip(begins, order.tolist(), strict=True))
     its = zip(thread.tolist(), time_ns.tolist(), strict=True)
     return np.asarray([row.get(key, -1) for key in its], dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 from commtrace.arrays import Bool, Int64
 from commtrace.reader.json.events import Call
 
-__all__ = ["Nest", "by_thread", "enclosing", "innermost", "outermost"]
+__all__ = ["Nest", "around", "by_thread", "enclosing", "innermost", "outermost"]
 
 
 _DEEPEST = 256  # calls within calls; more is damage, and would cost its square
@@ -84,6 +84,13 @@ def enclosing(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
             found[row] = is_open[-1]
         is_open.append(row)
     return found
+
+
+def around(spans: tuple[Int64, Int64, Int64], thread: Int64, time_ns: Int64) -> Int64:
+    """The innermost of these spans (thread, start, duration) at each time on a thread; -1: none."""
+    moments = (thread, time_ns, np.zeros_like(time_ns))
+    columns = (np.concatenate(each) for each in zip(spans, moments, strict=True))
+    return enclosing(*columns)[spans[0].size :]
 
 
 def outermost(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Bool:

@@ -245,3 +245,17 @@ def test_a_dispatch_mode_of_one_rank_is_named(tmp_path: Path) -> None:
     its, finding = late(written(tmp_path, work, on_cpu))
     assert its.names[0] == "PythonDispatchMode"
     assert "a step longer in the mean, as a dispatch mode runs Python in each" in finding.advice
+
+
+def test_absurd_sizes_and_types_cost_nothing_but_their_words(tmp_path: Path) -> None:
+    """A file's shapes are hostile input: 2**61 rows to the power of thirty, a type with escapes."""
+
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        long = 6_000.0 + 9_000.0 * rank
+        shape = [2**61] * (30 if rank else 20)
+        args = {"Input Dims": [shape], "Input type": ["float\x1b[2J" + 99 * "x"]}
+        return [event("cpu_op", "aten::mul", at, long, **args)], at + long + 5
+
+    its, finding = late(written(tmp_path, work, on_cpu))
+    assert "\x1b" not in finding.advice
+    assert all(len(text) <= 40 for text in its.example)

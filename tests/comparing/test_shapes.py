@@ -110,6 +110,8 @@ def test_a_file_that_is_gone_costs_the_shapes_only(tmp_path: Path) -> None:
         ("<script>", None),
         ([["<b>"]], None),
         ([[True]], None),
+        ([[-2, 3]], None),
+        ([[10**400]], None),
         ({"a": 1}, None),
         (None, None),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ from msgspec import Struct
 
 from commtrace.errors import TraceError
 from commtrace.intervals import Intervals, covered, intersect, total, union
+from commtrace.metrics.rank.rank_file import file_of
 from commtrace.reader.json import host_operators
 from commtrace.reader.nesting import outermost
 
@@ -34,12 +34,11 @@ def host_meanwhile(run: Measures, rank: int, when: Intervals) -> HostMeanwhile |
 
     None where its file cannot be read again, or is one of several.
     """
-    ranks = run.rows("ranks")
-    file = ranks.coded("file").at(int(np.flatnonzero(ranks.ints("rank") == rank)[0]))
-    if run.pauses.get(rank) or file is None:
+    file = file_of(run, rank)
+    if file is None:
         return None
     try:
-        its = host_operators(Path(str(file)))
+        its = host_operators(file)
     except TraceError:
         return None
     top = np.flatnonzero(outermost(its.thread, its.start_ns, its.duration_ns))

@@ -6,8 +6,7 @@ work on, ``host_operators`` for when they run beside GPUs.
 
 from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.events import Hosted, Scan
-from commtrace.reader.json.operator_shapes import OperatorInputs, operator_inputs
-from commtrace.reader.json.operators import host_operators
+from commtrace.reader.json.operators import OperatorInputs, host_operators, operator_inputs
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.scan import scan
 from commtrace.reader.json.whole_file import EveryEvent, every_event

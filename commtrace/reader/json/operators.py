@@ -1,23 +1,48 @@
-"""The operators of a host, which ``scan`` leaves out where GPUs work."""
+"""The operators of a host, with what ``scan`` leaves out: those beside GPUs, and their inputs."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, Bool, Int64
+from commtrace.reader.json.arguments import Decoder
+from commtrace.reader.json.categories import KINDS
 from commtrace.reader.json.columns import Names, Numbers, integers
 from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.document import Document
 from commtrace.reader.json.events import Hosted
 from commtrace.reader.json.metadata import base_ns
+from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
+from commtrace.table import Coded
 
-__all__ = ["host_operators"]
+__all__ = ["OperatorInputs", "host_operators", "operator_inputs"]
 
-_OPERATORS = ("cpu_op", "Operator")
+_NOTHING = msgspec.Raw(b"null")
+_MOST = 2**62  # of a size
+
+
+class OperatorInputs(Hosted, frozen=True):
+    """Operators, and of each the shapes and the types of its inputs as JSON.
+
+    ``shapes`` as ``[[64,4096],[]]``, ``types`` as ``["float","Scalar"]``, or ``null``.
+    """
+
+    shapes: Coded
+    types: Coded
+
+
+class _Shaped(msgspec.Struct, gc=False, rename={"dims": "Input Dims", "types": "Input type"}):
+    dims: msgspec.Raw = _NOTHING
+    types: msgspec.Raw = _NOTHING
+
+
+_SHAPED = Decoder(_Shaped)
 
 
 def host_operators(path: Path) -> Hosted:
@@ -25,19 +50,114 @@ def host_operators(path: Path) -> Hosted:
 
     Raises TraceError where the file cannot be read or is no trace.
     """
-    names, numbers = Names(), Numbers(("thread", "start_ns", "duration_ns"))
+    found = _Operators()
+    numbers = found.read(path)
+    return Hosted(found.names.coded(), **numbers)
 
-    def take(events: list[Event]) -> None:
-        its = [event for event in events if event.ph == "X" and event.cat in _OPERATORS]
+
+def operator_inputs(path: Path) -> OperatorInputs:
+    """Those of which the profiler recorded shapes.
+
+    Raises TraceError where the file cannot be read or is no trace.
+    """
+    found = _Inputs()
+    numbers = found.read(path)
+    return OperatorInputs(
+        name=found.names.coded(),
+        shapes=found.shapes.coded(),
+        types=found.types.coded(),
+        **numbers,
+    )
+
+
+class _Operators:
+    """The operators so far, without the trace's base time."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self._numbers = Numbers(("thread", "start_ns", "duration_ns"))
+
+    def read(self, path: Path) -> dict[str, Int64]:
+        """All of a file; when and on which threads they ran."""
+        document = Document(path, Event, self._take)
+        for block in Source(path):
+            document.feed(block)
+        document.finish()
+        return self._numbers.joined(base_ns(document.metadata) or 0)
+
+    def _take(self, events: list[Event]) -> None:
+        its = _operators(events)
+        self._add(its, np.ones(len(its), dtype=np.bool_))
+
+    def _add(self, its: list[Event], which: Bool) -> list[int]:
+        """Some of them, as far as they have times and threads; the rows of those."""
         start_ns = nanoseconds([event.ts for event in its])
         duration_ns = nanoseconds([event.dur for event in its])
         thread = integers([event.tid for event in its])
-        usable = (start_ns != NULL) & (duration_ns >= 0) & (thread != NULL)
-        names.extend([its[row].name or "" for row in np.flatnonzero(usable).tolist()])
-        numbers.extend(start_ns[usable], duration_ns=duration_ns[usable], thread=thread[usable])
+        kept = which & (start_ns != NULL) & (duration_ns >= 0) & (thread != NULL)
+        rows: list[int] = np.flatnonzero(kept).tolist()
+        self.names.extend([its[row].name or "" for row in rows])
+        self._numbers.extend(start_ns[kept], duration_ns=duration_ns[kept], thread=thread[kept])
+        return rows
 
-    document = Document(path, Event, take)
-    for block in Source(path):
-        document.feed(block)
-    document.finish()
-    return Hosted(names.coded(), **numbers.joined(base_ns(document.metadata) or 0))
+
+class _Inputs(_Operators):
+    """The same, of those with shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes, self.types = Names(), Names()
+        self._known: dict[bytes, str | None] = {}
+        self._types: dict[bytes, str] = {}
+
+    def _take(self, events: list[Event]) -> None:
+        its = _operators(events)
+        args = _SHAPED.many([event.args for event in its])
+        shapes = [self._shape(shaped.dims) if shaped else None for shaped in args]
+        rows = self._add(its, np.array([shape is not None for shape in shapes], dtype=np.bool_))
+        self.shapes.extend([shapes[row] for row in rows])
+        self.types.extend([self._type(args[row]) for row in rows])
+
+    def _shape(self, dims: msgspec.Raw) -> str | None:
+        """As JSON without blanks; None where no input has a size, and for what is no shape."""
+        text = bytes(dims)
+        if text not in self._known:
+            self._known[text] = _normal(text)
+        return self._known[text]
+
+    def _type(self, shaped: _Shaped | None) -> str:
+        text = bytes(shaped.types) if shaped else _NOTHING
+        if text not in self._types:
+            self._types[text] = _read(text)
+        return self._types[text]
+
+
+def _operators(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.ph == "X" and KINDS.get(event.cat) == "cpu_op"]
+
+
+def _read(text: bytes) -> str:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(text, type=list[str])).decode()
+    except BROKEN:
+        return "null"
+
+
+def _normal(text: bytes) -> str | None:
+    try:
+        value = msgspec.json.decode(text)
+        return msgspec.json.encode(value).decode() if _has_size(value) else None
+    except BROKEN:
+        return None
+
+
+def _has_size(value: Any) -> bool:
+    """Whether it is of lists and sizes alone, with a size among them."""
+    return isinstance(value, list) and _leaves(value) == {True}
+
+
+def _leaves(value: Any) -> set[bool]:
+    """Of all that is no list, whether it is a size."""
+    if not isinstance(value, list):
+        return {type(value) is int and 0 <= value < _MOST}
+    return set().union(*map(_leaves, value))
