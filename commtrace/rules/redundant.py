@@ -13,7 +13,7 @@ from commtrace.causal.edits import as_measured, needing_nobody, saved
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
-from commtrace.metrics.run.accumulation import repeated_in_accumulation
+from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
@@ -32,8 +32,10 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Seven kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Eight kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
+        Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
+        same sizes and nothing else.
         Barriers right before or after a collective of their group that holds the ranks together
         anyway. An all_reduce of the same bytes over a group whose members all took part in one
         right before, with nothing in between. Broadcasts with which DDP makes its module's
@@ -67,7 +69,7 @@ class Redundant(Rule, frozen=True):
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "jitter")
 
-    min_step_share: float = 0.05
+    min_step_share: float = 0.02
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind, of all groups: what siblings leave out together saves time."""
@@ -77,6 +79,7 @@ class Redundant(Rule, frozen=True):
         again = sent_again(rows)
         for say, found in (
             (_accumulated, repeated_in_accumulation(run, rows)),
+            (_of_another, rows.take(of_another_pass(run, rows))),
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
             (_buffers, rows.take(of_buffers(run, rows))),
@@ -163,6 +166,17 @@ def _accumulated(needless: Rows) -> _Said:
         else "call set_requires_gradient_sync(False) for all micro-batches but the last, if whole "
         "gradients fit in memory",
         "high",
+    )
+
+
+def _of_another(needless: Rows) -> _Said:
+    return _Said(
+        "one model's pass reduces the gradients of another, which that one's own pass computes",
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
+        ("gradients that are used: the other's update takes as many, which its own pass reduces",),
+        "while one model trains through the other (a generator through its discriminator), call "
+        "requires_grad_(False) on the other's parameters",
+        "medium",
     )
 
 

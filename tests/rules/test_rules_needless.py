@@ -246,6 +246,49 @@ def test_what_is_no_accumulation(confounder: str) -> None:
     assert not found(training(**{confounder: True}), "redundant")
 
 
+def two_models(first: tuple[int, ...], second: tuple[int, ...], *, update: bool = True) -> Measures:
+    """Steps of two passes, each of which reduces gradients of these sizes and updates."""
+    run = Tiny(2)
+    for rank in range(2):
+        for step in range(3):
+            start = step * 10_000
+            run.step(rank, step, start, 10_000)
+            for sizes in (first, second):
+                run.step(rank, step, start, 100, label="DistributedDataParallel.forward")
+                for size in sizes:
+                    run.collective(rank, "all_reduce", start + 300, 500, size=size)
+                    start += 600
+                if update or sizes is second:
+                    run.step(rank, step, start + 300, 50, label="Optimizer.step#Adam.step")
+                start += 600
+    return run.trace()
+
+
+MINE, ITS = 1 << 20, 1 << 22
+
+
+@pytest.mark.parametrize("passes", [((ITS,), (ITS, MINE)), ((MINE, ITS), (ITS,))])
+def test_gradients_of_the_model_that_one_trains_through_are_needless(
+    passes: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    (finding,) = found(two_models(*passes), "redundant")
+    assert "3 operations too many" in finding.summary
+    assert finding.cost_ns == pytest.approx(3 * 500_000, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        two_models((ITS,), (MINE,)),
+        two_models((ITS, MINE), (ITS, MINE)),
+        two_models((ITS, 1 << 18), (ITS, MINE)),
+        two_models((ITS,), (ITS, MINE), update=False),
+    ],
+)
+def test_models_with_a_pass_each_reduce_their_own(run: Measures) -> None:
+    assert not found(run, "redundant")
+
+
 def barriers(beside: str | None) -> Measures:
     run = Tiny(2)
     for step in range(5):

@@ -1,27 +1,21 @@
-"""Reductions of gradients that later micro-batches add to."""
+"""Reductions of gradients that nobody uses: what later micro-batches add to, or no update takes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, most, sums
-from commtrace.comms import DDP_FORWARD
-from commtrace.intervals import inside, union
+from commtrace.arrays import Int64, codes, first_rows, grouped, most, sums
+from commtrace.metrics.run.gradients import placed
 from commtrace.metrics.run.sequences import SEQUENCES
-from commtrace.table import Coded, Column, Rows, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["REPEATED", "repeated_in_accumulation"]
-
-_FSDP = "FSDP::root_pre_forward"
-_FSDP_REDUCES = "FSDP::post_backward_reduce"
-_OPTIMIZER = "Optimizer.step#"
-_REDUCTIONS = ("all_reduce", "reduce_scatter")
-_NO_RANGES = (DDP_FORWARD, "FSDP::", _OPTIMIZER)
+__all__ = ["REPEATED", "of_another_pass", "repeated_in_accumulation"]
 
 REPEATED = Table(
     "repeated_in_accumulation",
@@ -42,23 +36,15 @@ def repeated_in_accumulation(run: Measures, rows: Rows) -> Rows:
     that also reduce during a forward pass do not reduce gradients (tensor parallelism); what
     FSDP2 reduces it marks.
     """
-    steps = run.rows("steps")
-    is_forward = steps.coded("label").where((DDP_FORWARD, _FSDP).__contains__)
-    rank, step = rows.ints("rank"), rows.ints("step")
-    reduces = rows.coded("op").where(_REDUCTIONS.__contains__) & (step != NULL)
-    if not is_forward.any() or not reduces.any():
+    if (its := placed(run, rows)) is None:
         return REPEATED.rows()
-    parts = [
-        _placed(rows, np.flatnonzero(reduces & (rank == one)), _of_rank(steps, one))
-        for one in np.unique(steps.ints("rank")[is_forward]).tolist()
-    ]
-    placed = _joined(parts)
-    group = codes(rows.coded("communicator"))[placed.row]
-    parallel = np.isin(group, group[placed.in_forward])
+    group = codes(rows.coded("communicator"))[its.row]
+    parallel = np.isin(group, group[its.in_forward])
     # Behind the optimizer's step it is no gradient of that pass.
-    mine = ~parallel & (placed.forward >= 0) & placed.before_update
-    row, forward, group = placed.row[mine], placed.forward[mine], group[mine]
-    whole = codes(rank[row], group, step[row], placed.range[mine], placed.updates[mine])
+    mine = ~parallel & (its.forward >= 0) & its.before_update
+    row, forward, group = its.row[mine], its.forward[mine], group[mine]
+    rank, step = rows.ints("rank")[row], rows.ints("step")[row]
+    whole = codes(rank, group, step, its.range[mine], its.updates[mine])
     latest = most(whole, forward, whole.max(initial=-1) + 1)
     last = forward == latest[whole]
     if last.all():
@@ -73,72 +59,28 @@ def repeated_in_accumulation(run: Measures, rows: Rows) -> Rows:
     return REPEATED.rows({**found.columns, "micro_batches": count[whole[needless]]})
 
 
-class _Placed(NamedTuple):
-    """Reductions, each with the forward pass before it, its range and its rank's updates so far."""
+def of_another_pass(run: Measures, rows: Rows) -> Int64:
+    """The reductions, rows of ``sequences``, of gradients that another pass is for.
 
-    row: Int64
-    forward: Int64
-    range: Int64
-    updates: Int64
-    before_update: Bool
-    in_forward: Bool
-
-
-def _joined(parts: list[_Placed]) -> _Placed:
-    columns: Any = (np.concatenate(its) for its in zip(*parts, strict=True))
-    return _Placed(*columns)
-
-
-class _Steps(NamedTuple):
-    """The steps and labelled ranges of one rank."""
-
-    label: Coded
-    start_ns: Int64
-    end_ns: Int64
-
-    def of(self, mine: Bool) -> tuple[Int64, Int64]:
-        """When some of them began and ended, by their start."""
-        rows = np.flatnonzero(mine)
-        rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
-        return self.start_ns[rows], self.end_ns[rows]
-
-
-def _of_rank(steps: Rows, rank: int) -> _Steps:
-    its = steps.take(steps.ints("rank") == rank)
-    start_ns = its.ints("start_ns")
-    return _Steps(its.coded("label"), start_ns, start_ns + its.ints("duration_ns"))
-
-
-def _placed(rows: Rows, mine: Int64, steps: _Steps) -> _Placed:
-    """One rank's reductions."""
-    label = steps.label
-    moment = rows.ints("order")[mine]
-    if label.being(_FSDP).any():
-        start, end = steps.of(label.where(lambda name: name.startswith(_FSDP_REDUCES)))
-        own = inside(moment, union(start, end + 1))
-    else:
-        own = rows.coded("op").being("all_reduce")[mine]
-    mine, moment = mine[own], moment[own]
-    start, end = steps.of(label.where((DDP_FORWARD, _FSDP).__contains__))
-    near = np.searchsorted(start, moment, side="right") - 1
-    updated, _ = steps.of(label.where(lambda name: name.startswith(_OPTIMIZER)))
-    updates = np.searchsorted(updated, moment)
-    ranges = steps.of(label.where(lambda name: name != "" and not name.startswith(_NO_RANGES)))
-    around, at = _innermost(start, *ranges), near.clip(min=0)
-    return _Placed(
-        mine,
-        near,
-        around[at],
-        updates,
-        updates == np.searchsorted(updated, start[at]),
-        (near >= 0) & (moment < end[at]),
-    )
-
-
-def _innermost(moments: Int64, start: Int64, end: Int64) -> Int64:
-    """For each moment the range around it that began last, as a number; -1 for none."""
-    found: Int64 = np.full(moments.size, -1, np.int64)
-    bounds = np.searchsorted(moments, start), np.searchsorted(moments, end)
-    for number, (first, last) in enumerate(zip(*(its.tolist() for its in bounds), strict=True)):
-        found[first:last] = number
-    return found
+    A pass is what one update of a step ends. One that reduces the very sizes of another pass, and
+    more, updates what is more: the gradients that both reduce are the other's, which computes its
+    own. A generator's pass through a discriminator whose parameters require gradients does so.
+    """
+    nothing = np.empty(0, np.int64)
+    if (its := placed(run, rows)) is None:
+        return nothing
+    group = codes(rows.coded("communicator"))[its.row]
+    parallel = np.isin(group, group[its.in_forward])
+    mine = ~parallel & its.before_update
+    row, updates = its.row[mine], its.updates[mine]
+    size = rows.ints("size_bytes")[row]
+    found = [nothing]
+    for step in grouped(rows.ints("rank")[row], group[mine], rows.ints("step")[row]):
+        passes = {one: step[updates[step] == one] for one in np.unique(updates[step]).tolist()}
+        sizes = {one: Counter(size[some].tolist()) for one, some in passes.items()}
+        for one, some in passes.items():
+            own = [its for its in sizes.values() if its < sizes[one]]
+            if own:
+                smaller = max(own, key=Counter.total)
+                found.append(row[some[np.isin(size[some], list(smaller))]])
+    return np.concatenate(found)

@@ -1,0 +1,117 @@
+"""Where ranks reduce gradients: after which forward pass, and between which updates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from commtrace.arrays import NULL, Bool, Int64
+from commtrace.comms import DDP_FORWARD
+from commtrace.intervals import inside, union
+from commtrace.table import Coded, Rows
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Placed", "placed"]
+
+_FSDP = "FSDP::root_pre_forward"
+_FSDP_REDUCES = "FSDP::post_backward_reduce"
+_OPTIMIZER = "Optimizer.step#"
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+_NO_RANGES = (DDP_FORWARD, "FSDP::", _OPTIMIZER)
+
+
+class Placed(NamedTuple):
+    """Reductions, each with the forward pass before it, its range and its rank's updates so far.
+
+    ``row`` is of ``sequences``; ``forward``, ``range`` and ``updates`` are numbers of its rank's,
+    -1 where there is none before it. ``before_update`` says that no optimizer's step lies between
+    it and its forward pass, ``in_forward`` that it began within that.
+    """
+
+    row: Int64
+    forward: Int64
+    range: Int64
+    updates: Int64
+    before_update: Bool
+    in_forward: Bool
+
+
+def placed(run: Measures, rows: Rows) -> Placed | None:
+    """The reductions among ``sequences`` that lie in steps; None where no module marks its passes.
+
+    DDP and FSDP2 mark each by its forward pass; what FSDP2 reduces it marks.
+    """
+    steps = run.rows("steps")
+    is_forward = steps.coded("label").where((DDP_FORWARD, _FSDP).__contains__)
+    rank = rows.ints("rank")
+    reduces = rows.coded("op").where(_REDUCTIONS.__contains__) & (rows.ints("step") != NULL)
+    if not is_forward.any() or not reduces.any():
+        return None
+    parts = [
+        _placed(rows, np.flatnonzero(reduces & (rank == one)), _of_rank(steps, one))
+        for one in np.unique(steps.ints("rank")[is_forward]).tolist()
+    ]
+    return _joined(parts)
+
+
+def _joined(parts: list[Placed]) -> Placed:
+    columns: Any = (np.concatenate(its) for its in zip(*parts, strict=True))
+    return Placed(*columns)
+
+
+class _Steps(NamedTuple):
+    """The steps and labelled ranges of one rank."""
+
+    label: Coded
+    start_ns: Int64
+    end_ns: Int64
+
+    def of(self, mine: Bool) -> tuple[Int64, Int64]:
+        """When some of them began and ended, by their start."""
+        rows = np.flatnonzero(mine)
+        rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
+        return self.start_ns[rows], self.end_ns[rows]
+
+
+def _of_rank(steps: Rows, rank: int) -> _Steps:
+    its = steps.take(steps.ints("rank") == rank)
+    start_ns = its.ints("start_ns")
+    return _Steps(its.coded("label"), start_ns, start_ns + its.ints("duration_ns"))
+
+
+def _placed(rows: Rows, mine: Int64, steps: _Steps) -> Placed:
+    """One rank's reductions."""
+    label = steps.label
+    moment = rows.ints("order")[mine]
+    if label.being(_FSDP).any():
+        start, end = steps.of(label.where(lambda name: name.startswith(_FSDP_REDUCES)))
+        own = inside(moment, union(start, end + 1))
+    else:
+        own = rows.coded("op").being("all_reduce")[mine]
+    mine, moment = mine[own], moment[own]
+    start, end = steps.of(label.where((DDP_FORWARD, _FSDP).__contains__))
+    near = np.searchsorted(start, moment, side="right") - 1
+    updated, _ = steps.of(label.where(lambda name: name.startswith(_OPTIMIZER)))
+    updates = np.searchsorted(updated, moment)
+    ranges = steps.of(label.where(lambda name: name != "" and not name.startswith(_NO_RANGES)))
+    around, at = _innermost(start, *ranges), near.clip(min=0)
+    return Placed(
+        mine,
+        near,
+        around[at],
+        updates,
+        updates == np.searchsorted(updated, start[at]),
+        (near >= 0) & (moment < end[at]),
+    )
+
+
+def _innermost(moments: Int64, start: Int64, end: Int64) -> Int64:
+    """For each moment the range around it that began last, as a number; -1 for none."""
+    found: Int64 = np.full(moments.size, -1, np.int64)
+    bounds = np.searchsorted(moments, start), np.searchsorted(moments, end)
+    for number, (first, last) in enumerate(zip(*(its.tolist() for its in bounds), strict=True)):
+        found[first:last] = number
+    return found
