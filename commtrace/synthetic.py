@@ -245,17 +245,8 @@ class Tiny:
 
     def trace(self) -> Measures:
         """The trace, its events in steps by when they start."""
-        for rows in (
-            self._collectives,
-            self._kernels,
-            self._copies,
-            self._blocking_calls,
-            self._synchronisations,
-            self._ops,
-            self._host_gaps,
-        ):
-            for row in rows:
-                row["step"] = row["step"] or self._step_of(row)
+        for row in self._events:
+            row["step"] = row["step"] or self._step_of(row)
         return Measures(
             kernels=KERNELS.of_dicts(self._kernels),
             copies=COPIES.of_dicts(self._copies),
@@ -271,6 +262,18 @@ class Tiny:
             notes=tuple(self.notes),
             manifest=self.manifest,
         )
+
+    @property
+    def _events(self) -> list[dict[str, Any]]:
+        return [
+            *self._collectives,
+            *self._kernels,
+            *self._copies,
+            *self._blocking_calls,
+            *self._synchronisations,
+            *self._ops,
+            *self._host_gaps,
+        ]
 
     def _step_of(self, row: dict[str, Any]) -> int | None:
         for step in self._steps:
@@ -295,6 +298,7 @@ class Tiny:
         ]
 
     def _rank_row(self, rank: int) -> dict[str, Any]:
+        mine = [row for row in (*self._events, *self._steps) if row["rank"] == rank]
         return {
             "rank": rank,
             "file": f"rank{rank}.json",
@@ -302,8 +306,8 @@ class Tiny:
             "world_size": self.ranks,
             "backend": self.backend,
             "rank_provenance": "metadata",
-            "start_ns": None,
-            "end_ns": None,
+            "start_ns": min((row["start_ns"] for row in mine), default=None),
+            "end_ns": max((row["start_ns"] + row["duration_ns"] for row in mine), default=None),
             "events": 0,
         }
 

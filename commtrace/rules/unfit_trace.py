@@ -14,6 +14,7 @@ from commtrace.arrays import NULL, Float64, codes, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
 from commtrace.metrics.rank.timelines import places, timelines
+from commtrace.metrics.run.span import recorded_apart
 from commtrace.metrics.run.unrecorded_work import calls_without_work
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, worth_reporting
@@ -48,7 +49,8 @@ class UnfitTrace(Rule, frozen=True):
 
     What it detects
         Files that break off, are damaged or cannot be read; operations that hosts called and of
-        whose work nothing was recorded; ranks of the job without a trace file,
+        whose work nothing was recorded; ranks recorded at different times; ranks of the job without
+        a trace file,
         with the time of large collectives that are slower than any link in a machine (5 GB/s):
         either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of the
         kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us before
@@ -82,6 +84,7 @@ class UnfitTrace(Rule, frozen=True):
         yield from self._broken(run)
         yield from self._unrecorded(run)
         yield from self._missing_ranks(run)
+        yield from self._apart(run)
         yield from self._launches(run)
         yield from self._held_up(run)
         yield from self._clocks(run)
@@ -123,6 +126,22 @@ class UnfitTrace(Rule, frozen=True):
                 Evidence("ranks without a trace file", len(missing), "ranks", 0),
                 "record every rank in the same steps and give all files together",
             )
+
+    def _apart(self, run: Measures) -> Iterator[Finding]:
+        if (apart := recorded_apart(run)) is None:
+            return
+        lasts, together = apart
+        longest, shortest = (pick(lasts, key=lambda rank: lasts[rank]) for pick in (max, min))
+        share = 100 * together / max(lasts[longest], 1)
+        yield self._finding(
+            run,
+            f"ranks were recorded at different times, rank {longest} for {ms(lasts[longest])}, "
+            f"rank {shortest} for {ms(lasts[shortest])}, all together for {ms(together)}: what one "
+            "did while others were not recorded is compared with nothing",
+            Evidence("recorded together", share, "%", 50),
+            "mark the same steps on every rank, also where no optimizer steps: call "
+            "commtrace.step(), or prof.step(), once in each round",
+        )
 
     def _launches(self, run: Measures) -> Iterator[Finding]:
         kernels = run.rows("kernels")

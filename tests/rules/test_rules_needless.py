@@ -457,6 +457,30 @@ def test_a_long_reason_is_cut_between_words() -> None:
     assert finding.summary.endswith("unfinished …")
 
 
+def on_one_host(*lasts_us: float, starting_us: float = 0) -> Measures:
+    """Ranks that compute for so long each, each so much later than the one before."""
+    run = Tiny(len(lasts_us), backend="gloo")
+    for rank, lasts in enumerate(lasts_us):
+        run.op(rank, rank * starting_us, lasts, name="aten::mm")
+    return run.trace()
+
+
+@pytest.mark.parametrize(
+    ("run", "apart"),
+    [
+        (on_one_host(9000, 4000), True),
+        (on_one_host(9000, 5000), False),
+        (on_one_host(9000, 9000, starting_us=5000), True),
+        (on_one_host(9000, 9000, starting_us=4000), False),
+        (on_one_host(9000), False),
+    ],
+)
+def test_ranks_that_were_recorded_at_different_times_are_told(run: Measures, apart: bool) -> None:
+    told = [it.summary for it in found(run, "unfit-trace")]
+    assert [text for text in told if "at different times" in text] == (told if apart else [])
+    assert apart == bool(told)
+
+
 @pytest.mark.parametrize(("call", "told"), [("c10d::allreduce_", True), ("aten::mm", False)])
 def test_calls_whose_work_was_not_recorded_are_no_run_without_communication(
     call: str, told: bool
