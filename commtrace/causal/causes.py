@@ -33,13 +33,17 @@ _MOST = 0.5  # of what they do more: less of it asleep
 
 
 def excess(
-    run: Measures, ranks: tuple[int, ...], which: Bool | None = None
+    run: Measures,
+    ranks: tuple[int, ...],
+    which: Bool | None = None,
+    more_ns: Float64 | None = None,
 ) -> tuple[dict[Cause, float], int]:
     """What the ranks did more than is typical, by cause; and the call with most of it before it.
 
     That is of the op and dimension with most before all of its calls in sum.
     By place where others have such a place, else by step: others than these, if they are several.
-    ``which`` are the calls before which it counts (a flag for each), by default all of theirs.
+    ``which`` are the calls before which it counts (a flag for each), by default all of theirs;
+    ``more_ns`` is how much it is before each, by default what its own work is longer.
     """
     its, work = run_graph(run), own_work(run)
     mine = np.isin(its.calls.rank, ranks)
@@ -55,7 +59,7 @@ def excess(
         else:
             more = (time - usual)[counts]
         parts[cause] = float(np.nansum(more))
-    more = np.where(counts, work.excess_ns, 0)
+    more = np.where(counts, work.excess_ns if more_ns is None else more_ns, 0)
     at = np.flatnonzero(counts)
     for numbers in (op_and_dimension(run)[its.calls.row], its.calls.place):
         at = at[_of_most(numbers[at], more[at])]
@@ -142,7 +146,7 @@ def as_cores_are_shared(
         typical[mine] = work.parts[HOSTS].of_the_rest(mine)
     mine = mine & ~np.isnan(typical)
     if spikes:
-        mine &= its.calls.step == np.unique(its.calls.step)[spikes[0]]
+        mine &= its.step_of == spikes[0]
     step = codes(its.calls.step[mine])
     own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
     usual = np.bincount(step, weights=typical[mine])

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.causal.causes import cause_of, excess
+from commtrace.causal.extra import extra_ns
 from commtrace.causal.inputs import Inputs, inputs
 from commtrace.causal.own_operators import OwnOperators, own_operators
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import Suspects
+from commtrace.causal.sure import more_surely_ns
 from commtrace.diagnosis import Cause
 
 if TYPE_CHECKING:
@@ -38,12 +40,16 @@ class DoneMore(NamedTuple):
 
 def done_more(run: Measures, who: Suspects, stalls: tuple[int, ...] = ()) -> DoneMore:
     """In all steps, or where they stall: in the others they may do something else."""
-    number, its = run_graph(run).calls.step, None
-    if stalls:
-        its = np.isin(number, np.unique(number)[list(stalls)])
-    parts, call = excess(run, who.ranks, its)
-    if who.made == "idle":
-        parts = {**parts, "compute": 0.0}
+    graph = run_graph(run)
+    calls, its = graph.calls, np.isin(graph.step_of, stalls) if stalls else None
+    if who.made == "sure":
+        mine = np.isin(calls.rank, who.ranks)
+        more = np.nan_to_num(more_surely_ns(run, mine if len(who.ranks) > 1 else None))
+        parts, call = excess(run, who.ranks, its, more)
+        extra = extra_ns(run)[mine if its is None else mine & its]
+        parts = {**parts, "compute": float(extra.sum())}
+    else:
+        parts, call = excess(run, who.ranks, its)
     return DoneMore(parts, call, cause_of(run, who.ranks, parts), stalls)
 
 

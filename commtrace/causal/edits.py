@@ -12,9 +12,7 @@ from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
 from commtrace.causal.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
 from commtrace.causal.graph import DROPPED, Change, Lags, changed, changes
 from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import OwnWork, idle_ns, own_work
-from commtrace.causal.usual import Usual
-from commtrace.measures import measure
+from commtrace.causal.segments import OwnWork, own_work
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -27,6 +25,7 @@ __all__ = [
     "needing_nobody",
     "saved",
     "saved_by",
+    "scaled",
     "step_ends",
     "step_ns",
     "steps_at",
@@ -35,8 +34,6 @@ __all__ = [
     "transfers",
     "typical",
     "typical_in_median",
-    "typically_idle",
-    "wanted_idle",
     "wanted_in_median",
     "without_waits",
 ]
@@ -70,7 +67,7 @@ def typical(
         wanted = np.stack([column.of_the_rest(mine) for column in work.parts], axis=1)
     else:
         wanted = work.typical_ns[mine]
-    return _scaled(run, work, wanted, mine, lag_ns, part)
+    return scaled(run, work, wanted, mine, lag_ns, part)
 
 
 def typical_in_median(
@@ -78,7 +75,7 @@ def typical_in_median(
 ) -> Change:
     """The ranks' work is as ``wanted_in_median`` has it."""
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
-    return _scaled(run, work, wanted_ns[mine], mine, lag_ns)
+    return scaled(run, work, wanted_ns[mine], mine, lag_ns)
 
 
 def wanted_in_median(run: Measures, work: OwnWork) -> Float64:
@@ -104,46 +101,6 @@ def _nth_of_each(number: Int64, values: Float64, places: Int64) -> Float64:
     return values[order[sorted_by(number[order])[places]]]
 
 
-def typically_idle(
-    run: Measures,
-    ranks: Collection[int],
-    lag_ns: Lags | None = None,
-    work: OwnWork | None = None,
-) -> Change:
-    """The ranks' hosts are without operators as long as is typical of the rest; these stay.
-
-    Processes that fight for cores compute longer by turns, and seldom sleep.
-    """
-    mine = np.isin(run_graph(run).calls.rank, list(ranks))
-    wanted = wanted_idle(run, mine if len(ranks) > 1 else None)[mine]
-    return _scaled(run, work or own_work(run), wanted, mine, lag_ns)
-
-
-def wanted_idle(run: Measures, mine: Bool | None = None) -> Float64:
-    """The own work of calls, with no longer idle than is typical of other ranks: calls × 2.
-
-    Of those that are ``mine`` (a flag for each call), if given, than is typical of the rest.
-    """
-    wanted = _wanted_idle(run)
-    if mine is not None:
-        own, idle, wanted = own_work(run).own_ns[mine, HOSTS], _idle(run), wanted.copy()
-        wanted[mine, HOSTS] = own + (idle.of_the_rest(mine) - idle.time_ns[mine])
-    return wanted
-
-
-@measure
-def _wanted_idle(run: Measures) -> Float64:
-    idle = _idle(run)
-    wanted = own_work(run).own_ns.astype(np.float64)
-    wanted[:, HOSTS] += idle.of_others() - idle.time_ns
-    return wanted
-
-
-@measure
-def _idle(run: Measures) -> Usual:
-    return Usual(run_graph(run).calls, idle_ns(run))
-
-
 def even(
     run: Measures,
     lag_ns: Lags | None = None,
@@ -159,7 +116,7 @@ def even(
         counts = np.maximum(np.bincount(place), 1)
         sums = [np.bincount(place, own) for own in work.own_ns[mine].T]
         wanted = np.stack([each / counts for each in sums], axis=1)[place]
-    return _scaled(run, work, wanted, mine, lag_ns)
+    return scaled(run, work, wanted, mine, lag_ns)
 
 
 def without_waits(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
@@ -269,7 +226,7 @@ def step_ends(run: Measures, lags: Iterable[Lags]) -> Int64:
     return run_graph(run).step_ends.replayed(measured, (changes(measured, lag) for lag in lags))
 
 
-def _scaled(
+def scaled(
     run: Measures,
     work: OwnWork,
     wanted_ns: Float64,

@@ -73,9 +73,9 @@ def inputs(
     ``call`` is one of the graph's, ``steps`` are numbers of its steps. None where no other comes
     there, and where shapes are not known (``worked_on``).
     """
-    calls = run_graph(run).calls
-    chosen = np.unique(calls.step)
-    chosen = chosen[list(steps)] if steps else chosen
+    its = run_graph(run)
+    calls = its.calls
+    chosen = np.asarray(its.steps)[list(steps)] if steps else np.unique(calls.step)
     there = np.unique(calls.rank[calls.place == calls.place[call]])
     is_late = np.isin(there, ranks)
     late, others = (_spread(some) for some in (there[is_late], there[~is_late]))

@@ -68,9 +68,9 @@ def own_operators(
     in a step counts: whether it comes before a call or behind it may be chance. None where no rank
     ran operators, where no other comes there, or where they run no more than others.
     """
-    calls = run_graph(run).calls
-    chosen = np.unique(calls.step)
-    chosen = chosen[list(steps)] if steps else chosen
+    its = run_graph(run)
+    calls = its.calls
+    chosen = np.asarray(its.steps)[list(steps)] if steps else np.unique(calls.step)
     at_place = (calls.place == calls.place[call]) & np.isin(calls.step, chosen)
     table, column = ("ops", HOSTS) if calls.on_cpu[call] else ("kernels", DEVICES)
     there = np.unique(calls.rank[at_place])

@@ -65,6 +65,14 @@ class RunGraph:
         return np.maximum.accumulate(np.asarray(ends, dtype=np.int64))
 
     @cached_property
+    def step_of(self) -> Int64:
+        """Of each call which of ``steps`` it is of; without a number that in which it was done."""
+        done = np.searchsorted(self.end_ns, self.graph.time_ns[self.ended])
+        number = self.calls.step
+        step = np.where(number == NULL, done, np.searchsorted(self.steps, number))
+        return np.minimum(step, len(self.steps) - 1)
+
+    @cached_property
     def step_ends(self) -> StepEnds:
         """What each step ends with: also the operations that were done within it.
 

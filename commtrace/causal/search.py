@@ -34,7 +34,7 @@ __all__ = [
     "least_noise_ns",
 ]
 
-Made = Literal["all", "idle", "median"]
+Made = Literal["all", "sure", "median"]
 
 _OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
 _AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
@@ -55,8 +55,8 @@ class Suspects(Struct, frozen=True, eq=False):
     """Ranks that save ``steps_ns`` if they work as is typical.
 
     Any other saves ``others_ns`` at most. ``edit`` is what that changes of the lags that they were
-    tried on; ``made`` says what was made typical: all their work in each step, only their time
-    without operators (``idle``), or the median of all steps.
+    tried on; ``made`` says what was made typical: all their work in each step, only what they
+    surely do longer (``sure``), or the median of all steps.
     """
 
     ranks: tuple[int, ...]

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.bounds import Way, critical_way
@@ -15,8 +16,6 @@ from commtrace.causal.edits import (
     saved_by,
     typical,
     typical_in_median,
-    typically_idle,
-    wanted_idle,
     wanted_in_median,
 )
 from commtrace.causal.graph import Change, Lags
@@ -31,6 +30,13 @@ from commtrace.causal.search import (
 )
 from commtrace.causal.segments import OwnWork, idle_ns, work_on_cores
 from commtrace.causal.sets import known_sets
+from commtrace.causal.sure import (
+    computing_alike,
+    more_surely_ns,
+    saved_surely,
+    wanted_ns,
+    without_more,
+)
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["late_together", "own_and_more", "saved_evenly", "suspects", "suspects_in_median"]
 
 _BEHIND = 0.25  # of what the last is late: who is late, too
+_ALIKE = 0.25  # of what it saves where all compute alike, it saves as they do compute
+_NEARLY = 0.75  # of what they save if all their work is typical
 _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 
 
@@ -66,8 +74,8 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Bool, Floa
     its, work = run_graph(run), work_on_cores(run, lag_ns)
     mine = np.isin(its.calls.rank, who.ranks)
     more = work.excess_ns
-    if who.made == "idle":
-        more = np.nan_to_num(work.own_ns - wanted_idle(run, mine)).sum(axis=1)
+    if who.made == "sure":
+        more = np.nan_to_num(more_surely_ns(run, mine if len(who.ranks) > 1 else None))
     return mine, work.own_ns[mine].sum(axis=1).astype(np.float64), more[mine]
 
 
@@ -86,33 +94,48 @@ def late_together(run: Measures, who: Suspects, lag_ns: Lags) -> bool:
 def suspects(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> list[Suspects]:
     """Those of the ranks ``left`` whose typical work saves at least so much in all, the most first.
 
-    On CPUs also if they are only idle as long as is typical: where processes share cores what
-    they compute takes long by turns.
+    On CPUs also without what they surely do more: where processes share cores what all compute
+    takes long by turns. That is first if it is nearly as much.
     """
     work = work_on_cores(run, lag_ns)  # those mended before are typical of the others, too
-    kinds = [
-        Kind(
-            lambda ranks: typical(run, ranks, lag_ns, work=work),
-            work.own_ns,
-            work.typical_ns,
-            "all",
-        )
-    ]
+    kind = Kind(
+        lambda ranks: typical(run, ranks, lag_ns, work=work), work.own_ns, work.typical_ns, "all"
+    )
+    way = critical_way(run, lag_ns)
+    found = [_of_kind(run, left, lag_ns, least_ns, kind, way)]
     on_cpus = bool(run_graph(run).calls.on_cpu.any())
     # Without operators the time without them is all, and the edit is the same.
     if on_cpus and (idle_ns(run) != work.own_ns.sum(axis=1)).any():
-        before = work_on_cores(run, lags_on_cores(run))
-        kinds.append(
-            Kind(
-                lambda ranks: typically_idle(run, ranks, lag_ns, before),
-                before.own_ns,
-                wanted_idle(run),
-                "idle",
-            )
-        )
-    way = critical_way(run, lag_ns)
-    found = [_of_kind(run, left, lag_ns, least_ns, kind, way) for kind in kinds]
-    return sorted((one for one in found if one), key=lambda one: -int(one.steps_ns.sum()))
+        found.append(_surely(run, left, lag_ns, least_ns))
+    return sorted((one for one in found if one), key=_first, reverse=True)
+
+
+def _first(who: Suspects) -> float:
+    return float(who.steps_ns.sum()) / (_NEARLY if who.made == "sure" else 1)
+
+
+def _surely(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> Suspects | None:
+    """Ranks that surely do more, found where all ``left`` compute alike what they have in common.
+
+    None if what that saves is mostly the effect of computing alike.
+    """
+    if len(left) < 2:
+        return None
+    alike = computing_alike(run, left, lag_ns, work_on_cores(run, lag_ns))
+    work = work_on_cores(run, alike)
+    kind = Kind(
+        lambda ranks: without_more(run, ranks, alike, work),
+        work.own_ns,
+        wanted_ns(run, work),
+        "sure",
+    )
+    found = _of_kind(run, left, alike, least_ns, kind, critical_way(run, alike))
+    if found is None:
+        return None
+    if saved_surely(run, found.ranks, lag_ns).sum() < _ALIKE * found.steps_ns.sum():
+        return None
+    edit = without_more(run, found.ranks, lag_ns, work_on_cores(run, lag_ns))
+    return structs.replace(found, edit=edit)
 
 
 def suspects_in_median(
@@ -144,7 +167,7 @@ def _of_kind(
     run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Way
 ) -> Suspects | None:
     # Where processes share cores the one that works more keeps others from theirs.
-    working = [] if kind.made == "idle" else [rank for rank in left if works_more(run, (rank,))]
+    working = [] if kind.made == "sure" else [rank for rank in left if works_more(run, (rank,))]
     if working and (found := Search(run, working, lag, least, kind, way).single()):
         return found
     search = Search(run, left, lag, least, kind, way)

@@ -20,7 +20,6 @@ from commtrace.causal.edits import (
     step_ns,
     typical,
     typical_in_median,
-    typically_idle,
     wanted_in_median,
 )
 from commtrace.causal.graph import Change, Lags
@@ -30,6 +29,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import Suspects, by_rank_and_step, least_noise_ns
 from commtrace.causal.segments import OwnWork, own_work, work_on_cores
 from commtrace.causal.step_patterns import CHANCE, MANY_STEPS, in_every, in_few, scatter, since
+from commtrace.causal.sure import without_more
 from commtrace.causal.suspects import own_and_more
 from commtrace.measures import measure
 
@@ -50,8 +50,9 @@ def edit_of(run: Measures, who: Suspects, lag_ns: Lags, work: OwnWork) -> Change
     """What changes of these lags without what they do more than is typical."""
     if who.made == "median":
         return typical_in_median(run, who.ranks, lag_ns, work, wanted_in_median(run, work))
-    edit = typically_idle if who.made == "idle" else typical
-    return edit(run, who.ranks, lag_ns, work=work)
+    if who.made == "sure":
+        return without_more(run, who.ranks, lag_ns, work)
+    return typical(run, who.ranks, lag_ns, work=work)
 
 
 def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
@@ -89,7 +90,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
         spikes = ()
     stalls = () if persistent else spikes
     does = done_more(run, who, stalls) if stalls else does
-    mostly = who.made != "idle" and float((more > 0).mean()) >= _MOSTLY
+    mostly = who.made != "sure" and float((more > 0).mean()) >= _MOSTLY
     works = not persistent and not spikes and mostly and works_more(run, who.ranks)
     works = works and not _take_turns(run, who, does)
     times = None
@@ -123,7 +124,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
             int(delays.sum()),
             does.cause,
             stalls,
-            sure=counted is not None,
+            sure=counted is not None or (who.made == "sure" and does.cause == "compute"),
         ),
     )
 
@@ -169,6 +170,6 @@ def _by_step(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Float64, Float
     Of what was made typical, each one's mean.
     """
     its, (mine, *each) = run_graph(run), own_and_more(run, who, lag_ns)
-    steps = np.unique(its.calls.step[mine], return_inverse=True)[1]
-    own, beyond = (np.bincount(steps, weights=some) / len(who.ranks) for some in each)
+    steps, count = its.step_of[mine], len(its.steps)
+    own, beyond = (np.bincount(steps, some, count) / len(who.ranks) for some in each)
     return own, beyond

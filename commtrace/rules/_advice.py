@@ -80,9 +80,9 @@ def advice(culprit: Culprit, run: Measures) -> str:
 
 def _advice(culprit: Culprit, run: Measures) -> str:
     if isinstance(culprit.more, OwnOperators):
-        return _of_own(culprit.more, several=len(culprit.ranks) > 1)
+        return _of_own(culprit.more, in_the_mean(culprit), several=len(culprit.ranks) > 1)
     if isinstance(culprit.more, Inputs):
-        return _of_larger(culprit.more)
+        return _of_larger(culprit.more, in_the_mean(culprit))
     if culprit.cause is None:
         return "no single cause: look at what it does there"
     if culprit.slower is not None:
@@ -105,27 +105,32 @@ def named(operators: Sequence[str]) -> str:
     return ", ".join(clean(name.rpartition(": ")[2], 40) for name in operators)
 
 
-def _of_own(more: OwnOperators, *, several: bool) -> str:
+def in_the_mean(culprit: Culprit) -> str:
+    """Of which steps a mean of what they do more is: of all, or of those in which they stall."""
+    return "in such a step" if culprit.spikes and not culprit.persistent else "a step in the mean"
+
+
+def _of_own(more: OwnOperators, in_step: str, *, several: bool) -> str:
     if more.compiles:
-        took = f"{ms(more.compiling_ns)} a step in the mean"
+        took = f"{ms(more.compiling_ns)} {in_step}"
         return f"torch.compile compiles anew there ({took}), {_COMPILES}"
     runs = "they run" if several else "it runs"
     return (
-        f"{runs} there {round(more.count):,} {more.kind} more than the others, a step in the "
-        f"mean ({named(more.names)}: {ms(more.time_ns)}): {_MORE_WORK}"
+        f"{runs} there {round(more.count):,} {more.kind} more than the others, {in_step} "
+        f"({named(more.names)}: {ms(more.time_ns)}): {_MORE_WORK}"
     )
 
 
-def _of_larger(more: Inputs) -> str:
+def _of_larger(more: Inputs, in_step: str) -> str:
     mine, others = more.example
     if more.names[:1] == (_DISPATCH_MODE,) and not others:
-        took = f"{ms(more.larger_ns)} a step longer in the mean"
+        took = f"{ms(more.larger_ns)} longer {in_step}"
         return f"its operators take {took}, as a dispatch mode runs Python in each: {_DISPATCHES}"
     (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
     do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
     return (
         f"its operators work on more than the others' ({named(more.names)}: {ms(more.larger_ns)} "
-        f"a step in the mean), as on {beside(mine, others)}: {do if others else _MORE_WORK}"
+        f"{in_step}), as on {beside(mine, others)}: {do if others else _MORE_WORK}"
     )
 
 

@@ -20,7 +20,7 @@ from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct
-from commtrace.rules._advice import advice
+from commtrace.rules._advice import advice, in_the_mean
 from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
             doing = _does(cause, culprit, run)
             yield Evidence(f"time {doing}, more than typical", time, "ns")
     if isinstance(more := culprit.more, OwnOperators):
-        said = f"{more.kind} more than the others run there, a step in the mean"
+        said = f"{more.kind} more than the others run there, {in_the_mean(culprit)}"
         yield Evidence(said, more.count, more.kind)
     elif isinstance(more, Inputs):
-        said = "time that operators take longer on larger inputs, a step in the mean"
+        said = f"time that operators take longer on larger inputs, {in_the_mean(culprit)}"
         yield Evidence(said, more.larger_ns, "ns")
     if culprit.slower is not None:
         yield Evidence("time for the same operators on the same inputs", culprit.slower, "x")

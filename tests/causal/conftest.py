@@ -30,19 +30,32 @@ def _training(
     cores: int | None = None,
     op: str = "all_reduce",
     tail_us: float = 10,
+    calling: Callable[[int], bool] = lambda step: True,
+    also_us: Work = lambda rank, step: 0,
 ) -> Measures:
-    """In each step a rank sleeps, runs operators and calls; all are done at the same time."""
+    """In each step a rank sleeps, runs operators and calls; all are done at the same time.
+
+    It runs ``also`` so long, if at all, and calls in some steps only, if not in all.
+    """
     manifest = {"cpu": {"count": cores}} if cores else None
     run = Tiny(ranks, backend="gloo", hosts=hosts, manifest=manifest)
     at = 0.0
     for step in range(steps):
-        called = [at + sleep_us(rank, step) + work_us(rank, step) for rank in range(ranks)]
+        called = [
+            at + sleep_us(rank, step) + work_us(rank, step) + also_us(rank, step)
+            for rank in range(ranks)
+        ]
         end = max(called) + DISPATCH_US + transfer_us(0, step)
         for rank, call in enumerate(called):
-            began, asleep = call + DISPATCH_US, sleep_us(rank, step)
+            began, asleep, also = call + DISPATCH_US, sleep_us(rank, step), also_us(rank, step)
             if asleep:
                 run.gap(rank, at, asleep)
             run.op(rank, at + asleep, work_us(rank, step))
+            if also:
+                run.op(rank, call - also, also, name="aten::sort")
+            run.step(rank, step, at, end + tail_us - at)
+            if not calling(step):
+                continue
             run.collective(
                 rank,
                 op,
@@ -55,6 +68,5 @@ def _training(
                 launch_ns=BASE_NS + round(call * 1e3),
             )
             run.gap(rank, call, end - call)
-            run.step(rank, step, at, end + tail_us - at)
         at = end + tail_us
     return run.trace()

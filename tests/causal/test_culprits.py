@@ -47,6 +47,46 @@ def test_a_sleeping_rank_is_named_with_what_it_costs_and_why(training: Make) -> 
     assert (its.waits.end_ns - its.waits.start_ns).sum() == pytest.approx(2 * 48 * MS, rel=0.05)
 
 
+def in_turn(rank: int, step: int) -> float:
+    """10 ms, or 18 while another has its core, in turn; together the same."""
+    return 10_000 + 8_000 * ((rank + step) % 2) + (37 * rank + 91 * step) % 120
+
+
+def test_what_a_rank_sleeps_is_not_hidden_by_what_all_compute_by_turns(training: Make) -> None:
+    (its,) = found(training(in_turn, steps=8, sleep_us=lambda rank, step: 6_000 * (rank == 1)))
+    assert (its.ranks, its.cause, its.persistent) == ((1,), "host", True)
+    assert its.on_top_ns == pytest.approx(8 * 6 * MS, rel=0.03)
+    assert found(training(in_turn, steps=8)) == []
+
+
+def test_nor_is_what_it_alone_runs(training: Make) -> None:
+    (its,) = found(training(in_turn, steps=8, also_us=lambda rank, step: 6_000 * (rank == 1)))
+    assert (its.ranks, its.cause, its.persistent) == ((1,), "compute", True)
+    assert its.on_top_ns == pytest.approx(8 * 6 * MS, rel=0.03)
+    assert its.doubt is None
+
+
+def test_who_sleeps_behind_another_that_computes_longer_delays_nobody(training: Make) -> None:
+    run = training(
+        lambda rank, step: uneven(rank, step) * (2 if rank == 2 else 1),
+        ranks=3,
+        sleep_us=lambda rank, step: 4_000 * (rank == 1),
+    )
+    assert found(run)[0].ranks == (2,)
+
+
+def test_steps_in_which_nobody_calls_are_steps(training: Make) -> None:
+    run = training(
+        uneven,
+        steps=8,
+        also_us=lambda rank, step: 90_000 * (rank == 0 and step in (3, 6)),
+        calling=lambda step: step in (3, 6),
+    )
+    (its,) = found(run)
+    assert (its.ranks, its.cause) == ((0,), "compute")
+    assert its.on_top_ns == pytest.approx(2 * 90 * MS, rel=0.2)
+
+
 def test_a_rank_that_computes_longer(training: Make) -> None:
     run = training(lambda rank, step: uneven(rank, step) * (1.8 if rank == 2 else 1), ranks=4)
     (its,) = found(run)

@@ -244,7 +244,7 @@ def test_a_dispatch_mode_of_one_rank_is_named(tmp_path: Path) -> None:
 
     its, finding = late(written(tmp_path, work, on_cpu))
     assert its.names[0] == "PythonDispatchMode"
-    assert "a step longer in the mean, as a dispatch mode runs Python in each" in finding.advice
+    assert "longer a step in the mean, as a dispatch mode runs Python in each" in finding.advice
 
 
 def test_absurd_sizes_and_types_cost_nothing_but_their_words(tmp_path: Path) -> None:

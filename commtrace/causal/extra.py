@@ -1,0 +1,105 @@
+"""How long ranks take for operators that others do not run, as often, in the same step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.builder import HOSTS
+from commtrace.causal.calls import Calls
+from commtrace.causal.run_graph import run_graph
+from commtrace.causal.segments import own_work
+from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
+from commtrace.metrics.run.run_clock import on_run
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["extra_ns"]
+
+_MOST = 64  # ranks: of more each is compared with too many
+_ALIKE = 0.5  # of a rank's places, at which another comes, too: then it runs the same program
+
+
+class _Ran(NamedTuple):
+    """A rank's operators: the call each is before (-1 for none), its step, name and duration."""
+
+    call: Int64
+    step: Int64
+    name: Int64
+    duration_ns: Int64
+
+
+@measure
+def extra_ns(run: Measures) -> Float64:
+    """Of each call's own work on its host the time in operators that others run less often.
+
+    In the same step, in the median of the ranks that make mostly the same calls; of an operator
+    that they run, too, that share of its time by which it runs oftener.
+    """
+    its = run_graph(run)
+    calls = its.calls
+    found = np.zeros(calls.rank.size)
+    ranks = [one for one in np.unique(calls.rank).tolist() if one in ranks_of(run, "ops")]
+    if not 1 < len(ranks) <= _MOST or not calls.on_cpu.any():
+        return found
+    ran = {rank: _ran(run, rank) for rank in ranks}
+    names = int(max(one.name.max(initial=0) for one in ran.values())) + 1
+    beside = _beside(calls, ranks)
+    for step in np.unique(calls.step).tolist():
+        mine = {rank: np.flatnonzero(one.step == step) for rank, one in ran.items()}
+        often = np.stack([np.bincount(ran[r].name[mine[r]], minlength=names) for r in ranks])
+        for row, rank in enumerate(ranks):
+            others = often[beside[row]]
+            if not others.size:
+                continue
+            more = np.maximum(often[row] - np.median(others, axis=0), 0)
+            share = more / np.maximum(often[row], 1)
+            one, rows = ran[rank], mine[rank]
+            rows = rows[one.call[rows] >= 0]
+            time = share[one.name[rows]] * one.duration_ns[rows]
+            np.add.at(found, one.call[rows], time)
+    work = own_work(run)
+    own = work.own_ns[:, HOSTS]
+    if work.waited_ns is not None:
+        found *= own / np.maximum(own + work.waited_ns[:, HOSTS], 1)
+    return np.minimum(found, own)
+
+
+def _ran(run: Measures, rank: int) -> _Ran:
+    table = run.rows("ops", places_of_rank(run, "ops", rank))
+    table = table.take(table.coded("kind").being("compute"))
+    start = on_run(run, rank, table.ints("start_ns"))
+    call = np.full(start.size, -1, dtype=np.int64)
+    begin, end, of = _own(run, rank)
+    if begin.size:
+        at = np.searchsorted(begin, start, side="right") - 1
+        inside = (at >= 0) & (start < end[at])
+        call[inside] = of[at[inside]]
+    name = table.coded("name").codes.astype(np.int64)
+    return _Ran(call, table.ints("step"), name, table.ints("duration_ns"))
+
+
+def _own(run: Measures, rank: int) -> tuple[Int64, Int64, Int64]:
+    """When a rank's host did its own work, by when it began, and before which call."""
+    its = run_graph(run)
+    which = (its.own_column == HOSTS) & (its.calls.rank[its.own_call] == rank)
+    edges = its.own[which]
+    end = its.graph.time_ns[its.graph.target[edges]]
+    begin = end - its.graph.lag_ns[edges]
+    order = np.argsort(begin, kind="stable")
+    return begin[order], end[order], its.own_call[which][order].astype(np.int64)
+
+
+def _beside(calls: Calls, ranks: list[int]) -> list[Bool]:
+    """Of each rank those of the others that come to most of its places."""
+    comes = np.zeros((len(ranks), int(calls.place.max(initial=0)) + 1), dtype=np.bool_)
+    known = np.isin(calls.rank, ranks)
+    comes[np.searchsorted(ranks, calls.rank[known]), calls.place[known]] = True
+    both = comes.astype(np.int64) @ comes.T
+    alike = both > _ALIKE * comes.sum(axis=1)[:, None]
+    np.fill_diagonal(alike, False)
+    return list(alike)
