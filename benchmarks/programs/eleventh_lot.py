@@ -83,4 +83,14 @@ ELEVENTH = (
         "droplet_potential",
         (Fault("equal-slabs", LATE, (0,), "all_reduce", COMPUTE),),
     ),
+    Program(
+        "octet_gradients",
+        (
+            Fault(
+                "scale-by-scale",
+                ("latency-bound", "exposed-communication"),
+                place="all_reduce",
+            ),
+        ),
+    ),
 )
