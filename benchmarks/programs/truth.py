@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.programs.eighth_lot import EIGHTH
+from benchmarks.programs.eleventh_lot import ELEVENTH
 from benchmarks.programs.fifth_lot import FIFTH
 from benchmarks.programs.fourth_lot import FOURTH
 from benchmarks.programs.ninth_lot import NINTH
@@ -25,6 +26,7 @@ from benchmarks.programs.third_lot import THIRD
 
 __all__ = [
     "EIGHTH",
+    "ELEVENTH",
     "FIFTH",
     "FIRST",
     "FOURTH",
@@ -257,5 +259,6 @@ PROGRAMS = (
     *EIGHTH,
     *NINTH,
     *TENTH,
+    *ELEVENTH,
 )
 """In the order in which they were written, each lot by name."""
