@@ -258,6 +258,24 @@ def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> 
     assert bubble.cost_ns == pytest.approx(0.75 * waiting - added)
 
 
+def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
+    """Posted while the micro-batch before is computed: the stage waits for its first one alone."""
+    run = Tiny(ranks=2)
+    for step in range(6):
+        start = step * 9_000
+        for rank in (0, 1):
+            run.step(rank, step, start, 9_000)
+        for batch in range(8):
+            ready = start + (batch + 1) * 1000
+            run.kernel(0, ready - 1000, 980)
+            run.collective(0, "send", ready - 10, 10, size=1 << 20, peer=1)
+            run.collective(1, "recv", ready - 1000, 1000, size=1 << 20, peer=0)
+            run.kernel(1, ready, 990)
+    (bubble,) = found(run.trace(), "pipeline-bubble")
+    waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
+    assert waiting == pytest.approx(6 * 990e3 / 2)
+
+
 def test_pipelines_that_are_alike_are_one_finding() -> None:
     """As tensor parallelism has them, one for each of its ranks."""
     run = Tiny(ranks=4)
