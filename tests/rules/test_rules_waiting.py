@@ -89,7 +89,7 @@ def test_the_recorded_straggler_is_named_with_its_cost() -> None:
 def test_without_steps_the_run_is_spoken_of_in_tenths() -> None:
     run = late_run([1000, 5000])
     (its, *_) = found(replace(run, steps=run.rows("steps").take(slice(0))), "straggler")
-    assert its.summary.startswith("rank 1 delays every tenth of the run by ")
+    assert its.summary.startswith("rank 1 delays the run by ")
 
 
 def test_who_is_late_to_what_a_graph_launched_is_named_by_the_kernels_name() -> None:
