@@ -271,7 +271,7 @@ RANKS = Table(
         _text("host", "The host's name; null if unknown."),
         _maybe("world_size", "Ranks in the job, as this trace says.", "ranks"),
         _text("backend", "The default group's backend, as this trace says."),
-        _text("rank_provenance", "`metadata`, `file-name`, or `assumed`."),
+        _text("rank_provenance", "`metadata`, `calls`, `file-name`, or `assumed`."),
         _maybe("start_ns", "First start of any event that was kept; null if none was.", "ns"),
         _maybe("end_ns", "Last end of any event that was kept; null if none was.", "ns"),
         _int("events", "Events in its files."),

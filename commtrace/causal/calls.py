@@ -151,26 +151,29 @@ def calls(run: Measures) -> Calls:
         on_cpu=table.coded("device").being("cpu"),
     ).taken(order)
     packed = {**every.packed, "last_ns": Integers.of(_last(every))}
-    return replace(every, packed=packed, place=_alike(every))
+    return replace(every, packed=packed, place=_alike(every, table.ints("peer")[order]))
 
 
-def _alike(every: Calls) -> Int32:
+def _alike(every: Calls, peer: Int64) -> Int32:
     """A number for kind and which of that kind a call is in its rank's step.
 
-    Messages are alike only between ranks that make the same calls in the same order in a step:
-    in a pipeline they do not.
+    Messages, and what is called right behind them, are alike only between ranks that make the same
+    calls in the same order in a step, with one and another peer in turn: in a pipeline they do not.
     """
     in_step = codes(every.rank, every.step)
     places = codes(every.kind, nth(codes(in_step, every.kind))).astype(np.int32)
     if not every.is_p2p.any():
         return places
-    made: dict[int, list[int]] = {}
-    for step, place in zip(in_step.tolist(), places.tolist(), strict=True):
-        made.setdefault(step, []).append(place)
-    orders: dict[tuple[int, ...], int] = {}
+    made: dict[int, list[tuple[int, int]]] = {}
+    peers: dict[int, dict[int, int]] = {}
+    for step, place, its in zip(in_step.tolist(), places.tolist(), peer.tolist(), strict=True):
+        known = peers.setdefault(step, {})
+        made.setdefault(step, []).append((place, known.setdefault(its, len(known))))
+    orders: dict[tuple[tuple[int, int], ...], int] = {}
     order = {step: orders.setdefault(tuple(its), len(orders)) for step, its in made.items()}
     same = np.asarray([order[step] for step in in_step.tolist()], dtype=np.int64)
-    return codes(places, np.where(every.is_p2p, same, -1)).astype(np.int32)
+    behind = np.append(False, every.is_p2p[:-1] & (in_step[1:] == in_step[:-1]))
+    return codes(places, np.where(every.is_p2p | behind, same, -1)).astype(np.int32)
 
 
 def _kinds(run: Measures) -> Int32:

@@ -19,10 +19,12 @@ from commtrace.reader.json.events import Call, Scan
 from commtrace.reader.operations.gloo import gloo_rows
 from commtrace.reader.operations.gpu_operations import gpu_rows
 from commtrace.reader.operations.groups import Groups
+from commtrace.reader.operations.ranks_in_calls import ranks_in_calls
 from commtrace.reader.operations.rows import RankContext
 from commtrace.reader.overruns import Cut, cut_overruns
 from commtrace.table import Columns
 from commtrace.trace_tables import COLLECTIVES, CUT_BEFORE_GPU, FAILED, GROUPS, PROBES, RANKS
+from commtrace.units import numbered
 
 __all__ = ["Identity", "Tables", "identify", "tables"]
 
@@ -59,8 +61,14 @@ class Tables(Struct, frozen=True):
 
 
 def identify(scan: Scan, otherwise: Identity) -> Identity:
-    """The rank that a file's own metadata tell (PyTorch's or the recorder's), or ``otherwise``."""
-    return JobMetadata.of(scan).identity(otherwise)
+    """The rank that a file's own metadata tell (PyTorch's or the recorder's), or ``otherwise``.
+
+    Without any in the metadata it is that of whom all calls are, if they tell.
+    """
+    identity = JobMetadata.of(scan).identity(otherwise)
+    if identity[1] == "metadata" or len(ranks := ranks_in_calls(scan.calls)) != 1:
+        return identity
+    return min(ranks), "calls"
 
 
 def tables(scan: Scan, identity: Identity) -> Tables:
@@ -104,6 +112,12 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
     }
     notes = _notes(job, identity, counts, cut)
+    if len(several := ranks_in_calls(scan.calls)) > 1:
+        message = (
+            f"it holds calls of {numbered('rank', several)}, taken as one rank: who waits for whom "
+            "is unknown"
+        )
+        notes += (Note("several-ranks", message, rank, scan.file),)
     if _cut_before_gpu(scan):
         message = (
             "the trace ends before its GPU events: what ran there, communication included, is "

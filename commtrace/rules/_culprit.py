@@ -77,13 +77,15 @@ def _finding(
     spikes = len(culprit.spikes)
     mean = ms(float((each if culprit.persistent else each[list(culprit.spikes)]).mean()))
     part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
+    all_in_all = f"the run by {ms(float(each.sum()))}"
     stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
     if not culprit.persistent:
         how = f"{stall} for {mean} in {spikes} of {counted(count, part)}{whole}"
     elif culprit.in_every:
-        how = f"{delay} every {part}{whole} by {mean}"
+        how = f"{delay} every step by {mean}" if has_steps(run) else f"{delay} {all_in_all}"
     else:
-        how = f"{delay} {part}s{whole} by {mean} in the mean"
+        in_the_mean = f"steps by {mean} in the mean" if has_steps(run) else all_in_all
+        how = f"{delay} {in_the_mean}"
     does = f", {_does(culprit.cause, culprit, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
     whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, Int64, least, numbered
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import unsized_per_step
 from commtrace.metrics.run.waits import matched
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["asked", "fewer_bytes", "small"]
+__all__ = ["asked", "fewer_bytes", "fused", "sharded", "small"]
 
 _MANY = 16  # of one operation in a step
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
@@ -54,21 +55,46 @@ def asked(run: Measures, op: str | None) -> str:
 def _does_so_already(run: Measures, op: str) -> bool:
     """Whether what ``_ASK`` asks is done, or not what these operations are for.
 
-    all_to_alls that send and receive unlike amounts have split sizes; groups that also
-    reduce_scatter gather parameters, or a sequence, of which each rank keeps a part; the stages of
-    a pipeline send to their neighbours alone.
+    all_to_alls that send and receive unlike amounts, or unlike ones from rank to rank, have split
+    sizes; groups that also reduce_scatter gather parameters, or a sequence, of which each rank
+    keeps a part; what is fused with a matmul is cut for it; the stages of a pipeline send to their
+    neighbours alone.
     """
     calls, groups = run.rows("collectives"), matched(run).matches.coded("communicator")
     mine = calls.coded("op").being(op)
     if op == "all_to_all":
-        sent, received = calls.ints("in_bytes")[mine], calls.ints("out_bytes")[mine]
-        return bool(((sent != received) & (sent != NULL) & (received != NULL)).any())
+        return _has_splits(calls.take(mine), matched(run).waits.ints("operation")[mine])
     if op == "all_gather":
-        scattering = groups.codes[calls.coded("op").being("reduce_scatter")]
-        return bool(np.isin(groups.codes[mine], scattering[scattering >= 0]).all())
+        return sharded(run) or fused(calls.take(mine))
     if op in POINT_TO_POINT:
         return bool(dimensions_of(run, groups.take(mine)).being("pp").all())
     return False
+
+
+def _has_splits(calls: Rows, operation: Int64) -> bool:
+    sent, received = calls.ints("in_bytes"), calls.ints("out_bytes")
+    known = (sent != NULL) & (received != NULL)
+    if (known & (sent != received)).any():
+        return True
+    number = numbered(operation[known])
+    count = int(number.max(initial=-1)) + 1
+    most = np.zeros(count, np.int64)
+    np.maximum.at(most, number, sent[known])
+    return bool((most > least(number, sent[known], count)).any())
+
+
+def sharded(run: Measures) -> bool:
+    """Whether groups that gather also reduce_scatter, each: what ranks keep parts of."""
+    op, groups = run.rows("collectives").coded("op"), matched(run).matches.coded("communicator")
+    scattering = groups.codes[op.being("reduce_scatter")]
+    gathering = groups.codes[op.being("all_gather")]
+    return bool(np.isin(gathering, scattering[scattering >= 0]).all())
+
+
+def fused(calls: Rows) -> bool:
+    """Whether all are part of a matmul that overlaps them in chunks (``symm_mem``)."""
+    names = calls.coded("call")
+    return len(calls) > 0 and bool(names.where(lambda name: "matmul" in name).all())
 
 
 def fewer_bytes(run: Measures, ops: list[str]) -> str:

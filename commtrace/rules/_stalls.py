@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["label_in", "meanwhile"]
 
 _NAMED = 3
+_LEAST = 0.01  # of the time: what takes less is not worth a word
 _IN_PYTHON = "loading data, a synchronising call, printing, allocating, compiling"
 _REMEDIES = {
     "flatten_dense_tensors": "DDP packs its module's buffers: broadcast_buffers=False, if none "
@@ -30,9 +31,13 @@ def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
     its = host_meanwhile(run, rank, when)
     if its is None or not its.operators:
         return f"look at what the host does meanwhile: {_IN_PYTHON}"
-    ran = [(cut(name, _NAME), ms(time)) for name, time in its.operators[:_NAMED]]
+    least = _LEAST * total(when)
+    many = [(name, time) for name, time in its.operators[:_NAMED] if time >= least]
+    ran = [(cut(name, _NAME), ms(time)) for name, time in many or its.operators[:1]]
     runs = ", ".join(f"{name} for {time}" for name, time in ran)
-    said = f"meanwhile the host runs {runs}, and no operator for {ms(its.none_ns)}"
+    said = f"meanwhile the host runs {runs}"
+    if its.none_ns >= least:
+        said += f"{',' * (len(ran) > 1)} and no operator for {ms(its.none_ns)}"
     todo = [do for what, do in _REMEDIES.items() if any(what in name for name, _ in ran)]
     if its.none_ns > total(when) / 2:
         todo = [_IN_PYTHON]

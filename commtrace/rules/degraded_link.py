@@ -19,7 +19,7 @@ from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
-from commtrace.units import ms
+from commtrace.units import ms, size
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -83,7 +83,8 @@ class DegradedLink(Rule, frozen=True):
         groups = grouped(known.coded("communicator"))
         had = max((some.size for some in groups), default=0)
         if had < max(self.min_count, 2):
-            raise too_few(had, "operation", self.min_count, "of one group recorded on every rank")
+            which = f"of {size(self.min_bytes)} or more, of one group and recorded on every rank"
+            raise too_few(had, "operation", self.min_count, which)
         for some in groups:
             if some.size >= max(self.min_count, 2):
                 yield from self._in_group(every.take(some), run)

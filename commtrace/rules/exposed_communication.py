@@ -22,7 +22,7 @@ from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unl
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._less import asked, fewer_bytes
-from commtrace.rules._overlapped import overlapped
+from commtrace.rules._overlapped import needed_at_once, overlapped
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
@@ -167,6 +167,8 @@ class ExposedCommunication(Rule, frozen=True):
             operations=_all_of(run, most),
             advice=asked(run, most) + overlapped(run, calls, op, starved=starved),
             explained_by="launch-gap" if starved else None,
+            # Nothing was measured of what chunks, or other work, could hide of that.
+            confidence="low" if needed_at_once(run, calls, most) else "medium",
         )
 
     @staticmethod

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from commtrace.arrays import Int64
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import taken_cores
 from commtrace.causal.culprits import evened, stalls_in_turn
@@ -81,8 +82,7 @@ class Jitter(Rule, frozen=True):
             (calls.start_ns[waiting], calls.last_ns[waiting]),
             summary=(
                 f"ranks take turns being late{_when(run, stalls)}: "
-                f"{'these' if stalls else 'each step'} would be "
-                f"{ms(float(steps[list(stalls)].mean() if stalls else steps.mean()))} shorter "
+                f"{_shorter(run, steps, stalls)} shorter "
                 "if all did each part of it in their mean time"
                 f"{f' (not sure: {doubt})' if doubt else ''}"
             ),
@@ -136,6 +136,14 @@ def _when(run: Measures, stalls: tuple[int, ...]) -> str:
     part, rest = ("step", "") if has_steps(run) else ("tenth", " of the run")
     count = run_graph(run).step_ns.size
     return f", in {len(stalls)} of {counted(count, part)}{rest}" if stalls else ""
+
+
+def _shorter(run: Measures, steps: Int64, stalls: tuple[int, ...]) -> str:
+    if stalls:
+        return f"these would be {ms(float(steps[list(stalls)].mean()))}"
+    if has_steps(run):
+        return f"each step would be {ms(float(steps.mean()))}"
+    return f"the run would be {ms(int(steps.sum()))}"
 
 
 def _same(run: Measures, cost_ns: int) -> str | None:

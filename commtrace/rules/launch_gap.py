@@ -21,7 +21,7 @@ from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.rules._stalls import label_in, meanwhile
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import counted, ms
+from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -77,9 +77,12 @@ class LaunchGap(Rule, frozen=True):
             gain = gain.at_most(worst.total_ns, run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
+                ranks = {one.line.rank for one in found}
+                others = sorted(ranks - {worst.line.rank})
                 yield replace(
                     its,
-                    ranks=tuple(sorted({one.line.rank for one in found})),
+                    summary=its.summary + (f"; {numbered('rank', others)}, too" if others else ""),
+                    ranks=tuple(sorted(ranks)),
                     cost_ns=gain.cost_ns,
                     cost_on_top_ns=gain.on_top_ns,
                     replayed_step_ns=gain.replayed_step_ns,

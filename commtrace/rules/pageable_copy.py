@@ -18,7 +18,7 @@ from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 from commtrace.topology import gpu_name
-from commtrace.units import counted, ms
+from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -57,7 +57,7 @@ class PageableCopy(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per rank and direction."""
+        """One finding per direction, with the rank that would save most."""
         copies = run.rows("copies")
         with_host = copies.coded("kind").where(_OTHER_WAY.__contains__)
         if not copies.coded("memory").known[with_host].any():
@@ -81,22 +81,27 @@ class PageableCopy(Rule, frozen=True):
             faster = [(one.copies, one.gb_s) for one in worth]
             gain = of_copies(run, faster, most_ns, self.min_step_share)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                for one in worth:
-                    yield self._finding(one, gain)
+                most = max(worth, key=lambda one: one.saved_ns)
+                yield self._finding(most, gain, tuple(one.rank for one in worth))
 
-    def _finding(self, its: _Slow, gain: Saving) -> Finding:
+    def _finding(self, its: _Slow, gain: Saving, ranks: tuple[int, ...]) -> Finding:
         slow, gb_s, origin, confidence = its.copies, its.gb_s, its.origin, its.confidence
         measured, kind = its.measured_gb_s, str(slow.coded("kind").at(0))
         moved, taken = its.size_bytes, total(its.busy)
+        others = [rank for rank in ranks if rank != its.rank]
+        whose = f" of rank {its.rank}" if others else ""
+        too = f"; {numbered('rank', others)}, too" if others else ""
         return self.finding(
             its.busy,
             summary=(
-                f"{counted(len(slow), f'{kind} copy')} {'uses' if len(slow) == 1 else 'use'} "
+                f"{counted(len(slow), f'{kind} copy')}{whose} "
+                f"{'uses' if len(slow) == 1 else 'use'} "
                 f"pageable memory: {measured:.3g} GB/s, "
                 f"where {origin} reach {gb_s:.3g} GB/s; pinned, they would take "
                 f"{ms(moved / gb_s)}, not {ms(taken)}"
+                f"{too}"
             ),
-            ranks=(its.rank,),
+            ranks=ranks,
             streams=tuple(np.unique(slow.ints("stream")).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,

@@ -12,7 +12,11 @@ from msgspec import Struct
 from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, least, numbered, rows_by
 from commtrace.causal.culprits import culprits
 from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
+from commtrace.expect import nccl_latency_ns
+from commtrace.intervals import subtract, total, union
+from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.joined_rows import joined_messages
+from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -34,7 +38,7 @@ class PipelineBubble(Rule, frozen=True):
         messages going over each link of it in a step, or one that comes back as large, as a
         gradient does, where all but one send on only what they have received: a pipeline of p
         stages with m micro-batches. It fires where the stages' mean waiting in these sends and
-        recvs is at least ``min_step_share`` of the steps' time.
+        recvs, with no compute beside it, is at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
@@ -71,7 +75,7 @@ class PipelineBubble(Rule, frozen=True):
         alike: dict[tuple[int, int], list[_Pipeline]] = defaultdict(list)
         for chain, mine in handing_on:
             micro_batches = _messages_per_step(mine)
-            waiting = float(mine.rows.ints("wait_ns").sum() / _ranks(mine.rows).size)
+            waiting = float(np.mean([_idle_ns(run, mine.rows, rank) for rank in chain]))
             waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
             gain = _gain_ns(mine.rows, waiting)
             matters = worth_reporting(waiting, run, self.min_step_share) and gain > 0
@@ -151,11 +155,32 @@ def _bubble_pct(stages: int, micro_batches: int) -> float:
     return 100 * (stages - 1) / (micro_batches + stages - 1)
 
 
+def _idle_ns(run: Measures, rows: Rows, rank: int) -> int:
+    """How long a stage waited for messages and computed nothing.
+
+    A recv that is posted early waits beside compute: that is no bubble.
+    """
+    mine = rows.take(rows.ints("rank") == rank)
+    arrival = mine.ints("arrival_ns")
+    waits = union(arrival, arrival + mine.ints("wait_ns"))
+    for device in mine.coded("device").occurring():
+        done = device_work(run).get(Device(rank, device))
+        if done is not None and done.compute is not None:
+            waits = subtract(waits, intervals_on_run(run, rank, done.compute))
+    return total(waits)
+
+
 def _gain_ns(rows: Rows, waiting: float) -> int:
-    """What so many more micro-batches gain, less what their messages take."""
+    """What so many more micro-batches gain, less what their messages take.
+
+    Each is then as much smaller: what it takes anew is a latency, on GPUs NCCL's at most.
+    """
     took = rows.ints("end_ns") - rows.ints("arrival_ns") - rows.ints("wait_ns")
+    latency = max(float(took.min()), 0.0)
+    if not rows.coded("device").being("cpu").any():
+        latency = min(latency, nccl_latency_ns("send", 2, nodes=2, protocol="Simple"))
     messages = len(rows) / _ranks(rows).size
-    added = (_TIMES_MORE - 1) * messages * max(float(took.min()), 0.0)
+    added = (_TIMES_MORE - 1) * messages * latency
     return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
 
 

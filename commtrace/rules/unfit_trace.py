@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _BROKEN = {
     "truncated": ("broke off", "record again, and stop the profiler before the process ends"),
     "unreadable": ("cannot be read", "copy it, or record it, again"),
+    "several-ranks": (
+        "is of several processes",
+        "give the file that each process wrote, not one made of them",
+    ),
     "bad-events": ("held impossible events", "record again: what is left is analysed"),
     "damaged": (
         "came damaged",
@@ -48,9 +52,9 @@ class UnfitTrace(Rule, frozen=True):
     """The trace lacks what some conclusions need.
 
     What it detects
-        Files that break off, are damaged or cannot be read; operations that hosts called and of
-        whose work nothing was recorded; ranks recorded at different times; ranks of the job without
-        a trace file,
+        Files that break off, are damaged, cannot be read or hold several ranks; operations that
+        hosts called and of whose work nothing was recorded; ranks recorded at different times;
+        ranks of the job without a trace file,
         with the time of large collectives that are slower than any link in a machine (5 GB/s):
         either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of the
         kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us before

@@ -205,3 +205,34 @@ def test_many_small_delays_before_one_operation_are_its_place() -> None:
     assert culprit.ranks == (2,)
     row = run_graph(trace).calls.row[culprit.call]
     assert trace.rows("collectives").coded("op").decoded()[row] == "reduce_scatter"
+
+
+def test_of_even_stages_none_is_late_to_the_collective_behind_them() -> None:
+    """The first works 1 and 2 ms around its messages, the last 3 ms between its own."""
+    run = Tiny(ranks=2)
+    for step in range(8):
+        start = step * 6_400
+        for rank in (0, 1):
+            run.step(rank, step, start, 6_400)
+        run.kernel(0, start + 20, 980, launch_ns=at(start + 1))
+        message(run, 0, 1, start + 1_000, start + 20)
+        run.kernel(1, start + 1_100, 3_000, launch_ns=at(start + 3))
+        message(run, 1, 0, start + 4_100, start + 1_100)
+        run.kernel(0, start + 4_200, 2_000, launch_ns=at(start + 5))
+        for rank, arrival in ((0, 6_200), (1, 4_200)):
+            its = {"size": 1 << 10, "launch_ns": at(start + 6)}
+            run.collective(rank, "all_reduce", start + arrival, 6_300 - arrival, **its)
+    found = diagnose(run.trace(), select=["straggler", "device-late", "jitter"]).findings
+    assert not found
+
+
+def message(run: Tiny, sender: int, to: int, sent_us: int, posted_us: int) -> None:
+    """It takes 100 µs; both sides are launched when the step begins."""
+    launch_ns = at(sent_us // 6_400 * 6_400 + (2 if sender == 0 else 4))
+    for rank, op, peer, arrival in (
+        (sender, "send", to, sent_us),
+        (to, "recv", sender, posted_us),
+    ):
+        took = sent_us + 100 - arrival
+        its = {"size": 1 << 20, "peer": peer, "launch_ns": launch_ns}
+        run.collective(rank, op, arrival, took, **its)

@@ -10,7 +10,7 @@ import pytest
 
 from commtrace.comparing.shapes import shapes
 from commtrace.comparison import Comparison, compare
-from commtrace.reader.json import operator_inputs
+from commtrace.reader.json import host_operators, operator_inputs
 from commtrace.run import load
 from commtrace.table import rows
 
@@ -137,3 +137,12 @@ def test_only_types_are_believed(types: Any, text: str, tmp_path: Path) -> None:
     file.write_text(json.dumps({"traceEvents": [its]}))
     found = operator_inputs(file)
     assert (found.name.decoded(), found.types.decoded()) == (["aten::mm"], [text])
+
+
+def test_what_nobody_reads_costs_no_operator(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    its = event("cpu_op", "aten::mm", 1, 2, args={"Input Dims": [[2, 3]]})
+    unread = [event(cat, "nccl:all_reduce", 1, 2) for cat in ("gpu_user_annotation", "overhead")]
+    file.write_text(json.dumps({"traceEvents": [*unread, its]}))
+    assert host_operators(file).name.decoded() == ["aten::mm"]
+    assert operator_inputs(file).name.decoded() == ["aten::mm"]

@@ -63,23 +63,23 @@ def test_a_host_that_stays_longer_than_its_work_counts(make_trace: Make) -> None
 def test_what_is_within_counts_for_both_and_hangs_below_the_programs_own(make_trace: Make) -> None:
     steps = [
         label(None, 0, 100, step=1),
-        label("forward", 0, 50),
+        label("fused", 0, 50),
         label("DistributedDataParallel.forward", 5, 45),
         label("layer", 10, 20),
-        label("backward", 50, 90),
+        label("apart", 50, 90),
     ]
     kernels = [launched(12, 112, 120), launched(30, 130, 140)]
     run = make_trace(steps=steps, kernels=kernels)
     assert of(run, "compute_ns", "ratio_to_fastest") == {
-        ("forward", None): (18, 50 / 40),
-        ("layer", "forward"): (8, 1.0),
-        ("backward", None): (0, 1.0),
-        ("DistributedDataParallel.forward", "forward"): (18, None),
+        ("fused", None): (18, 50 / 40),
+        ("layer", "fused"): (8, 1.0),
+        ("apart", None): (0, 1.0),
+        ("DistributedDataParallel.forward", "fused"): (18, None),
     }
     assert [row["label"] for row in ranges(run).dicts()] == [
-        "forward",
+        "fused",
         "layer",
-        "backward",
+        "apart",
         "DistributedDataParallel.forward",
     ]
 

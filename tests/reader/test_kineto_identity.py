@@ -45,6 +45,25 @@ def test_metadata_outranks_the_file_name(read: Any, info: dict[str, Any]) -> Non
     assert found.notes == {}
 
 
+def called(rank: int, ranks: str, name: str = "allreduce") -> dict[str, Any]:
+    args = {"Collective name": name, "Rank": rank, "Process Group Ranks": ranks}
+    its = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 1, "tid": 1}
+    return {**its, "ts": 10 + 10 * rank, "dur": 5, "args": args}
+
+
+def test_calls_tell_the_rank_that_metadata_lack(read: Any) -> None:
+    """The root of a broadcast, which is recorded as its rank, does not."""
+    found = read([called(1, "[4, 6]"), called(0, "[4, 6]", "broadcast")], "rank3.json")
+    assert (found.ranks[0]["rank"], found.ranks[0]["rank_provenance"]) == (6, "calls")
+    assert found.notes == {}
+
+
+def test_a_file_of_several_ranks_is_noted(read: Any) -> None:
+    found = read([called(0, "[0, 1]"), called(1, "[0, 1]")], distributedInfo={"rank": 0})
+    assert found.ranks[0]["rank"] == 0
+    assert "ranks 0–1" in found.notes["several-ranks"]
+
+
 @pytest.mark.parametrize("info", [None, [], "nccl", {"rank": "1"}, {"rank": -1}, {"rank": True}])
 def test_unusable_metadata_is_as_good_as_none(read: Any, info: Any) -> None:
     row = read([], "rank3.json", distributedInfo=info).ranks[0]

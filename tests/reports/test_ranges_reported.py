@@ -84,24 +84,34 @@ def analysed(make_trace: Make, labels: list[tuple[str, int, int]], **more: Any) 
 
 def table(shown: str) -> list[str]:
     lines = shown[shown.index("\nLabelled ranges") :].split("\n\n")[0].splitlines()
-    return lines[4 : next(i for i, line in enumerate(lines) if line.startswith("x best:"))]
+    footers = ("x best:", "On a GPU")
+    return lines[4 : next(i for i, line in enumerate(lines) if line.startswith(footers))]
 
 
 def test_nested_labels_are_indented_and_pytorchs_own_left_to_the_json(make_trace: Make) -> None:
     labels = [
-        ("forward", 0, 60_000),
+        ("gathered", 0, 60_000),
         ("DistributedDataParallel.forward", 0, 50_000),
         ("layer", 1_000, 31_000),
-        ("backward", 60_000, 90_000),
+        ("reduced", 60_000, 90_000),
     ]
     analysis = analysed(make_trace, labels)
     lines = table(terminal.render(analysis, Look(width=80)))
-    assert [line[:10].rstrip() for line in lines] == ["forward", "  layer", "backward"]
+    assert [line[:10].rstrip() for line in lines] == ["gathered", "  layer", "reduced"]
     assert [line.split()[4] for line in lines] == ["60.0", "30.0", "30.0"]
     assert " 2.00x " in lines[0]
-    assert "| forward | 1 | 60.0 µs | 60.0 µs | 2.00x |" in markdown.render(analysis)
+    assert "| gathered | 1 | 60.0 µs | 60.0 µs | 2.00x |" in markdown.render(analysis)
     document = json.loads(json_report.render(analysis))
     assert len(document["ranges"]) == 4
+
+
+def test_phases_of_training_are_not_compared(make_trace: Make) -> None:
+    labels = [("## forward ##", 0, 60_000), ("## backward ##", 60_000, 90_000), ("x", 0, 9_000)]
+    analysis = analysed(make_trace, labels)
+    shown = terminal.render(analysis, Look(width=100))
+    assert "best" not in shown[shown.index("\nLabelled ranges") :]
+    document = json.loads(json_report.render(analysis))
+    assert {row["ratio_to_fastest"] for row in document["ranges"]} == {None}
 
 
 def test_only_pytorchs_labels_are_no_table(make_trace: Make) -> None:

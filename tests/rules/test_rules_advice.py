@@ -109,6 +109,49 @@ def test_parameters_that_are_sharded_must_be_gathered(behind: str, asked: bool) 
     assert ("all_reduce what is only summed" in advice) == asked
 
 
+@pytest.mark.parametrize(("gathers", "told"), [(2, True), (1, False)])
+def test_parameters_that_are_gathered_twice_are_to_be_prefetched(gathers: int, told: bool) -> None:
+    """In forward and in backward, as FSDP does; an optimizer that is sharded gathers once."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 2000 * i
+        run.kernel(rank, start, 100)
+        launched = {"launch_ns": BASE_NS + 1000 * (start + 5)}
+        for nth in range(gathers):
+            run.collective(rank, "all_gather", start + 100 + 200 * nth, 200, size=99, **launched)
+        run.collective(rank, "reduce_scatter", start + 500, 50, size=99, **launched)
+        run.kernel(rank, start + 550, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    advice = found(run.trace(), "exposed-communication").advice
+    assert ("set_modules_to_forward_prefetch" in advice) == told
+
+
+def test_experts_need_their_tokens_at_once() -> None:
+    its = {"size": 1 << 20, "in_bytes": 1 << 20, "out_bytes": 1 << 19}
+    advice = exposed("all_to_all", group="EXPERT_MODEL_PARALLEL_GROUP", **its)
+    assert advice.startswith("the next operator needs what expert parallelism's all_to_all yields")
+
+
+def test_what_a_matmul_overlaps_in_chunks_is_overlapped() -> None:
+    advice = exposed("all_gather", call="symm_mem::fused_all_gather_matmul", size=1 << 20)
+    assert advice.startswith("all_gather is overlapped in chunks with its matmul already")
+
+
+@pytest.mark.parametrize(("of_rank_1", "asked"), [(1 << 20, True), (1 << 19, False)])
+def test_who_sends_unlike_amounts_from_rank_to_rank_has_split_sizes(
+    of_rank_1: int, asked: bool
+) -> None:
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start, moved = 2000 * i, (1 << 20, of_rank_1)[rank]
+        run.kernel(rank, start, 100)
+        its = {"size": moved, "in_bytes": moved, "out_bytes": moved}
+        its["launch_ns"] = BASE_NS + 1000 * (start + 5)
+        run.collective(rank, "all_to_all", start + 100, 400, **its)
+        run.kernel(rank, start + 500, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    advice = found(run.trace(), "exposed-communication").advice
+    assert ("in place of padding" in advice) == asked
+
+
 @pytest.mark.parametrize("group", ["PIPELINE_MODEL_PARALLEL_GROUP", "other"])
 def test_a_pipeline_is_not_asked_for_collectives(group: str) -> None:
     advice = exposed("recv", "send", group=group, size=1 << 20)

@@ -330,8 +330,9 @@ class TestDegradedLink:
 
     def test_few_operations_tell_nothing(self) -> None:
         trace = all_reduces([400.0] * 8 + [800.0] * 8).trace()
-        assert "needs 20 operations of one group recorded on every rank, has 15" in (
-            skipped(trace, "degraded-link") or ""
+        assert (
+            "needs 20 operations of 100 kB or more, of one group and recorded on every rank, has 15"
+            in (skipped(trace, "degraded-link") or "")
         )
 
     @settings(max_examples=25, deadline=None)

@@ -212,7 +212,7 @@ FEWER = {
     "cold-start": ({"others": 6}, "needs 6 later operations of the same kind, has 5"),
     "degraded-link": (
         {"min_count": 100},
-        "needs 100 operations of one group recorded on every rank",
+        "needs 100 operations of 100 kB or more, of one group and recorded on every rank",
     ),
     "detour-beats-direct": (
         {"min_copies": 11},

@@ -89,7 +89,7 @@ def test_the_recorded_straggler_is_named_with_its_cost() -> None:
 def test_without_steps_the_run_is_spoken_of_in_tenths() -> None:
     run = late_run([1000, 5000])
     (its, *_) = found(replace(run, steps=run.rows("steps").take(slice(0))), "straggler")
-    assert its.summary.startswith("rank 1 delays every tenth of the run by ")
+    assert its.summary.startswith("rank 1 delays the run by ")
 
 
 def test_who_is_late_to_what_a_graph_launched_is_named_by_the_kernels_name() -> None:
@@ -256,6 +256,24 @@ def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> 
     waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
     added = 3 * 12 * 10_000
     assert bubble.cost_ns == pytest.approx(0.75 * waiting - added)
+
+
+def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
+    """Posted while the micro-batch before is computed: the stage waits for its first one alone."""
+    run = Tiny(ranks=2)
+    for step in range(6):
+        start = step * 9_000
+        for rank in (0, 1):
+            run.step(rank, step, start, 9_000)
+        for batch in range(8):
+            ready = start + (batch + 1) * 1000
+            run.kernel(0, ready - 1000, 980)
+            run.collective(0, "send", ready - 10, 10, size=1 << 20, peer=1)
+            run.collective(1, "recv", ready - 1000, 1000, size=1 << 20, peer=0)
+            run.kernel(1, ready, 990)
+    (bubble,) = found(run.trace(), "pipeline-bubble")
+    waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
+    assert waiting == pytest.approx(6 * 990e3 / 2)
 
 
 def test_pipelines_that_are_alike_are_one_finding() -> None:

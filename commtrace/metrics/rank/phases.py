@@ -18,7 +18,7 @@ from commtrace.table import Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["launching_threads", "phases"]
+__all__ = ["launching_threads", "phase_of", "phases"]
 
 _WORDS = {
     "forward": "forward",
@@ -98,7 +98,7 @@ def _autograd(ops: Rows) -> Iterator[_Range]:
 
 
 def _labels(steps: Rows) -> Iterator[_Range]:
-    phases = ((name, _phase(name)) for name in steps.coded("label").names)
+    phases = ((name, phase_of(name)) for name in steps.coded("label").names)
     return _ranges(steps, "label", {name: phase for name, phase in phases if phase})
 
 
@@ -115,7 +115,12 @@ def _ranges(events: Rows, column: str, phase_of: dict[str, str]) -> Iterator[_Ra
     return map(_Range, *(column[order].tolist() for column in columns))
 
 
-def _phase(label: str) -> str | None:
+def phase_of(label: str) -> str | None:
+    """The phase that a label names; None if it names none, or several.
+
+    >>> phase_of("## forward ##"), phase_of("all_reduce")
+    ('forward', None)
+    """
     words = (_WORDS.get(word.lower()) for word in _WORD.findall(label))
     found = {word for word in words if word}
     return found.pop() if len(found) == 1 else None

@@ -14,7 +14,7 @@ from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, most
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
 from commtrace.metrics.rank.labels import Labels, is_own, labels
-from commtrace.metrics.rank.phases import launching_threads
+from commtrace.metrics.rank.phases import launching_threads, phase_of
 from commtrace.metrics.rank.range_times import range_times
 from commtrace.metrics.run.call_kinds import intervals, rounded
 from commtrace.metrics.run.joined_rows import operation_of
@@ -60,7 +60,8 @@ RANGES = Table(
             "ratio_to_fastest",
             "float64",
             "Its median time / the shortest among the program's own labels with the same parent, "
-            "of those that a workload compares if it says which; null for others.",
+            "of those that a workload compares if it says which; null for others, and where labels "
+            "name phases of training, of which none does another's work.",
         ),
         Column(
             "compute_ns",
@@ -253,6 +254,8 @@ def _ways(run: Measures) -> frozenset[str]:
 
 def _compared(table: list[dict[str, Any]], ways: Collection[str]) -> list[dict[str, Any]]:
     """The rows with ``ratio_to_fastest``."""
+    if not ways and any(is_own(row["label"]) and phase_of(row["label"]) for row in table):
+        return [{**row, "ratio_to_fastest": None} for row in table]
     siblings: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
     for row in table:
         if row["label"] in ways if ways else is_own(row["label"]):

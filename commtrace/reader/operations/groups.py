@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from commtrace.reader.json.events import Arguments
 
-__all__ = ["Group", "Groups"]
+__all__ = ["Group", "Groups", "listed_ranks"]
 
 _LARGEST_GROUP = 1_000_000
 _MOST_IMPLIED = 1 << 20  # ranks of all groups
@@ -117,7 +117,7 @@ class Groups:
         return Group(str(config.pg_name), size, ranks or None, config.pg_desc, backend)
 
     def _identified(self, name: str, args: Arguments) -> Group:
-        listed, cut = _listed(args.group_ranks)
+        listed, cut = listed_ranks(args.group_ranks)
         size = args.group_size
         if size is None or not 0 < size <= _LARGEST_GROUP:
             size = None if cut else len(listed) or None
@@ -164,7 +164,7 @@ def _backends(config: str | None) -> str | None:
     return backends.pop() if len(backends) == 1 else config
 
 
-def _listed(ranks: str | list[int] | None) -> tuple[tuple[int, ...], bool]:
+def listed_ranks(ranks: str | list[int] | None) -> tuple[tuple[int, ...], bool]:
     """The ranks in a list or its text, and whether torch cut it after the thirtieth."""
     text = str(ranks or "")
     return tuple(int(found[0]) for found in _NUMBER.finditer(text)), "..." in text

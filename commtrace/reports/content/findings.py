@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from commtrace.comms import OPERATIONS
 from commtrace.reports.content.prose import clause
 from commtrace.reports.content.saving import saving
 from commtrace.reports.content.tables import more
@@ -29,6 +30,7 @@ __all__ = [
 
 _SHOWN = 10
 _NAMED = 3
+_ALL_OF = {f"{op}s" for op in OPERATIONS}  # what a finding of one or two operations lies in
 
 
 class FindingText(Struct, frozen=True):
@@ -91,10 +93,12 @@ def _related(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
 
 
 def _place(finding: Finding) -> Iterator[str]:
-    """The label that it lies in; what is no label but before a call, the summary says."""
+    """The label that it lies in, or the operations, where the summary does not say it."""
     place = finding.place or ""
     if place.startswith(("before the ", "behind the ")):
         yield from () if place in finding.summary else (place,)
+    elif {*place.split(" and ")} <= _ALL_OF:
+        yield f"in {place}"
     elif place:
         yield f"in '{clean(place, 40)}'"
 

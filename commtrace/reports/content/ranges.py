@@ -18,9 +18,10 @@ __all__ = ["answer", "section"]
 _SHOWN = 12
 _WIDEST = 48
 _INCOMPARABLE = 100  # times the fastest: no way to do the same
+_BEST = "x best: times the fastest beside it. "
 _FOOTER = (
-    "x best: times the fastest beside it. On a GPU a range lasts until what its host launched is "
-    "done. Compute, communication and bytes are means over ranges."
+    "On a GPU a range lasts until what its host launched is done. Compute, communication and bytes "
+    "are means over ranges."
 )
 _QUANTITIES = {
     "duration_ns_p50": ("Median time", duration),
@@ -40,6 +41,7 @@ def section(labelled: Rows) -> Section | None:
     depths = _depths(own)
     longest = sorted(own, key=lambda row: -row["count"] * row["duration_ns_p50"])[:_SHOWN]
     shown = [i for i, row in enumerate(own) if any(row is one for one in longest)]
+    compared = any(_is_compared(own[i]) for i in shown)
     return Section(
         "Labelled ranges",
         (
@@ -47,17 +49,17 @@ def section(labelled: Rows) -> Section | None:
             ("count", ">"),
             ("p50", ">"),
             ("p95", ">"),
-            ("x\nbest", ">"),
+            *((("x\nbest", ">"),) if compared else ()),
             ("compute", ">"),
             ("exposed\ncomm.", ">"),
             ("over-\nlapped", ">"),
             ("bytes", ">"),
             ("busbw\nGB/s", ">"),
         ),
-        [_range(own[i], depths[i]) for i in shown],
+        [_range(own[i], depths[i], compared=compared) for i in shown],
         (
             *more(len(own), _SHOWN),
-            _FOOTER,
+            (_BEST if compared else "") + _FOOTER,
         ),
         ("compute", "bytes", "count", "p95", "over-\nlapped", "exposed\ncomm."),
     )
@@ -103,14 +105,20 @@ def _depths(table: list[dict[str, Any]]) -> list[int]:
     return found
 
 
-def _range(row: dict[str, Any], depth: int) -> list[str]:
+def _is_compared(row: dict[str, Any]) -> bool:
+    """Whether it could be one of several ways to do the same."""
     ratio = row["ratio_to_fastest"]
+    return ratio is not None and ratio < _INCOMPARABLE
+
+
+def _range(row: dict[str, Any], depth: int, *, compared: bool) -> list[str]:
+    times = _times(row["ratio_to_fastest"]) if _is_compared(row) else NOTHING
     return [
         "  " * min(depth, 4) + cut(clean(row["label"]), _WIDEST),
         f"{row['count']:,}",
         duration(row["duration_ns_p50"]),
         duration(row["duration_ns_p95"]),
-        NOTHING if ratio is None or ratio >= _INCOMPARABLE else _times(ratio),
+        *([times] if compared else []),
         duration(row["compute_ns"]),
         duration(row["exposed_communication_ns"]),
         duration(row["overlapped_communication_ns"]),

@@ -160,11 +160,12 @@ def collectives(collectives: Rows, span_ns: int, clocks: list[str]) -> Section:
     table = collectives.dicts()
     shown = table[:_COSTLIEST]
     spread = any(row["duration_ns_p95"] > _SPREAD * row["duration_ns_p50"] for row in shown)
+    rows = [_collective(row, span_ns, clocks_differ=bool(clocks), spread=spread) for row in shown]
     footer = []
     if any(row["wait_ns_total"] for row in table):
         footer.append("wait: its share of the time; busbw is of the transfer without it.")
     footer += clocks
-    if any(row["bound"] == "lower" for row in table):
+    if any(cell.startswith("≥") for row in rows for cell in row):
         footer.append("≥ a lower bound: the time can include waiting for other ranks.")
     footer += [why for how, why in _DEDUCED.items() if any(r[DEDUCED.name] == how for r in table)]
     if any(row["dimension_provenance"] == "inferred" for row in shown):
@@ -191,7 +192,7 @@ def collectives(collectives: Rows, span_ns: int, clocks: list[str]) -> Section:
             ("busbw\nGB/s", ">"),
             ("exposed", ">"),
         ),
-        [_collective(row, span_ns, clocks_differ=bool(clocks), spread=spread) for row in shown],
+        rows,
         tuple(footer),
         ("dtype", "count", "p95", "n", "group", "wait", "busbw\nGB/s"),
     )

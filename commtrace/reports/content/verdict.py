@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["verdict"]
 
 _HIGH = 0.1  # of a device's time: as much exposed communication does not go without a word
+_ALIKE = 0.01  # of a device's time: so much apart, none is worth naming
 _LITTLE = 0.5  # of the exposed communication: less compute beside it cannot help much
 _HIDDEN = 0.8  # of the communication: some end of it is always exposed
 
@@ -55,13 +56,17 @@ def _reason(analysis: Analysis) -> list[str]:
         return []
     if reason := analysis.verdict.diagnosis.skipped.get("exposed-communication"):
         return [f"exposed-communication was not checked: {clean(reason)}."]
+    alike = len(known) > 1 and exposed_share(most) - min(map(exposed_share, known)) < _ALIKE
+    who, whose = f"Rank {most['rank']} has", f"rank {most['rank']}'s "
+    if alike:
+        who, whose = "Each rank has", "each rank's "
     exposed, communication = most["exposed_communication_ns"], most["communication_ns"]
     free = (most["compute_ns"] or 0) - most["overlapped_communication_ns"]
     if free < _LITTLE * exposed:
         compute = f"only {duration(free)} of compute" if free else "no compute"
         what = f"{duration(exposed)} of exposed communication"
-        return [f"Rank {most['rank']} has {compute} to hide its {what} behind."]
+        return [f"{who} {compute} to hide its {what} behind."]
     if most["overlapped_communication_ns"] >= _HIDDEN * communication:
         share = percent(most["overlapped_communication_ns"], communication)
-        return [f"Of rank {most['rank']}'s communication {share} is hidden already."]
+        return [f"Of {whose}communication {share} is hidden already."]
     return ["exposed-communication was not selected, or saves less than its thresholds ask for."]
