@@ -60,7 +60,7 @@ def test_operators_that_no_others_call_are_named_with_their_time(tmp_path: Path)
     assert its.operators == (("aten::unflatten_dense_tensors", 44_000_000),)
     assert its.none_ns == 11_000_000
     said = advice(run)
-    assert "runs aten::unflatten_dense_tensors for 44 ms, and no operator for 11 ms" in said
+    assert "runs aten::unflatten_dense_tensors for 44 ms and no operator for 11 ms" in said
     assert "broadcast_buffers=False" in said
 
 
