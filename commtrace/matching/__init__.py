@@ -12,6 +12,7 @@ from commtrace.matching.collective_arrays import rows_of
 from commtrace.matching.notes import unmatched
 from commtrace.matching.operations import MATCHES, matches_of
 from commtrace.matching.rank_clocks import CLOCK, SAME_HOST_ERROR_NS, Offsets, clock, on_run_clock
+from commtrace.matching.unknown_peers import with_peers
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Matched(Struct, frozen=True):
 
 def match(run: Measures) -> Matched:
     """Match a run's operations across its ranks, and compare their clocks."""
-    rows = rows_of(run)
+    rows = with_peers(rows_of(run))
     matches = matches_of(rows)
     clocks = clock(rows, matches)
     return Matched(matches, clocks, unmatched(rows, matches, clocks))

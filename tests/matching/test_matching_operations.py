@@ -277,9 +277,11 @@ def test_a_message_that_is_on_its_way_before_anybody_waits(make_trace: Make) -> 
     assert partners(run(make_trace, calls, hosts="aa")) == [[i, i + 12] for i in range(12)]
 
 
-def test_a_message_of_an_unknown_peer_is_alone(make_trace: Make) -> None:
-    calls = [call(0, 0, op="send", peer=1), call(1, 0, op="recv", peer=None)]
-    assert partners(run(make_trace, calls, hosts="aa")) == [[0], [1]]
+def test_a_message_of_an_unknown_peer_is_of_the_only_one_that_names_it(make_trace: Make) -> None:
+    calls = [call(1, 0, op="recv", peer=None), call(0, 0, op="send", peer=1)]
+    assert partners(run(make_trace, calls, hosts="aa")) == [[0, 1]]
+    calls.append(call(2, 0, op="send", peer=1))
+    assert partners(run(make_trace, calls, hosts="aaa")) == [[0], [1], [2]]
 
 
 def test_no_operations_and_one_rank(make_trace: Make) -> None:

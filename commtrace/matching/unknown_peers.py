@@ -1,0 +1,92 @@
+"""Whose send or recv it is, where a rank's own trace does not tell.
+
+PyTorch names a peer by its rank in the group, and on CPUs not the group: of a rank that is in
+several, it may be one of several peers. Then it is the one whose own calls lack as many ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from commtrace.arrays import NULL, Int64, grouped
+from commtrace.matching.collective_arrays import Collectives
+
+__all__ = ["with_peers"]
+
+
+class _Ends(NamedTuple):
+    """Rows of one rank that send, or receive, alike, and do not tell to or from whom."""
+
+    rank: int
+    sends: bool
+    signature: int
+    rows: Int64
+
+
+def with_peers(rows: Collectives) -> Collectives:
+    """The rows with each peer that only one other rank can be, and with that one's communicator.
+
+    A peer is known from the other end, where that names this rank, as often as this rank's calls
+    lack; or from the only other rank whose calls of that kind lack theirs, as many.
+    """
+    unknown = np.flatnonzero(rows.p2p & (rows.peer == NULL))
+    if not unknown.size:
+        return rows
+    peer, communicator = rows.peer.copy(), rows.communicator.copy()
+    left: list[_Ends] = []
+    missing = _missing(rows)
+    for ends in _each(rows, unknown):
+        to = missing.get((ends.rank, ends.sends, ends.signature), [])
+        if len(to) == 1 and to[0][1] == ends.rows.size:
+            who, _, like = to[0]
+            peer[ends.rows], communicator[ends.rows] = who, rows.communicator[like]
+        else:
+            left.append(ends)
+    for mine, other in _only(left):
+        peer[mine.rows] = other.rank
+    return replace(rows, peer=peer, communicator=communicator)
+
+
+def _each(rows: Collectives, unknown: Int64) -> Iterator[_Ends]:
+    keys = (rows.rank[unknown], rows.sends[unknown], rows.signature[unknown])
+    for at in grouped(*keys):
+        mine = unknown[at]
+        first = int(mine[0])
+        its = int(rows.rank[first]), bool(rows.sends[first]), int(rows.signature[first])
+        yield _Ends(*its, mine)
+
+
+def _missing(rows: Collectives) -> dict[tuple[int, bool, int], list[tuple[int, int, int]]]:
+    """For a rank, and whether it sends what, who else names it oftener than it names these.
+
+    Each with by how much, and one of its rows.
+    """
+    known = np.flatnonzero(rows.p2p & (rows.peer != NULL))
+    columns = (rows.rank, rows.peer, rows.sends, rows.signature)
+    each = list(zip(*(its[known].tolist() for its in columns), strict=True))
+    count, one = Counter(each), dict(zip(each, known.tolist(), strict=True))
+    found: dict[tuple[int, bool, int], list[tuple[int, int, int]]] = {}
+    for (rank, peer, sends, signature), number in count.items():
+        lacks = number - count[peer, rank, not sends, signature]
+        if lacks > 0:
+            row = one[rank, peer, sends, signature]
+            found.setdefault((peer, not sends, signature), []).append((rank, lacks, row))
+    return found
+
+
+def _only(left: list[_Ends]) -> Iterator[tuple[_Ends, _Ends]]:
+    """Ends of one kind that only two ranks have, and as often: both ways."""
+    for signature in {ends.signature for ends in left}:
+        alike = [ends for ends in left if ends.signature == signature]
+        if len({ends.rank for ends in alike}) != 2:
+            continue
+        for one in alike:
+            for other in alike:
+                fits = one.rank != other.rank and one.sends != other.sends
+                if fits and one.rows.size == other.rows.size:
+                    yield one, other
