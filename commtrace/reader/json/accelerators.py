@@ -8,6 +8,7 @@ category, and the name of their process and the type of their task say what they
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 
 import msgspec
 
@@ -99,9 +100,11 @@ class Accelerators:
         other._roles = self._roles
         return other
 
-    def translated(self, events: list[Event]) -> list[Event]:
-        """The events as on CUDA, without what is no work; what is unknown stays as it is."""
-        categories = {event.cat for event in events}
+    def translated(self, events: list[Event], categories: Set[str | None]) -> list[Event]:
+        """The events as on CUDA, without what is no work; what is unknown stays as it is.
+
+        They are of these categories.
+        """
         if not categories.isdisjoint(ON_HOST):
             host = next(event.pid for event in events if event.cat in ON_HOST)
             self._hosts.update({host} if type(host) is int else ())
