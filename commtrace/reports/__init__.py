@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "Format", "Formats", "Look"]
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """How a report is to look; a format takes what concerns it.
 
     ``width`` is in characters; ``operations`` asks for every matched operation.
@@ -53,8 +53,7 @@ _SUFFIX = re.compile(r'^SUFFIX = "(.+)"$', re.M)
 F = TypeVar("F", bound=HasSuffix)
 
 
-@dataclass(frozen=True)
-class Formats(Generic[F]):
+class Formats(Struct, Generic[F], frozen=True):
     """The formats of one package: a file each, imported when it is asked for."""
 
     package: str

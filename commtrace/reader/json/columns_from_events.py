@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ Times = Callable[[list[Any]], Int64]
 """Microseconds, as an event has them, to nanoseconds."""
 
 
-class _Batch(NamedTuple):
+class _Batch(Struct, frozen=True):
     """Events of one kind, with their times."""
 
     events: list[Event]
@@ -149,9 +149,9 @@ class Collector:
     def flush(self) -> None:
         """Have all events so far in the columns."""
         pending, self._pending = self._pending, []
-        types = {*map(type, pending)}
+        types: set[Any] = {*map(type, pending)}
         any_category = is_any(types)
-        categories = {event.cat for event in (pending if any_category else types)}
+        categories = {its.cat for its in (pending if any_category else types)}
         events = self.accelerators.translated(pending, categories)
         kinds = self._by_kind(events, any_category)
         self.unread.add([event for event in kinds[None] if event.ph == "X"])

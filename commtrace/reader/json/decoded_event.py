@@ -50,8 +50,9 @@ def by_category(kind: type[Event]) -> Any:
     """What decodes a list of events of a kind as a union of other types, in ``KIND_OF``.
 
     They have the fields of the kind, or none; arguments are decoded as ``arguments.BY_KIND`` says,
-    others stay text. It fails where an event has no category, or one that is unheard of, where one of what
-    is read has another phase than a complete event's, and where arguments have the wrong types.
+    others stay text. It fails where an event has no category, or one that is unheard of, where one
+    of what is read has another phase than a complete event's, and where these arguments have the
+    wrong types.
     """
     fields = {
         its.name: (its.name, its.type, msgspec.field(default=its.default))
