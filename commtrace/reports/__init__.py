@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
-
-from msgspec import Struct
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "Format", "Formats", "Look"]
 
 
-class Look(Struct, frozen=True):
+@dataclass(frozen=True)
+class Look:
     """How a report is to look; a format takes what concerns it.
 
     ``width`` is in characters; ``operations`` asks for every matched operation.
@@ -53,7 +53,8 @@ _SUFFIX = re.compile(r'^SUFFIX = "(.+)"$', re.M)
 F = TypeVar("F", bound=HasSuffix)
 
 
-class Formats(Struct, Generic[F], frozen=True):
+@dataclass(frozen=True)
+class Formats(Generic[F]):
     """The formats of one package: a file each, imported when it is asked for."""
 
     package: str
