@@ -17,6 +17,7 @@ __all__ = [
     "Int32",
     "Int64",
     "codes",
+    "distinct",
     "first_rows",
     "grouped",
     "in_order",
@@ -74,6 +75,14 @@ def codes(*columns: Any) -> Int64:
     appears[first] = True
     found: Int64 = (np.cumsum(appears) - 1)[first][number]
     return found
+
+
+def distinct(values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Those that occur, each once, ascending: as ``np.unique``, which imports masked arrays."""
+    ordered = np.sort(values, axis=None)
+    first = np.ones(ordered.size, np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
 
 
 def _integers(column: Any) -> Int64:

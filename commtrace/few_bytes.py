@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Int32, Int64
+from commtrace.arrays import NULL, Int32, Int64, distinct
 from commtrace.table import Coded, joined
 
 __all__ = ["Different", "Integers", "Strings", "Taken", "fewer", "packed"]
@@ -91,7 +91,7 @@ def fewer(its: Integers | Strings) -> Integers | Strings | Different:
         return structs.replace(its, codes=_if_one(its.codes))
     above = its.above
     some = above[:: max(above.size // _SOME, 1)]
-    if above.itemsize > 1 and above.size > _MANY and np.unique(some).size < some.size // 2:
+    if above.itemsize > 1 and above.size > _MANY and distinct(some).size < some.size // 2:
         known, codes = np.unique(above, return_inverse=True)
         if known.size <= 1 << 8:
             return Different(codes.astype(np.uint8), Integers(its.base, known).values())

@@ -35,20 +35,20 @@ class Kernel(NamedTuple):
     is_nccl: bool = False
 
 
+# Traces of CPUs name no kernels: all of these are compiled when they are first needed.
+
 # A name without what it returns and without its arguments: these name types, not kernels.
-_OWN_NAME = re.compile(
-    r"(?:void |static |__global__ )*((?:(?:\w+|\(anonymous namespace\)|<unnamed>)::)*\w+)"
-)
-_UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
+_OWN_NAME = r"(?:void |static |__global__ )*((?:(?:\w+|\(anonymous namespace\)|<unnamed>)::)*\w+)"
+_UNNAMED = r"(?:\(anonymous namespace\)|<unnamed>)::"
 
 # NCCL's, and those of its kin: RCCL, also with the algorithms of MSCCL, and ctran.
-_NCCL = re.compile(r"(?:nccl|rccl|msccl)\w*Kernel\w*")
-_NCCL_OPERATION = re.compile(
+_NCCL = r"(?:nccl|rccl|msccl)\w*Kernel\w*"
+_NCCL_OPERATION = (
     r"(?:\w+Kernel_?|nccl)(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|All[tT]oAll)V?"
     r"(?:(?:Ring|Tree|CollNet)\w*Kernel_|Ctran|(?![A-Za-z]))"
 )
 _SERVES_ONE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-_NCCL_DTYPE = re.compile(
+_NCCL_DTYPE = (
     r"_(?i:Sum|Prod|Min|Max|Avg|MinMax|PreMulSum|SumPostDiv)_"
     r"(hip_bfloat16|__nv_bfloat16|\w+?)(?:_|\(|$)"
 )
@@ -65,7 +65,7 @@ def _word(first: str, rest: str) -> str:
 
 # What stays on its GPU, whatever its name holds: compilers name kernels after the operations
 # that they were fused with, and a block of threads has an all_reduce of its own.
-_LOCAL = re.compile(
+_LOCAL = (
     rf"triton_\w*|(?:at|cub|thrust|cutlass)::[\w:]*|{_ANY}\w*?(?i:block|warp)_?[aA]ll_?[rR]educe\w*"
 )
 
@@ -116,8 +116,8 @@ _KNOWN = (
 )
 
 _NUMBER = r"(?:\(\w[\w ]*\))?"  # nvcc writes (int)8 for 8
-_OF_RANKS = re.compile(rf"cross_device_reduce_[12]stage\w*<([\w:]+), {_NUMBER}(\d+)")
-_SHOTS = re.compile(
+_OF_RANKS = rf"cross_device_reduce_[12]stage\w*<([\w:]+), {_NUMBER}(\d+)"
+_SHOTS = (
     r"(?:one|two)_shot_all_reduce_kernel\w*"
     rf"<([\w:]+), {_NUMBER}\d+, {_NUMBER}(-?\d+)(?:, {_NUMBER}(true|1))?"
 )
@@ -142,14 +142,14 @@ def known(name: str) -> Kernel | None:
     >>> known("void at::native::reduce_kernel<512, 1>(int)") is None
     True
     """
-    own = _OWN_NAME.match(name)
-    bare = _UNNAMED.sub("", own[1]) if own else ""
-    if _NCCL.fullmatch(bare):
+    own = re.match(_OWN_NAME, name)
+    bare = re.sub(_UNNAMED, "", own[1]) if own else ""
+    if re.fullmatch(_NCCL, bare):
         return _nccl(bare)
     for pattern, op in kernel_patterns():
         if pattern.search(name):
             return Kernel(executed=op, op=op)
-    if _LOCAL.fullmatch(bare):
+    if re.fullmatch(_LOCAL, bare):
         return None
     for pattern, op in _compiled():
         if match := pattern.fullmatch(bare):
@@ -161,12 +161,11 @@ def known(name: str) -> Kernel | None:
 
 @lru_cache(maxsize=1)
 def _compiled() -> tuple[tuple[re.Pattern[str], str | None], ...]:
-    # Traces of CPUs name no kernels, and so need none of them.
     return tuple((re.compile(expression), op) for expression, op in _KNOWN)
 
 
 def _nccl(name: str) -> Kernel:
-    operation, dtype = _NCCL_OPERATION.match(name), _NCCL_DTYPE.search(name)
+    operation, dtype = re.match(_NCCL_OPERATION, name), re.search(_NCCL_DTYPE, name)
     executed = canonical_operation(operation[1]) if operation else None
     return Kernel(
         executed=executed,
@@ -178,9 +177,9 @@ def _nccl(name: str) -> Kernel:
 
 def _templated(kernel: Kernel, name: str) -> Kernel:
     """Add what the arguments of a template tell, where they are known."""
-    if match := _OF_RANKS.search(name):
+    if match := re.search(_OF_RANKS, name):
         return kernel._replace(dtype=canonical_dtype(match[1]), group_size=int(match[2]))
-    if match := _SHOTS.search(name):
+    if match := re.search(_SHOTS, name):
         size = int(match[2])
         op = "reduce_scatter" if match[3] else kernel.op
         return kernel._replace(

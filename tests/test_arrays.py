@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from commtrace.arrays import (
     NULL,
     codes,
+    distinct,
     first_rows,
     grouped,
     in_order,
@@ -83,3 +84,9 @@ def test_many_numbers_far_apart_are_numbered() -> None:
     pairs = far % 300, far % 70_001
     expected = np.unique(np.stack(pairs), axis=1, return_inverse=True)[1]
     assert (numbered(*pairs) == expected).all()
+
+
+@given(st.lists(VALUE, max_size=8))
+def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
+    column = np.asarray(values, np.int64)
+    assert distinct(column).tolist() == np.unique(column).tolist()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
+from commtrace.arrays import Bool, Float64, Int32, Int64, codes, distinct, sorted_by
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.calls import op_and_dimension
 from commtrace.causal.cores import asleep_ns, fight, processor, taken_cores
@@ -108,7 +108,7 @@ def doubt_of(
     """
     its = run_graph(run)
     mine = np.isin(its.calls.rank, ranks)
-    error = _clock_error_ns(run, np.unique(its.calls.operation[mine]))
+    error = _clock_error_ns(run, distinct(its.calls.operation[mine]))
     if saved_ns < error:
         return f"the clocks' errors in its operations add up to {ms(error)}"
     if its.explained < _EXPLAINED:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.busy import host_busy
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
@@ -55,7 +56,7 @@ def cores_used(run: Measures) -> float | None:
     begin, end = its.begin_ns, int(its.end_ns.max())
     used: dict[str | None, float] = {}
     on, cores = hosts(run), _cores(run)
-    for rank in np.unique(its.calls.rank).tolist():
+    for rank in distinct(its.calls.rank).tolist():
         if rank not in cores:
             return None
         computes = int(covered([begin], [end], host_busy(run, rank))[0])
@@ -117,7 +118,7 @@ def _foreign_load(run: Measures, of_host: list[int]) -> float | None:
     return min(max((busy - float(numbers[0].sum())) / there, 0.0), 1.0)
 
 
-class Processor(NamedTuple):
+class Processor(Struct, frozen=True):
     """The processor time of some ranks' processes: beyond what is usual, and in multiples of it."""
 
     more_ns: float
@@ -190,7 +191,7 @@ def asleep_ns(run: Measures) -> dict[int, float] | None:
     steps = set(profiler_steps(run).ints("step").tolist())
     known = machines(run)
     asleep = {}
-    for rank in np.unique(calls.rank).tolist():
+    for rank in distinct(calls.rank).tolist():
         its = known[rank].steps if rank in known else None
         ran = [ran_us for number, ran_us, *_ in its or () if number in steps]
         if not ran:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, codes, first_rows, ranges, sums
+from commtrace.arrays import Int64, codes, distinct, first_rows, ranges, sums
 from commtrace.causal.builder import (
     COPY,
     DEVICE,
@@ -178,7 +178,7 @@ def _split(
 
     The kind is -1 outside of all.
     """
-    bounds = np.unique(np.concatenate([np.append(*its) for its in when.values()]))
+    bounds = distinct(np.concatenate([np.append(*its) for its in when.values()]))
     outer = np.concatenate(([np.iinfo(np.int64).min], bounds, [np.iinfo(np.int64).max]))
     of, _, left, right = cut(start, end, outer)
     kind = np.full(left.size, -1)
@@ -281,7 +281,7 @@ def _at_work(run: Measures, way: Way) -> Iterator[tuple[Int64, Mapping[str, Inte
     """Which pieces are a rank's host's or devices', and when these did what."""
     for kind, what in _AT_WORK.items():
         its = way.kind == kind
-        for rank in np.unique(way.rank[its]).tolist():
+        for rank in distinct(way.rank[its]).tolist():
             mine = np.flatnonzero(its & (way.rank == rank))
             yield mine, {name: when(run, rank) for name, when in what.items()}
 

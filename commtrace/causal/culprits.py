@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, distinct
 from commtrace.causal.causes import as_cores_are_shared
 from commtrace.causal.cores import fight
 from commtrace.causal.culprit import Culprit, as_awaited
@@ -93,7 +93,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     several_ranks(run)
     need_replay(run)
     its = run_graph(run)
-    ranks = np.unique(its.calls.rank).tolist()
+    ranks = distinct(its.calls.rank).tolist()
     if len(ranks) < 2:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []

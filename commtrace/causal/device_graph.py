@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, distinct
 from commtrace.causal.device_nodes import END, START, Nodes
 from commtrace.causal.device_steps import in_other_steps
 from commtrace.causal.device_waits import (
@@ -240,7 +240,7 @@ def _usual(kind: Int64, lag_ns: Int64, binds: Bool) -> Int64:
     Of lags that nothing explains the quartile would be too long: a GPU takes less by itself.
     """
     usual = np.zeros(len(EDGES), dtype=np.int64)
-    for number in np.unique(kind).tolist():
+    for number in distinct(kind).tolist():
         its = lag_ns[(kind == number) & binds]
         usual[number] = _quartile(its) if its.size else lag_ns[kind == number].min()
     usual[EDGES.index("stream")] = min(usual[EDGES.index("stream")], NEAR_NS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, distinct
 from commtrace.causal.moments import Moments
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.table import Coded, Rows
@@ -43,7 +43,7 @@ class Numbered(Struct, frozen=True):
     @classmethod
     def of(cls, values: Int64) -> Numbered:
         """All that occur."""
-        return cls(np.unique(values))
+        return cls(distinct(values))
 
     def number(self, values: Int64) -> Int64:
         """The numbers of some values; -1 for others."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int32, Int64, quantiles, rows_of_each
+from commtrace.arrays import Float64, Int32, Int64, distinct, quantiles, rows_of_each
 from commtrace.causal.builder import HOSTS
 from commtrace.causal.edits import as_measured, even, transfers
 from commtrace.causal.graph import Change, Lags, changed, changes
@@ -94,7 +94,7 @@ def _by_ranks(
     """With only some ranks' work, of these edges, not in its mean time: each rank, host, stage."""
     its, lag = run_graph(run), as_measured(run)
     some: list[tuple[dict[str, Any], list[int]]] = [
-        *(({"by": "rank", "rank": rank}, [rank]) for rank in np.unique(its.calls.rank).tolist()),
+        *(({"by": "rank", "rank": rank}, [rank]) for rank in distinct(its.calls.rank).tolist()),
         *(({"by": "host", "host": host}, on) for host, on in ranks_of_hosts(run).items()),
         *(({"by": "stage", "stage": stage}, on) for stage, on in enumerate(_stages(run))),
     ]
@@ -186,7 +186,7 @@ def _own_ns(run: Measures) -> list[int]:
     )
     rank = its.rank[its.graph.target[its.own]]
     on_host = its.own_column == HOSTS
-    ranks, on_gpu = np.unique(its.calls.rank), np.flatnonzero(~its.calls.on_cpu)
+    ranks, on_gpu = distinct(its.calls.rank), np.flatnonzero(~its.calls.on_cpu)
     calls_of_each = rows_of_each(its.calls.rank[on_gpu], ranks)
     found = []
     for at, work in zip(calls_of_each, rows_of_each(rank, ranks), strict=True):

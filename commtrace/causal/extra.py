@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, distinct
 from commtrace.causal.builder import HOSTS
 from commtrace.causal.calls import Calls
 from commtrace.causal.run_graph import run_graph
@@ -43,13 +43,13 @@ def extra_ns(run: Measures) -> Float64:
     its = run_graph(run)
     calls = its.calls
     found = np.zeros(calls.rank.size)
-    ranks = [one for one in np.unique(calls.rank).tolist() if one in ranks_of(run, "ops")]
+    ranks = [one for one in distinct(calls.rank).tolist() if one in ranks_of(run, "ops")]
     if not 1 < len(ranks) <= _MOST or not calls.on_cpu.any():
         return found
     ran = {rank: _ran(run, rank) for rank in ranks}
     names = int(max(one.name.max(initial=0) for one in ran.values())) + 1
     beside = _beside(calls, ranks)
-    for step in np.unique(calls.step).tolist():
+    for step in distinct(calls.step).tolist():
         mine = {rank: np.flatnonzero(one.step == step) for rank, one in ran.items()}
         often = np.stack([np.bincount(ran[r].name[mine[r]], minlength=names) for r in ranks])
         for row, rank in enumerate(ranks):

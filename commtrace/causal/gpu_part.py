@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, rows_of_each
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, rows_of_each
 from commtrace.causal.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.device_graph import EDGES, NODES, DeviceGraph, explained
 from commtrace.causal.device_work import rank_tables
@@ -44,7 +44,7 @@ _UNEXPLAINED_NS = 20_000  # a stream that is idle for longer: something that the
 def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:
     """The streams and hosts of the ranks of some calls, which ran on GPUs."""
     rank = made.calls.rank[rows]
-    ranks = np.unique(rank)
+    ranks = distinct(rank)
     for one, mine in zip(ranks.tolist(), rows_of_each(rank, ranks), strict=True):
         _add_rank(run, made, one, rows[mine])
 
@@ -70,7 +70,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     kind[(its.edge_kind == EDGES.index("call")) & ~its.edge_binds] = WAIT
     kept = ~(is_run & communicates[its.edge_from])
     segment = _segments(made, rows, _launched(run, rank, tables, time, its), its)
-    for each in np.unique(kind[kept]).tolist():
+    for each in distinct(kind[kept]).tolist():
         which = kept & (kind == each)
         made.edges(
             each,

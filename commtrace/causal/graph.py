@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int32, Int64, narrow, sorted_by
+from commtrace.arrays import Int32, Int64, distinct, narrow, sorted_by
 from commtrace.causal.arrange import order_of
 from commtrace.causal.node_times import NodeTimes
 from commtrace.causal.plan import Plan
@@ -144,7 +144,7 @@ class Latest:
         order = sorted_by(group)
         self._node, group = node[order].astype(np.int32), group[order]
         self._groups = np.flatnonzero(np.diff(group, prepend=-1))
-        parts = np.unique(np.append(self._groups, np.arange(0, node.size, _PART)))
+        parts = distinct(np.append(self._groups, np.arange(0, node.size, _PART)))
         one, size = np.ones(parts.size, dtype=np.int64), np.diff(np.append(parts, node.size))
         levels = Levels(parts, plan.count + np.arange(parts.size), one, size)
         self._parts = np.searchsorted(parts, self._groups)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, rows_of_each
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, rows_of_each
 from commtrace.causal.builder import HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
 from commtrace.causal.calls import Calls
 from commtrace.causal.in_call import in_call_ns
@@ -137,7 +137,7 @@ def _step_bounds(run: Measures, mine: Calls, place: Int64) -> tuple[Int64, Int64
     start, known = on_run_clock(steps.ints("start_ns"), rank, matched(run).clock)
     end = start + steps.ints("duration_ns")
     main = {}
-    ranks = np.unique(mine.rank)
+    ranks = distinct(mine.rank)
     for its, rows in zip(ranks.tolist(), rows_of_each(mine.rank, ranks), strict=True):
         places, counts = np.unique(place[rows], return_counts=True)
         main[its] = int(places[counts.argmax()])

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.json import decode
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, distinct
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.worked_on import Done, What, Work, worked_on
 from commtrace.comms import canonical_dtype, element_bytes
@@ -75,8 +75,8 @@ def inputs(
     """
     its = run_graph(run)
     calls = its.calls
-    chosen = np.asarray(its.steps)[list(steps)] if steps else np.unique(calls.step)
-    there = np.unique(calls.rank[calls.place == calls.place[call]])
+    chosen = np.asarray(its.steps)[list(steps)] if steps else distinct(calls.step)
+    there = distinct(calls.rank[calls.place == calls.place[call]])
     is_late = np.isin(there, ranks)
     late, others = (_spread(some) for some in (there[is_late], there[~is_late]))
     known = worked_on(run, tuple(sorted([*late, *others])))
@@ -119,7 +119,7 @@ def same_in_turn(run: Measures, longer_ns: float) -> bool:
 def _by_step(run: Measures) -> list[dict[int, Inputs]]:
     """In each step some ranks, each beside the others; of none if one's file does not tell."""
     calls = run_graph(run).calls
-    ranks, steps = _spread(np.unique(calls.rank)), np.unique(calls.step)
+    ranks, steps = _spread(distinct(calls.rank)), distinct(calls.step)
     known = worked_on(run, tuple(ranks))
     if len(known) < max(len(ranks), 2):
         return []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int32, Int64
+from commtrace.arrays import Bool, Float64, Int32, Int64, distinct
 from commtrace.causal.builder import DEVICES, HOSTS
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause
@@ -70,10 +70,10 @@ def own_operators(
     """
     its = run_graph(run)
     calls = its.calls
-    chosen = np.asarray(its.steps)[list(steps)] if steps else np.unique(calls.step)
+    chosen = np.asarray(its.steps)[list(steps)] if steps else distinct(calls.step)
     at_place = (calls.place == calls.place[call]) & np.isin(calls.step, chosen)
     table, column = ("ops", HOSTS) if calls.on_cpu[call] else ("kernels", DEVICES)
-    there = np.unique(calls.rank[at_place])
+    there = distinct(calls.rank[at_place])
     mine, others = there[np.isin(there, ranks)], there[~np.isin(there, ranks)]
     names = _alike(run.rows(table, slice(0, 0)).coded("name")).names
     if not names or not others.size or not mine.size:

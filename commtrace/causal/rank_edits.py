@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, rows_of_each
+from commtrace.arrays import Bool, Float64, Int64, distinct, rows_of_each
 from commtrace.causal.builder import COPY, HOST, JOIN, WAIT
 from commtrace.causal.graph import DROPPED
 from commtrace.causal.run_graph import run_graph
@@ -73,7 +73,7 @@ def copying_within(
 @measure
 def _of_kind(run: Measures, kind: int) -> Mapping[int, Int64]:
     """The edges of a kind that lead to each rank of the graph."""
-    its, ranks = run_graph(run), np.unique(run_graph(run).calls.rank)
+    its, ranks = run_graph(run), distinct(run_graph(run).calls.rank)
     edges = np.flatnonzero(its.graph.kind == kind)
     rows = rows_of_each(its.rank[its.graph.target[edges]], ranks)
     return {rank: edges[mine] for rank, mine in zip(ranks.tolist(), rows, strict=True)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Int32, Int64, ranges, sorted_by
+from commtrace.arrays import NULL, Int32, Int64, distinct, ranges, sorted_by
 from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.calls import Calls, calls
 from commtrace.causal.gpu_part import add_gpus
@@ -129,7 +129,7 @@ def run_graph(run: Measures) -> RunGraph:
     Of ranks that use a GPU it holds what runs there, of the others what runs on their CPU.
     """
     every = calls(run)
-    with_gpu = np.unique(every.rank[~every.on_cpu])
+    with_gpu = distinct(every.rank[~every.on_cpu])
     beside = every.on_cpu & np.isin(every.rank, with_gpu)
     mine = every.taken(~beside) if beside.any() else every
     if (mine.on_cpu & (mine.thread == NULL)).any():
@@ -212,7 +212,7 @@ def _ends(
     And when the last one was over.
     """
     last, step = made.step_ends()
-    nodes, numbers, mine = node[last], np.unique(step), made.calls
+    nodes, numbers, mine = node[last], distinct(step), made.calls
     if numbers.size:
         within = mine.step <= numbers[-1]
         inside = ended if within.all() or (mine.step == NULL).all() else ended[within]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, distinct
 from commtrace.causal.bounds import Way, critical_way
 from commtrace.causal.cores import works_more
 from commtrace.causal.edits import (
@@ -82,7 +82,7 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Bool, Floa
 def late_together(run: Measures, who: Suspects, lag_ns: Lags) -> bool:
     """Whether most of them are late in the same steps, or one host or group: turns are no set."""
     calls, count = run_graph(run).calls, len(who.ranks)
-    if who.ranks in known_sets(run, np.unique(calls.rank).tolist()):
+    if who.ranks in known_sets(run, distinct(calls.rank).tolist()):
         return True
     mine, _, more = own_and_more(run, who, lag_ns)
     _, late = by_rank_and_step(calls, more, mine)

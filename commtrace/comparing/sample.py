@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, sums
+from commtrace.arrays import NULL, Int64, distinct, sums
 from commtrace.causal.builder import COPY, DEVICE, HOST, WAIT
 from commtrace.causal.busy import devices_busy
 from commtrace.causal.critical_path import KIND_OF_EDGE, cut, path_pieces
@@ -159,10 +159,10 @@ def _all_own(run: Measures) -> _Pieces:
 def _own(run: Measures, pieces: _Pieces) -> Iterator[tuple[Own, int, Int64, Int64]]:
     """What is of a rank alone: which pieces, and how much of each."""
     its = run_graph(run)
-    with_gpu = set(np.unique(its.calls.rank[~its.calls.on_cpu]).tolist())
+    with_gpu = set(distinct(its.calls.rank[~its.calls.on_cpu]).tolist())
     length = pieces.end_ns - pieces.start_ns
     on_host = np.isin(pieces.kind, (HOST, WAIT))
-    for rank in np.unique(pieces.rank).tolist():
+    for rank in distinct(pieces.rank).tolist():
         mine = np.flatnonzero(on_host & (pieces.rank == rank))
         left = length[mine]
         for cause, when in own_intervals(run, rank).items():
@@ -189,7 +189,7 @@ def _shared(run: Measures, pieces: _Pieces) -> Iterator[tuple[Shared, Int64, Int
         numbers = [number for number, name in KIND_OF_EDGE.items() if name == kind]
         rows = np.flatnonzero(np.isin(pieces.kind, numbers))
         code = of_row[calls.row[pieces.call[rows]]]
-        for number in np.unique(code).tolist():
+        for number in distinct(code).tolist():
             mine = rows[code == number]
             length = pieces.end_ns[mine] - pieces.start_ns[mine]
             yield Shared(kind, table[number]), mine, length
@@ -197,7 +197,7 @@ def _shared(run: Measures, pieces: _Pieces) -> Iterator[tuple[Shared, Int64, Int
 
 def _of_devices(run: Measures, table: Rows, why: str) -> Sample:
     """The steps' means over ranks, and where their devices' time went."""
-    steps, ranks = np.unique(table.ints("step")), np.unique(table.ints("rank")).size
+    steps, ranks = distinct(table.ints("step")), distinct(table.ints("rank")).size
     did = devices(run, by_step=True)
     path: dict[tuple[Own | Shared, int | None], Int64] = {}
     for kind, column in (

@@ -8,12 +8,12 @@ one line, the difference of the two clocks.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
-from commtrace.arrays import Int64, codes, nth
+from commtrace.arrays import Int64, codes, distinct, nth
 from commtrace.matching.clock_line import Line, fit
 
 __all__ = ["Marks", "clock_line", "partners"]
@@ -32,7 +32,7 @@ SURE = float(np.log(100))
 HOUR_NS = 3_600_000_000_000
 
 
-class Marks(NamedTuple):
+class Marks(Struct, frozen=True):
     """A sequence: what each operation is like, and when it ended, in this order."""
 
     signature: Int64
@@ -85,7 +85,7 @@ def _vote(a: Marks, b: Marks, middle: int, gap: float) -> int | None:
         offsets = few.time[seed] - a.time[a.signature == few.signature[seed]]
         closeness = np.abs(search.distances(few, offsets)).clip(max=gap / 2).mean(axis=1)
         finalists.append(offsets[np.argsort(closeness, kind="stable")[:FINALISTS]])
-    best = np.unique(np.concatenate(finalists))
+    best = distinct(np.concatenate(finalists))
     if best.size == 0:
         return None
     distances = search.distances(many, best)
@@ -213,12 +213,18 @@ def _longest_increasing(values: list[int]) -> list[int]:
     return chain[::-1]
 
 
+def _free(taken: Int64) -> Int64:
+    """The numbers between the first and the last of those in order that are none of them."""
+    every = np.arange(taken[0], taken[-1])
+    return every[~np.isin(every, taken)]
+
+
 def _filled(a: Marks, b: Marks, partner: Int64) -> Int64:
     """Pair what lies between the same two pairs, if alike and as many on both sides."""
     rows = np.flatnonzero(partner >= 0)
     taken = partner[rows]
-    free_a = np.setdiff1d(np.arange(taken[0], taken[-1]), taken) if rows.size else rows
-    free_b = np.setdiff1d(np.arange(rows[0], rows[-1]), rows) if rows.size else rows
+    free_a = _free(taken) if rows.size else rows
+    free_b = _free(rows) if rows.size else rows
     if free_a.size == 0 or free_b.size == 0:
         return partner
     between = np.concatenate((np.searchsorted(taken, free_a), np.searchsorted(rows, free_b)))

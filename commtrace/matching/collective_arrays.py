@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, first_rows
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows
 from commtrace.comms import POINT_TO_POINT, SYNCHRONISING, members
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
@@ -123,8 +123,8 @@ def split(rows: Int64, by: Int64) -> list[Int64]:
 def _clocks(ranks: Rows, used: Int64) -> dict[int, int]:
     """The lowest rank of each rank's host: of the ranks known, and of those with operations."""
     host, rank = ranks.coded("host").codes, ranks.ints("rank")
-    clock = {one: one for one in np.union1d(rank, used).tolist()}
-    for one in np.unique(host[host >= 0]):
+    clock = {one: one for one in distinct(np.append(rank, used)).tolist()}
+    for one in distinct(host[host >= 0]):
         here = rank[host == one]
         clock |= dict.fromkeys(here.tolist(), int(here.min()))
     return clock

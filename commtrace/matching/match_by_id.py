@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, nth
+from commtrace.arrays import Bool, Int64, codes, distinct, nth
 from commtrace.matching.assignment import COMMS_ID, FLIGHT_RECORDER, SEQUENCE, Found
 from commtrace.matching.clock_line import CLOSE_NS, SAME, fit
 from commtrace.matching.collective_arrays import Collectives, split
@@ -93,11 +93,12 @@ def _by_rank(rows: Collectives, chosen: Int64) -> Iterator[list[Int64]]:
 
 
 def _counts_differently(rows: Collectives, number: Int64, a: Int64, b: Int64) -> bool:
-    keys = np.intersect1d(rows.seq_key[a], rows.seq_key[b]).size
+    key = rows.seq_key[a]
+    keys = distinct(key[np.isin(key, rows.seq_key[b])]).size
     if keys < JUDGED:
         return False
     _, in_a, in_b = np.intersect1d(number[a], number[b], return_indices=True)
-    shared_keys = np.unique(rows.seq_key[a[in_a]]).size
+    shared_keys = distinct(rows.seq_key[a[in_a]]).size
     a, b = a[in_a], b[in_b]
     together = rows.synchronises[a]
     a, b = a[together], b[together]

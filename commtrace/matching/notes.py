@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows
 from commtrace.comms import members
 from commtrace.diagnosis import Note
 from commtrace.matching.collective_arrays import Collectives
@@ -56,7 +56,7 @@ def _could_meet(rows: Collectives) -> Int64:
 
 
 def _alone(rows: Collectives, alone: Bool) -> Iterator[Note]:
-    for rank in np.unique(rows.rank[alone]).tolist():
+    for rank in distinct(rows.rank[alone]).tolist():
         mine = rows.rank == rank
         for count, why in (
             ((alone & mine & rows.known).sum(), _ELSEWHERE),
@@ -72,11 +72,11 @@ def _alone(rows: Collectives, alone: Bool) -> Iterator[Note]:
 
 
 def _partial(operation: Int64, partial: Bool) -> Iterator[Note]:
-    count = np.unique(operation[partial]).size
+    count = distinct(operation[partial]).size
     if count:
         yield Note(
             "partial-operations",
-            f"{count:,} of {counted(np.unique(operation).size, 'operation')} had a match on "
+            f"{count:,} of {counted(distinct(operation).size, 'operation')} had a match on "
             "some of their ranks only: their waits are lower bounds, their transfer times upper "
             "bounds",
         )
@@ -87,15 +87,15 @@ def _misnumbered(rows: Collectives, operation: Int64, present: Int64) -> Iterato
     numbered = np.flatnonzero(rows.seq_key >= 0)
     key = rows.seq_key[numbered]
     number = codes(operation[numbered])
-    users = np.bincount(np.unique(np.stack((key, rows.rank[numbered])), axis=1)[0])
-    keys = np.bincount(np.unique(np.stack((number, key)), axis=1)[0])
+    users = np.bincount(key[first_rows(codes(key, rows.rank[numbered]))])
+    keys = np.bincount(number[first_rows(codes(number, key))])
     wrong = numbered[(present[numbered] < users[key]) | (keys[number] > 1)]
-    for communicator in np.unique(rows.communicator[wrong]).tolist():
+    for communicator in distinct(rows.communicator[wrong]).tolist():
         mine = wrong[rows.communicator[wrong] == communicator]
-        ranks = ", ".join(map(str, np.unique(rows.rank[mine]).tolist()))
+        ranks = ", ".join(map(str, distinct(rows.rank[mine]).tolist()))
         yield Note(
             "sequence-disagrees",
-            f"{counted(np.unique(rows.seq_key[mine]).size, 'sequence number')} of the group of "
+            f"{counted(distinct(rows.seq_key[mine]).size, 'sequence number')} of the group of "
             f"ranks {rows.communicators[communicator]} named different operations on ranks "
             f"{ranks}: the ranks are out of step, or their traces count differently",
         )

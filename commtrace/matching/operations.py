@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, nth
+from commtrace.arrays import NULL, Int64, codes, distinct, nth
 from commtrace.matching.assignment import ALIGNMENT, EVIDENCE, Found
 from commtrace.matching.clock_line import Line
 from commtrace.matching.collective_arrays import Collectives, split
@@ -135,7 +135,7 @@ def _possible(rows: Collectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     Where the size is not known, either, all groups that the trace lists have to be of one set.
     """
     unknown = rows.communicator < 0
-    ranks = np.unique(rows.rank[unknown & ~rows.p2p]).size
+    ranks = distinct(rows.rank[unknown & ~rows.p2p]).size
     fits: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.where(
         rows.expected == NULL, rows.is_one, rows.expected >= ranks
     )

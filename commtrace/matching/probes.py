@@ -7,11 +7,12 @@ error, and does not shift the offset beyond it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, distinct
 from commtrace.matching.clock_line import DRIFT, LINE_SPAN_NS, Line
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Probed", "probed"]
 
 
-class Probed(NamedTuple):
+class Probed(Struct, frozen=True):
     """A rank's clock against rank 0's, read from ``first_ns`` to ``last_ns`` of rank 0's."""
 
     line: Line
@@ -43,7 +44,7 @@ def probed(run: Measures) -> dict[int, Probed]:
 
 
 def _each(rank: Int64) -> dict[int, Int64]:
-    return {one: np.flatnonzero(rank == one) for one in np.unique(rank).tolist()}
+    return {one: np.flatnonzero(rank == one) for one in distinct(rank).tolist()}
 
 
 def _through(at: Int64, offset: Int64, error: Int64) -> Probed:

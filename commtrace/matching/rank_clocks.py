@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int64
+from commtrace.arrays import NULL, Bool, Float64, Int64, distinct
 from commtrace.matching.clock_line import (
     CLOSE_NS,
     DRIFT,
@@ -204,7 +204,7 @@ def readings(rows: Collectives, number: Int64) -> dict[int, RankClock]:
 
 def _reference(rows: Collectives, clock_of: dict[int, int]) -> int:
     """The lowest rank's clock, unless nothing can tie another to it."""
-    tied = {*np.unique(rows.rank).tolist(), *(rank for rank in rows.probes if rank in clock_of)}
+    tied = {*distinct(rows.rank).tolist(), *(rank for rank in rows.probes if rank in clock_of)}
     return min((clock_of[rank] for rank in tied), default=min(clock_of, default=0))
 
 

@@ -125,7 +125,7 @@ class Sequence:
     def _open(self, part: Part, theirs: Int64) -> tuple[Marks, Marks, Int64, Int64]:
         """What is still to be matched, on both sides, and where it stands."""
         ours = np.flatnonzero(theirs < 0)
-        free = np.setdiff1d(np.arange(self.number.size), theirs)
+        free = np.flatnonzero(~np.isin(np.arange(self.number.size), theirs))
         return (
             Marks(self.signature[free], self.time[free]),
             Marks(part.signature[ours], part.end[ours]),

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from commtrace.arrays import distinct
 from commtrace.plots.figure import figure, nothing, short, tick_distance
 from commtrace.units import rate
 
@@ -27,7 +28,7 @@ def overlap_matrix(overlaps: pd.DataFrame, rank: int, *, ax: Axes | None = None)
     if mine.empty:
         return nothing(ax, f"no two streams of rank {rank} were busy at once")
     pairs = mine[["stream_a", "stream_b"]].to_numpy()
-    streams = np.unique(pairs)
+    streams = distinct(pairs)
     values = np.full((streams.size, streams.size), np.nan)
     at = np.searchsorted(streams, pairs)
     values[at[:, 0], at[:, 1]] = values[at[:, 1], at[:, 0]] = mine["overlap_ns"] / 1e6

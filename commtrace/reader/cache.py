@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from time import time
 from typing import Any
@@ -168,6 +167,8 @@ def _entry(file: Path, otherwise: tuple[int, str]) -> Path:
         head = content.read(_ENDS)
         content.seek(max(0, its.st_size - _ENDS))
         tail = content.read(_ENDS)
+    from hashlib import blake2b
+
     key = blake2b(digest_size=20)
     for part in (_reader(), str(file), otherwise, its.st_size, its.st_mtime_ns, head, tail):
         text = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogateescape")
@@ -197,7 +198,13 @@ def _packed(part: RankTrace) -> bytes:
     )
     text = msgspec.msgpack.encode(head)
     body = b"".join((len(text).to_bytes(8, "little"), _padded(text), *map(_padded, columns)))
-    return _MAGIC + blake2b(body, digest_size=_DIGEST).digest() + body
+    return _MAGIC + _checksum(body) + body
+
+
+def _checksum(body: bytes | memoryview) -> bytes:
+    from hashlib import blake2b  # which loads OpenSSL: not for who uses no cache
+
+    return blake2b(body, digest_size=_DIGEST).digest()
 
 
 def _described(tables: Mapping[str, Columns]) -> _Described:
@@ -240,7 +247,7 @@ def _padded(text: bytes) -> bytes:
 def _unpacked(file: Path, text: bytes) -> RankTrace | None:
     body = memoryview(text)[len(_MAGIC) + _DIGEST :]
     said = text[len(_MAGIC) : len(_MAGIC) + _DIGEST]
-    if not text.startswith(_MAGIC) or blake2b(body, digest_size=_DIGEST).digest() != said:
+    if not text.startswith(_MAGIC) or _checksum(body) != said:
         return None
     length = int.from_bytes(body[:8], "little")
     head = _head.decode(body[8 : 8 + length])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL, codes, first_rows, least, most, sums
+from commtrace.arrays import NULL, codes, distinct, first_rows, least, most, sums
 from commtrace.reader.recordings import window
 from commtrace.table import Rows
 from commtrace.trace import RankTrace
@@ -84,7 +84,7 @@ def _cycles(parts: Sequence[RankTrace]) -> dict[Path, int]:
 
 def _steps(part: RankTrace) -> set[int]:
     found: Any = part.columns["steps"]["step"]
-    return set(np.unique(found).tolist()) - {NULL}
+    return set(distinct(found).tolist()) - {NULL}
 
 
 def _renumbered(part: RankTrace, first: int) -> RankTrace:

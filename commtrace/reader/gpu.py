@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -35,8 +34,8 @@ _EARLY_NS = 10_000
 _HOST = -1
 
 _CUDA_NAME = re.compile(r"(?<![A-Za-z])([HDAP])to([HDAP])(?![A-Za-z])")
-_XPU_NAME = re.compile(r"(?<![A-Za-z])([HDM])2([HDM])(?![A-Za-z])")
-_ROCM_NAME = re.compile(r"Copy(Host|Device)To(Host|Device)")
+_XPU_NAME = r"(?<![A-Za-z])([HDM])2([HDM])(?![A-Za-z])"  # compiled when it is first met
+_ROCM_NAME = r"Copy(Host|Device)To(Host|Device)"
 _MEMORY = re.compile(r"\((\w+) -> (\w+)\)")
 
 
@@ -52,7 +51,7 @@ class _Side(Enum):
 _SIDES = {"H": _Side.HOST, "D": _Side.DEVICE, "P": _Side.PEER}
 
 
-class _Route(NamedTuple):
+class _Route(Struct, frozen=True):
     """Kind, ends and host memory of a copy."""
 
     kind: str | None
@@ -180,9 +179,9 @@ def _route(name: str, rocm: bool) -> _Route:
     """What a copy's name tells. CUDA arrays (A) lie on the device."""
     if match := _CUDA_NAME.search(name):
         source, destination = match[1].replace("A", "D"), match[2].replace("A", "D")
-    elif match := _XPU_NAME.search(name):  # M is memory of the host that the driver did not map
+    elif match := re.search(_XPU_NAME, name):  # M is memory of the host that the driver did not map
         source, destination = match[1].replace("M", "H"), match[2].replace("M", "H")
-    elif match := _ROCM_NAME.search(name):
+    elif match := re.search(_ROCM_NAME, name):
         source, destination = match[1][0], match[2][0]
     else:
         return _NO_ROUTE

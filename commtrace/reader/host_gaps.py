@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from commtrace import comms
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Bool, Int64, distinct
 from commtrace.intervals import Intervals, covered, inside, intersect, subtract, union
 from commtrace.reader.bucket_waits import buckets_taken_apart
 from commtrace.reader.json.events import Hosted, Scan
@@ -45,12 +45,13 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> dict[str, In
         leaf = innermost(work.thread, work.start_ns, work.duration_ns)
         labelled = _labelled(scan)
         waits = _spans(scan.annotations, scan.annotations.name.being(comms.WAIT))
-        for its in np.unique(thread).tolist():
+        for its in distinct(thread).tolist():
             mine = thread == its
             labels = tuple(of[waits[0] == its] for of in waits[1:])
             busy = _at_work(work, leaf, its, labels[0])
             gaps = _on_thread(its, launch[mine], end[mine], busy, labelled)
-            apart = np.intersect1d(buckets_taken_apart(work, leaf, its), gaps[2])
+            apart = buckets_taken_apart(work, leaf, its)
+            apart = distinct(apart[np.isin(apart, gaps[2])])
             if (told := np.sort(np.append(labels[0], apart))).size:
                 untold = _untold([called[row] for row in np.flatnonzero(mine)], told)
                 before = tuple(of[np.isin(gaps[2], apart)] for of in gaps[1:])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, distinct
 from commtrace.errors import TraceError
 from commtrace.reader.names import natural, worker
 from commtrace.table import Coded
@@ -182,7 +182,7 @@ def _threads(part: RankTrace) -> set[int]:
 
 
 def _integers(part: RankTrace, table: str, column: str) -> set[int]:
-    return set(np.unique(part.columns[table][column]).tolist()) - {NULL}  # type: ignore[arg-type]
+    return set(distinct(part.columns[table][column]).tolist()) - {NULL}  # type: ignore[arg-type]
 
 
 def _host(part: RankTrace) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64
+from commtrace.arrays import NULL, Int64, distinct
 from commtrace.causal.cores import foreign_load, processor
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
@@ -167,7 +167,7 @@ def _compared(run: Measures, ranks: tuple[int, ...]) -> str:
     """How many ranks were compared, in words, where some of those in their operations lack."""
     world = run.rows("ranks").ints("world_size").max(initial=NULL)
     there = run.rows("collectives").ints("rank")
-    if world == NULL or np.unique(there).size >= world:
+    if world == NULL or distinct(there).size >= world:
         return ""
     matches = matched(run).matches
     present, expected = matches.ints("present"), matches.ints("expected")

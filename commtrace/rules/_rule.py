@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike
 
-from commtrace.arrays import NULL, Int64, codes, first_rows
+from commtrace.arrays import NULL, Int64, codes, distinct, first_rows
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import Intervals, union
 from commtrace.table import Rows
@@ -118,7 +118,7 @@ def _streams(rows: Rows | None) -> tuple[int, ...]:
     """The streams of rows that have some."""
     if rows is None or "stream" not in _names(rows):
         return ()
-    return tuple(np.unique(rows.ints("stream")).tolist())
+    return tuple(distinct(rows.ints("stream")).tolist())
 
 
 def _numbers(rows: Rows | None) -> Int64 | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from commtrace.arrays import distinct
 from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import total
@@ -80,7 +79,7 @@ class DetourBeatsDirect(Rule, frozen=True):
                 f"{ms(pair.size_bytes / best.gb_s)} instead of {ms(total(pair.busy))}"
             ),
             ranks=(pair.rank,),
-            streams=tuple(np.unique(pair.copies.ints("stream")).tolist()),
+            streams=tuple(distinct(pair.copies.ints("stream")).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,

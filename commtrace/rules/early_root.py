@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, grouped
+from commtrace.arrays import NULL, Int64, codes, distinct, grouped
 from commtrace.causal.chance import at_least
 from commtrace.causal.culprits import culprits
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough, too_few
@@ -140,7 +140,7 @@ def _at_root(run: Measures, min_operations: int) -> Rows:
     rows = joined_rows(run, to_root)
     compared = (rows.ints("present") > 1) & (rows.ints("skew_ns") != NULL)
     rows = rows.take(compared & (rows.ints("root") != NULL))
-    if (count := np.unique(rows.ints("operation")).size) < min_operations:
+    if (count := distinct(rows.ints("operation")).size) < min_operations:
         which = f"({' or '.join(TO_ROOT)}) matched and with a known root"
         raise too_few(count, "operation", min_operations, which)
     return rows.take(rows.ints("rank") == rows.ints("root"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Int64, codes, first_rows, numbered, sums
+from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, numbered, sums
 from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores
 from commtrace.causal.critical_path import critical_path
 from commtrace.causal.culprits import culprits
@@ -114,7 +114,7 @@ class ExposedCommunication(Rule, frozen=True):
                 f"{percent(share, 100)} {of_time(run)}, most of it {most}; {why}, so that "
                 "overlapping would save nothing"
             ),
-            ranks=tuple(np.unique(found.rank).tolist()),
+            ranks=tuple(distinct(found.rank).tolist()),
             cost_ns=0,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
@@ -148,7 +148,7 @@ class ExposedCommunication(Rule, frozen=True):
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
                 f"mostly {op}; compute could hide {ms(gain)}"
             ),
-            ranks=tuple(np.unique(found.rank).tolist()),
+            ranks=tuple(distinct(found.rank).tolist()),
             cost_ns=gain,
             cost_on_top_ns=on_top,
             evidence=(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, first_rows, grouped, numbered, sums
+from commtrace.arrays import NULL, Bool, Int64, distinct, first_rows, grouped, numbered, sums
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.early_waits import early_waits
 from commtrace.causal.graph import Lags
@@ -108,7 +108,7 @@ class FalseOverlap(Rule, frozen=True):
                 f"{count} of {made}{where} {are} waited for before any other work runs: "
                 f"{ms(cost)} could be hidden"
             ),
-            ranks=tuple(np.unique(its.ints("rank")).tolist()),
+            ranks=tuple(distinct(its.ints("rank")).tolist()),
             cost_ns=cost,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,
@@ -285,7 +285,7 @@ def _labels(calls: Rows, run: Measures) -> Coded:
     launch = calls.ints("launch_ns")
     moments = np.where(launch == NULL, calls.ints("start_ns"), launch)
     codes = np.full(moments.size, -1, np.int32)
-    for rank in np.unique(calls.ints("rank")).tolist():
+    for rank in distinct(calls.ints("rank")).tolist():
         mine = ranges.take(ranges.ints("rank") == rank)
         start = mine.ints("start_ns")
         end = start + mine.ints("duration_ns")

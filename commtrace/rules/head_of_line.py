@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, grouped, in_order
+from commtrace.arrays import NULL, Bool, Int64, distinct, grouped, in_order
 from commtrace.causal.cores import idle_cores_ns
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
@@ -100,8 +100,8 @@ class HeadOfLine(Rule, frozen=True):
                 f"behind {blocker}{same} on the same {queue}: {ms(cost)} that {what} "
                 "could fill"
             ),
-            ranks=tuple(np.unique(calls.ints("rank")).tolist()),
-            streams=tuple(np.unique(calls.ints("stream")).tolist()),
+            ranks=tuple(distinct(calls.ints("rank")).tolist()),
+            streams=tuple(distinct(calls.ints("stream")).tolist()),
             cost_ns=cost,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Int64
+from commtrace.arrays import NULL, Int64, distinct
 from commtrace.causal.graph import Lags
 from commtrace.causal.rank_edits import not_blocking
 from commtrace.causal.savings import Edit, Saving, saving
@@ -206,7 +206,7 @@ def _blocked(
     # A host that needs longer for any launch needs it for this one, too.
     soon = np.where(read, max(resume_ns, round(_LAUNCH * usual)), resume_ns)
     blocked = silent & (resumed >= until) & (resumed - until <= soon)
-    idle = _idle_after(line, np.unique(until[blocked]))
+    idle = _idle_after(line, distinct(until[blocked]))
     return until[blocked], int((blocked & read).sum()), idle
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, codes, first_rows, grouped
+from commtrace.arrays import Bool, Float64, Int64, codes, distinct, first_rows, grouped
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import pcie
@@ -89,7 +89,7 @@ class ImpossibleNumber(Rule, frozen=True):
         names = (copies.rows.coded(name) for name in ("kind", *_ENDS))
         for some in self._wrong(copies, grouped(copies.rows.ints("rank"), *names)):
             kind, source, destination = (some.rows.coded(name).at(0) for name in ("kind", *_ENDS))
-            on = tuple(np.unique(some.rows.ints("stream")).tolist())
+            on = tuple(distinct(some.rows.ints("stream")).tolist())
             where = f" {source} → {destination}"
             yield self._finding(some, f"{kind} copy", on, "overlap: each is timed alone", where)
 

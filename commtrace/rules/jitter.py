@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, distinct
 from commtrace.causal.chance import above_zero
 from commtrace.causal.cores import taken_cores
 from commtrace.causal.culprits import evened, stalls_in_turn
@@ -86,7 +86,7 @@ class Jitter(Rule, frozen=True):
                 "if all did each part of it in their mean time"
                 f"{f' (not sure: {doubt})' if doubt else ''}"
             ),
-            ranks=tuple(np.unique(calls.rank).tolist()),
+            ranks=tuple(distinct(calls.rank).tolist()),
             streams=(),
             cost_ns=cost,
             cost_on_top_ns=cost,

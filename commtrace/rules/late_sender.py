@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, grouped
+from commtrace.arrays import NULL, Int64, codes, distinct, grouped
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import total, union
 from commtrace.metrics.run.joined_rows import joined_messages, paired
@@ -62,7 +62,7 @@ class LateSender(Rule, frozen=True):
                 raise
 
     def _of_vain(self, waits: Rows) -> Finding:
-        rank, ranks = waits.ints("rank")[0], tuple(np.unique(waits.ints("peer")).tolist())
+        rank, ranks = waits.ints("rank")[0], tuple(distinct(waits.ints("peer")).tolist())
         start, end = waits.ints("arrival_ns"), waits.ints("end_ns")
         longest = int((end - start).max())
         both = len(ranks) > 1
@@ -72,7 +72,7 @@ class LateSender(Rule, frozen=True):
             (start, end),
             summary=f"{who} up to {ms(longest)} in a recv for what {other} does not send meanwhile",
             ranks=ranks,
-            streams=tuple(np.unique(waits.ints("stream")).tolist()),
+            streams=tuple(distinct(waits.ints("stream")).tolist()),
             cost_ns=total(union(start, end)),
             evidence=(
                 Evidence("recvs without a send", len(waits), "operations", 0),

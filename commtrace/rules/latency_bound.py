@@ -14,6 +14,7 @@ from commtrace.arrays import (
     Float64,
     Int64,
     codes,
+    distinct,
     grouped,
     least,
     most,
@@ -138,7 +139,7 @@ class LatencyBound(Rule, frozen=True):
             & (some.operations.ints("size_bytes") <= known.most_bytes)
         )
         row = _rows(small, latency)
-        if np.unique(row).size == row.size:
+        if distinct(row).size == row.size:
             return
         of_row = _measured(small, row, latency)
         left = np.minimum(1 + of_row.size_bytes // self.bucket_bytes, of_row.count)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64
+from commtrace.arrays import Float64, distinct
 from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
@@ -70,7 +70,7 @@ class PageableCopy(Rule, frozen=True):
             some = pageable.take(pageable.coded("kind").being(kind))
             found = [
                 _Slow(some.take(some.ints("rank") == rank), *_reachable(copies, rank, kind, run))
-                for rank in np.unique(some.ints("rank")).tolist()
+                for rank in distinct(some.ints("rank")).tolist()
             ]
             slow = [one for one in found if one.gb_s > self.min_ratio * one.measured_gb_s]
             worth = [one for one in slow if worth_reporting(one.saved_ns, run, self.min_step_share)]
@@ -102,7 +102,7 @@ class PageableCopy(Rule, frozen=True):
                 f"{too}"
             ),
             ranks=ranks,
-            streams=tuple(np.unique(slow.ints("stream")).tolist()),
+            streams=tuple(distinct(slow.ints("stream")).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, least, numbered, rows_by
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Int64,
+    codes,
+    distinct,
+    first_rows,
+    least,
+    numbered,
+    rows_by,
+)
 from commtrace.causal.culprits import culprits
 from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
 from commtrace.expect import nccl_latency_ns
@@ -224,14 +234,14 @@ def _messages(run: Measures, min_operations: int) -> _Messages:
     rows = joined_messages(run)
     known = (rows.ints("peer") != NULL) & (rows.ints("skew_ns") != NULL)
     rows = rows.take(known & (rows.ints("present") == 2))
-    if (count := np.unique(rows.ints("operation")).size) < min_operations:
+    if (count := distinct(rows.ints("operation")).size) < min_operations:
         raise too_few(count, "send", min_operations, "matched with their recv")
     sends, rank, peer = rows.coded("op").being("send"), rows.ints("rank"), rows.ints("peer")
     return _Messages(rows, np.where(sends, rank, peer), np.where(sends, peer, rank))
 
 
 def _ranks(rows: Rows) -> Int64:
-    return np.unique(rows.ints("rank"))
+    return distinct(rows.ints("rank"))
 
 
 def _come_back(messages: _Messages) -> bool:

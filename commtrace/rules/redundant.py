@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, codes, first_rows
+from commtrace.arrays import Int64, codes, distinct, first_rows
 from commtrace.causal.edits import as_measured, needing_nobody, saved
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
@@ -247,7 +247,7 @@ def _sent_always(needless: Rows) -> _Said:
 
 
 def _operations(rows: Rows) -> Int64:
-    return np.unique(rows.ints("operation"))
+    return distinct(rows.ints("operation"))
 
 
 def _cost_ns(run: Measures, rows: Rows) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, first_rows, least, numbered, sums
+from commtrace.arrays import NULL, Bool, Float64, Int64, distinct, first_rows, least, numbered, sums
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
@@ -98,7 +98,7 @@ class UnevenAllToAll(Rule, frozen=True):
                 f"{imbalance:.3g}x the mean"
             ),
             ranks=(busiest,) if steady else (),
-            streams=tuple(np.unique(its.stream).tolist()),
+            streams=tuple(distinct(its.stream).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,

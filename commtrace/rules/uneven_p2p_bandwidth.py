@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, rows_by
+from commtrace.arrays import NULL, Float64, Int64, distinct, rows_by
 from commtrace.causal.savings import of_copies
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import Intervals, total, union
@@ -93,7 +93,7 @@ class UnevenP2PBandwidth(Rule, frozen=True):
             (start, start + copies.ints("duration_ns")),
             summary=_summary(classes, run),
             ranks=tuple(sorted({pair.rank for pair in slow})),
-            streams=tuple(np.unique(copies.ints("stream")).tolist()),
+            streams=tuple(distinct(copies.ints("stream")).tolist()),
             cost_ns=gain.cost_ns,
             cost_on_top_ns=gain.on_top_ns,
             replayed_step_ns=gain.replayed_step_ns,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, codes, first_rows, sums
+from commtrace.arrays import NULL, Float64, codes, distinct, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
 from commtrace.metrics.rank.timelines import places, timelines
@@ -170,7 +170,7 @@ class UnfitTrace(Rule, frozen=True):
                 "and GPU disagree",
                 Evidence("kernels before their launch", premature, "%", self.early_pct),
                 "record again; times between host and GPU mean nothing in this trace",
-                tuple(np.unique(kernels.ints("rank")[early]).tolist()),
+                tuple(distinct(kernels.ints("rank")[early]).tolist()),
             )
 
     def _held_up(self, run: Measures) -> Iterator[Finding]:

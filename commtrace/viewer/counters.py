@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, integers
+from commtrace.arrays import NULL, Float64, Int64, distinct, integers
 from commtrace.intervals import Intervals, covered, subtract
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.rows_of import places_of_rank
@@ -62,7 +62,7 @@ def _queued(run: Measures, rank: int) -> tuple[Int64, Float64]:
 def _exposed(run: Measures, rank: int) -> dict[str, tuple[Int64, Float64]]:
     """Per device, the share of exposed communication in each of the run's windows."""
     first, last = run_span(run)
-    edges = np.unique(np.linspace(0, last - first, _WINDOWS + 1).astype(np.int64)) + first
+    edges = distinct(np.linspace(0, last - first, _WINDOWS + 1).astype(np.int64)) + first
     found = {}
     for device, did in device_work(run).items():
         if device.rank != rank or did.compute is None or not did.communication[0].size:

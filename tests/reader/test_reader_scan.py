@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.arrays import NULL
-from commtrace.reader.json.events import Scan
+from commtrace.reader.json.events import Arguments, Scan
 from commtrace.reader.json.scan import scan
 from commtrace.table import Coded
 
@@ -415,3 +415,31 @@ def test_what_cannot_be_is_not_believed(tmp_path: Path) -> None:
     (note,) = found.notes
     assert note.code == "bad-arguments"
     assert note.message.startswith("of 2 events some arguments are not used")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("correlation", [2, "two"])
+@pytest.mark.parametrize("dtype", ["Float", 5])
+def test_arguments_of_wrong_types_cost_what_needs_them(
+    tmp_path: Path, fast: bool, correlation: object, dtype: object
+) -> None:
+    told = {"Collective name": "allreduce", "In msg nelems": 8, "Seq": 1}
+    kernels = [
+        {"device": 0, "stream": 7, "correlation": 1, "dtype": dtype} | told,
+        {"device": 0, "stream": 7, "correlation": correlation},
+        {"device": 0, "stream": 7, "correlation": 3},
+    ]
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": n, "dur": 1}
+        | {"args": args}
+        for n, args in enumerate(kernels)
+    ]
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    found = scan(file, fast=fast)
+    assert found.gpu.correlation.tolist() == ([1, 2, 3] if correlation == 2 else [1, 3])
+    (call,) = found.calls
+    sound = Arguments(collective="allreduce", in_elements=8, dtype="Float", seq=1)
+    assert call.args == (sound if dtype == "Float" else Arguments())
+    odd = ["bad-events"] * (correlation != 2) + ["bad-arguments"] * (dtype == 5)
+    assert [note.code for note in found.notes] == odd

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, first_rows, numbered
 from commtrace.intervals import Intervals, Places, intersect, subtract, union
@@ -152,7 +153,7 @@ def _length_ns(run: Measures, rank: Int64, first_ns: Int64, last_ns: Int64) -> I
     return last_ns - first_ns - np.asarray([run.paused_ns(*span) for span in spans], np.int64)
 
 
-class _Ran(NamedTuple):
+class _Ran(Struct, frozen=True):
     """What ran in each place, where those of ``Places`` are."""
 
     places: Places
@@ -179,7 +180,7 @@ def _ran(its: _Events) -> _Ran:
     return _Ran(places, communication, copy, on_device(subtract(when(COMPUTE), when(CALL))))
 
 
-class _Events(NamedTuple):
+class _Events(Struct, frozen=True):
     """What ran: when, of which kind, and on which stream and device, which are numbered.
 
     ``rank``, ``device`` and ``step`` are those of the devices, in their order.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64, codes, first_rows
+from commtrace.arrays import Float64, Int64, codes, distinct, first_rows
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Work, calls_by_device, device_work
@@ -120,7 +120,7 @@ def _parts(
 
 def _shares(start: Int64, end: Int64, exposed: Intervals) -> Float64:
     """Each operation's share of the exposed time in which it runs, split among all that run."""
-    times = np.unique(np.concatenate((start, end, *exposed)))
+    times = distinct(np.concatenate((start, end, *exposed)))
     running, inside = _depth(times, start, end), _depth(times, *exposed)
     rate = inside / np.maximum(running, 1)
     grown = np.concatenate(([0.0], np.cumsum(rate * np.diff(times))))

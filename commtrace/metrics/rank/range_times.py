@@ -41,7 +41,7 @@ class RangeTimes(Struct, frozen=True):
     overlapped_ns: Float64
 
 
-class _Events(NamedTuple):
+class _Events(Struct, frozen=True):
     """Where and when they ran, and by which thread and when they were launched."""
 
     rank: Int64

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Bool, Int64, distinct
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_ranks
 from commtrace.table import Rows
@@ -35,7 +36,7 @@ _OF_KERNEL = {"compute": COMPUTE, "communication": COMMUNICATION}
 _OF_OPERATOR = {"compute": COMPUTE, "communication": CALL}
 
 
-class Events(NamedTuple):
+class Events(Struct, frozen=True):
     """What ran: ``device`` numbers ``devices``, ``kind`` the KINDS; -1 where that is unknown."""
 
     devices: tuple[str, ...]
@@ -65,9 +66,10 @@ def rank_events(run: Measures, ranks: Sequence[int]) -> Events:
         _on_device(copies, devices, COPY),
         _on_device(called, devices, COMMUNICATION, np.flatnonzero(without_kernel(called))),
     ]
-    working = np.setdiff1d(ops.ints("rank"), [*on_gpu(run)])
+    called_on = ops.ints("rank")
+    working = distinct(called_on[~np.isin(called_on, [*on_gpu(run)])])
     if working.size:
-        mine = np.isin(ops.ints("rank"), working)
+        mine = np.isin(called_on, working)
         parts.append(_on_thread(ops, devices, _numbers(ops, "kind", _OF_OPERATOR)[mine], mine))
         # One that waits for communication within, as of autograd, computes nothing then.
         parts.append(_on_thread(gaps, devices, CALL, np.isin(gaps.ints("rank"), working)))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, rows_by
+from commtrace.arrays import NULL, Bool, Int64, distinct, rows_by
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, union
 from commtrace.measures import measure
@@ -123,7 +123,7 @@ def places(run: Measures) -> list[tuple[int, str]]:
     """The ranks' GPUs."""
     found = set[tuple[int, str]]()
     for rank, its in _by_rank(run):
-        names, codes = its.coded("device").names, np.unique(its.coded("device").codes).tolist()
+        names, codes = its.coded("device").names, distinct(its.coded("device").codes).tolist()
         found |= {(rank, names[code]) for code in codes if code >= 0}
     return sorted(found)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64, codes, first_rows, grouped, most, sums
+from commtrace.arrays import Int64, codes, distinct, first_rows, grouped, most, sums
 from commtrace.metrics.run.gradients import placed
 from commtrace.metrics.run.sequences import SEQUENCES
 from commtrace.table import Column, Rows, Table
@@ -76,7 +76,7 @@ def of_another_pass(run: Measures, rows: Rows) -> Int64:
     size = rows.ints("size_bytes")[row]
     found = [nothing]
     for step in grouped(rows.ints("rank")[row], group[mine], rows.ints("step")[row]):
-        passes = {one: step[updates[step] == one] for one in np.unique(updates[step]).tolist()}
+        passes = {one: step[updates[step] == one] for one in distinct(updates[step]).tolist()}
         sizes = {one: Counter(size[some].tolist()) for one, some in passes.items()}
         for one, some in passes.items():
             own = [its for its in sizes.values() if its < sizes[one]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, quantiles
+from commtrace.arrays import NULL, Float64, Int64, codes, distinct, first_rows, quantiles
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.arrivals import TRUST
@@ -205,4 +205,4 @@ def _spread(values: Float64) -> float:
 
 
 def _places_of(groups: Int64) -> list[Int64]:
-    return [np.flatnonzero(groups == each) for each in np.unique(groups).tolist()]
+    return [np.flatnonzero(groups == each) for each in distinct(groups).tolist()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, codes, first_rows, nth, quantiles
+from commtrace.arrays import NULL, Bool, Float64, Int32, codes, distinct, first_rows, nth, quantiles
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
@@ -131,4 +131,4 @@ def hidden(known: Rows, run: Measures) -> Float64:
 def streams(known: Rows, run: Measures) -> tuple[int, ...]:
     """The streams that these operations ran on."""
     ran = np.isin(matched(run).waits.ints("operation"), known.ints("operation"))
-    return tuple(np.unique(run.rows("collectives").ints("stream")[ran]).tolist())
+    return tuple(distinct(run.rows("collectives").ints("stream")[ran]).tolist())

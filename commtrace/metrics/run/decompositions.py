@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, least, most, numbered, rows_by
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Int64,
+    codes,
+    distinct,
+    first_rows,
+    least,
+    most,
+    numbered,
+    rows_by,
+)
 from commtrace.comms import members
 from commtrace.expect import fit
 from commtrace.measures import measure
@@ -148,7 +159,7 @@ def _found(run: Measures, rows: Rows, free: Int64) -> Iterator[Pair]:
             group_size=count,
             size_bytes=size,
             tensor_bytes=_tensor_bytes(rows, at, sure),
-            streams=tuple(np.unique(rows.ints("stream")[np.append(at, at + 1)]).tolist()),
+            streams=tuple(distinct(rows.ints("stream")[np.append(at, at + 1)]).tolist()),
             times=_times(run, rows, at),
         )
 

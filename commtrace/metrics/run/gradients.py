@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, distinct
 from commtrace.comms import DDP_FORWARD
 from commtrace.intervals import inside, union
 from commtrace.table import Coded, Rows
@@ -52,7 +52,7 @@ def placed(run: Measures, rows: Rows) -> Placed | None:
         return None
     parts = [
         _placed(rows, np.flatnonzero(reduces & (rank == one)), _of_rank(steps, one))
-        for one in np.unique(steps.ints("rank")[is_forward]).tolist()
+        for one in distinct(steps.ints("rank")[is_forward]).tolist()
     ]
     return _joined(parts)
 

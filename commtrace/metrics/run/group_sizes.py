@@ -9,11 +9,12 @@ have ended so much earlier.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, least, most, nth, rows_of_each
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, least, most, nth, rows_of_each
 from commtrace.comms import SYNCHRONISING
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
@@ -101,7 +102,7 @@ def _of_all_ranks(run: Measures, unknown: Int64, world_size: int) -> Int64:
     if not at.size:
         return at
     ends = _ends(run, at, world_size)
-    each = rows_of_each(kind, np.unique(kind))
+    each = rows_of_each(kind, distinct(kind))
     sure = [at[mine] for mine in each if _one_group(ends.of(mine), place[mine])]
     return np.concatenate([at[:0], *sure])
 
@@ -138,7 +139,7 @@ def _count(run: Measures) -> Int64:
     return np.bincount(operation_of(run)[_timed(run)], minlength=len(matched(run).operations))
 
 
-class _Ends(NamedTuple):
+class _Ends(Struct, frozen=True):
     """Of operations that were found on all ranks: what it says that they were one.
 
     ``late_ns`` is how much later the last rank came than the second-last, ``end_spread_ns`` how

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, least, quantiles, rows_by
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Int64,
+    codes,
+    distinct,
+    first_rows,
+    least,
+    quantiles,
+    rows_by,
+)
 from commtrace.metrics.run.traffic_rows import traffic_rows
 from commtrace.table import Rows
 
@@ -145,7 +155,7 @@ def _by_all_to_alls(mine: Rows) -> str:
     """Experts get uneven shares, or one exchange at a time; attention swaps three at once."""
     mine = mine.take(mine.coded("op").being("all_to_all"))
     one = mine.take(mine.ints("rank") == mine.ints("rank")[0])
-    sizes = np.unique(one.ints("size_bytes")).size
+    sizes = distinct(one.ints("size_bytes")).size
     sent, got = mine.ints("in_bytes"), mine.ints("out_bytes")
     uneven = ((sent != got) & (sent != NULL) & (got != NULL)).any()
     if uneven or sizes > max(_BURST, _UNEVEN * len(one)):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import (
     NULL,
@@ -14,6 +15,7 @@ from commtrace.arrays import (
     Float64,
     Int64,
     codes,
+    distinct,
     first_rows,
     least,
     most,
@@ -79,7 +81,7 @@ def sent_always(run: Measures, rows: Rows) -> Bool:
     sent, step = np.flatnonzero(is_sent), _step(rows)
     count = int(step.max()) + 1
     kind = _kind(rows)[first_rows(step)]
-    all_sent, sends = sums(step[sent], size[sent], count), np.unique(step[sent])
+    all_sent, sends = sums(step[sent], size[sent], count), distinct(step[sent])
     usual = quantiles(kind[sends], all_sent[sends], 50, int(kind.max()) + 1)[kind]
     alike = (_distinct(step[sent], size[sent], count) >= _PARTS) & (all_sent == usual)
     own = _first(step[sent], _since_done(rows)[sent], count)
@@ -123,7 +125,7 @@ def _first(number: Int64, values: Int64, count: int) -> Int64:
     return found
 
 
-class _Steps(NamedTuple):
+class _Steps(Struct, frozen=True):
     """What a group sends of one type in each step of each rank, as arrays of one length.
 
     The ``rank``; whether what is sent is ``alike`` what all have; the ``root`` that sends it, NULL
@@ -149,7 +151,7 @@ def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: Float64, alone: float) -
     root = rows.ints("root")[sent]
     alike = alike & (_distinct(step[sent], root, alike.size) == 1)
     root = _first(step[sent], root, alike.size)
-    sends = np.unique(step[sent])
+    sends = distinct(step[sent])
     row = first_rows(step)[sends]
     steps = _Steps(rows.ints("rank")[row], alike[sends], root[sends], own[sends])
     sure = [

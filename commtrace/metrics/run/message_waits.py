@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int32, Int64, codes, narrow, rows_of_each
+from commtrace.arrays import NULL, Bool, Int32, Int64, codes, distinct, narrow, rows_of_each
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.run.joined_rows import operation_of
@@ -59,7 +59,7 @@ def message_waits(run: Measures) -> MessageWaits:
     since = np.where(message, launch, end)
     places = np.arange(max(place.max(initial=-1), of_gap.max(initial=-1)) + 1)
     calls_of, gaps_of = (rows_of_each(its, places) for its in (place, of_gap))
-    for its in np.unique(place[message]).tolist():
+    for its in distinct(place[message]).tolist():
         mine, here = calls_of[its], gaps_of[its]
         mine = mine[thread[mine] != NULL]
         before = _before(end[mine], np.sort(np.concatenate((end[mine], launch[mine]))))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool
+from commtrace.arrays import NULL, Bool, distinct
 from commtrace.comms import DDP_FORWARD
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def of_buffers(run: Measures, rows: Rows) -> Bool:
     moment = np.where(launch == NULL, rows.ints("start_ns"), launch)
     rank, broadcast = rows.ints("rank"), rows.coded("op").being("broadcast")
     found = np.zeros(len(rows), dtype=np.bool_)
-    for one in np.unique(forward.ints("rank")).tolist():
+    for one in distinct(forward.ints("rank")).tolist():
         mine = np.flatnonzero(rank == one)
         mine = mine[np.argsort(moment[mine], kind="stable")]
         passes = forward.ints("rank") == one

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, distinct
 from commtrace.comms import members
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.group_dimensions import group_dimensions
@@ -23,8 +23,7 @@ __all__ = ["Places", "common_place", "rank_places"]
 _LISTED = 8  # places: more are nothing that ranks have in common
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
+class Places(Struct, frozen=True, eq=False):
     """Of each rank the number of its place along one axis, -1 where unknown.
 
     ``names`` are those of hosts; without them the number is a coordinate.
@@ -45,7 +44,7 @@ class Places:
 def rank_places(run: Measures, ranks: Int64) -> list[Places]:
     """The axes along which these ranks are in several places, with several ranks in some."""
     every = [_hosts(run, ranks), *_coordinates(run, ranks)]
-    return [its for its in every if 1 < np.unique(its.place).size < ranks.size]
+    return [its for its in every if 1 < distinct(its.place).size < ranks.size]
 
 
 def common_place(places: Sequence[Places], group: Int64) -> str | None:
@@ -54,7 +53,7 @@ def common_place(places: Sequence[Places], group: Int64) -> str | None:
     The shortest there is, as ``pp 2`` and not ``hosts e, f``. None if they have nothing.
     """
     known = [its for its in places if (its.place[group] >= 0).all()]
-    found = {its: np.unique(its.place[group]) for its in known}
+    found = {its: distinct(its.place[group]) for its in known}
     whole = [
         its
         for its, at in found.items()

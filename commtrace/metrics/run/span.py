@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, distinct
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.waits import matched
 
@@ -38,7 +36,7 @@ def recorded_apart(run: Measures) -> tuple[dict[int, int], int] | None:
     """
     table, clock = run.rows("ranks"), matched(run).clock
     known = table.ints("start_ns") != NULL
-    if known.sum() < 2 or np.unique(clock.ints("clock")).size > 1:
+    if known.sum() < 2 or distinct(clock.ints("clock")).size > 1:
         return None
     ranks, starts, ends = (table.ints(name)[known] for name in ("rank", "start_ns", "end_ns"))
     together = max(int(ends.min() - starts.max()), 0)

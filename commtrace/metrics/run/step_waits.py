@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, sums
+from commtrace.arrays import NULL, Int64, distinct, sums
 from commtrace.measures import measure
 from commtrace.metrics.run.ranks import Compared, compared
 from commtrace.metrics.run.waits import matched
@@ -41,7 +41,7 @@ def step_waits(run: Measures) -> Rows:
     each = compared(run)
     step = _steps(run, each)
     mine = np.flatnonzero(step != NULL)
-    ranks, steps = np.unique(each.rank[mine]), np.unique(step[mine])
+    ranks, steps = distinct(each.rank[mine]), distinct(step[mine])
     once = each.once(mine)
     caused = once[np.isin(each.culprit[once], ranks)]
 

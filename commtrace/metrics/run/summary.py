@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commtrace.analysis import Summary
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, distinct
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_work
 
@@ -41,7 +39,7 @@ def summary(run: Measures, name: str) -> Summary:
         devices=tuple(dict.fromkeys(place.device for place in device_work(run))),
         hosts=_names(ranks.coded("host")),
         span_ns=max(spans, default=0),
-        steps=np.unique(step[step != NULL]).size,
+        steps=distinct(step[step != NULL]).size,
     )
 
 

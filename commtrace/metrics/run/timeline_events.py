@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, first_rows, grouped
+from commtrace.arrays import NULL, distinct, first_rows, grouped
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.call_kinds import intervals
@@ -56,7 +56,7 @@ def _parts(run: Measures) -> Iterator[Columns]:
     kernels, copies, ops = (run.rows(table) for table in ("kernels", "copies", "ops"))
     yield _part(run, kernels.take(kernels.coded("kind").being("compute")).columns, "compute")
     yield _part(run, {**copies.columns, "name": _routes(copies)}, "copy")
-    with_gpu = np.union1d(kernels.ints("rank"), copies.ints("rank"))
+    with_gpu = distinct(np.append(kernels.ints("rank"), copies.ints("rank")))
     ops = ops.take(ops.coded("kind").being("compute") & ~np.isin(ops.ints("rank"), with_gpu))
     on_cpu = Coded(np.zeros(len(ops), np.int32), ("cpu",))
     yield _part(run, {**ops.columns, "stream": ops.ints("thread"), "device": on_cpu}, "compute")

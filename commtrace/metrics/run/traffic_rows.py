@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, most, nth, rows_by
+from commtrace.arrays import NULL, Bool, Float64, Int64, distinct, most, nth, rows_by
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import places_of_rank
@@ -63,7 +63,7 @@ def traffic_rows(run: Measures, family: Int64) -> Rows:
     mine = mine[(largest > _METRICS_BYTES) & (size[mine] >= _SMALL * largest)]
     ranks = int(rank.max(initial=0)) + 1
     member = family * ranks + rank
-    members = np.unique(member[mine])
+    members = distinct(member[mine])
     some = members[nth(members // ranks) < _ENOUGH]
     mine = mine[np.isin(member[mine], some) | kind.being("messages")[mine]]
     start = called.ints("start_ns")
@@ -88,7 +88,7 @@ def traffic_rows(run: Measures, family: Int64) -> Rows:
 
 def _behind(run: Measures, rows: Rows) -> Bool:
     """Whether each row is known to be launched behind the forward pass, of ranks that reduce."""
-    ranks = np.unique(rows.ints("rank")[rows.coded("kind").being("reduce")])
+    ranks = distinct(rows.ints("rank")[rows.coded("kind").being("reduce")])
     mine = np.isin(run.rows("collectives").ints("rank"), ranks)
     place = np.where(mine, np.cumsum(mine) - 1, -1)
     phase = phases(run if mine.all() else _of_ranks(run, ranks))

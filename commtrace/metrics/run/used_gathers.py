@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, first_rows
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.calls import called
@@ -64,7 +64,7 @@ def _followed(run: Measures, makes_none: frozenset[str], so: Callable[[_Are], Bo
     at, of = at[once], of[once]
     rank = table.ints("rank")[at]
     so_followed = np.zeros(at.size, np.bool_)
-    for one in np.unique(rank).tolist():
+    for one in distinct(rank).tolist():
         calls = run.rows("collectives", at[rank == one])
         so_followed[rank == one] = _of_rank(run, one, calls, makes_none, so)
     in_order = np.argsort(of)
@@ -86,7 +86,7 @@ def _of_rank(
     every = rows_of_rank(run, "collectives", rank)
     thread, launch_ns = calls.ints("thread"), calls.ints("launch_ns")
     found = np.zeros(len(calls), np.bool_)
-    for one in np.unique(thread[thread != NULL]).tolist():
+    for one in distinct(thread[thread != NULL]).tolist():
         own = ops.take(ops.ints("thread") == one)
         own = own.take(np.argsort(own.ints("start_ns"), kind="stable"))
         launches = np.sort(every.ints("launch_ns")[every.ints("thread") == one])

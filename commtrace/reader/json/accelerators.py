@@ -8,6 +8,7 @@ category, and the name of their process and the type of their task say what they
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 
 import msgspec
 
@@ -43,10 +44,11 @@ _ROLES = {
     "CANN": _NO_WORK,  # the host's calls
     "Overlap Analysis": _NO_WORK,  # sums of the others
 }
-_COMPUTES = re.compile(r"(?:KERNEL_)?(?:AI_?CORE|AI_?VEC\w*|AI_?CPU|MIX_AI[CV]|FFTS_PLUS)")
+# Compiled when they are first needed, as few files do.
+_COMPUTES = r"(?:KERNEL_)?(?:AI_?CORE|AI_?VEC\w*|AI_?CPU|MIX_AI[CV]|FFTS_PLUS)"
 _COPIES = ("SDMA_SQE", "PCIE_DMA_SQE", "MEMCPY_ASYNC")
-_SIGNALS = re.compile(r"\w*(?:EVENT|NOTIFY|WAIT|RECORD|WRITE_VALUE|PLACE_HOLDER)\w*")
-_OPERATION = re.compile(r"(?i)hcom_|hccl")
+_SIGNALS = r"\w*(?:EVENT|NOTIFY|WAIT|RECORD|WRITE_VALUE|PLACE_HOLDER)\w*"
+_OPERATION = r"(?i)hcom_|hccl"
 _MOST_PROCESSES = 1024
 
 
@@ -99,9 +101,11 @@ class Accelerators:
         other._roles = self._roles
         return other
 
-    def translated(self, events: list[Event]) -> list[Event]:
-        """The events as on CUDA, without what is no work; what is unknown stays as it is."""
-        categories = {event.cat for event in events}
+    def translated(self, events: list[Event], categories: Set[str | None]) -> list[Event]:
+        """The events as on CUDA, without what is no work; what is unknown stays as it is.
+
+        They are of these categories.
+        """
         if not categories.isdisjoint(ON_HOST):
             host = next(event.pid for event in events if event.cat in ON_HOST)
             self._hosts.update({host} if type(host) is int else ())
@@ -142,7 +146,7 @@ class Accelerators:
             return event
         if role == _HARDWARE:
             return self._hardware(event)
-        if role == _COMMUNICATION and _OPERATION.match(event.name or ""):
+        if role == _COMMUNICATION and re.match(_OPERATION, event.name or ""):
             # Its threads are groups, which are no streams: other numbers keep them apart.
             group = -1 - event.tid if type(event.tid) is int else None
             return self._on_device(event, "kernel", group)
@@ -172,8 +176,8 @@ class Accelerators:
             self._lone = True
         elif kind in _COPIES:
             return self._on_device(event, "gpu_memcpy", event.tid)
-        elif not _COMPUTES.fullmatch(kind):
-            return None if _SIGNALS.fullmatch(kind) else event
+        elif not re.fullmatch(_COMPUTES, kind):
+            return None if re.fullmatch(_SIGNALS, kind) else event
         return self._on_device(event, "kernel", event.tid)
 
     def _on_device(self, event: Event, category: str, stream: object) -> Event:

@@ -11,22 +11,29 @@ from commtrace.arrays import NULL
 from commtrace.reader.json.events import Arguments
 from commtrace.reader.json.salvage import BROKEN
 
-__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "SYNCHRONISATION", "Decoder", "possible"]
+__all__ = [
+    "BY_KIND",
+    "COMMUNICATION",
+    "GPU",
+    "LAUNCH",
+    "SYNCHRONISATION",
+    "Decoder",
+    "communication",
+    "possible",
+]
 
 T = TypeVar("T")
 
+_SPELLED = {
+    "size_bytes": "bytes",
+    "from_device": "fromDevice",
+    "in_device": "inDevice",
+    "to_device": "toDevice",
+    "collective": "Collective name",
+}
 
-class GpuArguments(
-    msgspec.Struct,
-    gc=False,
-    rename={
-        "size_bytes": "bytes",
-        "from_device": "fromDevice",
-        "in_device": "inDevice",
-        "to_device": "toDevice",
-        "collective": "Collective name",
-    },
-):
+
+class GpuArguments(msgspec.Struct, gc=False, rename=_SPELLED):
     """What a kernel, a copy or a fill tells; NULL is unknown, as it is in a column."""
 
     device: int | None = NULL
@@ -37,6 +44,18 @@ class GpuArguments(
     in_device: int | None = NULL
     to_device: int | None = NULL
     collective: Any = None
+
+
+class _AllGpuArguments(Arguments, frozen=True, gc=False, rename=_SPELLED):
+    """The same with those of its communication, if it is some."""
+
+    device: int | None = NULL
+    stream: int | None = NULL
+    correlation: int | None = NULL
+    size_bytes: int | None = NULL
+    from_device: int | None = NULL
+    in_device: int | None = NULL
+    to_device: int | None = NULL
 
 
 class _LaunchArguments(msgspec.Struct, gc=False):
@@ -75,6 +94,14 @@ class Decoder(Generic[T]):
             return [self.one(text) for text in texts]
         return found
 
+    def of(self, given: Sequence[Any]) -> list[Any]:
+        """The same, of arguments of which some may be decoded already."""
+        texts = [its for its in given if type(its) is msgspec.Raw]
+        if not texts:
+            return list(given)
+        decoded = iter(self.many(texts))
+        return [next(decoded) if type(its) is msgspec.Raw else its for its in given]
+
     def one(self, text: msgspec.Raw) -> T | None:
         """Decode one; None stands for arguments of the wrong types."""
         try:
@@ -87,6 +114,25 @@ GPU = Decoder(GpuArguments)
 LAUNCH = Decoder(_LaunchArguments)
 SYNCHRONISATION = Decoder(_SynchronisationArguments)
 COMMUNICATION = Decoder(Arguments)
+
+BY_KIND: dict[str, type[msgspec.Struct]] = {
+    "gpu": _AllGpuArguments,
+    "launch": _LaunchArguments,
+    "synchronisation": _SynchronisationArguments,
+}
+"""What is decoded with an event of a kind (see ``categories``) where its text is sound."""
+
+_OF_COMMUNICATION = len(Arguments.__struct_fields__)
+
+
+def communication(given: Sequence[Any]) -> list[Arguments | None]:
+    """What events tell of their communication; None stands for arguments of the wrong types."""
+    return [
+        Arguments(*msgspec.structs.astuple(its)[:_OF_COMMUNICATION])
+        if type(its) is _AllGpuArguments
+        else its
+        for its in COMMUNICATION.of(given)
+    ]
 
 
 def possible(args: Arguments) -> Arguments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from commtrace.reader.json import arguments
 from commtrace.reader.json.accelerators import Accelerators
 from commtrace.reader.json.categories import GPU, KINDS, ON_HOST
 from commtrace.reader.json.columns import Names, Numbers, decoded_integers, integers
-from commtrace.reader.json.decoded_event import KIND_OF, Event
+from commtrace.reader.json.decoded_event import KIND_OF, Event, is_any
 from commtrace.reader.json.events import (
     Arguments,
     Call,
@@ -47,7 +47,7 @@ Times = Callable[[list[Any]], Int64]
 """Microseconds, as an event has them, to nanoseconds."""
 
 
-class _Batch(NamedTuple):
+class _Batch(Struct, frozen=True):
     """Events of one kind, with their times."""
 
     events: list[Event]
@@ -149,8 +149,11 @@ class Collector:
     def flush(self) -> None:
         """Have all events so far in the columns."""
         pending, self._pending = self._pending, []
-        events = self.accelerators.translated(pending)
-        kinds = self._by_kind(events)
+        types: set[Any] = {*map(type, pending)}
+        any_category = is_any(types)
+        categories = {its.cat for its in (pending if any_category else types)}
+        events = self.accelerators.translated(pending, categories)
+        kinds = self._by_kind(events, any_category)
         self.unread.add([event for event in kinds[None] if event.ph == "X"])
         self._take_launches(kinds["launch"])
         self._take_synchronisations(kinds["synchronisation"])
@@ -161,21 +164,25 @@ class Collector:
         ]
         if len({call.category for _, call in found}) > 1:
             calls = {id(event): call for event, call in found}
-            self._calls += [calls[id(event)] for event in events if id(event) in calls]
+            self._calls += [calls[event] for event in map(id, events) if event in calls]
         else:
             # An event's text keeps all that it was cut from: only the call is kept.
             self._calls += [call for _, call in found]
 
-    def _by_kind(self, events: list[Event]) -> dict[str | None, list[Event]]:
+    def _by_kind(self, events: list[Event], any_category: bool) -> dict[str | None, list[Event]]:
         """The complete events of each kind, and all of unknown categories."""
         kinds: dict[str | None, list[Event]] = {kind: [] for kind in (None, *KINDS.values())}
-        append = {category: kinds[kind].append for category, kind in KINDS.items()}
-        unknown = kinds[None].append
-        for event in events:
-            append.get(event.cat, unknown)(event)
+        if any_category:
+            for event in events:
+                kinds[KINDS.get(event.cat)].append(event)
+        else:
+            for event in events:
+                kinds[KIND_OF[type(event)]].append(event)
         names = {event.name for event in kinds["cpu_op"]}
         if any(name and name.startswith(comms.STEP_PREFIX) for name in names):
             kinds["cpu_op"], kinds["user_annotation"] = _steps_apart(events)
+        if not any_category:  # all of them are complete
+            return kinds
         for kind, its in kinds.items():
             if kind is not None and {event.ph for event in its} - {"X"}:
                 self.left_out.add(sum(not event.ph for event in its), "without a phase")
@@ -247,7 +254,7 @@ class Collector:
         fits &= batch.duration_ns <= _YEAR_NS
         if on_host:
             fits &= batch.thread != NULL
-        if None in {*names}:
+        if not all(names) and None in names:
             fits &= np.array([name is not None for name in names], dtype=np.bool_)
         if fits.all():
             return batch
@@ -256,7 +263,7 @@ class Collector:
 
     def _decoded(self, batch: _Batch, decoder: arguments.Decoder[_T]) -> tuple[_Batch, list[_T]]:
         """The events whose arguments have the right types, and these."""
-        decoded = decoder.many([event.args for event in batch.events])
+        decoded = decoder.of([event.args for event in batch.events])
         known = [args for args in decoded if args is not None]
         if len(known) == len(decoded):
             return batch, known
@@ -364,7 +371,7 @@ class Collector:
     ) -> Iterable[_Found]:
         """What communicates; of kernels, ``first`` is the row of the batch's first."""
         events = [batch.events[row] for row in rows]
-        decoded = arguments.COMMUNICATION.many([event.args for event in events])
+        decoded = arguments.communication([event.args for event in events])
         calls = map(
             Call,
             repeat(category),

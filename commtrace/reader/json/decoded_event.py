@@ -1,21 +1,24 @@
 """One event as it is decoded: what every event has; its arguments, until they are wanted, as text.
 
 Most events of a file are arrows, instants and Python functions, which nobody reads. Where pieces
-of text are decoded as a union by the category of event, nothing is made of these but a mark.
+of text are decoded as a union by the category of event, nothing is made of these but a mark, and
+the arguments of what a GPU does are decoded with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache, reduce
 from operator import or_
 from typing import Any, Literal
 
 import msgspec
 
+from commtrace.reader.json.arguments import BY_KIND
 from commtrace.reader.json.categories import ARROWS, KINDS, NEEDLESS
 from commtrace.reader.json.times import Time
 
-__all__ = ["KIND_OF", "Event", "NumberedEvent", "by_category"]
+__all__ = ["KIND_OF", "Event", "NumberedEvent", "by_category", "is_any"]
 
 
 class Event(msgspec.Struct, gc=False):
@@ -46,20 +49,33 @@ KIND_OF: dict[type, str | None] = {Event: "any", NumberedEvent: "any"}
 def by_category(kind: type[Event]) -> Any:
     """What decodes a list of events of a kind as a union of other types, in ``KIND_OF``.
 
-    They have the fields of the kind, or none. It fails where an event has no category, or one that
-    is unheard of, and where one of what is read has another phase than a complete event's.
+    They have the fields of the kind, or none; arguments are decoded as ``arguments.BY_KIND`` says,
+    others stay text. It fails where an event has no category, or one that is unheard of, where one
+    of what is read has another phase than a complete event's, and where these arguments have the
+    wrong types.
     """
-    fields = [
-        (its.name, its.type, msgspec.field(default=its.default))
+    fields = {
+        its.name: (its.name, its.type, msgspec.field(default=its.default))
         for its in msgspec.structs.fields(kind)
         if its.name not in ("ph", "cat")
-    ]
+    }
     complete, arrow = ("ph", Literal["X"]), ("ph", Literal["s", "t", "f"])
-    read = [_of(category, complete, *fields) for category in KINDS]
+    typed = {
+        its: ("args", args, msgspec.field(default_factory=args)) for its, args in BY_KIND.items()
+    }
+    read = [
+        _of(category, complete, *{**fields, "args": typed.get(its, fields["args"])}.values())
+        for category, its in KINDS.items()
+    ]
     unread = [*(_of(category, arrow) for category in ARROWS), *map(_of, NEEDLESS)]
     KIND_OF.update(zip(read, KINDS.values(), strict=True))
     KIND_OF.update(dict.fromkeys(unread))
     return msgspec.json.Decoder(list[reduce(or_, read + unread)])  # type: ignore[misc]
+
+
+def is_any(types: Iterable[type]) -> bool:
+    """Whether events of these types may be of any category."""
+    return not {Event, NumberedEvent}.isdisjoint(types)
 
 
 def _of(category: str | None, *fields: Any) -> Any:

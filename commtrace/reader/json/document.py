@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from commtrace.errors import TraceError
 from commtrace.reader.json.decoded_event import Event, by_category
@@ -48,7 +49,7 @@ class NotSharedError(Exception):
     """Where one event ends hangs on what stands before it: one process has to read all."""
 
 
-class Share(NamedTuple):
+class Share(Struct, frozen=True):
     """What one of several processes decodes of a file: of its runs every ``of``-th."""
 
     number: int

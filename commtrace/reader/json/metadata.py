@@ -21,12 +21,12 @@ _BASE_LIMIT_NS = 2**61
 
 _MOST = ("baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name")
 _READ = frozenset((*_MOST, "commtrace", "flight_recorder", "traceEvents"))
-_KNOWN = re.compile(rf'"({"|".join(_MOST)})"\s*:\s*')
-_PYTHON = re.compile(
+# Of damaged files, and of what Python wrote: compiled when first they are met.
+_KNOWN = rf'"({"|".join(_MOST)})"\s*:\s*'
+_PYTHON = (
     r"'((?:[^'\\]|\\.)*)'"
     r'|"(?:[^"\\]|\\.)*"'
-    r"|\b(?:None|True|False)\b|[()]|\b\d+(?=\s*:)",
-    re.DOTALL,
+    r"|\b(?:None|True|False)\b|[()]|\b\d+(?=\s*:)"
 )
 _AS_JSON = {"None": "null", "True": "true", "False": "false", "(": "[", ")": "]"}
 
@@ -71,7 +71,7 @@ def known(text: bytes) -> dict[str, Any]:
     string, at = Text(_text(text)), 0
     found: dict[str, Any] = {}
     for _ in range(_TRIES):
-        match = _KNOWN.search(string, at)
+        match = re.compile(_KNOWN).search(string, at)
         if match is None:
             break
         try:
@@ -85,7 +85,7 @@ def parsed(text: Any) -> Any:
     """What a string stands for, as JSON or as Python's ``repr``; None for anything else."""
     if not isinstance(text, str):
         return None
-    for spelled in (text, _PYTHON.sub(_as_json, text)):
+    for spelled in (text, re.sub(_PYTHON, _as_json, text, flags=re.DOTALL)):
         try:
             return _decoder.decode(spelled)
         except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -31,13 +31,11 @@ _OPENING = re.compile(r'\{\s*"(ph"\s*:)?')
 _CUT = re.compile(r"[-+.\\\w]{0,9}\Z")  # a word, a number or an escape that the text's end cuts
 _STRADDLE = 256  # an opening may begin in one text and end in the next
 _CLOSING = re.compile(r'(?<=\})\s*\](?=\s*(?:,\s*"|\}?\s*\Z))')
-_STRING_OR_BARE = re.compile(
-    r'"(?:[^"\\]|\\.)*(?:"|\Z)|(?<![\w.])[-+]?(?:NaN|Infinity|nan|inf)\b', re.DOTALL
-)
-_NAME = re.compile(r'("name"\s*:\s*")(.{0,2000}?)("\s*,\s*"(?:ph|cat|pid|tid|ts)"\s*:)', re.DOTALL)
-_QUOTE = re.compile(r'(?<!\\)"')
-_UNFIT = re.compile(r"[\x00-\x1f]|\\u[dD][89a-fA-F]..(?:\\u[dD][c-fC-F]..)?")
-
+# Of repairs, which few files need: compiled with the first.
+_STRING_OR_BARE = r'(?s)"(?:[^"\\]|\\.)*(?:"|\Z)|(?<![\w.])[-+]?(?:NaN|Infinity|nan|inf)\b'
+_NAME = r'(?s)("name"\s*:\s*")(.{0,2000}?)("\s*,\s*"(?:ph|cat|pid|tid|ts)"\s*:)'
+_QUOTE = r'(?<!\\)"'
+_UNFIT = r"[\x00-\x1f]|\\u[dD][89a-fA-F]..(?:\\u[dD][c-fC-F]..)?"
 
 _BRACE = re.compile(r"[\[{]")
 _DEEPEST = 900  # levels: what Python's decoder reads at least
@@ -62,7 +60,7 @@ class Text(str):
         return 0
 
 
-class _Value(NamedTuple):
+class _Value(Struct, frozen=True):
     """Where a value ends, or its beginning; whether it breaks off; where it is broken.
 
     ``deep``: it is nested too deeply to be read at all.
@@ -245,13 +243,13 @@ def _repaired(event: str) -> bytes:
     Nor quotes in a name: Kineto does not escape those of a label.
     """
     event = _bytes(event).decode("utf-8", "replace")
-    event = _NAME.sub(lambda m: m[1] + _QUOTE.sub(r'\\"', m[2]) + m[3], event)
-    return _STRING_OR_BARE.sub(_valid, event).encode()
+    event = re.sub(_NAME, lambda m: m[1] + re.sub(_QUOTE, r'\\"', m[2]) + m[3], event)
+    return re.sub(_STRING_OR_BARE, _valid, event).encode()
 
 
 def _valid(token: re.Match[str]) -> str:
     text = token.group()
-    return _UNFIT.sub(_escaped, text) if text.startswith('"') else "null"
+    return re.sub(_UNFIT, _escaped, text) if text.startswith('"') else "null"
 
 
 def _escaped(unfit: re.Match[str]) -> str:

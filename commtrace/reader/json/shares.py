@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from commtrace.engine import can_fork, each
 from commtrace.errors import TraceError
@@ -27,7 +28,7 @@ __all__ = ["is_large", "scan_shared"]
 LARGE_BYTES = 100_000_000  # of JSON: a smaller file is read before the processes have begun
 
 
-class _Job(NamedTuple):
+class _Job(Struct, frozen=True):
     path: Path
     max_bytes: int | None
     fast: bool
@@ -35,7 +36,7 @@ class _Job(NamedTuple):
     operators: bool
 
 
-class _Part(NamedTuple):
+class _Part(Struct, frozen=True):
     collectors: Mapping[int, Collector]
     accelerators: Accelerators
     events: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate, pairwise
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -114,12 +113,16 @@ def devices(devices: Rows, bar: int) -> Section:
 def _typical(table: list[dict[str, Any]]) -> str:
     """The medians of all devices' shares, which need not be those of one of them."""
     parts = ("compute", "exposed_communication", "overlapped_communication", "idle")
-    shares = (
-        f"{100 * median((row[f'{part}_ns'] or 0) / (row['span_ns'] or 1) for row in table):.0f} % "
-        + part.replace("_", " ")
-        for part in parts
-    )
+    each = {
+        part: [(row[f"{part}_ns"] or 0) / (row["span_ns"] or 1) for row in table] for part in parts
+    }
+    shares = (f"{100 * _median(its):.0f} % {part.replace('_', ' ')}" for part, its in each.items())
     return f"Typical of all {len(table):,} (medians): {', '.join(shares)}."
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _device(row: dict[str, Any], bar: int) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import rows_of_each
+from commtrace.arrays import distinct, rows_of_each
 from commtrace.comms import OPERATIONS
 from commtrace.diagnosis import CannotLook
 from commtrace.metrics.run.bandwidth import KIND, fitted, served, typical_ns
@@ -150,7 +150,7 @@ def _peak(plane: _Plane, link: Link | None) -> Iterator[Markup]:
 def _nudges(known: Rows) -> dict[str, float]:
     """By how much each operation stands aside where few sizes would hide them behind another."""
     ops = _ops(known)
-    apart = _APART_PX if np.unique(known.ints("size_bytes")).size <= _FEW_SIZES else 0
+    apart = _APART_PX if distinct(known.ints("size_bytes")).size <= _FEW_SIZES else 0
     return {op: apart * (place - (len(ops) - 1) / 2) for place, op in enumerate(ops)}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import sums
+from commtrace.arrays import distinct, sums
 from commtrace.causal.critical_path import KINDS
 from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
@@ -174,7 +174,7 @@ def _critical(run: Measures) -> Markup | None:
     path = path_of(run)
     assert path is not None
     time_ns, kind_of = path.ints("time_ns"), path.coded("kind")
-    steps, whole = np.unique(path.ints("step")).size, int(time_ns.sum())
+    steps, whole = distinct(path.ints("step")).size, int(time_ns.sum())
     kinds = [kind for kind in KINDS if time_ns[kind_of.being(kind)].any()]
     parts = list(_pieces(path, kinds, whole))
     total = duration(round(whole / steps))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, distinct
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.metrics.run.timeline_events import timeline_events
 from commtrace.reports.content import alike
@@ -106,7 +106,7 @@ def _steps(run: Measures) -> list[Step]:
     end = start + table.ints("duration_ns")
     return [
         Step(step, int(start[number == step].min()), int(end[number == step].max()))
-        for step in np.unique(number).tolist()
+        for step in distinct(number).tolist()
     ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import distinct
 from commtrace.intervals import union
 from commtrace.reports.web.axes import time_ticks
 from commtrace.reports.web.markup import Markup, number, tag
@@ -42,7 +43,7 @@ def kinds_of(events: Events) -> list[str]:
 def timeline_picture(events: Events, start_ns: int, end_ns: int, most: int) -> Markup:
     """What ran from start to end on the first lanes, of what is shorter than a pixel a pixel."""
     its = _between(events, start_ns, end_ns)
-    lanes = np.unique(its.lane)[:most].tolist()
+    lanes = distinct(its.lane)[:most].tolist()
     height = _TOP + _LANE * len(lanes) + 4
     parts = list(_axis(end_ns - start_ns, height))
     scale = _WIDTH / (end_ns - start_ns)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from commtrace.arrays import distinct
 from commtrace.metrics.run.timeline_events import timeline_events
 from commtrace.reports.web.bars import legend
 from commtrace.reports.web.markup import Markup, tag
@@ -48,7 +47,7 @@ def typical_steps(
 def _picture(
     name: str, its: TypicalStep, events: Events, named: Collection[int], whole_ns: int
 ) -> Markup:
-    every = np.unique(its.measures.rows("ranks").ints("rank")).tolist()
+    every = distinct(its.measures.rows("ranks").ints("rank")).tolist()
     ranks = shown_ranks(every, named, _MOST_RANKS)
     title = f"{name}, step {its.step}{_recording(its)}: {duration(its.end_ns - its.start_ns)}"
     shown = f", {len(ranks)} of {counted(len(every), 'rank')}" if ranks != every else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import distinct
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.step_waits import step_waits
 from commtrace.metrics.run.whole import has_steps
@@ -32,7 +33,7 @@ def wait_maps(analysis: Analysis) -> Markup | None:
     caused, suffered = table.ints("caused_wait_ns"), table.ints("wait_ns")
     if not caused.any() and not suffered.any():
         return None
-    ranks, steps = (np.unique(table.ints(name)).tolist() for name in ("rank", "step"))
+    ranks, steps = (distinct(table.ints(name)).tolist() for name in ("rank", "step"))
     shape = len(ranks), len(steps)
     caused, suffered = caused.reshape(shape), suffered.reshape(shape)
     rows, columns = (
