@@ -16,7 +16,9 @@ __all__ = [
     "Float64",
     "Int32",
     "Int64",
+    "Signed",
     "codes",
+    "fewest",
     "first_rows",
     "grouped",
     "in_order",
@@ -38,6 +40,8 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+Signed = npt.NDArray[np.signedinteger[Any]]
+"""Integers of any width."""
 
 NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
@@ -61,6 +65,11 @@ def narrow(values: Int64) -> Int32 | Int64:
     """Integers in 32 bits, if they fit."""
     far = max(int(values.max(initial=0)), -int(values.min(initial=0)))
     return values.astype(np.int32) if far < _FAR else values
+
+
+def fewest(numbers: Signed) -> Signed:
+    """Numbers from 0, or -1, in as few bytes as the highest needs."""
+    return numbers.astype(np.min_scalar_type(-1 - int(numbers.max(initial=0))))
 
 
 def codes(*columns: Any) -> Int64:

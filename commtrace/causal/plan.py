@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Int32, Int64, ranges
+from commtrace.causal.edge_ends import Sources, Targets
 from commtrace.causal.ways import NOTHING, Later, Ways
 
 if TYPE_CHECKING:
@@ -28,26 +29,25 @@ class Plan:
     """
 
     def __init__(self, graph: Graph, order: Order) -> None:
-        self._first, self._hung = order.first, order.hung
+        self.first, self._hung = order.first, order.hung
         self.count = order.first.size - 1
         self._free_ns = graph.time_ns[order.first[: order.free]]
-        self._target, self._source = graph.target, graph.source
-        source = graph.source[: graph.source.size - (graph.time_ns.size - self.count)]
-        self.ways = Ways(source, self.heads_of(source), order.levels, graph.time_ns.size)
-
-    def heads_of(self, nodes: Int32 | Int64) -> Int32:
-        """The heads of the chains that some nodes are of."""
-        head = np.repeat(np.arange(self.count, dtype=np.int32), np.diff(self._first))
-        return head[nodes]
+        self._target = graph.target
+        self._source = (
+            graph.source
+            if isinstance(graph.source, Sources)
+            else Sources(graph.source, order.first, Targets(order.first, order.levels))
+        )
+        self.ways = Ways(self._source.ways, order.levels, graph.time_ns.size)
 
     def _links(self) -> Iterator[tuple[Int64, slice]]:
         """The nodes that wait for one other only, and the edges to them, some at a time."""
         nodes, ways = self._hung.size, self.ways.place.size
         for begin in range(0, nodes, _AT_ONCE):
             end = min(begin + _AT_ONCE, nodes)
-            low, high = np.searchsorted(self._first, np.asarray((begin, end), np.int32)).tolist()
+            low, high = np.searchsorted(self.first, np.asarray((begin, end), np.int32)).tolist()
             is_link = np.ones(end - begin, dtype=np.bool_)
-            is_link[self._first[low:high] - begin] = False
+            is_link[self.first[low:high] - begin] = False
             yield begin + np.flatnonzero(is_link), slice(ways + begin - low, ways + end - high)
 
     def behind(self, lag_ns: Lags, more: Later = NOTHING) -> tuple[Int64, Later]:
@@ -99,18 +99,19 @@ class Plan:
     def longest_way(self, node: int, lag_ns: Lags, time_ns: Int64) -> list[int]:
         """The edges of the longest way to a node, the last one first, with these lags and times."""
         # A number of another type would make numpy convert all of them.
-        head = int(self._first.searchsorted(np.int32(node), side="right")) - 1
+        head = int(self.first.searchsorted(np.int32(node), side="right")) - 1
         found = list[int]()
         while True:
-            first, links = int(self._first[head]), self.ways.place.size - head - 1
+            first, ways = int(self.first[head]), self.ways.place.size
             while node != first:
-                found.append(links + node)
-                node = int(self._source[links + node])
+                link = node - head - 1
+                found.append(ways + link)
+                node = self._source.linked(link, node)
             way = self._waited(head, lag_ns, time_ns)
             if way < 0:
                 return found
             found.append(way)
-            node, head = int(self.ways.place[way]), int(self.ways.since[way])
+            node, head = int(self.ways.place[way]), int(self.ways.place.since[way])
 
     def _waited(self, head: int, lag_ns: Lags, time_ns: Int64) -> int:
         """The way that a head waited for, -1 if for none.
@@ -121,7 +122,7 @@ class Plan:
             return -1
         ways = self.ways.to(head)
         before = time_ns[self.ways.place[ways]]
-        binds = before + lag_ns[ways] == time_ns[self._first[head]]
+        binds = before + lag_ns[ways] == time_ns[self.first[head]]
         latest = int(np.where(binds, before, NULL).argmax())
         return int(ways.start + latest * ways.step) if binds[latest] else -1
 
@@ -140,6 +141,6 @@ class Plan:
         times, nothing = self.behind(lag_ns)
         time = self.heads(times, lag_ns, [nothing])[:, 0]
         for at in range(0, self.count, _AT_ONCE):
-            first = self._first[at : at + _AT_ONCE + 1]
+            first = self.first[at : at + _AT_ONCE + 1]
             times[first[0] : first[-1]] += np.repeat(time[at : at + _AT_ONCE], np.diff(first))
         return times
