@@ -80,22 +80,27 @@ class Graph:
 
 
 def arranged(
-    time_ns: Int64, source: Int32, target: Int32, lag_ns: Lags, kind: npt.NDArray[np.int8]
+    time_ns: Int64 | NodeTimes,
+    source: Int32,
+    target: Int32,
+    lag_ns: Lags,
+    kind: npt.NDArray[np.int8],
 ) -> tuple[Graph, Int32, Int32] | None:
     """The graph of nodes and edges in any order; the new number of each node, and of each edge.
 
-    The arrays, but ``target``, are changed in place. None where nodes wait for themselves.
+    Edges but for their ``target`` are changed in place. None where nodes wait for themselves.
     """
     order = order_of(time_ns, source, target)
     if order is None:
         return None
-    time_ns[order.node] = time_ns.copy()
+    time = np.empty(time_ns.size, dtype=np.int64)
+    time[order.node] = time_ns[:]
     source[:] = order.node[source[order.edges]]
     lag_ns[:] = lag_ns[order.edges]
     kind[:] = kind[order.edges]
     targets = Targets(order.first, order.levels)
     sources = Sources(source, order.first, targets)
-    graph = Graph(NodeTimes(time_ns), sources, targets, lag_ns, kind)
+    graph = Graph(NodeTimes(time), sources, targets, lag_ns, kind)
     graph.__dict__["plan"] = Plan(graph, order)  # which else would find the same order again
     edge = np.empty_like(order.edges)
     edge[order.edges] = np.arange(edge.size, dtype=np.int32)
