@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,11 +78,11 @@ def codes(*columns: Any) -> Int64:
 
     What is missing equals what is missing.
     """
-    number = numbered(*(_integers(column) for column in columns))
+    number = _numbered(map(_integers, columns))
     first = first_rows(number)
     appears = np.zeros(number.size, np.bool_)
     appears[first] = True
-    found: Int64 = (np.cumsum(appears) - 1)[first][number]
+    found: Int64 = _running(appears)[first][number]
     return found
 
 
@@ -95,12 +96,20 @@ def _integers(column: Any) -> Int64:
 
 def numbered(*columns: Int64) -> Int64:
     """Numbers from 0, equal where all columns are, in their order: by the first column first."""
-    number, span = _above(columns[0])
-    for column in columns[1:]:
+    return _numbered(iter(columns))
+
+
+def _numbered(columns: Iterator[Int64]) -> Int64:
+    """The same of columns that are made one after the other."""
+    number, span = _above(next(columns))
+    for column in columns:
         found, values = _above(column)
         if span * values > _looked_up(number):
             (number, span), (found, values) = _occurring(number, span), _occurring(found, values)
-        number, span = number * values + found, span * values
+        number *= values
+        number += found
+        span *= values
+        del found, column  # of many rows the last is much
     return _occurring(number, span)[0]
 
 
@@ -114,7 +123,7 @@ def _above(column: Int64) -> tuple[Int64, int]:
     low = int(column.min(initial=np.iinfo(np.int64).max))
     span = int(column.max(initial=low)) - low + 1
     if span < _MOST:
-        return column - low, span
+        return np.subtract(column, low, dtype=np.int64), span
     values, number = np.unique(column, return_inverse=True)
     return number, values.size
 
@@ -123,13 +132,22 @@ def _occurring(number: Int64, span: int) -> tuple[Int64, int]:
     """The number of each among those that occur, and how many these are."""
     if span > _looked_up(number):
         order = sorted_by(number)
+        rank = _running(np.diff(number[order], prepend=-1) != 0)
         found = np.empty_like(order)
-        found[order] = np.cumsum(np.diff(number[order], prepend=-1) != 0) - 1
-        return found, int(found[order[-1]]) + 1
-    occurs = np.zeros(span, dtype=np.bool_)
-    occurs[number] = True
-    rank = np.cumsum(occurs) - 1
-    return rank[number], int(rank[-1]) + 1
+        found[order] = rank
+    else:
+        occurs = np.zeros(span, dtype=np.bool_)
+        occurs[number] = True
+        rank = _running(occurs)
+        found = rank[number]
+    return found, int(rank[-1]) + 1
+
+
+def _running(flags: Bool) -> Int64:
+    """How many flags are set up to each, less one."""
+    count: Int64 = np.cumsum(flags, dtype=np.int64)
+    count -= 1
+    return count
 
 
 def _close(values: Int64) -> Int64:
