@@ -160,8 +160,8 @@ def _levels(source: Int32, target: Int32, into: Signed, time_ns: Int64 | NodeTim
     number -= 1
     source, target = number[source], number[target]
     del number
-    begins = np.flatnonzero(np.diff(target, prepend=-1))
-    heads, sizes = target[begins], np.diff(np.append(begins, target.size))
+    begins = _where(np.diff(target, prepend=np.int32(-1)) != 0)
+    heads, sizes = target[begins], np.diff(np.append(begins, np.int32(target.size)))
     above, roots = np.arange(joint.size, dtype=np.int32), np.arange(joint.size, dtype=np.int32)
     level = narrow(time_ns[joint] - time_ns[joint[:1]])
     if (source == target).any():

@@ -196,7 +196,11 @@ class Latest:
             yield self._latest(behind, lag_ns, later, ends)
 
     def _latest(
-        self, behind_ns: Int64, lag_ns: Lags, later: Sequence[Later], ends: Sequence[Later]
+        self,
+        behind_ns: Int32 | Int64,
+        lag_ns: Lags,
+        later: Sequence[Later],
+        ends: Sequence[Later],
     ) -> Int64:
         plan = self._graph.plan
         time = plan.heads(behind_ns, lag_ns, later, self._count)

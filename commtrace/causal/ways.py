@@ -101,7 +101,11 @@ class Ways:
         return ways[later], by_ns[at[later]]
 
     def follow(
-        self, time_ns: Int64, behind_ns: Int64, lag_ns: Int32 | Int64, later: Sequence[Later]
+        self,
+        time_ns: Int64,
+        behind_ns: Int32 | Int64,
+        lag_ns: Int32 | Int64,
+        later: Sequence[Later],
     ) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.
 
@@ -110,7 +114,7 @@ class Ways:
         edits = len(later)
         if edits * self.place.size < _FEW * self._levels.way.size:
             for edit in range(edits):
-                after = behind_ns[self.place[:]] + lag_ns[: self.place.size]
+                after = self._after(behind_ns, lag_ns, slice(self.place.size))
                 np.add.at(after, *later[edit])
                 time_ns[:, edit] = self._one_by_one(time_ns[:, edit], after)
             return
@@ -123,13 +127,18 @@ class Ways:
         bounds = pairwise(np.cumsum([0, *np.bincount(block, minlength=len(self._blocks))]).tolist())
         for levels, (low, high) in zip(self._blocks, bounds, strict=True):
             begin, end = levels[0][0].start, levels[-1][0].stop
-            alike = behind_ns[self.place[begin:end]] + lag_ns[begin:end]
+            alike = self._after(behind_ns, lag_ns, slice(begin, end))
             after = np.repeat(alike[:, None], edits, axis=1)
             np.add.at(after.reshape(-1), at[low:high] - begin * edits, by[low:high])
             for ways, size, heads in levels:
                 come = time_ns.take(self.place.since[ways], axis=0)
                 come += after[ways.start - begin : ways.stop - begin]
                 np.maximum.reduce(come.reshape(size, -1, edits), axis=0, out=time_ns[heads])
+
+    def _after(self, behind_ns: Int32 | Int64, lag_ns: Int32 | Int64, ways: slice) -> Int64:
+        """How long after the head that each of some ways begins with it ends."""
+        after: Int64 = np.add(behind_ns[self.place[ways]], lag_ns[ways], dtype=np.int64)
+        return after
 
     def _one_by_one(self, time_ns: Int64, after_ns: Int64) -> list[int]:
         """The same for one edit, without numpy, which takes long over each of many levels."""
