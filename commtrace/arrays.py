@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,10 @@ __all__ = [
     "Float64",
     "Int32",
     "Int64",
+    "Signed",
     "codes",
     "distinct",
+    "fewest",
     "first_rows",
     "grouped",
     "in_order",
@@ -39,6 +42,8 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+Signed = npt.NDArray[np.signedinteger[Any]]
+"""Integers of any width."""
 
 NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
@@ -64,16 +69,21 @@ def narrow(values: Int64) -> Int32 | Int64:
     return values.astype(np.int32) if far < _FAR else values
 
 
+def fewest(numbers: Signed) -> Signed:
+    """Numbers from 0, or -1, in as few bytes as the highest needs."""
+    return numbers.astype(np.min_scalar_type(-1 - int(numbers.max(initial=0))))
+
+
 def codes(*columns: Any) -> Int64:
     """Numbers from 0 in the order of appearance, equal where all columns are: arrays or Coded.
 
     What is missing equals what is missing.
     """
-    number = numbered(*(_integers(column) for column in columns))
+    number = _numbered(map(_integers, columns))
     first = first_rows(number)
     appears = np.zeros(number.size, np.bool_)
     appears[first] = True
-    found: Int64 = (np.cumsum(appears) - 1)[first][number]
+    found: Int64 = _running(appears)[first][number]
     return found
 
 
@@ -95,12 +105,20 @@ def _integers(column: Any) -> Int64:
 
 def numbered(*columns: Int64) -> Int64:
     """Numbers from 0, equal where all columns are, in their order: by the first column first."""
-    number, span = _above(columns[0])
-    for column in columns[1:]:
+    return _numbered(iter(columns))
+
+
+def _numbered(columns: Iterator[Int64]) -> Int64:
+    """The same of columns that are made one after the other."""
+    number, span = _above(next(columns))
+    for column in columns:
         found, values = _above(column)
         if span * values > _looked_up(number):
             (number, span), (found, values) = _occurring(number, span), _occurring(found, values)
-        number, span = number * values + found, span * values
+        number *= values
+        number += found
+        span *= values
+        del found, column  # of many rows the last is much
     return _occurring(number, span)[0]
 
 
@@ -114,7 +132,7 @@ def _above(column: Int64) -> tuple[Int64, int]:
     low = int(column.min(initial=np.iinfo(np.int64).max))
     span = int(column.max(initial=low)) - low + 1
     if span < _MOST:
-        return column - low, span
+        return np.subtract(column, low, dtype=np.int64), span
     values, number = np.unique(column, return_inverse=True)
     return number, values.size
 
@@ -123,13 +141,22 @@ def _occurring(number: Int64, span: int) -> tuple[Int64, int]:
     """The number of each among those that occur, and how many these are."""
     if span > _looked_up(number):
         order = sorted_by(number)
+        rank = _running(np.diff(number[order], prepend=-1) != 0)
         found = np.empty_like(order)
-        found[order] = np.cumsum(np.diff(number[order], prepend=-1) != 0) - 1
-        return found, int(found[order[-1]]) + 1
-    occurs = np.zeros(span, dtype=np.bool_)
-    occurs[number] = True
-    rank = np.cumsum(occurs) - 1
-    return rank[number], int(rank[-1]) + 1
+        found[order] = rank
+    else:
+        occurs = np.zeros(span, dtype=np.bool_)
+        occurs[number] = True
+        rank = _running(occurs)
+        found = rank[number]
+    return found, int(rank[-1]) + 1
+
+
+def _running(flags: Bool) -> Int64:
+    """How many flags are set up to each, less one."""
+    count: Int64 = np.cumsum(flags, dtype=np.int64)
+    count -= 1
+    return count
 
 
 def _close(values: Int64) -> Int64:

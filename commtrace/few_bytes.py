@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from commtrace.arrays import NULL, Int32, Int64, distinct
 from commtrace.table import Coded, joined
 
-__all__ = ["Different", "Integers", "Strings", "Taken", "fewer", "packed"]
+__all__ = ["Different", "Integers", "Strings", "Taken", "fewer", "if_one", "packed"]
 
 Taken = slice | Int32 | Int64
 """Some of the values."""
@@ -88,17 +88,17 @@ def packed(parts: list[Any]) -> Integers | Strings:
 def fewer(its: Integers | Strings) -> Integers | Strings | Different:
     """A column of one value only, or of few, in fewer bytes still."""
     if isinstance(its, Strings):
-        return structs.replace(its, codes=_if_one(its.codes))
+        return structs.replace(its, codes=if_one(its.codes))
     above = its.above
     some = above[:: max(above.size // _SOME, 1)]
     if above.itemsize > 1 and above.size > _MANY and distinct(some).size < some.size // 2:
         known, codes = np.unique(above, return_inverse=True)
         if known.size <= 1 << 8:
             return Different(codes.astype(np.uint8), Integers(its.base, known).values())
-    return structs.replace(its, above=_if_one(above))
+    return structs.replace(its, above=if_one(above))
 
 
-def _if_one(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def if_one(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The first alone in memory, if all are the same."""
     if not values.size or (values != values[0]).any():
         return values

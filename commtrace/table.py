@@ -126,19 +126,20 @@ class Table(Struct, frozen=True):
 
 
 class _Both(Mapping[str, Any]):
-    """Columns, and others behind them."""
+    """A table's columns: some, and others behind them."""
 
-    def __init__(self, first: Columns, others: Columns) -> None:
+    def __init__(self, table: Table, first: Columns, others: Columns) -> None:
+        self._names = tuple(column.name for column in table.columns)
         self._first, self._others = first, others
 
     def __getitem__(self, name: str) -> Any:
         return self._first[name] if name in self._first else self._others[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._first, *self._others)))
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._first.keys() | self._others.keys())
+        return len(self._names)
 
 
 class Rows:
@@ -180,7 +181,7 @@ class Rows:
 
     def having(self, table: Table, columns: Columns) -> Rows:
         """The same rows with these columns, too, or in place of theirs; of no others is a copy."""
-        return Rows(table, _Both(columns, self.columns), len(self))
+        return Rows(table, _Both(table, columns, self.columns), len(self))
 
     def only(self, *names: str) -> Rows:
         """The same with these columns alone."""

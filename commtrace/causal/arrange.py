@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Int32, Int64, narrow, sorted_by
+from commtrace.arrays import Bool, Int32, Int64, Signed, fewest, narrow, sorted_by
+from commtrace.causal.node_times import NodeTimes
 from commtrace.causal.ways import Levels
 
 __all__ = ["Order", "order_of"]
@@ -34,13 +35,13 @@ class Order(Struct, frozen=True, eq=False):
     levels: Levels
 
 
-def order_of(time_ns: Int64, source: Int32, target: Int32) -> Order | None:
+def order_of(time_ns: Int64 | NodeTimes, source: Int32, target: Int32) -> Order | None:
     """The order of a graph's nodes, which happened at these times, and edges.
 
     None where nodes wait for themselves: nothing can be replayed.
     """
     count = time_ns.size
-    into = np.bincount(target, minlength=count).astype(np.int32)
+    into = fewest(np.bincount(target, minlength=count))
     trees = _trees(_parents(source, target, into))
     if trees is None or (into[trees[0]] == 1).any():
         return None
@@ -70,7 +71,7 @@ def order_of(time_ns: Int64, source: Int32, target: Int32) -> Order | None:
     return Order(place, edges, first, free.size, hung, levels)
 
 
-def _parents(source: Int32, target: Int32, into: Int32) -> Int32:
+def _parents(source: Int32, target: Int32, into: Signed) -> Int32:
     """Of each node with one edge only where that comes from; of the others these themselves."""
     parent, single = np.arange(into.size, dtype=np.int32), _where(into[target] == 1)
     parent[target[single]] = source[single]
@@ -97,10 +98,11 @@ def _trees(parent: Int32) -> tuple[Int32, Int32, _Sizes] | None:
     number = np.full(parent.size, -1, dtype=np.int32)
     number[starts] = own[: starts.size]
     row = number[first]
-    del own, inner, only, first, number
+    above, behind = row[parent[starts]], fewest(behind)
+    del own, inner, only, first, number, parent
     if (row < 0).any():
         return None
-    rows = _hung(row[parent[starts]], np.bincount(row).astype(np.int32))
+    rows = _hung(above, np.bincount(row).astype(np.int32))
     if rows is None:
         return None
     roots, place, size = rows
@@ -145,7 +147,7 @@ def _hops(up: Int32) -> Iterator[tuple[Int32, Int32]]:
         nodes = nodes[up[up[nodes]] != up[nodes]]
 
 
-def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32 | None:
+def _levels(source: Int32, target: Int32, into: Signed, time_ns: Int64 | NodeTimes) -> Int32 | None:
     """The level of each node with several edges, which lead to it from sources of lower levels.
 
     Targets are in their order. None where a node depends on itself. Each node goes by the
@@ -158,10 +160,10 @@ def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32 
     number -= 1
     source, target = number[source], number[target]
     del number
-    begins = np.flatnonzero(np.diff(target, prepend=-1))
-    heads, sizes = target[begins], np.diff(np.append(begins, target.size))
+    begins = _where(np.diff(target, prepend=np.int32(-1)) != 0)
+    heads, sizes = target[begins], np.diff(np.append(begins, np.int32(target.size)))
     above, roots = np.arange(joint.size, dtype=np.int32), np.arange(joint.size, dtype=np.int32)
-    level = narrow(time_ns[joint] - time_ns[:1])
+    level = narrow(time_ns[joint] - time_ns[joint[:1]])
     if (source == target).any():
         return None
     wrong = np.ones(heads.size, dtype=np.bool_)
@@ -182,7 +184,7 @@ def _levels(source: Int32, target: Int32, into: Int32, time_ns: Int64) -> Int32 
     return level.astype(np.int32) if heads.size else np.zeros(joint.size, dtype=np.int32)
 
 
-def _batches(joint: Int32, level: Int32, into: Int32, free: int) -> tuple[Int32, Levels]:
+def _batches(joint: Int32, level: Int32, into: Signed, free: int) -> tuple[Int32, Levels]:
     """Edges to nodes of one level and as many edges: of each the first, of each the second, ….
 
     As places among all edges to joint nodes, by node. Heads behind ``free`` others are led to.

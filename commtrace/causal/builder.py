@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int32, Int64, narrow, sorted_by
+from commtrace.arrays import Int32, Int64, Signed, fewest, narrow, sorted_by
 from commtrace.causal.calls import Calls
 from commtrace.causal.graph import Graph, arranged
+from commtrace.causal.node_times import NodeTimes
 from commtrace.heap import give_back
 
 __all__ = [
@@ -49,11 +50,11 @@ class Builder:
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self.started: Int64 = np.full(calls.rank.size, -1)
-        self.ended: Int64 = np.full(calls.rank.size, -1)
+        self.started: Int32 = np.full(calls.rank.size, -1, dtype=np.int32)
+        self.ended: Int32 = np.full(calls.rank.size, -1, dtype=np.int32)
         self.starts = self.explained = 0
         self._times: list[Int64] = []
-        self._ranks: list[npt.NDArray[np.signedinteger[Any]]] = []
+        self._ranks: list[Signed] = []
         self._rank_type = np.min_scalar_type(-1 - int(calls.rank.max(initial=0)))
         self._count = 0
         self._kinds: list[npt.NDArray[np.int8]] = []
@@ -63,9 +64,9 @@ class Builder:
         self._own: list[Int32] = []
         self._own_calls: list[Int32] = []
         self._edges = 0
-        self._step_ends: list[tuple[Int32, Int64]] = []
+        self._step_ends: list[tuple[Int32, Signed]] = []
 
-    def ranks(self, node: Int32) -> npt.NDArray[np.signedinteger[Any]]:
+    def ranks(self, node: Int32) -> Signed:
         """Each node's rank, in as few bytes as the highest needs, by the graph's numbers."""
         (ranks,) = self._ranks
         found = np.empty_like(ranks)
@@ -82,8 +83,8 @@ class Builder:
     def edges(
         self,
         kind: int,
-        source: Int64,
-        target: Int64,
+        source: Int32 | Int64,
+        target: Int32 | Int64,
         lag_ns: Int64 | None = None,
         segment: Int64 | None = None,
     ) -> None:
@@ -104,14 +105,14 @@ class Builder:
 
     def end_steps(self, nodes: Int64, step: Int64) -> None:
         """Nodes before which a step is not over."""
-        self._step_ends.append((nodes.astype(np.int32), step))
+        self._step_ends.append((nodes.astype(np.int32), fewest(step)))
 
-    def step_ends(self) -> tuple[Int32, Int64]:
+    def step_ends(self) -> tuple[Int32, Signed]:
         """All of these, and their steps."""
         nodes, step = zip(*self._step_ends, strict=True) if self._step_ends else ((), ())
         return (
             np.concatenate((np.empty(0, np.int32), *nodes)),
-            np.concatenate((np.empty(0, np.int64), *step)),
+            np.concatenate((np.empty(0, np.int8), *step)),
         )
 
     def graph(self) -> tuple[Graph, Int32, Int32, Int32] | None:
@@ -128,9 +129,9 @@ class Builder:
         self._ranks = [np.concatenate(self._ranks)]
         give_back()  # the blocks: as much again
         _bind(time, source, target, far)
-        lag = narrow(far)
-        del far
-        made = arranged(time, source, target, lag, kind)
+        lag, times = narrow(far), NodeTimes(time)
+        del far, time
+        made = arranged(times, source, target, lag, kind)
         if made is None:
             return None
         graph, node, edge = made

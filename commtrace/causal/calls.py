@@ -11,10 +11,10 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from commtrace.arrays import NULL, Bool, Int32, Int64, codes, in_order, nth
+from commtrace.arrays import NULL, Bool, Int32, Int64, Signed, codes, fewest, in_order, nth
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
-from commtrace.few_bytes import Integers
+from commtrace.few_bytes import Integers, if_one
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "calls", "op_and_dimension"]
 
+_FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
+
 
 class Calls(Struct, frozen=True, eq=False, dict=True):
     """Rows of ``collectives`` that have a time on the run's clock, by rank, thread and launch.
@@ -35,16 +37,17 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
     ``last_ns`` is when all arrived whom it needs; ``asynchronous`` is -1 where that is unknown.
     ``kind`` numbers op, dimension and size, and ``place`` this kind and which of that kind it is in
     its rank's step: two ranks' calls of one place and step are alike. Those that few ask for are
-    ``packed``, and unpacked each time.
+    ``packed``, and unpacked each time; numbers have as few bytes as they need, and what all have
+    in common is in memory once.
     """
 
     row: Int32
-    rank: Int32
-    operation: Int32
+    rank: Signed
+    operation: Signed
     packed: Mapping[str, Integers]
     asynchronous: npt.NDArray[np.int8]
-    kind: Int32
-    place: Int32
+    kind: Signed
+    place: Signed
     is_root: Bool
     from_root: Bool
     to_root: Bool
@@ -93,9 +96,9 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
         return self.packed["step"].values(self.first)
 
     @cached_property
-    def in_step(self) -> Int32:
+    def in_step(self) -> Signed:
         """A number for the rank and the step of each."""
-        return codes(self.step, self.rank).astype(np.int32)
+        return fewest(codes(self.step, self.rank))
 
     @cached_property
     def first(self) -> Int64:
@@ -103,9 +106,9 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
         return np.unique(self.in_step, return_index=True)[1]
 
     @cached_property
-    def in_place(self) -> Int32:
+    def in_place(self) -> Signed:
         """A number for the step and the place of each."""
-        return codes(self.step, self.place).astype(np.int32)
+        return fewest(codes(self.step, self.place))
 
     def taken(self, rows: Any) -> Calls:
         """Some of them."""
@@ -130,8 +133,8 @@ def calls(run: Measures) -> Calls:
     order = in_order(rank, thread, began)
     every = Calls(
         row=np.arange(rank.size, dtype=np.int32),
-        rank=rank.astype(np.int32),
-        operation=waits.ints("operation").astype(np.int32),
+        rank=fewest(rank),
+        operation=fewest(waits.ints("operation")),
         packed={
             "step": Integers.of(table.ints("step")),
             "thread": Integers.of(thread),
@@ -151,17 +154,19 @@ def calls(run: Measures) -> Calls:
         on_cpu=table.coded("device").being("cpu"),
     ).taken(order)
     packed = {**every.packed, "last_ns": Integers.of(_last(every))}
-    return replace(every, packed=packed, place=_alike(every, table.ints("peer")[order]))
+    flags = {name: if_one(getattr(every, name)) for name in _FLAGS}
+    place = _alike(every, table.ints("peer")[order])
+    return replace(every, packed=packed, place=place, **flags)
 
 
-def _alike(every: Calls, peer: Int64) -> Int32:
+def _alike(every: Calls, peer: Int64) -> Signed:
     """A number for kind and which of that kind a call is in its rank's step.
 
     Messages, and what is called right behind them, are alike only between ranks that make the same
     calls in the same order in a step, with one and another peer in turn: in a pipeline they do not.
     """
     in_step = codes(every.rank, every.step)
-    places = codes(every.kind, nth(codes(in_step, every.kind))).astype(np.int32)
+    places = fewest(codes(every.kind, nth(codes(in_step, every.kind))))
     if not every.is_p2p.any():
         return places
     made: dict[int, list[tuple[int, int]]] = {}
@@ -173,10 +178,10 @@ def _alike(every: Calls, peer: Int64) -> Int32:
     order = {step: orders.setdefault(tuple(its), len(orders)) for step, its in made.items()}
     same = np.asarray([order[step] for step in in_step.tolist()], dtype=np.int64)
     behind = np.append(False, every.is_p2p[:-1] & (in_step[1:] == in_step[:-1]))
-    return codes(places, np.where(every.is_p2p | behind, same, -1)).astype(np.int32)
+    return fewest(codes(places, np.where(every.is_p2p | behind, same, -1)))
 
 
-def _kinds(run: Measures) -> Int32:
+def _kinds(run: Measures) -> Signed:
     """A number for op, dimension and size of each row of ``collectives``.
 
     The size is the largest of the operation's: ranks may send and get unlike parts.
@@ -184,7 +189,7 @@ def _kinds(run: Measures) -> Int32:
     operation = codes(matched(run).waits.ints("operation"))
     largest = np.full(int(operation.max(initial=-1)) + 1, NULL)
     np.maximum.at(largest, operation, run.rows("collectives").ints("size_bytes"))
-    return codes(op_and_dimension(run), largest[operation]).astype(np.int32)
+    return fewest(codes(op_and_dimension(run), largest[operation]))
 
 
 def op_and_dimension(run: Measures) -> Int64:

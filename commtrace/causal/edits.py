@@ -137,12 +137,13 @@ def needing_nobody(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
     its = run_graph(run)
     lag: Int64 = lag_ns.astype(np.int64)
     kind, time = its.graph.kind, its.graph.time_ns
-    call, source = its.call_of[its.graph.target[:]], its.call_of[its.graph.source]
+    begin, call_of = its.graph.source[:], its.call_of
+    call, source = call_of[its.graph.target[:]], call_of[begin]
     on_cpu = which & its.calls.on_cpu
     starts = (call >= 0) & which[call] & (kind == LAUNCH)
     called = np.zeros(time.size, dtype=np.bool_)  # what their threads did within the calls
-    called[its.graph.source[starts & on_cpu[call]]] = True
-    lag[starts | ((kind == LAUNCH) & called[its.graph.source])] = 0
+    called[begin[starts & on_cpu[call]]] = True
+    lag[starts | ((kind == LAUNCH) & called[begin])] = 0
     moves = np.flatnonzero((call >= 0) & which[call] & (kind == TRANSFER))
     arrived = (time[its.started] - time[its.met])[call[moves]]
     lag[moves] = np.where(its.calls.on_cpu[call[moves]], 0, arrived)

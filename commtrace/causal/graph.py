@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from commtrace.arrays import Int32, Int64, distinct, narrow, sorted_by
 from commtrace.causal.arrange import order_of
+from commtrace.causal.edge_ends import Sources, Targets
 from commtrace.causal.node_times import NodeTimes
+from commtrace.causal.places import Places
 from commtrace.causal.plan import Plan
-from commtrace.causal.targets import Targets
 from commtrace.causal.ways import NOTHING, Later, Levels, Ways
 
 __all__ = [
@@ -60,7 +61,7 @@ class Graph:
     """
 
     time_ns: Int64 | NodeTimes
-    source: Int32
+    source: Int32 | Sources
     target: Int32 | Targets
     lag_ns: Lags
     kind: npt.NDArray[np.int8]
@@ -68,7 +69,7 @@ class Graph:
     @cached_property
     def plan(self) -> Plan:
         """How to replay it."""
-        order = order_of(self.time_ns[:], self.source, self.target[:])
+        order = order_of(self.time_ns[:], self.source[:], self.target[:])
         if order is None or any((np.diff(its) < 0).any() for its in (order.node, order.edges)):
             raise ValueError("a graph that is not arranged")
         return Plan(self, order)
@@ -79,20 +80,27 @@ class Graph:
 
 
 def arranged(
-    time_ns: Int64, source: Int32, target: Int32, lag_ns: Lags, kind: npt.NDArray[np.int8]
+    time_ns: Int64 | NodeTimes,
+    source: Int32,
+    target: Int32,
+    lag_ns: Lags,
+    kind: npt.NDArray[np.int8],
 ) -> tuple[Graph, Int32, Int32] | None:
     """The graph of nodes and edges in any order; the new number of each node, and of each edge.
 
-    The arrays, but ``target``, are changed in place. None where nodes wait for themselves.
+    Edges but for their ``target`` are changed in place. None where nodes wait for themselves.
     """
     order = order_of(time_ns, source, target)
     if order is None:
         return None
-    time_ns[order.node] = time_ns.copy()
+    time = np.empty(time_ns.size, dtype=np.int64)
+    time[order.node] = time_ns[:]
     source[:] = order.node[source[order.edges]]
     lag_ns[:] = lag_ns[order.edges]
     kind[:] = kind[order.edges]
-    graph = Graph(NodeTimes(time_ns), source, Targets(order.first, order.levels), lag_ns, kind)
+    targets = Targets(order.first, order.levels)
+    sources = Sources(source, order.first, targets)
+    graph = Graph(NodeTimes(time), sources, targets, lag_ns, kind)
     graph.__dict__["plan"] = Plan(graph, order)  # which else would find the same order again
     edge = np.empty_like(order.edges)
     edge[order.edges] = np.arange(edge.size, dtype=np.int32)
@@ -142,13 +150,14 @@ class Latest:
     def __init__(self, graph: Graph, node: Int64, group: Int64) -> None:
         self._graph, plan = graph, graph.plan
         order = sorted_by(group)
-        self._node, group = node[order].astype(np.int32), group[order]
+        self._node = Places(plan.first, node[order].astype(np.int32))
+        group = group[order]
         self._groups = np.flatnonzero(np.diff(group, prepend=-1))
         parts = distinct(np.append(self._groups, np.arange(0, node.size, _PART)))
         one, size = np.ones(parts.size, dtype=np.int64), np.diff(np.append(parts, node.size))
         levels = Levels(parts, plan.count + np.arange(parts.size), one, size)
         self._parts = np.searchsorted(parts, self._groups)
-        self._ways = Ways(self._node, plan.heads_of(self._node), levels, graph.time_ns.size)
+        self._ways = Ways(self._node, levels, graph.time_ns.size)
         self._count = parts.size
 
     def replayed(self, lag_ns: Lags, changes: Iterable[Change]) -> Int64:
@@ -187,7 +196,11 @@ class Latest:
             yield self._latest(behind, lag_ns, later, ends)
 
     def _latest(
-        self, behind_ns: Int64, lag_ns: Lags, later: Sequence[Later], ends: Sequence[Later]
+        self,
+        behind_ns: Int32 | Int64,
+        lag_ns: Lags,
+        later: Sequence[Later],
+        ends: Sequence[Later],
     ) -> Int64:
         plan = self._graph.plan
         time = plan.heads(behind_ns, lag_ns, later, self._count)
@@ -196,7 +209,7 @@ class Latest:
 
     def at(self, time_ns: Int64 | NodeTimes) -> Int64:
         """With the times of every node in a replay."""
-        return np.asarray(np.maximum.reduceat(time_ns[self._node], self._groups))
+        return np.asarray(np.maximum.reduceat(time_ns[self._node[:]], self._groups))
 
 
 def _some_at_once(edits: Iterable[Change], count: int, edges: float) -> Iterator[list[Change]]:

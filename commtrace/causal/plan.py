@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int32, Int64, ranges
+from commtrace.arrays import NULL, Int32, Int64, narrow, ranges
+from commtrace.causal.edge_ends import Sources, Targets
 from commtrace.causal.ways import NOTHING, Later, Ways
 
 if TYPE_CHECKING:
@@ -28,44 +31,58 @@ class Plan:
     """
 
     def __init__(self, graph: Graph, order: Order) -> None:
-        self._first, self._hung = order.first, order.hung
+        self.first, self._hung = order.first, order.hung
         self.count = order.first.size - 1
         self._free_ns = graph.time_ns[order.first[: order.free]]
-        self._target, self._source = graph.target, graph.source
-        source = graph.source[: graph.source.size - (graph.time_ns.size - self.count)]
-        self.ways = Ways(source, self.heads_of(source), order.levels, graph.time_ns.size)
+        self._target = graph.target
+        self._source = (
+            graph.source
+            if isinstance(graph.source, Sources)
+            else Sources(graph.source, order.first, Targets(order.first, order.levels))
+        )
+        self.ways = Ways(self._source.ways, order.levels, graph.time_ns.size)
 
-    def heads_of(self, nodes: Int32 | Int64) -> Int32:
-        """The heads of the chains that some nodes are of."""
-        head = np.repeat(np.arange(self.count, dtype=np.int32), np.diff(self._first))
-        return head[nodes]
+    @cached_property
+    def _parts(self) -> list[tuple[int, int]]:
+        """The chains some nodes at a time: from which head to which."""
+        begins = np.arange(0, self._hung.size, _AT_ONCE, dtype=np.int32)
+        heads = np.unique(np.append(np.searchsorted(self.first, begins), self.count))
+        return list(pairwise(heads.tolist()))
 
-    def _links(self) -> Iterator[tuple[Int64, slice]]:
-        """The nodes that wait for one other only, and the edges to them, some at a time."""
-        nodes, ways = self._hung.size, self.ways.place.size
-        for begin in range(0, nodes, _AT_ONCE):
-            end = min(begin + _AT_ONCE, nodes)
-            low, high = np.searchsorted(self._first, np.asarray((begin, end), np.int32)).tolist()
-            is_link = np.ones(end - begin, dtype=np.bool_)
-            is_link[self._first[low:high] - begin] = False
-            yield begin + np.flatnonzero(is_link), slice(ways + begin - low, ways + end - high)
-
-    def behind(self, lag_ns: Lags, more: Later = NOTHING) -> tuple[Int64, Later]:
+    def behind(
+        self,
+        lag_ns: Lags,
+        more: Later = NOTHING,
+        dtype: type[np.int32 | np.int64] = np.int32,
+    ) -> tuple[Int32 | Int64, Later]:
         """How long after the head of its chain each node is with these lags.
 
         And with so much ``more`` on some edges, each there once; of these the ways are left.
+        In 64 bits where 32 do not hold it.
         """
-        behind = np.zeros(self._hung.size + 1, dtype=np.int64)
-        for link, waited in self._links():
-            took_ns = lag_ns[waited].astype(np.int64)
-            behind[link] += took_ns
-            np.subtract.at(behind, self._end(link), took_ns)
         edges, by_ns = more
-        is_way = edges < self.ways.place.size
-        node, by = self._target[edges[~is_way]], by_ns[~is_way]
-        behind[node] += by
-        np.subtract.at(behind, self._end(node), by)
-        return np.cumsum(behind, out=behind)[:-1], (edges[is_way], by_ns[is_way])
+        ways = self.ways.place.size
+        is_way = edges < ways
+        links, by = edges[~is_way] - ways, by_ns[~is_way]
+        order = np.argsort(links, kind="stable")
+        links, by = links[order], by[order]
+        behind: Any = np.empty(self._hung.size, dtype=dtype)
+        for low, high in self._parts:
+            begin, end = self.first[[low, high]].tolist()
+            took_ns = lag_ns[ways + begin - low : ways + end - high].astype(np.int64)
+            mine = slice(*np.searchsorted(links, (begin - low, end - high)).tolist())
+            took_ns[links[mine] - (begin - low)] += by[mine]
+            is_link = np.ones(end - begin, dtype=np.bool_)
+            is_link[self.first[low:high] - begin] = False
+            node = np.flatnonzero(is_link)
+            after = np.zeros(end - begin + 1, dtype=np.int64)
+            after[node] = took_ns
+            np.subtract.at(after, node + self._hung[begin:end][node], took_ns)
+            part = narrow(np.cumsum(after, out=after)[:-1])
+            if part.itemsize > behind.itemsize:
+                behind = behind.astype(np.int64)
+            behind[begin:end] = part
+        return behind, (edges[is_way], by_ns[is_way])
 
     def _end(self, node: Int32 | Int64) -> Int64:
         """Where what hangs on each of some nodes ends."""
@@ -99,18 +116,19 @@ class Plan:
     def longest_way(self, node: int, lag_ns: Lags, time_ns: Int64) -> list[int]:
         """The edges of the longest way to a node, the last one first, with these lags and times."""
         # A number of another type would make numpy convert all of them.
-        head = int(self._first.searchsorted(np.int32(node), side="right")) - 1
+        head = int(self.first.searchsorted(np.int32(node), side="right")) - 1
         found = list[int]()
         while True:
-            first, links = int(self._first[head]), self.ways.place.size - head - 1
+            first, ways = int(self.first[head]), self.ways.place.size
             while node != first:
-                found.append(links + node)
-                node = int(self._source[links + node])
+                link = node - head - 1
+                found.append(ways + link)
+                node = self._source.linked(link, node)
             way = self._waited(head, lag_ns, time_ns)
             if way < 0:
                 return found
             found.append(way)
-            node, head = int(self.ways.place[way]), int(self.ways.since[way])
+            node, head = int(self.ways.place[way]), int(self.ways.place.since[way])
 
     def _waited(self, head: int, lag_ns: Lags, time_ns: Int64) -> int:
         """The way that a head waited for, -1 if for none.
@@ -121,11 +139,13 @@ class Plan:
             return -1
         ways = self.ways.to(head)
         before = time_ns[self.ways.place[ways]]
-        binds = before + lag_ns[ways] == time_ns[self._first[head]]
+        binds = before + lag_ns[ways] == time_ns[self.first[head]]
         latest = int(np.where(binds, before, NULL).argmax())
         return int(ways.start + latest * ways.step) if binds[latest] else -1
 
-    def heads(self, behind_ns: Int64, lag_ns: Lags, later: Sequence[Later], more: int = 0) -> Int64:
+    def heads(
+        self, behind_ns: Int32 | Int64, lag_ns: Lags, later: Sequence[Later], more: int = 0
+    ) -> Int64:
         """The time of each head, with what each edit makes later: heads × edits.
 
         With room for so many more behind them.
@@ -137,9 +157,10 @@ class Plan:
 
     def times(self, lag_ns: Lags) -> Int64:
         """The time of each node, with these lags."""
-        times, nothing = self.behind(lag_ns)
-        time = self.heads(times, lag_ns, [nothing])[:, 0]
+        behind, nothing = self.behind(lag_ns, dtype=np.int64)
+        time = self.heads(behind, lag_ns, [nothing])[:, 0]
+        times: Int64 = behind.astype(np.int64, copy=False)
         for at in range(0, self.count, _AT_ONCE):
-            first = self._first[at : at + _AT_ONCE + 1]
+            first = self.first[at : at + _AT_ONCE + 1]
             times[first[0] : first[-1]] += np.repeat(time[at : at + _AT_ONCE], np.diff(first))
         return times

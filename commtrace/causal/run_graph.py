@@ -167,7 +167,7 @@ def run_graph(run: Measures) -> RunGraph:
     )
 
 
-def _meet(made: Builder, mine: Calls) -> Int64:
+def _meet(made: Builder, mine: Calls) -> Int32:
     """The node where all are there whom a call needs: of most operations one for all ranks."""
     order = sorted_by(mine.operation)
     number = mine.operation[order]
@@ -176,7 +176,7 @@ def _meet(made: Builder, mine: Calls) -> Int64:
     of = np.empty(order.size, dtype=np.int64)
     of[order] = np.repeat(np.arange(sizes.size), sizes)
     several = mine.from_root | mine.to_root | mine.is_p2p
-    met = np.empty(order.size, dtype=np.int64)
+    met = np.empty(order.size, dtype=np.int32)
     joint = np.flatnonzero(np.bincount(of[~several], minlength=sizes.size))
     latest = np.full(sizes.size, NULL)
     np.maximum.at(latest, of, mine.last_ns)

@@ -137,7 +137,8 @@ def of_transfers(
 
     def edit(lag_ns: Lags) -> Lags:
         operation = run_graph(run).calls.operation
-        less_of = np.zeros(1 + max(operation.max(initial=0), number.max(initial=0)), np.int64)
+        last = max(int(its.max(initial=0)) for its in (operation, number))
+        less_of = np.zeros(1 + last, np.int64)
         less_of[number] = less
         return transferring_less(run, less_of[operation], lag_ns)
 

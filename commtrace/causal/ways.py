@@ -12,6 +12,7 @@ import numpy.typing as npt
 from msgspec import Struct, structs
 
 from commtrace.arrays import Int32, Int64, ranges, sorted_by
+from commtrace.causal.places import Places
 
 __all__ = ["NOTHING", "Later", "Levels", "Ways"]
 
@@ -42,13 +43,10 @@ class Levels(Struct, frozen=True, eq=False):
 
 
 class Ways:
-    """From nodes to heads: of each the node's ``place``, and the head ``since`` which it begins.
+    """From nodes to heads: of each the node's ``place``, of so many ``places``."""
 
-    ``places`` is how many places there are.
-    """
-
-    def __init__(self, place: Int32, since: Int32, levels: Levels, places: int) -> None:
-        self.place, self.since, self._levels, self._places = place, since, levels, places
+    def __init__(self, place: Places, levels: Levels, places: int) -> None:
+        self.place, self._levels, self._places = place, levels, places
 
     @cached_property
     def _blocks(self) -> list[list[tuple[slice, int, slice]]]:
@@ -67,14 +65,15 @@ class Ways:
     @cached_property
     def _head(self) -> Int32:
         """The head that each way leads to."""
-        return self._levels.led_to(np.arange(self.since.size)).astype(np.int32)
+        return self._levels.led_to(np.arange(self.place.size)).astype(np.int32)
 
     @cached_property
     def _by_place(self) -> tuple[Int32, Int32]:
         """The ways in the order of their places, and how many there are before each few places."""
         before = np.zeros((self._places >> _BITS) + 2, dtype=np.int32)
-        np.cumsum(np.bincount(self.place >> _BITS, minlength=before.size - 1), out=before[1:])
-        return sorted_by(self.place).astype(np.int32), before
+        place = self.place[:]
+        np.cumsum(np.bincount(place >> _BITS, minlength=before.size - 1), out=before[1:])
+        return sorted_by(place).astype(np.int32), before
 
     def to(self, head: int) -> slice:
         """The ways to a head that some lead to, in their order."""
@@ -102,16 +101,20 @@ class Ways:
         return ways[later], by_ns[at[later]]
 
     def follow(
-        self, time_ns: Int64, behind_ns: Int64, lag_ns: Int32 | Int64, later: Sequence[Later]
+        self,
+        time_ns: Int64,
+        behind_ns: Int32 | Int64,
+        lag_ns: Int32 | Int64,
+        later: Sequence[Later],
     ) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.
 
         ``behind_ns`` is how long after its head each place is, and ``lag_ns`` has what ways take.
         """
         edits = len(later)
-        if edits * self.since.size < _FEW * self._levels.way.size:
+        if edits * self.place.size < _FEW * self._levels.way.size:
             for edit in range(edits):
-                after = behind_ns[self.place] + lag_ns[: self.place.size]
+                after = self._after(behind_ns, lag_ns, slice(self.place.size))
                 np.add.at(after, *later[edit])
                 time_ns[:, edit] = self._one_by_one(time_ns[:, edit], after)
             return
@@ -124,20 +127,25 @@ class Ways:
         bounds = pairwise(np.cumsum([0, *np.bincount(block, minlength=len(self._blocks))]).tolist())
         for levels, (low, high) in zip(self._blocks, bounds, strict=True):
             begin, end = levels[0][0].start, levels[-1][0].stop
-            alike = behind_ns[self.place[begin:end]] + lag_ns[begin:end]
+            alike = self._after(behind_ns, lag_ns, slice(begin, end))
             after = np.repeat(alike[:, None], edits, axis=1)
             np.add.at(after.reshape(-1), at[low:high] - begin * edits, by[low:high])
             for ways, size, heads in levels:
-                come = time_ns.take(self.since[ways], axis=0)
+                come = time_ns.take(self.place.since[ways], axis=0)
                 come += after[ways.start - begin : ways.stop - begin]
                 np.maximum.reduce(come.reshape(size, -1, edits), axis=0, out=time_ns[heads])
+
+    def _after(self, behind_ns: Int32 | Int64, lag_ns: Int32 | Int64, ways: slice) -> Int64:
+        """How long after the head that each of some ways begins with it ends."""
+        after: Int64 = np.add(behind_ns[self.place[ways]], lag_ns[ways], dtype=np.int64)
+        return after
 
     def _one_by_one(self, time_ns: Int64, after_ns: Int64) -> list[int]:
         """The same for one edit, without numpy, which takes long over each of many levels."""
         time: list[int] = time_ns.tolist()
         first, last = int(self._head[0]), int(self._head[-1])
         time[first : last + 1] = [_NEVER] * (last + 1 - first)
-        each = (column.tolist() for column in (self.since, after_ns, self._head))
+        each = (column.tolist() for column in (self.place.since, after_ns, self._head))
         for since, after, head in zip(*each, strict=True):
             if (come := time[since] + after) > time[head]:
                 time[head] = come

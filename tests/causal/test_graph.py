@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from commtrace.arrays import Int64
 from commtrace.causal import graph as graph_module
-from commtrace.causal import ways
+from commtrace.causal import plan, ways
 from commtrace.causal.graph import DROPPED, Change, Graph, Latest, arranged, replay
 
 
@@ -154,6 +154,46 @@ def test_what_changes_nothing_is_not_replayed(case: Case) -> None:
     with patch.object(ways.Ways, "follow", side_effect=AssertionError):
         again = latest.replayed(case.graph.lag_ns, [(nothing, nothing)] * 2)
     assert again.T.tolist() == [case.graph.time_ns[:2].tolist()] * 2
+
+
+def many_chains(most_ns: int = 1_000) -> Graph:
+    """A graph of two thousand nodes, most of which wait for one other or two."""
+    random = np.random.default_rng(0)
+    node = np.arange(1, 2_000)
+    again = node[random.random(node.size) < 0.3]
+    target = np.concatenate((node, again)).astype(np.int32)
+    source = np.maximum(target - random.choice([1, 2, 30], target.size), 0).astype(np.int32)
+    lag = random.integers(0, most_ns, target.size)
+    kind = np.zeros(lag.size, np.int8)
+    time = longest(Graph(np.zeros(2_000, np.int64), source, target, lag, kind), lag)
+    return Graph(time, source, target, lag, kind)
+
+
+def test_edges_of_many_chains_are_between_the_same_nodes() -> None:
+    raw = many_chains()
+    its = arranged(*(getattr(raw, name)[:].copy() for name in Graph.__dataclass_fields__))
+    assert its is not None
+    graph, node, edge = its
+    for name in ("source", "target"):
+        ends = node[getattr(raw, name)].tolist()
+        assert getattr(graph, name)[edge].tolist() == ends
+        assert getattr(graph, name)[:][edge].tolist() == ends
+
+
+@pytest.mark.parametrize("most_ns", [1_000, 2**40], ids=["32 bits", "64 bits"])
+def test_some_chains_at_a_time_are_as_all(most_ns: int) -> None:
+    raw = many_chains(most_ns)
+    its = arranged(*(getattr(raw, name)[:].copy() for name in Graph.__dataclass_fields__))
+    assert its is not None
+    graph, node, edge = its
+    lag = raw.lag_ns.copy()
+    lag[::7] += most_ns
+    changed = edge[::7], lag[::7]
+    ends = Latest(graph, np.arange(2_000), np.arange(2_000))
+    for many in (0, 2):  # edges anew, and then those that are later
+        with patch.object(plan, "_AT_ONCE", 50), patch.object(graph_module, "_MANY", many):
+            latest = ends.replayed(graph.lag_ns, [changed])[:, 0]
+        assert latest[node].tolist() == longest(raw, lag).tolist()
 
 
 def test_no_edits_have_no_answers() -> None:

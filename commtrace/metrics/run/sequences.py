@@ -54,9 +54,9 @@ def sequences(run: Measures, *, barriers: bool = False) -> Rows:
     first = np.diff(rank[mine], prepend=-1) | np.diff(group[mine], prepend=-1)
     begins = np.append(first != 0, True)
     own = run.rows("collectives", mine)
-    return SEQUENCES.rows(
+    return own.having(
+        SEQUENCES,
         {
-            **{name: own.columns[name] for name in _OWN},
             "executed": _or_else(own.coded("executed"), own.coded("op")),
             "operation": found.ints("operation")[mine],
             "communicator": communicator.take(mine),
@@ -64,7 +64,7 @@ def sequences(run: Measures, *, barriers: bool = False) -> Rows:
             "end_ns": own.ints("start_ns") + own.ints("duration_ns"),
             "sequence": np.cumsum(begins[:-1]) - 1,
             "edge": begins[:-1] | begins[1:],
-        }
+        },
     )
 
 
