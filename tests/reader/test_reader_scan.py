@@ -415,3 +415,17 @@ def test_what_cannot_be_is_not_believed(tmp_path: Path) -> None:
     (note,) = found.notes
     assert note.code == "bad-arguments"
     assert note.message.startswith("of 2 events some arguments are not used")
+
+
+def test_annotations_and_shapes_as_they_were_before_2022(tmp_path: Path) -> None:
+    """NCCL's own annotations were operators then, and their shapes `Input dims`."""
+    args = {"Input dims": [[64]], "Input type": ["float"]}
+    its = {"ph": "X", "cat": "Operator", "name": "nccl:all_reduce", "ts": 5, "dur": 20}
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps({"traceEvents": [{**its, "pid": 1, "tid": 1, "args": args}]}))
+    (call,) = scan(file).calls
+    assert (call.category, call.args.dims, call.args.types) == (
+        "user_annotation",
+        [[64]],
+        ["float"],
+    )

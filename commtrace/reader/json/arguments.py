@@ -11,7 +11,7 @@ from commtrace.arrays import NULL
 from commtrace.reader.json.events import Arguments
 from commtrace.reader.json.salvage import BROKEN
 
-__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "SYNCHRONISATION", "Decoder", "possible"]
+__all__ = ["COMMUNICATION", "GPU", "LAUNCH", "SYNCHRONISATION", "Decoder", "of_today", "possible"]
 
 T = TypeVar("T")
 
@@ -87,6 +87,14 @@ GPU = Decoder(GpuArguments)
 LAUNCH = Decoder(_LaunchArguments)
 SYNCHRONISATION = Decoder(_SynchronisationArguments)
 COMMUNICATION = Decoder(Arguments)
+
+
+def of_today(args: Arguments) -> Arguments:
+    """The same, with shapes by today's name."""
+    if args.old_dims is None:
+        return args
+    dims = args.old_dims if args.dims is None else args.dims
+    return msgspec.structs.replace(args, dims=dims, old_dims=None)
 
 
 def possible(args: Arguments) -> Arguments:
