@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, rows_by
 from commtrace.comms import element_bytes
+from commtrace.metrics.rank.activity import work
 from commtrace.metrics.rank.exposed_calls import Called, asynchronous, most_exposed
 from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
 from commtrace.metrics.run.waits import matched
@@ -16,7 +17,7 @@ from commtrace.rules._less import fused, sharded, small
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["mostly_needed_at_once", "overlapped"]
+__all__ = ["mostly_needed_at_once", "on_callers_stream", "overlapped"]
 
 _HALF_BYTES = 2  # of an element in half precision
 _DDP = "other bucket sizes (bucket_cap_mb), static_graph=True"
@@ -50,6 +51,22 @@ def mostly_needed_at_once(run: Measures) -> tuple[str, str] | None:
         return None
     calls = asynchronous(run, most)
     return None if len(calls.phase) and calls.asynchronous.all() else (most, whose)
+
+
+def on_callers_stream(run: Measures, op: str) -> bool:
+    """Whether most of an operation's time is on streams of GPUs that compute, too.
+
+    So newer versions of PyTorch run what is called with ``async_op=False``.
+    """
+    calls = run.rows("collectives")
+    calls = calls.take(calls.coded("op").being(op))
+    time_ns, shared = calls.ints("duration_ns"), 0
+    streams = rows_by(calls.ints("rank"), calls.coded("device"), calls.ints("stream"))
+    for stream, done in work(run).items():
+        computes = stream.device != "cpu" and done.compute is not None and done.compute[0].size
+        if computes and stream in streams:
+            shared += int(time_ns[streams[stream]].sum())
+    return bool(2 * shared > time_ns.sum())
 
 
 def _whose(run: Measures, op: str) -> str | None:

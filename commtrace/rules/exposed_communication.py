@@ -21,7 +21,7 @@ from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unl
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.rules._less import asked, fewer_bytes, longest
-from commtrace.rules._overlapped import mostly_needed_at_once, overlapped
+from commtrace.rules._overlapped import mostly_needed_at_once, on_callers_stream, overlapped
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
@@ -79,7 +79,7 @@ class ExposedCommunication(Rule, frozen=True):
         if (its := mostly_needed_at_once(run)) is not None:
             yield from self._at_once(found, run, *its)
             return
-        gain = float(np.median(found.gain_ns))
+        could = gain = float(np.median(found.gain_ns))
         on_top = None
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
             why = full_cores(run)
@@ -97,11 +97,21 @@ class ExposedCommunication(Rule, frozen=True):
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, round(gain), hidden, run, on_top)
+        elif hidden < self.hidden_pct and worth_reporting(could, run, self.large_step_share):
+            yield from self._on_callers_stream(found, run)
 
     def _at_once(self, found: _Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
         """What is exposed where the next operator needs the result: nothing tells what is saved."""
         if worth_reporting(_exposed_ns(run), run, self.large_step_share):
             why = f"mostly {whose}'s {op}, whose result the next operator needs"
+            advice = overlapped(run, asynchronous(run, op), op, starved=False)
+            yield self._unsaved(found, run, op, self.large_step_share, why, advice)
+
+    def _on_callers_stream(self, found: _Devices, run: Measures) -> Iterator[Finding]:
+        """What compute waits for by its stream's order alone: no replay knows another order."""
+        op, _ = most_exposed(run)
+        if op is not None and on_callers_stream(run, op):
+            why = f"mostly {op}, which runs on the stream of the compute behind it"
             advice = overlapped(run, asynchronous(run, op), op, starved=False)
             yield self._unsaved(found, run, op, self.large_step_share, why, advice)
 
@@ -113,18 +123,14 @@ class ExposedCommunication(Rule, frozen=True):
         if not worth_reporting(_exposed_ns(run), run, least):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
         ops = longest(run)
-        most = " and ".join(ops) or "waiting"
-        op = ops[0] if ops else None
-        return self._unsaved(
-            found,
-            run,
-            op,
-            least,
-            f"most of it {most}; {why}, so that overlapping would save nothing",
+        most, op = " and ".join(ops) or "waiting", ops[0] if ops else None
+        why = f"most of it {most}; {why}, so that overlapping would save nothing"
+        advice = (
             f"{asked(run, op)}communicate less: only what is needed, {fewer_bytes(run, ops)}or "
-            "less often; or give each rank more cores",
-            Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL),
+            "less often; or give each rank more cores"
         )
+        cores = Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL)
+        return self._unsaved(found, run, op, least, why, advice, cores)
 
     def _unsaved(
         self,

@@ -89,6 +89,22 @@ def test_what_tensor_parallelism_needs_at_once_cannot_be_awaited_later(group: st
     assert ("wait for it only where its result is used" in advice) != group.startswith("TENSOR")
 
 
+def test_what_compute_waits_for_on_its_own_stream_is_named() -> None:
+    """As newer versions of PyTorch run what is not asynchronous: no replay shows a saving."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(6)):
+        start, launched = 12_000 * i, BASE_NS + 12_000_000 * i
+        run.step(rank, i, start, 12_000)
+        run.kernel(rank, start, 7000, launch_ns=launched)
+        its = {"size": 1 << 20, "stream": 7, "launch_ns": launched + 5_000}
+        run.collective(rank, "all_reduce", start + 7000, 4000, **its)
+        run.kernel(rank, start + 11_000, 990, launch_ns=launched + 8_000)
+    its = found(run.trace(), "exposed-communication")
+    assert (its.cost_ns, its.confidence) == (0, "low")
+    assert "33 % of the steps' time, mostly all_reduce, which runs on the stream" in its.summary
+    assert its.advice.startswith("start all_reduce asynchronously")
+
+
 @pytest.mark.parametrize("stream", [7, 20])
 def test_what_is_needed_at_once_promises_no_saving(stream: int) -> None:
     """On a stream of its own, or on the caller's, where newer versions of PyTorch run it."""
