@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, least, numbered
+from commtrace.arrays import NULL, Int64, least, numbered, sums
+from commtrace.causal.critical_path import critical_path
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.object_collectives import of_objects
@@ -17,8 +18,9 @@ from commtrace.table import Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["asked", "fewer_bytes", "fused", "sharded", "small"]
+__all__ = ["asked", "fewer_bytes", "fused", "longest", "sharded", "small"]
 
+_MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
 _ONE_BY_ONE = (
@@ -100,6 +102,17 @@ def fused(calls: Rows) -> bool:
 def fewer_bytes(run: Measures, ops: list[str]) -> str:
     """That fewer bytes help, unless all that these operations send is small."""
     return "" if small(run, ops) else "in fewer bytes (half precision), "
+
+
+def longest(run: Measures) -> list[str]:
+    """The operations that have most of the critical path's transfers."""
+    path = critical_path(run)
+    moved = path.take(path.coded("kind").being("transfer") & path.coded("op").known)
+    ops = moved.coded("op").occurring()
+    number = numbered(moved.coded("op").codes.astype(np.int64))
+    times = sums(number, moved.ints("time_ns"), len(ops))
+    most = np.argsort(-times, kind="stable").tolist()
+    return [ops[at] for at in most if times[at] >= _MUCH * times.sum()]
 
 
 def small(run: Measures, ops: list[str]) -> bool:

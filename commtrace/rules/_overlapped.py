@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, rows_by
 from commtrace.comms import element_bytes
-from commtrace.metrics.rank.exposed_calls import Called
-from commtrace.metrics.run.group_dimensions import dimensions_of
+from commtrace.metrics.rank.activity import work
+from commtrace.metrics.rank.exposed_calls import Called, asynchronous, most_exposed
+from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._less import fused, sharded, small
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["needed_at_once", "overlapped"]
+__all__ = ["mostly_needed_at_once", "on_callers_stream", "overlapped"]
 
 _HALF_BYTES = 2  # of an element in half precision
 _DDP = "other bucket sizes (bucket_cap_mb), static_graph=True"
@@ -24,13 +25,14 @@ _SHARDED = "smaller units or buckets: less is then left when backward ends"
 
 
 _AT_ONCE = {
-    "tp": "the next operator needs what tensor parallelism's {} yields: overlap it in chunks with "
-    "the matmul beside it (async tensor parallelism, --tp-comm-overlap), or split layers over "
-    "fewer ranks",
-    "ep": "the next operator needs what expert parallelism's {} yields: overlap it with work that "
-    "does not (shared experts, another micro-batch), or spread experts over fewer ranks",
+    "tensor parallelism": "overlap it in chunks with the matmul beside it (async tensor "
+    "parallelism, --tp-comm-overlap), or split layers over fewer ranks",
+    "expert parallelism": "overlap it with work that does not need it (shared experts, another "
+    "micro-batch), or spread experts over fewer ranks",
 }
-"""Dimensions whose operations' results are needed at once, and what to do about these."""
+"""Whose operations' results are needed at once, and what to do about these."""
+_DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep"}
+_IS_NEEDED = frozenset(_DIMENSION.values()).__contains__
 _PREFETCH = (
     "gather parameters earlier: prefetch those of the next layers (FSDP1: forward_prefetch=True; "
     "FSDP2: set_modules_to_forward_prefetch; ZeRO-3: stage3_prefetch_bucket_size), or keep them "
@@ -39,15 +41,38 @@ _PREFETCH = (
 _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backward
 
 
-def needed_at_once(run: Measures, calls: Called, op: str | None) -> str | None:
-    """The dimension of an operation that nothing but its result can follow; None if unknown.
-
-    Calls that nothing runs beside, most of the time in groups of such a dimension.
-    """
-    if calls.asynchronous.all() and len(calls.phase):
+def mostly_needed_at_once(run: Measures) -> tuple[str, str] | None:
+    """The operation that is exposed most, and whose it is, if nothing can follow but its result."""
+    if not group_dimensions(run).coded("dimension").where(_IS_NEEDED).any():
         return None
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op or ""))
-    return next((name for name in _AT_ONCE if _mostly(run, rows, name)), None)
+    most, _ = most_exposed(run)
+    whose = most and _whose(run, most)
+    if not most or not whose:
+        return None
+    calls = asynchronous(run, most)
+    return None if len(calls.phase) and calls.asynchronous.all() else (most, whose)
+
+
+def on_callers_stream(run: Measures, op: str) -> bool:
+    """Whether most of an operation's time is on streams of GPUs that compute, too.
+
+    So newer versions of PyTorch run what is called with ``async_op=False``.
+    """
+    calls = run.rows("collectives")
+    calls = calls.take(calls.coded("op").being(op))
+    time_ns, shared = calls.ints("duration_ns"), 0
+    streams = rows_by(calls.ints("rank"), calls.coded("device"), calls.ints("stream"))
+    for stream, done in work(run).items():
+        computes = stream.device != "cpu" and done.compute is not None and done.compute[0].size
+        if computes and stream in streams:
+            shared += int(time_ns[streams[stream]].sum())
+    return bool(2 * shared > time_ns.sum())
+
+
+def _whose(run: Measures, op: str) -> str | None:
+    """Of which such dimension most of an operation's time is; None of none."""
+    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
+    return next((its for its, name in _DIMENSION.items() if _mostly(run, rows, name)), None)
 
 
 def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
@@ -64,8 +89,8 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             f"{op} is overlapped in chunks with its matmul already: larger matmuls, or fewer ranks "
             "in the group, hide more of it"
         )
-    if (dimension := needed_at_once(run, calls, op)) is not None:
-        return _AT_ONCE[dimension].format(op)
+    if (held or not count) and (whose := _whose(run, op)) is not None:
+        return _AT_ONCE[whose]
     if op == "all_gather" and sharded(run) and rows.size >= _TWICE * _scatters(run):
         return _PREFETCH
     if held or not count:

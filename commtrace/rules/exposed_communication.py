@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, numbered, sums
+from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, sums
 from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores
-from commtrace.causal.critical_path import critical_path
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, without_waits
 from commtrace.causal.graph import Lags
@@ -21,8 +20,8 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
-from commtrace.rules._less import asked, fewer_bytes
-from commtrace.rules._overlapped import needed_at_once, overlapped
+from commtrace.rules._less import asked, fewer_bytes, longest
+from commtrace.rules._overlapped import mostly_needed_at_once, on_callers_stream, overlapped
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
@@ -30,8 +29,6 @@ from commtrace.units import ms, percent
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
-
-_MUCH = 0.25  # of what is transferred
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -45,8 +42,9 @@ class ExposedCommunication(Rule, frozen=True):
         always exposed. Where compute could hide less than ``min_hideable_pct`` of what is exposed,
         the run is nearly all communication, and overlap cannot help. Nor does it where operators
         and transfers fill the CPU's cores: exposed communication of at least ``large_step_share``
-        of the steps is named there without a saving. Where other processes leave no core idle
-        what is named is what could hide behind sleeping, or else has no saving either.
+        of the steps is named there without a saving, as it is where tensor or expert parallelism
+        waits for most of it: the next operator needs the result. Where other processes leave no
+        core idle what is named is what could hide behind sleeping, or else has no saving either.
 
     Why it costs time
         The device waits for a result, and then the links wait for the device. Overlapped they take
@@ -78,7 +76,10 @@ class ExposedCommunication(Rule, frozen=True):
         found = _per_device(run)
         if not found.rank.size:
             raise CannotLook("needs a device with both communication and compute")
-        gain = float(np.median(found.gain_ns))
+        if (its := mostly_needed_at_once(run)) is not None:
+            yield from self._at_once(found, run, *its)
+            return
+        could = gain = float(np.median(found.gain_ns))
         on_top = None
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
             why = full_cores(run)
@@ -96,37 +97,70 @@ class ExposedCommunication(Rule, frozen=True):
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, round(gain), hidden, run, on_top)
+        elif hidden < self.hidden_pct and worth_reporting(could, run, self.large_step_share):
+            yield from self._on_callers_stream(found, run)
+
+    def _at_once(self, found: _Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
+        """What is exposed where the next operator needs the result: nothing tells what is saved."""
+        if worth_reporting(_exposed_ns(run), run, self.large_step_share):
+            why = f"mostly {whose}'s {op}, whose result the next operator needs"
+            advice = overlapped(run, asynchronous(run, op), op, starved=False)
+            yield self._unsaved(found, run, op, self.large_step_share, why, advice)
+
+    def _on_callers_stream(self, found: _Devices, run: Measures) -> Iterator[Finding]:
+        """What compute waits for by its stream's order alone: no replay knows another order."""
+        op, _ = most_exposed(run)
+        if op is not None and on_callers_stream(run, op):
+            why = f"mostly {op}, which runs on the stream of the compute behind it"
+            advice = overlapped(run, asynchronous(run, op), op, starved=False)
+            yield self._unsaved(found, run, op, self.large_step_share, why, advice)
 
     def _beside_full_cores(self, found: _Devices, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""
-        exposed, used = _exposed_ns(run), cores_used(run) or 0.0
+        used = cores_used(run) or 0.0
         # Where others take the cores it may be worth hiding once these are gone.
         least = self.large_step_share if used >= FULL else self.min_step_share
-        if not worth_reporting(exposed, run, least):
+        if not worth_reporting(_exposed_ns(run), run, least):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
+        ops = longest(run)
+        most, op = " and ".join(ops) or "waiting", ops[0] if ops else None
+        why = f"most of it {most}; {why}, so that overlapping would save nothing"
+        advice = (
+            f"{asked(run, op)}communicate less: only what is needed, {fewer_bytes(run, ops)}or "
+            "less often; or give each rank more cores"
+        )
+        cores = Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL)
+        return self._unsaved(found, run, op, least, why, advice, cores)
+
+    def _unsaved(
+        self,
+        found: _Devices,
+        run: Measures,
+        op: str | None,
+        least: float,
+        why: str,
+        advice: str,
+        *more: Evidence,
+    ) -> Finding:
+        """What is exposed, of which no saving is known."""
+        exposed = _exposed_ns(run)
         share = share_pct(exposed, run)
-        longest = _longest(run)
-        most = " and ".join(longest) or "waiting"
         return self.finding(
             run.rows("collectives"),
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"{percent(share, 100)} {of_time(run)}, most of it {most}; {why}, so that "
-                "overlapping would save nothing"
+                f"{percent(share, 100)} {of_time(run)}, {why}"
             ),
             ranks=tuple(distinct(found.rank).tolist()),
             cost_ns=0,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence(f"exposed, {of_time(run)}", share, "%", 100 * least),
-                Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL),
+                *more,
             ),
-            advice=(
-                f"{asked(run, longest[0] if longest else None)}communicate less: only what is "
-                f"needed, {fewer_bytes(run, longest)}or less often; or give each rank more cores"
-            ),
+            advice=advice,
             confidence="low",
-            operations=_all_of(run, longest[0] if longest else None),
+            operations=_all_of(run, op),
         )
 
     def _finding(
@@ -167,8 +201,6 @@ class ExposedCommunication(Rule, frozen=True):
             operations=_all_of(run, most),
             advice=asked(run, most) + overlapped(run, calls, op, starved=starved),
             explained_by="launch-gap" if starved else None,
-            # Nothing was measured of what chunks, or other work, could hide of that.
-            confidence="low" if needed_at_once(run, calls, most) else "medium",
         )
 
     @staticmethod
@@ -224,17 +256,6 @@ def _all_of(run: Measures, op: str | None) -> Int64:
     its = matched(run).operations
     numbers: Int64 = its.ints("operation")[its.coded("op").being(op or "")]
     return numbers
-
-
-def _longest(run: Measures) -> list[str]:
-    """The operations that have most of the critical path's transfers."""
-    path = critical_path(run)
-    moved = path.take(path.coded("kind").being("transfer") & path.coded("op").known)
-    ops = moved.coded("op").occurring()
-    number = numbered(moved.coded("op").codes.astype(np.int64))
-    times = sums(number, moved.ints("time_ns"), len(ops))
-    most = np.argsort(-times, kind="stable").tolist()
-    return [ops[at] for at in most if times[at] >= _MUCH * times.sum()]
 
 
 def _mended(run: Measures, min_step_share: float) -> Lags:

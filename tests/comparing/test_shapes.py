@@ -146,3 +146,10 @@ def test_what_nobody_reads_costs_no_operator(tmp_path: Path) -> None:
     file.write_text(json.dumps({"traceEvents": [*unread, its]}))
     assert host_operators(file).name.decoded() == ["aten::mm"]
     assert operator_inputs(file).name.decoded() == ["aten::mm"]
+
+
+def test_shapes_by_their_name_before_2021_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    its = event("cpu_op", "aten::mm", 1, 2, args={"Input dims": [[2, 3]]})
+    file.write_text(json.dumps({"traceEvents": [its]}))
+    assert operator_inputs(file).shapes.decoded() == ["[[2,3]]"]

@@ -443,3 +443,17 @@ def test_arguments_of_wrong_types_cost_what_needs_them(
     assert call.args == (sound if dtype == "Float" else Arguments())
     odd = ["bad-events"] * (correlation != 2) + ["bad-arguments"] * (dtype == 5)
     assert [note.code for note in found.notes] == odd
+
+
+def test_annotations_and_shapes_as_they_were_before_2022(tmp_path: Path) -> None:
+    """NCCL's own annotations were operators then, and their shapes `Input dims`."""
+    args = {"Input dims": [[64]], "Input type": ["float"]}
+    its = {"ph": "X", "cat": "Operator", "name": "nccl:all_reduce", "ts": 5, "dur": 20}
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps({"traceEvents": [{**its, "pid": 1, "tid": 1, "args": args}]}))
+    (call,) = scan(file).calls
+    assert (call.category, call.args.dims, call.args.types) == (
+        "user_annotation",
+        [[64]],
+        ["float"],
+    )

@@ -89,6 +89,37 @@ def test_what_tensor_parallelism_needs_at_once_cannot_be_awaited_later(group: st
     assert ("wait for it only where its result is used" in advice) != group.startswith("TENSOR")
 
 
+def test_what_compute_waits_for_on_its_own_stream_is_named() -> None:
+    """As newer versions of PyTorch run what is not asynchronous: no replay shows a saving."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(6)):
+        start, launched = 12_000 * i, BASE_NS + 12_000_000 * i
+        run.step(rank, i, start, 12_000)
+        run.kernel(rank, start, 7000, launch_ns=launched)
+        its = {"size": 1 << 20, "stream": 7, "launch_ns": launched + 5_000}
+        run.collective(rank, "all_reduce", start + 7000, 4000, **its)
+        run.kernel(rank, start + 11_000, 990, launch_ns=launched + 8_000)
+    its = found(run.trace(), "exposed-communication")
+    assert (its.cost_ns, its.confidence) == (0, "low")
+    assert "33 % of the steps' time, mostly all_reduce, which runs on the stream" in its.summary
+    assert its.advice.startswith("start all_reduce asynchronously")
+
+
+@pytest.mark.parametrize("stream", [7, 20])
+def test_what_is_needed_at_once_promises_no_saving(stream: int) -> None:
+    """On a stream of its own, or on the caller's, where newer versions of PyTorch run it."""
+    run = Tiny(ranks=2)
+    run.groups = {"TENSOR_MODEL_PARALLEL_GROUP": (0, 1)}
+    for rank, i in product((0, 1), range(20)):
+        its = {"size": 1 << 20, "group": "TENSOR_MODEL_PARALLEL_GROUP", "stream": stream}
+        run.kernel(rank, 1200 * i, 800, launch_ns=BASE_NS + 10_000 * i)
+        launch_ns = BASE_NS + 10_000 * i + 5_000
+        run.collective(rank, "all_reduce", 1200 * i + 800, 400, launch_ns=launch_ns, **its)
+    its = found(run.trace(), "exposed-communication")
+    assert (its.cost_ns, its.confidence) == (0, "low")
+    assert "33 % of the run's time, mostly tensor parallelism's all_reduce" in its.summary
+
+
 @pytest.mark.parametrize(("received", "asked"), [(1 << 20, True), (1 << 19, False)])
 def test_split_sizes_are_not_asked_of_who_has_them(received: int, asked: bool) -> None:
     advice = exposed("all_to_all", in_bytes=1 << 20, out_bytes=received)
@@ -128,7 +159,7 @@ def test_parameters_that_are_gathered_twice_are_to_be_prefetched(gathers: int, t
 def test_experts_need_their_tokens_at_once() -> None:
     its = {"size": 1 << 20, "in_bytes": 1 << 20, "out_bytes": 1 << 19}
     advice = exposed("all_to_all", group="EXPERT_MODEL_PARALLEL_GROUP", **its)
-    assert advice.startswith("the next operator needs what expert parallelism's all_to_all yields")
+    assert advice.startswith("overlap it with work that does not need it (shared experts")
 
 
 def test_what_a_matmul_overlaps_in_chunks_is_overlapped() -> None:

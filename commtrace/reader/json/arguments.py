@@ -19,6 +19,7 @@ __all__ = [
     "SYNCHRONISATION",
     "Decoder",
     "communication",
+    "of_today",
     "possible",
 ]
 
@@ -133,6 +134,14 @@ def communication(given: Sequence[Any]) -> list[Arguments | None]:
         else its
         for its in COMMUNICATION.of(given)
     ]
+
+
+def of_today(args: Arguments) -> Arguments:
+    """The same, with shapes by today's name."""
+    if args.old_dims is None:
+        return args
+    dims = args.old_dims if args.dims is None else args.dims
+    return msgspec.structs.replace(args, dims=dims, old_dims=None)
 
 
 def possible(args: Arguments) -> Arguments:

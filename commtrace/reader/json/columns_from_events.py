@@ -179,8 +179,8 @@ class Collector:
             for event in events:
                 kinds[KIND_OF[type(event)]].append(event)
         names = {event.name for event in kinds["cpu_op"]}
-        if any(name and name.startswith(comms.STEP_PREFIX) for name in names):
-            kinds["cpu_op"], kinds["user_annotation"] = _steps_apart(events)
+        if _that(_annotates, names):
+            kinds["cpu_op"], kinds["user_annotation"] = _annotations_apart(events)
         if not any_category:  # all of them are complete
             return kinds
         for kind, its in kinds.items():
@@ -388,6 +388,7 @@ class Collector:
         if known is None:
             self.unbelieved.add(1, _WRONG_ARGUMENTS)
             return Arguments()
+        known = arguments.of_today(known)
         args = arguments.possible(known)
         if args is not known:
             self.unbelieved.add(1, _IMPOSSIBLE)
@@ -397,9 +398,13 @@ class Collector:
 @lru_cache(maxsize=65536)
 def _has_use(name: str | None) -> bool:
     """Whether operators of a name are read, also where there is a GPU."""
-    return name is not None and (
-        comms.is_communication_call(name) or name.startswith(comms.STEP_PREFIX)
-    )
+    return name is not None and (comms.is_communication_call(name) or _annotates(name))
+
+
+@lru_cache(maxsize=65536)
+def _annotates(name: str) -> bool:
+    """Whether an operator of a name would be an annotation today, as before 2022 it was not."""
+    return name.startswith(comms.STEP_PREFIX) or comms.is_communication_annotation(name)
 
 
 def _that(passes: Callable[[str], bool], names: set[str | None]) -> set[str | None]:
@@ -407,12 +412,12 @@ def _that(passes: Callable[[str], bool], names: set[str | None]) -> set[str | No
     return {name for name in names if name is not None and passes(name)}
 
 
-def _steps_apart(events: list[Event]) -> tuple[list[Event], list[Event]]:
-    """Operators, and annotations, as which a profiler's steps count, whatever their category."""
+def _annotations_apart(events: list[Event]) -> tuple[list[Event], list[Event]]:
+    """Operators, and annotations: steps and NCCL's own are some, whatever their category."""
     kinds: dict[str, list[Event]] = {kind: [] for kind in ON_HOST}
     for event in events:
         kind = KINDS.get(event.cat)
-        if kind == "cpu_op" and (event.name or "").startswith(comms.STEP_PREFIX):
+        if kind == "cpu_op" and _annotates(event.name or ""):
             kind = "user_annotation"
         if kind in ON_HOST:
             kinds[kind].append(event)

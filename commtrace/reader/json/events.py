@@ -39,11 +39,15 @@ class Arguments(
         "source": "Src Rank",
         "destination": "Dst Rank",
         "dims": "Input Dims",
+        "old_dims": "Input dims",
         "types": "Input type",
         "inputs": "Concrete Inputs",
     },
 ):
-    """The arguments of a communication event, as the trace spells them; None where absent."""
+    """The arguments of a communication event, as the trace spells them; None where absent.
+
+    ``old_dims`` are ``dims`` as Kineto wrote them before 2021, until `of_today` puts them there.
+    """
 
     collective: str | None = None
     in_elements: int | None = None
@@ -62,6 +66,7 @@ class Arguments(
     source: int | None = None
     destination: int | None = None
     dims: Any = None
+    old_dims: Any = None
     types: Any = None
     inputs: Any = None
 

@@ -37,8 +37,13 @@ class OperatorInputs(Hosted, frozen=True):
     types: Coded
 
 
-class _Shaped(msgspec.Struct, gc=False, rename={"dims": "Input Dims", "types": "Input type"}):
+class _Shaped(
+    msgspec.Struct,
+    gc=False,
+    rename={"dims": "Input Dims", "old_dims": "Input dims", "types": "Input type"},
+):
     dims: msgspec.Raw = _NOTHING
+    old_dims: msgspec.Raw = _NOTHING  # before 2021
     types: msgspec.Raw = _NOTHING
 
 
@@ -113,7 +118,7 @@ class _Inputs(_Operators):
     def _take(self, events: list[Event]) -> None:
         its = _operators(events)
         args = _SHAPED.many([event.args for event in its])
-        shapes = [self._shape(shaped.dims) if shaped else None for shaped in args]
+        shapes = [self._shape(_dims(shaped)) if shaped else None for shaped in args]
         rows = self._add(its, np.array([shape is not None for shape in shapes], dtype=np.bool_))
         self.shapes.extend([shapes[row] for row in rows])
         self.types.extend([self._type(args[row]) for row in rows])
@@ -135,6 +140,10 @@ class _Inputs(_Operators):
 def _operators(events: list[Event]) -> list[Event]:
     # A mark, of what nobody reads, has a category alone: it is asked first.
     return [event for event in events if KINDS.get(event.cat) == "cpu_op" and event.ph == "X"]
+
+
+def _dims(shaped: _Shaped) -> msgspec.Raw:
+    return shaped.old_dims if bytes(shaped.dims) == b"null" else shaped.dims
 
 
 def _read(text: bytes) -> str:
