@@ -45,7 +45,7 @@ ANSWERS = {
     "overlap/gloo-4": "Overlapped communication: synchronous 0, overlapped 7.97 ms, waited_too_e",
     "p2p_copies/hypercube-reconstructed": "cuda:0 → cuda:2 copies at 7.5 GB/s even alone",
     "pipeline/gloo-4": "4 pipeline stages wait 52 % of the time for their neighbours",
-    "straggler/gloo-4": "rank 1 delays every step by 5.66 ms",
+    "straggler/gloo-4": "rank 1 delays every step by 5.83 ms",
 }
 RULES = {
     "p2p_copies/hypercube-reconstructed": "uneven-p2p-bandwidth",
