@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["as_cores_are_shared", "cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
+_HALF = 0.5  # of a stall
 _LITTLE_OF = 0.25  # of what is saved
 _MOST = 0.5  # of what they do more: less of it asleep
 
@@ -116,6 +117,8 @@ def doubt_of(
         return f"the trace shows for {share} of the GPUs' work what it waited for"
     if sure:
         return None
+    if spikes and cause and (theirs := _others_stall(run, ranks, cause, spikes)):
+        return f"in the same steps the others stall so, too, for {ms(round(theirs))}"
     # Who waited for a core is known; not who waited once for a disk or a lock that others held, nor
     # who computed longer now and then, since others used its core's caches.
     unknown = on_core(run) is None or len(spikes) == 1 or (spikes and cause in ("compute", None))
@@ -128,6 +131,26 @@ def doubt_of(
     if not working or (times := as_cores_are_shared(run, ranks, spikes)) is None:
         return None
     return f"its work takes {times:.2f} times the typical, as it can where processes share cores"
+
+
+def _others_stall(
+    run: Measures, ranks: tuple[int, ...], cause: Cause, spikes: Sequence[int]
+) -> float | None:
+    """How long others stall for the same cause in these steps, in ns, if it is half as long.
+
+    That is how much longer they take than in their other steps.
+    """
+    its = run_graph(run)
+    every = distinct(its.calls.rank)
+    time = np.zeros((every.size, len(its.steps)))
+    np.add.at(time, (np.searchsorted(every, its.calls.rank), its.step_of), own_parts(run)[cause])
+    rest = np.delete(time, list(spikes), axis=1)
+    if not rest.size:
+        return None
+    stalls = time[:, list(spikes)].mean(axis=1) - np.median(rest, axis=1)
+    mine = np.isin(every, ranks)
+    theirs = float(np.median(stalls[~mine])) if not mine.all() else 0.0
+    return theirs if theirs >= _HALF * max(float(stalls[mine].mean()), 1.0) else None
 
 
 def as_cores_are_shared(

@@ -14,6 +14,7 @@ from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
+from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
@@ -32,10 +33,11 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Eight kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Nine kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
-        same sizes and nothing else.
+        same sizes and nothing else. The checks before each collective at PyTorch's debug level
+        DETAIL.
         Barriers right before or after a collective of their group that holds the ranks together
         anyway. An all_reduce of the same bytes over a group whose members all took part in one
         right before, with nothing in between. Broadcasts with which DDP makes its module's
@@ -75,6 +77,9 @@ class Redundant(Rule, frozen=True):
         """One finding per kind, of all groups: what siblings leave out together saves time."""
         if not len(run.rows("collectives")):
             return
+        checks = debug_checks(run)
+        if worth_reporting(least_ns(checks), run, self.min_step_share):
+            yield self._finding(run, _CHECKS, checks, least_ns(checks))
         rows = sequences(run, barriers=True)
         again = sent_again(rows)
         for say, found in (
@@ -93,7 +98,9 @@ class Redundant(Rule, frozen=True):
 
     def _finding(self, run: Measures, said: _Said, needless: Rows, cost_ns: int) -> Finding:
         share = share_pct(cost_ns, run)
-        count = _operations(needless).size
+        by_number = "operation" in needless.columns
+        each = np.bincount(codes(needless.ints("rank")))
+        count = _operations(needless).size if by_number else int(each.max())
         return self.finding(
             needless,
             summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} to save",
@@ -149,6 +156,16 @@ class _Said(Struct, frozen=True):
     ruled_out: tuple[str, ...]
     advice: str
     confidence: Literal["high", "medium", "low"]
+
+
+_CHECKS = _Said(
+    "PyTorch checks each collective before it runs, at the debug level DETAIL",
+    Evidence("checks of a collective", 4, "operations", 0),
+    ("the program's own: no call of it made these, before each of its collectives the same",),
+    "unset TORCH_DISTRIBUTED_DEBUG, or set_debug_level(DebugLevel.OFF), and record again: with it "
+    "nobody knows who is late",
+    "high",
+)
 
 
 def _accumulated(needless: Rows) -> _Said:

@@ -289,6 +289,28 @@ def test_models_with_a_pass_each_reduce_their_own(run: Measures) -> None:
     assert not found(run, "redundant")
 
 
+def checked(*, called: bool) -> Measures:
+    """Steps of an all_reduce, before which ranks agree that they are there, and on what."""
+    run = Tiny(2, backend="gloo")
+    calls = {"call": "c10d::send"} if called else {"call": "gloo:send"}
+    for step in range(5):
+        for rank in range(2):
+            start = step * 10_000
+            run.step(rank, step, start, 10_000)
+            run.collective(rank, "send", start, 100, size=4, dtype="int32", peer=1 - rank, **calls)
+            told = {"dtype": "int64", "call": "gloo:all_gather"}
+            run.collective(rank, "all_gather", start + 200, 400, size=16, **told)
+            its = {"call": "c10d::allreduce_"}
+            run.collective(rank, "all_reduce", start + 1000, 500, size=1 << 20, **its)
+    return run.trace()
+
+
+def test_what_the_debug_level_sends_is_needless() -> None:
+    (finding,) = found(checked(called=False), "redundant")
+    assert "debug level DETAIL: 10 operations too many, 2.5 ms" in finding.summary
+    assert not found(checked(called=True), "redundant")
+
+
 def barriers(beside: str | None) -> Measures:
     run = Tiny(2)
     for step in range(5):
