@@ -64,10 +64,12 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     (own, beyond), least = _by_step(run, who, lag_ns), least_noise_ns(run)
     # What was before the first call of a run that is cut is not whole.
     first = int(run_graph(run).is_cut and own.size > 1)
-    own, more = own[first:], beyond[first:]
+    # Between calls work may be of steps that have none, which say nothing of what is in every one.
+    calls, in_all = own[first:] > 0, beyond[first:]
+    own, more = own[first:][calls], in_all[calls]
     noise = max(scatter(more), least)
     after = step_ns(run, [lag_ns])[:, 0] - steps
-    spikes = since(steps, least) or in_few(steps, more, least, after)
+    spikes = since(steps, least) or in_few(steps, in_all, least, after)
     does = done_more(run, who)
     longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
     delays = np.rint(steps * longer).astype(np.int64)
