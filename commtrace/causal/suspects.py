@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["late_together", "own_and_more", "saved_evenly", "suspects", "suspects_in_median"]
 
 _BEHIND = 0.25  # of what the last is late: who is late, too
-_ALIKE = 0.25  # of what it saves where all compute alike, it saves as they do compute
+_ALIKE = 0.4  # of what it saves where all compute alike, it saves as they do compute
 _NEARLY = 0.75  # of what they save if all their work is typical
 _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 
