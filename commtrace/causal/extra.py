@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,6 +33,11 @@ class _Ran(NamedTuple):
     name: Int64
     duration_ns: Int64
 
+    def of(self, step: int) -> _Ran:
+        """Those of a step."""
+        mine = self.step == step
+        return _Ran(*(its[mine] for its in self))
+
 
 @measure
 def extra_ns(run: Measures) -> Float64:
@@ -40,33 +46,33 @@ def extra_ns(run: Measures) -> Float64:
     In the same step, in the median of the ranks that make mostly the same calls; of an operator
     that they run, too, that share of its time by which it runs oftener.
     """
-    its = run_graph(run)
-    calls = its.calls
+    calls = run_graph(run).calls
     found = np.zeros(calls.rank.size)
-    ranks = [one for one in distinct(calls.rank).tolist() if one in ranks_of(run, "ops")]
+    known = ranks_of(run, "ops")
+    ranks = [rank for rank in distinct(calls.rank).tolist() if rank in known]
     if not 1 < len(ranks) <= _MOST or not calls.on_cpu.any():
         return found
-    ran = {rank: _ran(run, rank) for rank in ranks}
-    names = int(max(one.name.max(initial=0) for one in ran.values())) + 1
-    beside = _beside(calls, ranks)
+    ran, beside = [_ran(run, rank) for rank in ranks], _beside(calls, ranks)
     for step in distinct(calls.step).tolist():
-        mine = {rank: np.flatnonzero(one.step == step) for rank, one in ran.items()}
-        often = np.stack([np.bincount(ran[r].name[mine[r]], minlength=names) for r in ranks])
-        for row, rank in enumerate(ranks):
-            others = often[beside[row]]
-            if not others.size:
-                continue
-            more = np.maximum(often[row] - np.median(others, axis=0), 0)
-            share = more / np.maximum(often[row], 1)
-            one, rows = ran[rank], mine[rank]
-            rows = rows[one.call[rows] >= 0]
-            time = share[one.name[rows]] * one.duration_ns[rows]
-            np.add.at(found, one.call[rows], time)
+        for call, time in _in_step([its.of(step) for its in ran], beside):
+            np.add.at(found, call, time)
     work = own_work(run)
     own = work.own_ns[:, HOSTS]
     if work.waited_ns is not None:
         found *= own / np.maximum(own + work.waited_ns[:, HOSTS], 1)
     return np.minimum(found, own)
+
+
+def _in_step(ran: list[_Ran], beside: list[Bool]) -> Iterator[tuple[Int64, Float64]]:
+    """Of each rank the calls, and the time before each in what those beside it run less often."""
+    names = int(max(its.name.max(initial=0) for its in ran)) + 1
+    often = np.stack([np.bincount(its.name, minlength=names) for its in ran])
+    for its, mine, others in zip(ran, often, beside, strict=True):
+        if others.any():
+            more = np.maximum(mine - np.median(often[others], axis=0), 0)
+            share = more / np.maximum(mine, 1)
+            inside = its.call >= 0
+            yield its.call[inside], (share[its.name] * its.duration_ns)[inside]
 
 
 def _ran(run: Measures, rank: int) -> _Ran:
