@@ -99,6 +99,10 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     if persistent or stalls or works:
         counted = counted_more(run, who, does)
         times = slower(run, who, does) if counted is None else None
+    sure = counted is not None or (who.made == "sure" and does.cause == "compute")
+    doubt = doubt_of(run, who.ranks, int(delays.sum()), does.cause, stalls, sure=sure)
+    if doubt is None and times is not None and is_few and run_graph(run).calls.on_cpu.any():
+        doubt = f"the same work takes {times:.2f} times as long there, as it can in few steps"
     return Culprit(
         ranks=who.ranks,
         saved_ns=round(float(alone.sum()) * longer),
@@ -118,16 +122,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
         in_median=who.made == "median",
         more=counted,
         slower=times,
-        doubt=_NOT_ALWAYS
-        if works
-        else doubt_of(
-            run,
-            who.ranks,
-            int(delays.sum()),
-            does.cause,
-            stalls,
-            sure=counted is not None or (who.made == "sure" and does.cause == "compute"),
-        ),
+        doubt=_NOT_ALWAYS if works else doubt,
     )
 
 
