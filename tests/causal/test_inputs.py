@@ -129,6 +129,16 @@ def test_the_same_that_takes_longer_is_no_uneven_work(tmp_path: Path) -> None:
     assert "split" not in finding.advice
 
 
+@pytest.mark.parametrize(("steps", "sure"), [(4, False), (STEPS, True)])
+def test_few_steps_in_which_the_same_takes_longer_are_not_sure(
+    tmp_path: Path, steps: int, sure: bool
+) -> None:
+    work = computing((10_000, 15_000), (64, 64), ("float", "float"))
+    _, finding = late(written(tmp_path, work, on_cpu, steps=steps))
+    assert ("the same work takes 1.50 times as long there" in finding.summary) == (not sure)
+    assert (finding.confidence == "low") == (not sure)
+
+
 def test_a_little_larger_does_not_explain_much_longer(tmp_path: Path) -> None:
     """1.05 times as large is 1.1 times as long at most: a fifth of it."""
     its, finding = late(
