@@ -162,8 +162,8 @@ _CHECKS = _Said(
     "PyTorch checks each collective before it runs, at the debug level DETAIL",
     Evidence("checks of a collective", 4, "operations", 0),
     ("the program's own: no call of it made these, before each of its collectives the same",),
-    "unset TORCH_DISTRIBUTED_DEBUG, or set_debug_level(DebugLevel.OFF), and record again: with it "
-    "nobody knows who is late",
+    "unset TORCH_DISTRIBUTED_DEBUG, or set_debug_level(DebugLevel.OFF), and record again: the "
+    "checks hide who is late",
     "high",
 )
 
