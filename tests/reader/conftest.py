@@ -88,20 +88,25 @@ def _scan(path: Path) -> Scan:
 
 
 def _is_annotation(event: Event) -> bool:
-    return event["cat"] == "user_annotation" or event["name"].startswith("ProfilerStep#")
+    """Whether it is one today: a profiler's steps and NCCL's own were operators once."""
+    name = event["name"]
+    was_operator = name.startswith("ProfilerStep#") or comms.is_communication_annotation(name)
+    return event["cat"] == "user_annotation" or (event["cat"] in OPERATORS and was_operator)
 
 
 def _is_call(event: Event) -> bool:
     category, name = event.get("cat"), event["name"]
     if GPU.get(category) == "kernel":
         return kernels.is_communication(name) or "Collective name" in event.get("args", {})
-    if category in OPERATORS:
-        return comms.is_communication_call(name)
-    return category == "user_annotation" and comms.is_communication_annotation(name)
+    if category not in (*OPERATORS, "user_annotation"):
+        return False
+    if _is_annotation(event):
+        return comms.is_communication_annotation(name)
+    return comms.is_communication_call(name)
 
 
 def _call(event: Event, base: int, gpu_row: int) -> Call:
-    category = "cpu_op" if event["cat"] in OPERATORS else GPU.get(event["cat"], event["cat"])
+    category = GPU.get(event["cat"], "user_annotation" if _is_annotation(event) else "cpu_op")
     return Call(
         category=category,
         name=event["name"],
