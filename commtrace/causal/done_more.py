@@ -44,7 +44,7 @@ def done_more(run: Measures, who: Suspects, stalls: tuple[int, ...] = ()) -> Don
     calls, its = graph.calls, np.isin(graph.step_of, stalls) if stalls else None
     if who.made == "sure":
         mine = np.isin(calls.rank, who.ranks)
-        more = np.nan_to_num(more_surely_ns(run, mine if len(who.ranks) > 1 else None))
+        more = np.nan_to_num(more_surely_ns(run, who.ranks))
         parts, call = excess(run, who.ranks, its, more)
         extra = extra_ns(run)[mine if its is None else mine & its]
         parts = {**parts, "compute": float(extra.sum())}

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, distinct
+from commtrace.arrays import Bool, Float64, Int64, distinct, rows_by
 from commtrace.causal.builder import HOSTS
 from commtrace.causal.calls import Calls
+from commtrace.causal.own_operators import alike
+from commtrace.causal.own_times import OwnTimes, own_times
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.measures import measure
@@ -52,7 +54,11 @@ def extra_ns(run: Measures) -> Float64:
     ranks = [rank for rank in distinct(calls.rank).tolist() if rank in known]
     if not 1 < len(ranks) <= _MOST or not calls.on_cpu.any():
         return found
-    ran, beside = [_ran(run, rank) for rank in ranks], _beside(calls, ranks)
+    times = own_times(run, HOSTS)
+    times = times.of(np.argsort(times.begin_ns, kind="stable"))
+    rows, none = rows_by(calls.rank[times.call]), np.empty(0, np.int64)
+    ran = [_ran(run, rank, times.of(rows.get((rank,), none))) for rank in ranks]
+    beside = _beside(calls, ranks)
     for step in distinct(calls.step).tolist():
         for call, time in _in_step([its.of(step) for its in ran], beside):
             np.add.at(found, call, time)
@@ -75,29 +81,17 @@ def _in_step(ran: list[_Ran], beside: list[Bool]) -> Iterator[tuple[Int64, Float
             yield its.call[inside], (share[its.name] * its.duration_ns)[inside]
 
 
-def _ran(run: Measures, rank: int) -> _Ran:
+def _ran(run: Measures, rank: int, work: OwnTimes) -> _Ran:
     table = run.rows("ops", places_of_rank(run, "ops", rank))
     table = table.take(table.coded("kind").being("compute"))
     start = on_run(run, rank, table.ints("start_ns"))
     call = np.full(start.size, -1, dtype=np.int64)
-    begin, end, of = _own(run, rank)
-    if begin.size:
-        at = np.searchsorted(begin, start, side="right") - 1
-        inside = (at >= 0) & (start < end[at])
-        call[inside] = of[at[inside]]
-    name = table.coded("name").codes.astype(np.int64)
+    if work.call.size:
+        at = np.searchsorted(work.begin_ns, start, side="right") - 1
+        inside = (at >= 0) & (start < work.end_ns[at])
+        call[inside] = work.call[at[inside]]
+    name = alike(table.coded("name")).codes.astype(np.int64)
     return _Ran(call, table.ints("step"), name, table.ints("duration_ns"))
-
-
-def _own(run: Measures, rank: int) -> tuple[Int64, Int64, Int64]:
-    """When a rank's host did its own work, by when it began, and before which call."""
-    its = run_graph(run)
-    which = (its.own_column == HOSTS) & (its.calls.rank[its.own_call] == rank)
-    edges = its.own[which]
-    end = its.graph.time_ns[its.graph.target[edges]]
-    begin = end - its.graph.lag_ns[edges]
-    order = np.argsort(begin, kind="stable")
-    return begin[order], end[order], its.own_call[which][order].astype(np.int64)
 
 
 def _beside(calls: Calls, ranks: list[int]) -> list[Bool]:

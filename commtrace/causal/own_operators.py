@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int32, Int64, distinct
+from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.builder import DEVICES, HOSTS
+from commtrace.causal.own_times import OwnTimes, own_times
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause
-from commtrace.intervals import Intervals, union
+from commtrace.intervals import inside, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.run_clock import on_run
@@ -21,7 +22,7 @@ from commtrace.table import Coded
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["OwnOperators", "own_operators"]
+__all__ = ["OwnOperators", "alike", "own_operators"]
 
 _NAMED = 3
 _COMPARED = 64  # of the other ranks: more tell no more, and each one's operators are read
@@ -75,11 +76,12 @@ def own_operators(
     table, column = ("ops", HOSTS) if calls.on_cpu[call] else ("kernels", DEVICES)
     there = distinct(calls.rank[at_place])
     mine, others = there[np.isin(there, ranks)], there[~np.isin(there, ranks)]
-    names = _alike(run.rows(table, slice(0, 0)).coded("name")).names
+    names = alike(run.rows(table, slice(0, 0)).coded("name")).names
     if not names or not others.size or not mine.size:
         return None
     spread = np.linspace(0, others.size - 1, min(others.size, _COMPARED)).astype(np.int64)
-    work = _OwnTimes.of(run, at_place, column)
+    work = own_times(run, column)
+    work = work.of(at_place[work.call])
     each = (
         [_by_name(run, table, rank, chosen, work) for rank in some.tolist()]
         for some in (mine, others[spread])
@@ -99,51 +101,26 @@ def own_operators(
     )
 
 
-class _OwnTimes(NamedTuple):
-    """When ranks did the own work of some calls, on the run's clock."""
-
-    rank: Int32
-    begin_ns: Int64
-    end_ns: Int64
-
-    @classmethod
-    def of(cls, run: Measures, before: Bool, column: int) -> _OwnTimes:
-        """That of hosts or of devices before these calls (a flag for each)."""
-        its = run_graph(run)
-        which = np.flatnonzero(before[its.own_call] & (its.own_column == column))
-        edges = its.own[which]
-        end = its.graph.time_ns[its.graph.target[edges]]
-        return cls(its.calls.rank[its.own_call[which]], end - its.graph.lag_ns[edges], end)
-
-    def of_rank(self, rank: int) -> Intervals:
-        """One rank's."""
-        mine = self.rank == rank
-        return union(self.begin_ns[mine], self.end_ns[mine])
-
-
-def _by_name(run: Measures, table: str, rank: int, steps: Int64, work: _OwnTimes) -> Float64:
+def _by_name(run: Measures, table: str, rank: int, steps: Int64, work: OwnTimes) -> Float64:
     """How many of each name a rank ran in a step, how many of them at this place, and how long.
 
     (3, names): in the mean of these steps. What began within its own work there is at this place.
     """
     its = run.rows(table, places_of_rank(run, table, rank))
-    names = _alike(its.coded("name"))
+    names = alike(its.coded("name"))
     counts = its.coded("kind").being("compute") & np.isin(its.ints("step"), steps)
-    begin, end = work.of_rank(rank)
-    start = on_run(run, rank, its.ints("start_ns"))
-    place = np.searchsorted(begin, start, side="right") - 1
-    inside = counts & (place >= 0)
-    inside[inside] = start[inside] < end[place[inside]]
+    _, *mine = work.of(run_graph(run).calls.rank[work.call] == rank)
+    there = counts & inside(on_run(run, rank, its.ints("start_ns")), union(*mine))
     each = (
         (names.codes[counts], None),
-        (names.codes[inside], None),
-        (names.codes[inside], its.ints("duration_ns")[inside]),
+        (names.codes[there], None),
+        (names.codes[there], its.ints("duration_ns")[there]),
     )
     found = [np.bincount(code, weights, minlength=len(names.names)) for code, weights in each]
     return np.asarray(found) / steps.size
 
 
-def _alike(names: Coded) -> Coded:
-    """With one code for all compilations of a region."""
+def alike(names: Coded) -> Coded:
+    """The names of operators, with one code for all compilations of a region."""
     regions = Coded.of([_COMPILATION.sub(r"\1", name) for name in names.names])
     return Coded(regions.codes[names.codes], regions.names)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["computing_alike", "more_surely_ns", "saved_surely", "wanted_ns", "without_more"]
 
 
-def more_surely_ns(run: Measures, mine: Bool | None = None) -> Float64:
+def more_surely_ns(run: Measures, ranks: Collection[int] = ()) -> Float64:
     """How much longer each call's host does so than is typical of other ranks there: may be < 0.
 
-    Of those that are ``mine`` (a flag for each call), if given, than is typical of the rest.
+    Of several ``ranks`` together, if they are given, than is typical of the rest.
     """
     more = _more(run)
-    if mine is not None:
-        sure, more = _sure(run), more.copy()
+    if len(ranks) > 1:
+        sure, mine, more = _sure(run), _of(run, ranks), more.copy()
         more[mine] = sure.time_ns[mine] - sure.of_the_rest(mine)
     return more
 
@@ -57,15 +57,14 @@ def without_more(run: Measures, ranks: Collection[int], lag_ns: Lags, work: OwnW
 
     ``lag_ns`` are the lags of edits made before, ``work`` the own work with these.
     """
-    mine = np.isin(run_graph(run).calls.rank, list(ranks))
-    wanted = wanted_ns(run, work, mine if len(ranks) > 1 else None)[mine]
-    return scaled(run, work, wanted, mine, lag_ns)
+    mine = _of(run, ranks)
+    return scaled(run, work, wanted_ns(run, work, ranks)[mine], mine, lag_ns)
 
 
-def wanted_ns(run: Measures, work: OwnWork, mine: Bool | None = None) -> Float64:
-    """The own work of calls without what it surely is longer: calls × 2."""
+def wanted_ns(run: Measures, work: OwnWork, ranks: Collection[int] = ()) -> Float64:
+    """The own work of calls without ``more_surely_ns``: calls × 2."""
     wanted = work.own_ns.astype(np.float64)
-    wanted[:, HOSTS] = np.maximum(wanted[:, HOSTS] - more_surely_ns(run, mine), 0)
+    wanted[:, HOSTS] = np.maximum(wanted[:, HOSTS] - more_surely_ns(run, ranks), 0)
     return wanted
 
 
@@ -74,7 +73,7 @@ def computing_alike(run: Measures, ranks: Collection[int], lag_ns: Lags, work: O
 
     That is the mean of the ranks at the same place of a step.
     """
-    mine = np.isin(run_graph(run).calls.rank, list(ranks))
+    mine = _of(run, ranks)
     computes = (own_work(run).own_ns[:, HOSTS] - _sure(run).time_ns)[mine]
     place = work.place[mine]
     mean = (np.bincount(place, computes) / np.maximum(np.bincount(place), 1))[place]
@@ -93,3 +92,7 @@ def saved_surely(run: Measures, ranks: Collection[int], lag_ns: Lags) -> Int64:
     if lag_ns is lags_on_cores(run) and lag_ns is not measured:
         each.append(saved_by(run, measured, [without_more(run, ranks, measured, own_work(run))]))
     return max((steps[:, 0] for steps in each), key=np.sum)
+
+
+def _of(run: Measures, ranks: Collection[int]) -> Bool:
+    return np.isin(run_graph(run).calls.rank, list(ranks))

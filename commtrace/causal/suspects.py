@@ -75,7 +75,7 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Bool, Floa
     mine = np.isin(its.calls.rank, who.ranks)
     more = work.excess_ns
     if who.made == "sure":
-        more = np.nan_to_num(more_surely_ns(run, mine if len(who.ranks) > 1 else None))
+        more = np.nan_to_num(more_surely_ns(run, who.ranks))
     return mine, work.own_ns[mine].sum(axis=1).astype(np.float64), more[mine]
 
 
@@ -121,7 +121,8 @@ def _surely(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> Su
     """
     if len(left) < 2:
         return None
-    alike = computing_alike(run, left, lag_ns, work_on_cores(run, lag_ns))
+    before = work_on_cores(run, lag_ns)
+    alike = computing_alike(run, left, lag_ns, before)
     work = work_on_cores(run, alike)
     kind = Kind(
         lambda ranks: without_more(run, ranks, alike, work),
@@ -134,8 +135,7 @@ def _surely(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> Su
         return None
     if saved_surely(run, found.ranks, lag_ns).sum() < _ALIKE * found.steps_ns.sum():
         return None
-    edit = without_more(run, found.ranks, lag_ns, work_on_cores(run, lag_ns))
-    return structs.replace(found, edit=edit)
+    return structs.replace(found, edit=without_more(run, found.ranks, lag_ns, before))
 
 
 def suspects_in_median(

@@ -99,14 +99,15 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     if persistent or stalls or works:
         counted = counted_more(run, who, does)
         times = slower(run, who, does) if counted is None else None
-    sure = counted is not None or (who.made == "sure" and does.cause == "compute")
-    doubt = doubt_of(run, who.ranks, int(delays.sum()), does.cause, stalls, sure=sure)
-    if doubt is None and times is not None and is_few and run_graph(run).calls.on_cpu.any():
-        doubt = f"the same work takes {times:.2f} times as long there, as it can in few steps"
+    saved_ns = int(delays.sum())
+    if works:
+        doubt: str | None = _NOT_ALWAYS
+    else:
+        doubt = _doubt(run, who, does, saved_ns, counted is not None, times if is_few else None)
     return Culprit(
         ranks=who.ranks,
         saved_ns=round(float(alone.sum()) * longer),
-        on_top_ns=int(delays.sum()),
+        on_top_ns=saved_ns,
         replayed_step_ns=int(np.median(after + _waiting_ns(run) - (delays - steps))),
         steps_ns=delays,
         noise_ns=noise,
@@ -122,8 +123,25 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
         in_median=who.made == "median",
         more=counted,
         slower=times,
-        doubt=_NOT_ALWAYS if works else doubt,
+        doubt=doubt,
     )
+
+
+def _doubt(
+    run: Measures,
+    who: Suspects,
+    does: DoneMore,
+    saved_ns: int,
+    counted: bool,
+    slower_in_few: float | None,
+) -> str | None:
+    """Why it may not be they; few steps say little of the same work that takes longer."""
+    sure = counted or (who.made == "sure" and does.cause == "compute")
+    doubt = doubt_of(run, who.ranks, saved_ns, does.cause, does.stalls, sure=sure)
+    if doubt is None and slower_in_few is not None and run_graph(run).calls.on_cpu.any():
+        times = f"{slower_in_few:.2f} times"
+        doubt = f"the same work takes {times} as long there, as it can in few steps"
+    return doubt
 
 
 def _take_turns(run: Measures, who: Suspects, does: DoneMore) -> bool:

@@ -28,6 +28,14 @@ class _Ends(NamedTuple):
     rows: Int64
 
 
+class _Lack(NamedTuple):
+    """A rank that names another oftener than that names it: how many times, and one of its rows."""
+
+    rank: int
+    times: int
+    row: int
+
+
 def with_peers(rows: Collectives) -> Collectives:
     """The rows with each peer that only one other rank can be, and with that one's communicator.
 
@@ -42,9 +50,9 @@ def with_peers(rows: Collectives) -> Collectives:
     missing = _missing(rows)
     for ends in _each(rows, unknown):
         to = missing.get((ends.rank, ends.sends, ends.signature), [])
-        if len(to) == 1 and to[0][1] == ends.rows.size:
-            who, _, like = to[0]
-            peer[ends.rows], communicator[ends.rows] = who, rows.communicator[like]
+        if len(to) == 1 and to[0].times == ends.rows.size:
+            peer[ends.rows] = to[0].rank
+            communicator[ends.rows] = rows.communicator[to[0].row]
         else:
             left.append(ends)
     for mine, other in _only(left):
@@ -61,21 +69,18 @@ def _each(rows: Collectives, unknown: Int64) -> Iterator[_Ends]:
         yield _Ends(*its, mine)
 
 
-def _missing(rows: Collectives) -> dict[tuple[int, bool, int], list[tuple[int, int, int]]]:
-    """For a rank, and whether it sends what, who else names it oftener than it names these.
-
-    Each with by how much, and one of its rows.
-    """
+def _missing(rows: Collectives) -> dict[tuple[int, bool, int], list[_Lack]]:
+    """For a rank, and whether it sends what, who else names it oftener than it names these."""
     known = np.flatnonzero(rows.p2p & (rows.peer != NULL))
     columns = (rows.rank, rows.peer, rows.sends, rows.signature)
     each = list(zip(*(its[known].tolist() for its in columns), strict=True))
     count, one = Counter(each), dict(zip(each, known.tolist(), strict=True))
-    found: dict[tuple[int, bool, int], list[tuple[int, int, int]]] = {}
+    found: dict[tuple[int, bool, int], list[_Lack]] = {}
     for (rank, peer, sends, signature), number in count.items():
         lacks = number - count[peer, rank, not sends, signature]
         if lacks > 0:
             row = one[rank, peer, sends, signature]
-            found.setdefault((peer, not sends, signature), []).append((rank, lacks, row))
+            found.setdefault((peer, not sends, signature), []).append(_Lack(rank, lacks, row))
     return found
 
 

@@ -15,6 +15,7 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
+from commtrace.metrics.run.gradients import placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
@@ -79,12 +80,13 @@ class Redundant(Rule, frozen=True):
             return
         checks = debug_checks(run)
         if worth_reporting(least_ns(checks), run, self.min_step_share):
-            yield self._finding(run, _CHECKS, checks, least_ns(checks))
+            count = int(np.bincount(codes(checks.ints("rank"))).max())
+            yield self._finding(run, _CHECKS, checks, count, least_ns(checks))
         rows = sequences(run, barriers=True)
-        again = sent_again(rows)
+        gradients, again = placed(run, rows), sent_again(rows)
         for say, found in (
-            (_accumulated, repeated_in_accumulation(run, rows)),
-            (_of_another, rows.take(of_another_pass(run, rows))),
+            (_accumulated, repeated_in_accumulation(rows, gradients)),
+            (_of_another, rows.take(of_another_pass(rows, gradients))),
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),
             (_buffers, rows.take(of_buffers(run, rows))),
@@ -94,13 +96,12 @@ class Redundant(Rule, frozen=True):
         ):
             cost = _cost_ns(run, found) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
-                yield self._finding(run, say(found), found, cost)
+                yield self._finding(run, say(found), found, _operations(found).size, cost)
 
-    def _finding(self, run: Measures, said: _Said, needless: Rows, cost_ns: int) -> Finding:
+    def _finding(
+        self, run: Measures, said: _Said, needless: Rows, count: int, cost_ns: int
+    ) -> Finding:
         share = share_pct(cost_ns, run)
-        by_number = "operation" in needless.columns
-        each = np.bincount(codes(needless.ints("rank")))
-        count = _operations(needless).size if by_number else int(each.max())
         return self.finding(
             needless,
             summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} to save",

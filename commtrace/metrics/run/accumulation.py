@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import Int64, codes, distinct, first_rows, grouped, most, sums
-from commtrace.metrics.run.gradients import placed
+from commtrace.metrics.run.gradients import Placed
 from commtrace.metrics.run.sequences import SEQUENCES
 from commtrace.table import Column, Rows, Table
-
-if TYPE_CHECKING:
-    from commtrace.measures import Measures
 
 __all__ = ["REPEATED", "of_another_pass", "repeated_in_accumulation"]
 
@@ -27,24 +23,17 @@ REPEATED = Table(
 )
 
 
-def repeated_in_accumulation(run: Measures, rows: Rows) -> Rows:
+def repeated_in_accumulation(rows: Rows, its: Placed) -> Rows:
     """Of ``sequences`` the reductions that the last of their accumulation makes needless: REPEATED.
 
-    One accumulation is the micro-batches of one step, and of one labelled range in it, with
-    no optimizer's step between them; DDP and FSDP2 mark each by its forward pass. Needless is what
-    a micro-batch reduces that is not the last, if the last reduces the same sizes. Groups
-    that also reduce during a forward pass do not reduce gradients (tensor parallelism); what
-    FSDP2 reduces it marks.
+    ``its`` are those of gradients. One accumulation is the micro-batches of one step, and of one
+    labelled range in it, with no optimizer's step between them. Needless is what a micro-batch
+    reduces that is not the last, if the last reduces the same sizes.
     """
-    if (its := placed(run, rows)) is None:
+    row, forward, within, updates = its.of(its.forward >= 0)
+    if not row.size:
         return REPEATED.rows()
-    group = codes(rows.coded("communicator"))[its.row]
-    parallel = np.isin(group, group[its.in_forward])
-    # Behind the optimizer's step it is no gradient of that pass.
-    mine = ~parallel & (its.forward >= 0) & its.before_update
-    row, forward, group = its.row[mine], its.forward[mine], group[mine]
-    rank, step = rows.ints("rank")[row], rows.ints("step")[row]
-    whole = codes(rank, group, step, its.range[mine], its.updates[mine])
+    whole = codes(*_step(rows, row), within, updates)
     latest = most(whole, forward, whole.max(initial=-1) + 1)
     last = forward == latest[whole]
     if last.all():
@@ -59,28 +48,27 @@ def repeated_in_accumulation(run: Measures, rows: Rows) -> Rows:
     return REPEATED.rows({**found.columns, "micro_batches": count[whole[needless]]})
 
 
-def of_another_pass(run: Measures, rows: Rows) -> Int64:
+def of_another_pass(rows: Rows, its: Placed) -> Int64:
     """The reductions, rows of ``sequences``, of gradients that another pass is for.
 
     A pass is what one update of a step ends. One that reduces the very sizes of another pass, and
     more, updates what is more: the gradients that both reduce are the other's, which computes its
     own. A generator's pass through a discriminator whose parameters require gradients does so.
     """
-    nothing = np.empty(0, np.int64)
-    if (its := placed(run, rows)) is None:
-        return nothing
-    group = codes(rows.coded("communicator"))[its.row]
-    parallel = np.isin(group, group[its.in_forward])
-    mine = ~parallel & its.before_update
-    row, updates = its.row[mine], its.updates[mine]
-    size = rows.ints("size_bytes")[row]
-    found = [nothing]
-    for step in grouped(rows.ints("rank")[row], group[mine], rows.ints("step")[row]):
+    row, updates, size = its.row, its.updates, rows.ints("size_bytes")[its.row]
+    found = [row[:0]]
+    for step in grouped(*_step(rows, row)):
         passes = {one: step[updates[step] == one] for one in distinct(updates[step]).tolist()}
         sizes = {one: Counter(size[some].tolist()) for one, some in passes.items()}
         for one, some in passes.items():
-            own = [its for its in sizes.values() if its < sizes[one]]
+            own = [other for other in sizes.values() if other < sizes[one]]
             if own:
                 smaller = max(own, key=Counter.total)
                 found.append(row[some[np.isin(size[some], list(smaller))]])
     return np.concatenate(found)
+
+
+def _step(rows: Rows, row: Int64) -> tuple[Int64, Int64, Int64]:
+    """The rank, the group and the step of some rows."""
+    group = codes(rows.coded("communicator"))
+    return rows.ints("rank")[row], group[row], rows.ints("step")[row]

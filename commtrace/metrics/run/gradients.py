@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, distinct
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct
 from commtrace.comms import DDP_FORWARD
 from commtrace.intervals import inside, union
 from commtrace.table import Coded, Rows
@@ -27,39 +27,41 @@ class Placed(NamedTuple):
     """Reductions, each with the forward pass before it, its range and its rank's updates so far.
 
     ``row`` is of ``sequences``; ``forward``, ``range`` and ``updates`` are numbers of its rank's,
-    -1 where there is none before it. ``before_update`` says that no optimizer's step lies between
-    it and its forward pass, ``in_forward`` that it began within that.
+    -1 where there is none before it.
     """
 
     row: Int64
     forward: Int64
     range: Int64
     updates: Int64
-    before_update: Bool
-    in_forward: Bool
+
+    def of(self, which: Bool) -> Placed:
+        """Some of them."""
+        return Placed(*(its[which] for its in self))
 
 
-def placed(run: Measures, rows: Rows) -> Placed | None:
-    """The reductions among ``sequences`` that lie in steps; None where no module marks its passes.
+def placed(run: Measures, rows: Rows) -> Placed:
+    """The reductions of gradients among ``sequences``; none where no module marks its passes.
 
-    DDP and FSDP2 mark each by its forward pass; what FSDP2 reduces it marks.
+    Those in steps: DDP and FSDP2 mark each by its forward pass; what FSDP2 reduces it marks. Groups
+    that also reduce during a forward pass do not reduce gradients (tensor parallelism), and behind
+    the optimizer's step it is none of that pass.
     """
     steps = run.rows("steps")
     is_forward = steps.coded("label").where((DDP_FORWARD, _FSDP).__contains__)
     rank = rows.ints("rank")
     reduces = rows.coded("op").where(_REDUCTIONS.__contains__) & (rows.ints("step") != NULL)
     if not is_forward.any() or not reduces.any():
-        return None
+        return Placed(*(np.empty((4, 0), dtype=np.int64)))
     parts = [
         _placed(rows, np.flatnonzero(reduces & (rank == one)), _of_rank(steps, one))
         for one in distinct(steps.ints("rank")[is_forward]).tolist()
     ]
-    return _joined(parts)
-
-
-def _joined(parts: list[Placed]) -> Placed:
-    columns: Any = (np.concatenate(its) for its in zip(*parts, strict=True))
-    return Placed(*columns)
+    columns: Any = [np.concatenate(its) for its in zip(*parts, strict=True)]
+    *its, before_update, in_forward = columns
+    found = Placed(*its)
+    group = codes(rows.coded("communicator"))[found.row]
+    return found.of(before_update & ~np.isin(group, group[in_forward]))
 
 
 class _Steps(NamedTuple):
@@ -82,8 +84,8 @@ def _of_rank(steps: Rows, rank: int) -> _Steps:
     return _Steps(its.coded("label"), start_ns, start_ns + its.ints("duration_ns"))
 
 
-def _placed(rows: Rows, mine: Int64, steps: _Steps) -> Placed:
-    """One rank's reductions."""
+def _placed(rows: Rows, mine: Int64, steps: _Steps) -> tuple[Int64 | Bool, ...]:
+    """One rank's reductions, which are before their pass's update, and which in a forward pass."""
     label = steps.label
     moment = rows.ints("order")[mine]
     if label.being(_FSDP).any():
@@ -98,14 +100,9 @@ def _placed(rows: Rows, mine: Int64, steps: _Steps) -> Placed:
     updates = np.searchsorted(updated, moment)
     ranges = steps.of(label.where(lambda name: name != "" and not name.startswith(_NO_RANGES)))
     around, at = _innermost(start, *ranges), near.clip(min=0)
-    return Placed(
-        mine,
-        near,
-        around[at],
-        updates,
-        updates == np.searchsorted(updated, start[at]),
-        (near >= 0) & (moment < end[at]),
-    )
+    before_update = updates == np.searchsorted(updated, start[at])
+    in_forward = (near >= 0) & (moment < end[at])
+    return mine, near, around[at], updates, before_update, in_forward
 
 
 def _innermost(moments: Int64, start: Int64, end: Int64) -> Int64:
