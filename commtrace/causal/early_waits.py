@@ -35,7 +35,7 @@ class EarlyWaits(Struct, frozen=True, eq=False):
     """The asynchronous calls that their thread waited for, ``call`` of the graph's.
 
     ``early`` are those behind whose call next to nothing ran before the wait; ``blocked_ns`` is how
-    long that was. ``behind_ns`` is what the thread did behind it, until it called again, or its
+    long it waited. ``behind_ns`` is what the thread did behind it, until it called again, or its
     step or its backward pass was over. ``gradients`` are of a parameter's hook: the rest of the
     backward pass needs no result of theirs.
     """
@@ -62,8 +62,8 @@ def early_waits(run: Measures) -> EarlyWaits:
     waits = np.flatnonzero(graph.kind == WAIT)
     begin_ns = graph.time_ns[:].copy()
     begin_ns[graph.target[waits]] = graph.time_ns[graph.source[waits]]
-    launch_ns, resumed_ns = calls.launch_ns[call], graph.time_ns[resume]
     hosts = _Hosts(run, calls)
+    called_ns, resumed_ns = hosts.called_ns(call), graph.time_ns[resume]
     in_backward = hosts.within(hosts.backward, call)
     steps = run.rows("steps")
     ddp_ranks = steps.ints("rank")[steps.coded("label").being(DDP_FORWARD)]
@@ -74,10 +74,10 @@ def early_waits(run: Measures) -> EarlyWaits:
         hosts.next_call_ns(call, resumed_ns),
         np.where(in_backward, hosts.backward_end_ns(call, resumed_ns), hosts.step_end_ns(call)),
     )
-    at_once_ns = np.maximum(_AT_ONCE * (resumed_ns - launch_ns), _AT_ONCE_NS)
+    at_once_ns = np.maximum(_AT_ONCE * (resumed_ns - called_ns), _AT_ONCE_NS)
     return EarlyWaits(
         call[own],
-        (begin_ns[resume] - launch_ns <= at_once_ns)[own],
+        (begin_ns[resume] - called_ns <= at_once_ns)[own],
         (resumed_ns - begin_ns[resume])[own],
         np.maximum(until_ns - resumed_ns, 0)[own],
         hosts.within(hosts.gradients, call)[own],
@@ -100,7 +100,8 @@ class _Hosts:
         self.backward = name.where(lambda its: its.startswith(_AUTOGRAD)) & calling
         self.gradients = self.backward & name.where(lambda its: _OF_PARAMETER in its)
         self.functional = name.where(lambda its: its.startswith(_FUNCTIONAL)) & calling
-        self._others = ~self.backward & ops.coded("kind").being("compute") & calling
+        computes = ops.coded("kind").being("compute")
+        self._others, self._calling = ~self.backward & computes & calling, ~computes & calling
 
     def within(self, which: Bool, call: Int64) -> Bool:
         """Whether some calls were made by some of the operators."""
@@ -108,6 +109,14 @@ class _Hosts:
         moments = Moments(self._of[rows], self._start_ns[rows])
         at = moments.last(self._thread[call], self._calls.launch_ns[call])
         return np.append(self._end_ns[rows], NULL)[at] > self._calls.launch_ns[call]
+
+    def called_ns(self, call: Int64) -> Int64:
+        """When each call was made, and its thread went on: a scarce core comes late to it."""
+        rows = np.flatnonzero(self._calling)
+        launch_ns = self._calls.launch_ns[call]
+        at = Moments(self._of[rows], self._start_ns[rows]).last(self._thread[call], launch_ns)
+        called_ns: Int64 = np.maximum(np.append(self._end_ns[rows], NULL)[at], launch_ns)
+        return called_ns
 
     def backward_end_ns(self, call: Int64, after_ns: Int64) -> Int64:
         """When a call's thread began something else than the backward pass, after a time."""

@@ -20,7 +20,12 @@ STEP_US = 5_000 + LAYERS * 4_000
 
 
 def trained(
-    hook: str = GRADIENT, *, ddp: bool = False, caller: str = "c10d::allreduce_", **machine: float
+    hook: str = GRADIENT,
+    *,
+    ddp: bool = False,
+    caller: str = "c10d::allreduce_",
+    late_us: int = 0,
+    **machine: float,
 ) -> Measures:
     """Backward passes that reduce each layer's gradient, 1 ms, and wait before the next's 3 ms."""
     rows = [{"rank": rank, "machine": machine} for rank in range(2)]
@@ -36,7 +41,7 @@ def trained(
             for _ in range(LAYERS):
                 run.op(rank, at, 2_990, name=BACKWARD)
                 run.op(rank, at + 2_995, 1_005, name=hook)
-                run.op(rank, at + 3_000, 20, name=caller, kind="communication")
+                run.op(rank, at + 3_000, 20 + late_us, name=caller, kind="communication")
                 launch = BASE_NS + round(1e3 * (at + 3_000))
                 run.collective(
                     *(rank, "all_reduce", at + 3_020, 970),
@@ -45,7 +50,7 @@ def trained(
                     thread=1,
                     launch_ns=launch,
                 )
-                run.gap(rank, at + 3_000, 992)
+                run.gap(rank, at + 3_000 + late_us, 992 - late_us)
                 at += 4_000
             run.op(rank, at, 4_000, name="Optimizer.step")
     return run.trace()
@@ -110,3 +115,10 @@ def test_where_no_core_is_idle_much_exposed_communication_has_no_saving(
         assert finding.confidence == "low"
         assert "most of it all_reduce" in finding.summary
         assert "so that overlapping would save nothing" in finding.summary
+
+
+def test_a_call_that_takes_long_itself_is_still_waited_for_at_once() -> None:
+    """Its thread lost the core within it; nothing ran between its end and the wait."""
+    waits = early_waits(trained(late_us=700))
+    assert waits.early.all()
+    assert set((waits.blocked_ns // 1_000).tolist()) == {290}
