@@ -32,6 +32,7 @@ __all__ = [
     "LABELLED",
     "OwnWork",
     "idle_ns",
+    "labelled",
     "own_intervals",
     "own_parts",
     "own_work",
@@ -217,14 +218,14 @@ def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     """When a rank did what, on the run's clock: no two at once."""
     found: dict[Cause, Intervals] = {}
     taken = _NEVER
-    for cause, ranges in _labelled(run).items():
+    for cause, ranges in labelled(run).items():
         its = subtract(intervals_on_run(run, rank, ranges.get(rank, _NEVER)), taken)
         found[cause], taken = its, _both(taken, its)
     return found | {"compute": subtract(host_busy(run, rank), taken)}
 
 
 @measure
-def _labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
+def labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
     """When each rank was under a label of each cause, on its own clock."""
     return {cause: _under(run, pattern) for cause, pattern in LABELLED.items()}
 

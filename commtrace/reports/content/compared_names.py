@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from commtrace.arrays import NULL
+from commtrace.reports.content.critical_path import CAUSE_NAMES
 from commtrace.units import clean, cut, size
 
 if TYPE_CHECKING:
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["kernel_of", "name_of", "operation_of", "rows_of", "work_of"]
 
-_CAUSES = {
-    "loader": "data loading",
-    "checkpoint": "checkpointing",
-    "garbage-collection": "garbage collection",
-}
 _KINDS = {
     "host": "host without operators",
     "copy": "copies",
@@ -31,7 +27,7 @@ def name_of(row: dict[str, Any]) -> str:
     """What a row of ``changes`` is about."""
     if row["kind"] in ("transfer", "launch"):
         return f"{operation_of(row)}: {row['kind']}"
-    what = _CAUSES.get(row["cause"] or "", _KINDS.get(row["kind"], row["kind"]))
+    what = CAUSE_NAMES.get(row["cause"] or "", _KINDS.get(row["kind"], row["kind"]))
     who = "all ranks" if row["rank"] is None else f"rank {row['rank']}"
     return f"{who}: {what}"
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commtrace.arrays import NULL, sums
+from commtrace.causal.path_causes import labelled_on_path
 from commtrace.causal.replayable import replayable
 from commtrace.causal.steps import path_of
+from commtrace.diagnosis import Cause
 from commtrace.reports.content.tables import Section
 from commtrace.units import duration, percent
 
@@ -16,7 +20,13 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["section", "sentence", "shares"]
+__all__ = ["CAUSE_NAMES", "section", "sentence", "shares"]
+
+CAUSE_NAMES: Mapping[str, str] = {
+    "loader": "data loading",
+    "checkpoint": "checkpointing",
+    "garbage-collection": "garbage collection",
+}
 
 _SHOWN = 8
 _SMALL, _LONG = 0.005, 0.05  # of the path
@@ -31,20 +41,29 @@ def sentence(run: Measures) -> str | None:
     if path is None or not len(path):
         return None
     of_step = " of a step" if (run.rows("steps").ints("step") != NULL).any() else ""
-    return f"Critical path{of_step}: {shares(path)}."
+    return f"Critical path{of_step}: {shares(path, labelled_on_path(run))}."
 
 
-def shares(path: Rows) -> str:
+def shares(path: Rows, labelled: Mapping[Cause, int] | None = None) -> str:
     """The kinds of a path, the longest first, those below half a percent left out.
 
-    Of transfers also the operations, if several have a twentieth of the path.
+    Of transfers also the operations, if several have a twentieth of the path, and of the host's
+    what is ``labelled``, in ns, if that has as much.
     """
     whole = int(path.ints("time_ns").sum())
     ops = _of(path.take(path.coded("kind").being("transfer")), "op", _LONG * whole)
-    named = ", ".join(f"{op} {percent(time, whole)}" for op, time in ops)
+    causes = Counter({CAUSE_NAMES[cause]: time for cause, time in (labelled or {}).items()})
+    parts = {
+        "transfer": ops if len(ops) > 1 else [],
+        "host": [its for its in causes.most_common() if its[1] >= _LONG * whole],
+    }
+    named = {
+        kind: f" ({', '.join(f'{name} {percent(time, whole)}' for name, time in some)})"
+        for kind, some in parts.items()
+        if some
+    }
     return ", ".join(
-        f"{percent(time, whole)} {kind}"
-        + (f" ({named})" if kind == "transfer" and len(ops) > 1 else "")
+        f"{percent(time, whole)} {kind}{named.get(kind, '')}"
         for kind, time in _of(path, "kind", _SMALL * whole)
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from commtrace.arrays import distinct, sums
 from commtrace.causal.critical_path import KINDS
+from commtrace.causal.path_causes import labelled_on_path
 from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.dimensions import dimensions
@@ -182,13 +183,14 @@ def _critical(run: Measures) -> Markup | None:
     ranks, number = np.unique(path.ints("rank"), return_inverse=True)
     by_rank = sums(number, time_ns, ranks.size)
     longest = np.argsort(-by_rank, kind="stable")[:_MOST_RANKS].tolist()
-    shares = ", ".join(f"rank {ranks[at]} {percent(int(by_rank[at]), whole)}" for at in longest)
+    of_ranks = ", ".join(f"rank {ranks[at]} {percent(int(by_rank[at]), whole)}" for at in longest)
+    shares = critical_path.shares(path, labelled_on_path(run))
     return tag(
         "figure",
         tag("figcaption", "The critical path of a step"),
         legend(kinds),
         bars([bar], whole, "the critical path"),
-        tag("p", f"{critical_path.shares(path)}. On it are {shares}.", class_="hint"),
+        tag("p", f"{shares}. On it are {of_ranks}.", class_="hint"),
     )
 
 
