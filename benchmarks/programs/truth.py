@@ -23,6 +23,7 @@ from benchmarks.programs.seventh_lot import SEVENTH
 from benchmarks.programs.sixth_lot import SIXTH
 from benchmarks.programs.tenth_lot import TENTH
 from benchmarks.programs.third_lot import THIRD
+from benchmarks.programs.twelfth_lot import TWELFTH
 
 __all__ = [
     "EIGHTH",
@@ -38,6 +39,7 @@ __all__ = [
     "SIXTH",
     "TENTH",
     "THIRD",
+    "TWELFTH",
 ]
 
 FIRST = (
@@ -260,5 +262,6 @@ PROGRAMS = (
     *NINTH,
     *TENTH,
     *ELEVENTH,
+    *TWELFTH,
 )
 """In the order in which they were written, each lot by name."""
