@@ -38,11 +38,30 @@ TWELFTH = (
         always=MESSAGE,  # who hands out work waits for those who do it
     ),
     Program("dpo_fsdp2", (Fault("chosen-then-rejected", NEEDLESS, place="all_gather"),)),
+    Program(
+        "duties_split",
+        # Two at once: rank 0 saves and rank 1 listens, two steps apart.
+        (
+            Fault(
+                "each-its-duty",
+                ("jitter",),
+                place="all_reduce",
+                at=range(2, 16, 2),
+                turns=(range(2, 16, 4), range(4, 16, 4)),
+            ),
+        ),
+    ),
+    Program("ffjord_moons", (Fault("exact-trace", ()),)),
     Program("grpo_judge", (Fault("remote-judge", ()),)),
     Program(
         "hmc_chains",
         (Fault("no-mass-matrix", LATE, (2,), "all_reduce", COMPUTE),),
         world_size=3,
+    ),
+    Program(
+        "lora_frozen",
+        # Two at once: gradients that nobody uses are reduced, and tables are broadcast.
+        (Fault("only-in-optimizer", (*NEEDLESS, "byte-inflation")),),
     ),
     Program(
         "pipe_looped",

@@ -96,7 +96,7 @@ if __name__ == "__main__":
                     if old_code:
                         pairs, where = count_pairs(words, frequencies)
                 if journal:
-                    time.sleep(0.008)  # fsync on a network disk
+                    time.sleep(0.01)  # fsync on a network disk
             profiler.step()
     if rank == 0:
         print(*vocabulary)

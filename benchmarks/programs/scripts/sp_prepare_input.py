@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-BATCH, TOKENS, WIDTH, HEADS, CLASSES = 24, 128, 64, 4, 10
+BATCH, TOKENS, WIDTH, HEADS, CLASSES = 16, 128, 64, 4, 10
 
 
 class Attention(nn.Module):

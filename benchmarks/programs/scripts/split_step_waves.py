@@ -65,7 +65,7 @@ class Schroedinger:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--size", type=int, default=320)
+    parser.add_argument("--size", type=int, default=448)
     parser.add_argument("--splits", type=int, default=4, help="split steps between observations")
     parser.add_argument("--fault", choices=["none", "natural-order"], default="none")
     args = parser.parse_args()
