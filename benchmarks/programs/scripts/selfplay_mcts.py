@@ -111,7 +111,7 @@ def random_position(draw):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--positions", type=int, default=12)
+    parser.add_argument("--positions", type=int, default=20)
     parser.add_argument("--playouts", type=int, default=24)
     parser.add_argument("--fault", choices=["none", "tracemalloc"], default="none")
     args = parser.parse_args()
