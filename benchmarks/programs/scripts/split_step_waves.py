@@ -44,9 +44,9 @@ class Schroedinger:
         bump = torch.exp(-(x[rows, None] - 1.5).square() - x[None].square() / 2)
         self.psi = torch.complex(bump, torch.zeros_like(bump))
 
-    def kick(self):
+    def kick(self, share=1.0):
         potential = self.trap + 5 * self.psi.abs().square()
-        self.psi = self.psi * torch.polar(torch.ones(()), -self.dt / 2 * potential)
+        self.psi = self.psi * torch.polar(torch.ones(()), -share * self.dt * potential)
 
     def drift(self):
         if self.natural_order:
@@ -65,8 +65,8 @@ class Schroedinger:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--size", type=int, default=448)
-    parser.add_argument("--splits", type=int, default=4, help="split steps between observations")
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--splits", type=int, default=5, help="split steps between observations")
     parser.add_argument("--fault", choices=["none", "natural-order"], default="none")
     args = parser.parse_args()
     dist.init_process_group("gloo")
@@ -79,11 +79,13 @@ def main():
         on_trace_ready=lambda p: p.export_chrome_trace(tempfile.mkdtemp() + "/waves.json"),
     ) as profiler:
         for _ in range(14):
-            for _ in range(args.splits):
-                with record_function("split step"):
-                    system.kick()
+            with record_function("split steps"):
+                system.kick(0.5)
+                for _ in range(args.splits - 1):
                     system.drift()
-                    system.kick()
+                    system.kick()  # the end of one and the beginning of the next
+                system.drift()
+                system.kick(0.5)
             observed.append(system.observe())
             profiler.step()
     mass, energy = torch.stack(observed).T
