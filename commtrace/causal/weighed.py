@@ -32,6 +32,7 @@ from commtrace.causal.step_patterns import CHANCE, MANY_STEPS, in_every, in_few,
 from commtrace.causal.sure import without_more
 from commtrace.causal.suspects import own_and_more
 from commtrace.measures import measure
+from commtrace.metrics.rank.hosts import on_hosts_of_their_own
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -43,6 +44,7 @@ CHANCE_IF_COUNTED = 0.05
 _MOSTLY = 0.5  # of the steps
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
 _HALF = 0.5  # of a stall, as another stalls by turns
+_LENT = 1.7  # of half a core: what its other half runs takes the rest
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 
 
@@ -103,7 +105,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     if works:
         doubt: str | None = _NOT_ALWAYS
     else:
-        doubt = _doubt(run, who, does, saved_ns, counted is not None, times if is_few else None)
+        doubt = _doubt(run, who, does, saved_ns, counted is not None, times, is_few=is_few)
     return Culprit(
         ranks=who.ranks,
         saved_ns=round(float(alone.sum()) * longer),
@@ -133,14 +135,23 @@ def _doubt(
     does: DoneMore,
     saved_ns: int,
     counted: bool,
-    slower_in_few: float | None,
+    times: float | None,
+    *,
+    is_few: bool,
 ) -> str | None:
-    """Why it may not be they; few steps say little of the same work that takes longer."""
+    """Why it may not be they; ``times`` as long they take for the same, if that is what they do.
+
+    Few steps say little of that; and who has half of a core that another process shares takes up
+    to ``_LENT`` times as long without waiting for it.
+    """
     sure = counted or (who.made == "sure" and does.cause == "compute")
     doubt = doubt_of(run, who.ranks, saved_ns, does.cause, does.stalls, sure=sure)
-    if doubt is None and slower_in_few is not None and run_graph(run).calls.on_cpu.any():
-        times = f"{slower_in_few:.2f} times"
-        doubt = f"the same work takes {times} as long there, as it can in few steps"
+    if doubt is None and times is not None and run_graph(run).calls.on_cpu.any():
+        longer = f"the same work takes {times:.2f} times as long there"
+        if is_few:
+            return f"{longer}, as it can in few steps"
+        if times < _LENT and not on_hosts_of_their_own(run, who.ranks):
+            return f"{longer}, as it can on a core that another process shares"
     return doubt
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from commtrace.measures import measure
@@ -9,7 +10,7 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["hosts", "ranks_of_hosts"]
+__all__ = ["hosts", "on_hosts_of_their_own", "ranks_of_hosts"]
 
 
 @measure
@@ -26,3 +27,10 @@ def ranks_of_hosts(run: Measures) -> dict[str, list[int]]:
     for rank, host in hosts(run).items():
         found.setdefault(host, []).append(rank)
     return found
+
+
+def on_hosts_of_their_own(run: Measures, ranks: Collection[int]) -> bool:
+    """Whether no other rank is on these ranks' hosts, as far as is known; not where one is not."""
+    on = hosts(run)
+    theirs = {on.get(rank) for rank in ranks}
+    return None not in theirs and theirs.isdisjoint(on[rank] for rank in on if rank not in ranks)
