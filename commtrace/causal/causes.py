@@ -120,14 +120,14 @@ def doubt_of(
     if spikes and cause and (theirs := _others_stall(run, ranks, cause, spikes)):
         return f"in the same steps the others stall so, too, for {ms(round(theirs))}"
     # Who waited for a core is known; not who waited once for a disk or a lock that others held, nor
-    # who computed longer now and then, since others used its core's caches.
-    unknown = on_core(run) is None or len(spikes) == 1 or (spikes and cause in ("compute", None))
+    # who worked longer now and then, in torch or outside, since others used its core's caches.
+    working = cause in ("compute", None) or (cause == "host" and _awake(run, ranks, saved_ns))
+    unknown = on_core(run) is None or len(spikes) == 1 or (spikes and working)
     if unknown and (taken := taken_cores(run, ranks)):
         return taken
     took = processor(run, ranks) if cause in ("compute", None) and not spikes else None
     if took is not None and took.more_ns < _LITTLE_OF * saved_ns:
         return f"its process took {took.times:.2f} times the others' processor time, no more"
-    working = cause in ("compute", None) or (cause == "host" and _awake(run, ranks, saved_ns))
     if not working or (times := as_cores_are_shared(run, ranks, spikes)) is None:
         return None
     return f"its work takes {times:.2f} times the typical, as it can where processes share cores"
