@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, sums
-from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores
+from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores, idle_cores_ns
 from commtrace.causal.culprits import culprits
 from commtrace.causal.edits import as_measured, saved, without_waits
 from commtrace.causal.graph import Lags
@@ -54,9 +54,10 @@ class ExposedCommunication(Rule, frozen=True):
         Call with ``async_op=True`` and wait where the result is used; start the reduction of each
         bucket as its gradients are ready; prefetch the next layer's parameters. The potential
         saving is that of the run replayed without these waits, at most the smaller of the two
-        times. Where calls run asynchronously already, what is left comes after the last compute
-        (buckets of other sizes, fewer bytes), or the host launches that compute too late
-        (launch-gap). Where no core is idle only less communication helps, or more cores.
+        times, and on CPUs what the ranks' processes leave idle of the cores. Where calls run
+        asynchronously already, what is left comes after the last compute (buckets of other sizes,
+        fewer bytes), or the host launches that compute too late (launch-gap). Where no core is idle
+        only less communication helps, or more cores.
 
     Blind spots
         Whether the compute is independent: a trace does not show which result it needs, and
@@ -87,6 +88,8 @@ class ExposedCommunication(Rule, frozen=True):
                 gain = min(gain, _asleep_ns(run))
             if worth_reporting(gain, run, self.min_step_share):
                 gain, on_top = _replayed(run, gain, self.min_step_share)
+                if (idle := idle_cores_ns(run)) is not None:
+                    gain, on_top = min(gain, idle), min(on_top or 0, idle)
             if why is not None:
                 if not worth_reporting(gain, run, self.min_step_share):
                     yield self._beside_full_cores(found, run, why)

@@ -96,6 +96,17 @@ def test_no_more_is_saved_than_the_cores_are_idle() -> None:
     assert not found(trained(**{**machine, "own_s": 0.97}))
 
 
+def test_nor_is_more_than_that_hidden() -> None:
+    """Of four cores the two processes take half, and nine tenths."""
+    costs = []
+    for own_s in (1.0, 1.8):
+        machine = {"cores": 4, "usable_cores": 4, "seconds": 1.0, "own_s": own_s}
+        (its,) = diagnose(trained(**machine), select=["exposed-communication"]).findings
+        costs.append(its.cost_ns)
+    assert costs[1] == pytest.approx(0.1 * STEPS * STEP_US * 1_000, rel=0.1)
+    assert costs[0] > 1.2 * costs[1]
+
+
 @pytest.mark.parametrize(
     ("transfer_us", "cores", "costs"), [(5_000, 2, [0]), (1_000, 2, []), (5_000, 8, [25_250_000])]
 )
