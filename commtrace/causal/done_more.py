@@ -12,6 +12,7 @@ from commtrace.causal.inputs import Inputs, inputs
 from commtrace.causal.own_operators import OwnOperators, own_operators
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import Suspects
+from commtrace.causal.segments import own_work
 from commtrace.causal.sure import more_surely_ns
 from commtrace.diagnosis import Cause
 
@@ -70,11 +71,16 @@ def counted_more(run: Measures, who: Suspects, does: DoneMore) -> OwnOperators |
 def slower(run: Measures, who: Suspects, does: DoneMore) -> float | None:
     """How many times as long as others these compute the same on the same, if that is most of it.
 
+    Not counting waits for cores, if these are known: others may have taken as long with theirs.
     None where it is not, or is not known.
     """
     if does.cause != "compute" or does.call < 0:
         return None
     its = inputs(run, who.ranks, does.call, does.stalls)
-    if its is None or not its.is_slower(does.longer_ns(run, len(who.ranks))):
+    longer_ns = does.longer_ns(run, len(who.ranks))
+    if its is None or not its.same:
         return None
-    return its.time_ns / max(its.usual_ns, 1.0)
+    if its.is_slower(longer_ns):
+        return its.time_ns / max(its.usual_ns, 1.0)
+    waits = own_work(run).waited_ns is not None
+    return its.time_ns / max(its.time_ns - longer_ns, 1.0) if waits else None
