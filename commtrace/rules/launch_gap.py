@@ -36,9 +36,8 @@ class LaunchGap(Rule, frozen=True):
     What it detects
         Time in which a device was idle, and the event behind it was launched only when the
         device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
-        forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long, half of
-        them longer than half of what the device runs. Stalls: any that are longer, while
-        the rank's other devices neither compute nor copy, either.
+        forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long. Stalls: any
+        that are longer, while the rank's other devices neither compute nor copy, either.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -67,7 +66,6 @@ class LaunchGap(Rule, frozen=True):
         for line in timelines(run):
             gaps += self._worth(_Idle.before(line, self._gaps(line)), run)
             stalls += self._worth(self._stalls(line, run), run)
-        gaps = [one for one in gaps if one.outlasts_work]
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
         for found, report in ((many, self._of_gaps), (stalls, self._of_stalls)):
             if not found:
@@ -256,11 +254,6 @@ class _Idle(Struct, frozen=True):
     def total_ns(self) -> int:
         """How long all are."""
         return int(self.idle_ns.sum())
-
-    @property
-    def outlasts_work(self) -> bool:
-        """Whether half of them are longer than half of what the device runs."""
-        return bool(np.median(self.idle_ns) > np.median(self.line.end_ns - self.line.start_ns))
 
 
 def _launching(run: Measures, found: list[_Idle]) -> Edit:

@@ -116,6 +116,13 @@ def test_gaps_are_told_by_their_mean_whose_product_is_the_cost() -> None:
     assert finding.cost_ns == 120 * 60_000
 
 
+def test_gaps_shorter_than_what_runs_between_them_count_as_well() -> None:
+    """200 kernels of 20 µs, one launched every 30 µs: a third of the time the GPU has no work."""
+    (finding,) = found(late([30.0 * i for i in range(200)], took=20).trace(), "launch-gap")
+    assert "waits for a launch 199 times, 10 µs on average" in finding.summary
+    assert finding.cost_ns == 199 * 10_000
+
+
 def test_many_small_collectives_are_to_be_bucketed() -> None:
     run = Tiny()
     for i in range(120):
