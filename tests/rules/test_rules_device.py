@@ -137,6 +137,28 @@ def test_many_small_collectives_are_to_be_bucketed() -> None:
     assert finding.advice.startswith("fuse kernels")
 
 
+@pytest.mark.parametrize(
+    ("group", "ops", "said"),
+    [
+        ("tp", ["all_reduce"], "fuse kernels"),  # the next operator needs each one's result
+        ("dp_shard", ["all_gather", "reduce_scatter"], "larger ones (more layers in each unit"),
+        ("dp", ["all_gather"], "larger ones (buckets, one flat tensor)"),
+    ],
+)
+def test_what_cannot_wait_for_more_is_not_to_be_bucketed(
+    group: str, ops: list[str], said: str
+) -> None:
+    run = Tiny(ranks=2)
+    run.groups = {group: (0, 1)}
+    for rank in (0, 1):
+        for i in range(120):
+            start = 40 * i
+            run.kernel(rank, start, 5)
+            run.collective(rank, ops[i % len(ops)], start + 25, 5, size=1 << 20, group=group)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert said in finding.advice
+
+
 def test_a_host_that_stalls_is_told_with_what_it_did() -> None:
     run = late([0, 10, 20, 5030, 5040, 5050, 8060, 8070])
     run.step(0, 0, 40, 4950, label="loading")
@@ -145,6 +167,32 @@ def test_a_host_that_stalls_is_told_with_what_it_did() -> None:
     assert finding.summary.endswith("8.01 ms in all, mostly in 'loading'")
     assert finding.cost_ns == 8_010_000
     assert "5 ms from 25 µs after" in finding.advice
+
+
+def test_a_host_that_stalls_in_its_data_loader_is_to_load_faster() -> None:
+    run = late([0, 10, 20, 5030, 5040, 5050])
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    run.step(0, 0, 40, 4950, label=loader)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.summary.endswith("mostly in 'enumerate(DataLoader…LoaderIter.__next__'")
+    assert finding.advice.startswith("speed up data loading: more workers (num_workers)")
+
+
+def test_a_host_that_allocates_meanwhile_is_told_so() -> None:
+    """Of the 5 ms without work it frees and allocates memory for 2.6 ms."""
+    run = late([0, 10, 20, 5030, 5040, 5050])
+    run.blocking_call(0, "cudaFree", 1000, 600)
+    run.blocking_call(0, "cudaMalloc", 1700, 2000)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.advice.startswith("meanwhile the host is in cudaMalloc and cudaFree for 2.6 ms")
+    assert "expandable_segments:True" in finding.advice
+
+
+def test_memory_of_the_host_or_of_a_pool_is_no_memory_of_the_gpu() -> None:
+    run = late([0, 10, 20, 5030, 5040, 5050])
+    run.blocking_call(0, "cudaMallocHost", 1000, 3000)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.advice.startswith("look at what the host does meanwhile")
 
 
 def test_a_device_that_runs_what_lost_its_launch_is_not_idle() -> None:
