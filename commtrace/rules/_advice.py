@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commtrace.causal.cores import processor
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.inputs import Inputs
 from commtrace.causal.own_operators import OwnOperators
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause
+from commtrace.metrics.rank.timelines import starved_when
 from commtrace.metrics.run.object_collectives import of_objects
+from commtrace.rules._slow_copies import PIN, of_copies
+from commtrace.rules._stalls import COMPILES, known_work
 from commtrace.units import clean, ms, numbered
 
 if TYPE_CHECKING:
@@ -28,13 +33,17 @@ ADVICE: dict[Cause, str] = {
     "on all ranks in the same steps",
     "compute": "split the work evenly (batch, sequence lengths, layers); if it is even, look at "
     "clock rates and at what else runs there",
-    "copy": "prefetch, and copy from pinned memory",
+    "copy": PIN,
     "host": "look at data loading, logging, file systems and other processes there",
 }
 """What to do about what a rank does."""
 _NOW_AND_THEN = (
     "look at what it computes in these steps only, as an evaluation or statistics: share that "
     "among the ranks, or do it less often; if nothing, at clock rates and what else runs there"
+)
+_SLOWER_THEN = (
+    "it runs no other kernels than the others there, and not more: look at its batches in these "
+    "steps, and at clock rates (nvidia-smi -q -d PERFORMANCE: heat, power) and what else runs there"
 )
 _WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
 _WAITED = 0.2
@@ -63,10 +72,6 @@ _ON_CPU = (
 _MORE_WORK = (
     "if no other rank does such work, share it or do it less often; else split the data evenly"
 )
-_COMPILES = (
-    "as for inputs of new shapes: pad these to few sizes, or compile with dynamic=True "
-    "(TORCH_LOGS=recompiles tells why)"
-)
 _DISPATCH_MODE = "PythonDispatchMode"  # what torch calls its time in a trace
 _DISPATCHES = (
     "use it, as FlopCounterMode, in one step only and keep what it finds, or not while training"
@@ -92,12 +97,21 @@ def _advice(culprit: Culprit, run: Measures) -> str:
             f"the others: look at clock rates, and at what else runs there{besides}"
         )
     if culprit.cause == "compute" and not culprit.persistent:
-        return _NOW_AND_THEN
+        return _SLOWER_THEN if _same_kernels(culprit, run) else _NOW_AND_THEN
+    if culprit.cause == "copy":
+        return of_copies(run, culprit.ranks)
     if culprit.cause == "host":
         return _of_host(culprit, run)
     if culprit.cause == "loader" and culprit.waits.mostly == "root":
         return _READS_FOR_ALL
     return ADVICE[culprit.cause]
+
+
+def _same_kernels(culprit: Culprit, run: Measures) -> bool:
+    """Whether its kernels before the call were compared: any that only it runs would be named."""
+    calls, call = run_graph(run).calls, culprit.call
+    there = calls.rank[calls.place == calls.place[call]]
+    return not calls.on_cpu[call] and not np.isin(there, culprit.ranks).all()
 
 
 def named(operators: Sequence[str]) -> str:
@@ -113,7 +127,7 @@ def in_the_mean(culprit: Culprit) -> str:
 def _of_own(more: OwnOperators, in_step: str, *, several: bool) -> str:
     if more.compiles:
         took = f"{ms(more.compiling_ns)} {in_step}"
-        return f"torch.compile compiles anew there ({took}), {_COMPILES}"
+        return f"torch.compile compiles anew there ({took}), {COMPILES}"
     runs = "they run" if several else "it runs"
     return (
         f"{runs} there {round(more.count):,} {more.kind} more than the others, {in_step} "
@@ -140,7 +154,10 @@ def beside(mine: str, others: str) -> str:
 
 
 def _of_host(culprit: Culprit, run: Measures) -> str:
-    """What to do about a host without operators, as far as it is known whether it ran then."""
+    """What to do about a host without operators, as far as it is known what it did then."""
+    if not run_graph(run).calls.on_cpu.any():
+        rank = culprit.ranks[0]
+        return known_work(run, rank, starved_when(run, rank)) or ADVICE["host"]
     took = processor(run, culprit.ranks)
     if took is None:
         return ADVICE["host"]

@@ -79,7 +79,9 @@ def _finding(
     part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
     all_in_all = f"the run by {ms(float(each.sum()))}"
     stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
-    if not culprit.persistent:
+    if culprit.spikes == tuple(range(count - spikes, count)) and 1 < spikes < count:
+        how = f"{delay} the last {spikes} of {counted(count, part)}{whole} by {mean}"
+    elif not culprit.persistent:
         how = f"{stall} for {mean} in {spikes} of {counted(count, part)}{whole}"
     elif culprit.in_every:
         how = f"{delay} every step by {mean}" if has_steps(run) else f"{delay} {all_in_all}"
