@@ -231,3 +231,19 @@ def test_who_computes_longer_from_some_step_on_runs_nothing_more() -> None:
     assert "rank 1 delays the last 6 of 12 steps by 3 ms, computing" in its.summary
     assert "runs no other kernels than the others" in its.advice
     assert "clock rates" in its.advice
+
+
+@pytest.mark.parametrize("hosts", [True, False])
+def test_hosts_that_launch_late_in_turn_need_no_batches_of_like_length(hosts: bool) -> None:
+    """In each step one of two ranks is 6 ms behind: its host stalls, or it computes so long."""
+    run = Tiny(ranks=2)
+    for step in range(STEPS):
+        for rank in (0, 1):
+            begin, late = 10_000 * step, 6_000 * (step % 2 == rank)
+            start = begin + (late if hosts else 0)
+            took = 2_000 if hosts else 2_000 + late
+            run.step(rank, step, begin, 10_000)
+            run.kernel(rank, start + 10, took)
+            came = start + took + 20
+            run.collective(rank, "all_reduce", came, begin + 9_990 - came, size=1 << 26)
+    assert ("hosts launch late in turn" in found(run.trace(), "jitter").advice) == hosts
