@@ -42,8 +42,9 @@ _NOW_AND_THEN = (
     "among the ranks, or do it less often; if nothing, at clock rates and what else runs there"
 )
 _SLOWER_THEN = (
-    "it runs no other kernels than the others there, and not more: look at its batches in these "
-    "steps, and at clock rates (nvidia-smi -q -d PERFORMANCE: heat, power) and what else runs there"
+    "it runs there the kernels that the others run, and no more: look at what is larger in these "
+    "steps only, as its batches; if nothing, at clock rates (nvidia-smi -q -d PERFORMANCE: heat, "
+    "power) and what else runs there"
 )
 _WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
 _WAITED = 0.2
