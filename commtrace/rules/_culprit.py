@@ -13,6 +13,7 @@ from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
 from commtrace.causal.inputs import Inputs
 from commtrace.causal.own_operators import OwnOperators
+from commtrace.causal.recorded_steps import steps_in_common
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.step_patterns import CHANCE
 from commtrace.causal.weighed import CHANCE_IF_COUNTED
@@ -72,14 +73,15 @@ def _finding(
     rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share: float
 ) -> Finding:
     waits = culprit.waits
-    count, each = culprit.steps_ns.size, culprit.steps_ns
+    both = np.flatnonzero(steps_in_common(run, culprit.ranks))
+    count, each = both.size, culprit.steps_ns
     place = _place(run, culprit)
     spikes = len(culprit.spikes)
-    mean = ms(float((each if culprit.persistent else each[list(culprit.spikes)]).mean()))
+    mean = ms(float((each[both if culprit.persistent else list(culprit.spikes)]).mean()))
     part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
     all_in_all = f"the run by {ms(float(each.sum()))}"
     stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
-    if culprit.spikes == tuple(range(count - spikes, count)) and 1 < spikes < count:
+    if culprit.spikes == tuple(both[count - spikes :].tolist()) and 1 < spikes < count:
         how = f"{delay} the last {spikes} of {counted(count, part)}{whole} by {mean}"
     elif not culprit.persistent:
         how = f"{stall} for {mean} in {spikes} of {counted(count, part)}{whole}"
@@ -91,6 +93,8 @@ def _finding(
     does = f", {_does(culprit.cause, culprit, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
     whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()
+    if count < each.size:
+        unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
     compared = _compared(run, culprit.ranks)
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
