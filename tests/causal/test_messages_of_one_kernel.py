@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from commtrace.causal.run_graph import run_graph
 from commtrace.measures import Measures
+from commtrace.metrics.run.waits import matched
 from commtrace.synthetic import Tiny
 
 
@@ -29,5 +30,7 @@ def ring(late_us: float) -> Measures:
 
 def test_a_receiver_that_also_sends_waits_for_whom_it_sends_to() -> None:
     """That is no transfer: with rank 2 in time each step would be 3 ms shorter."""
-    its = run_graph(ring(late_us=3_000))
+    run = ring(late_us=3_000)
+    its = run_graph(run)
     assert set(its.transfer_ns.tolist()) == {100_000}
+    assert set(matched(run).operations.ints("transfer_ns").tolist()) == {100_000}
