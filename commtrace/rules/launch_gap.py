@@ -22,10 +22,10 @@ from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import mostly_needed_at_once
-from commtrace.rules._rule import Rule
+from commtrace.rules._rule import Rule, too
 from commtrace.rules._stalls import NAME, label_in, meanwhile
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import counted, cut, ms, numbered
+from commtrace.units import counted, cut, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -80,12 +80,11 @@ class LaunchGap(Rule, frozen=True):
             gain = gain.at_most(worst.total_ns, run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
-                ranks = {one.line.rank for one in found}
-                others = sorted(ranks - {worst.line.rank})
+                ranks = tuple(sorted({one.line.rank for one in found}))
                 yield replace(
                     its,
-                    summary=its.summary + (f"; {numbered('rank', others)}, too" if others else ""),
-                    ranks=tuple(sorted(ranks)),
+                    summary=its.summary + too(ranks, worst.line.rank),
+                    ranks=ranks,
                     cost_ns=gain.cost_ns,
                     cost_on_top_ns=gain.on_top_ns,
                     replayed_step_ns=gain.replayed_step_ns,
