@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import NULL, distinct, sums
+from commtrace.arrays import numbered as numbers
 from commtrace.causal.cores import processor
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.inputs import Inputs
@@ -45,6 +47,11 @@ _SLOWER_THEN = (
     "it runs there the kernels that the others run, and no more: look at what is larger in these "
     "steps only, as its batches; if nothing, at clock rates (nvidia-smi -q -d PERFORMANCE: heat, "
     "power) and what else runs there"
+)
+_UNEVEN = 1.2  # times the mean
+_SPREAD = (
+    "times the mean's bytes in all_to_alls, and works on them: limit the experts' capacity, add a "
+    "balancing loss, or place experts or tables otherwise"
 )
 _WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
 _WAITED = 0.2
@@ -97,6 +104,8 @@ def _advice(culprit: Culprit, run: Measures) -> str:
             f"the same operators on the same inputs take {culprit.slower:.2f} times as long as on "
             f"the others: look at clock rates, and at what else runs there{besides}"
         )
+    if culprit.cause == "compute" and (times := _received(culprit, run)) >= _UNEVEN:
+        return f"it receives {times:.2g} {_SPREAD}"
     if culprit.cause == "compute" and not culprit.persistent:
         return _SLOWER_THEN if _same_kernels(culprit, run) else _NOW_AND_THEN
     if culprit.cause == "copy":
@@ -106,6 +115,20 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     if culprit.cause == "loader" and culprit.waits.mostly == "root":
         return _READS_FOR_ALL
     return ADVICE[culprit.cause]
+
+
+def _received(culprit: Culprit, run: Measures) -> float:
+    """How many times the ranks' mean it receives in all_to_alls, if it is late before these."""
+    rows = run.rows("collectives")
+    op = rows.coded("op")
+    if op.at(int(run_graph(run).calls.row[culprit.call])) != "all_to_all":
+        return 0.0
+    its = rows.take(op.being("all_to_all") & (rows.ints("out_bytes") != NULL))
+    number = numbers(its.ints("rank"))
+    ranks = distinct(its.ints("rank"))
+    received = sums(number, its.ints("out_bytes"), ranks.size)
+    mine = received[np.isin(ranks, culprit.ranks)]
+    return float(mine.mean() / max(received.mean(), 1.0)) if mine.size else 0.0
 
 
 def _same_kernels(culprit: Culprit, run: Measures) -> bool:

@@ -247,3 +247,24 @@ def test_hosts_that_launch_late_in_turn_need_no_batches_of_like_length(hosts: bo
             came = start + took + 20
             run.collective(rank, "all_reduce", came, begin + 9_990 - came, size=1 << 26)
     assert ("hosts launch late in turn" in found(run.trace(), "jitter").advice) == hosts
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(3, True), (1, False)])
+def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(tokens: int, told: bool) -> None:
+    """Rank 1 of three computes three times as long, behind an all_to_all, and before the next."""
+    run = Tiny(ranks=3)
+    for step in range(STEPS):
+        begin = 10_000 * step
+        for rank in range(3):
+            run.step(rank, step, begin, 10_000)
+            run.kernel(rank, begin + 10, 500)
+            late = rank == 1
+            got, size = (tokens if late else 1) << 20, 1 << 20
+            run.collective(rank, "all_to_all", begin + 520, 480, in_bytes=size, out_bytes=got)
+            took = 3_000 if late else 1_000
+            run.kernel(rank, begin + 1_005, took)
+            came = begin + 1_010 + took
+            its = {"in_bytes": got, "out_bytes": size}
+            run.collective(rank, "all_to_all", came, begin + 9_990 - came, **its)
+    advice = found(run.trace(), "straggler").advice
+    assert ("it receives 1.5 times the mean's bytes in all_to_alls" in advice) == told
