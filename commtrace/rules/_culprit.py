@@ -18,11 +18,12 @@ from commtrace.causal.run_graph import run_graph
 from commtrace.causal.step_patterns import CHANCE
 from commtrace.causal.weighed import CHANCE_IF_COUNTED
 from commtrace.diagnosis import Cause, Evidence, Finding
+from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct
 from commtrace.rules._advice import advice, in_the_mean
-from commtrace.units import counted, ms, numbered
+from commtrace.units import clean, counted, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -92,7 +93,7 @@ def _finding(
         how = f"{delay} {in_the_mean}"
     does = f", {_does(culprit.cause, culprit, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
-    whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()
+    whom = f"{who} {numbered('rank', culprit.ranks)}{_on_one_host(run, culprit.ranks)}".lstrip()
     if count < each.size:
         unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
     compared = _compared(run, culprit.ranks)
@@ -112,6 +113,13 @@ def _finding(
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
         operations=_operations(run, culprit),
     )
+
+
+def _on_one_host(run: Measures, ranks: tuple[int, ...]) -> str:
+    """That they are all of one of several hosts, in words: then it may be the host's."""
+    on = ranks_of_hosts(run)
+    host = next((host for host, its in on.items() if sorted(its) == sorted(ranks)), None)
+    return f", all of host {clean(host)}," if host and len(ranks) > 1 and len(on) > 1 else ""
 
 
 def _operations(run: Measures, culprit: Culprit) -> Int64:

@@ -268,3 +268,19 @@ def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(tokens: int, t
             run.collective(rank, "all_to_all", came, begin + 9_990 - came, **its)
     advice = found(run.trace(), "straggler").advice
     assert ("it receives 1.5 times the mean's bytes in all_to_alls" in advice) == told
+
+
+@pytest.mark.parametrize(
+    ("hosts", "who"),
+    [(("a", "b"), "ranks 2–3, all of host b, delay every step"), (("a",), "ranks 2–3 delay every")],
+)
+def test_ranks_that_are_all_of_one_host_are_named_with_it(hosts: tuple[str, ...], who: str) -> None:
+    run = Tiny(ranks=4, hosts=hosts)
+    for step in range(STEPS):
+        for rank in range(4):
+            begin, took = 10_000 * step, 4_000 if rank > 1 else 1_000
+            run.step(rank, step, begin, 10_000)
+            run.kernel(rank, begin + 10, took)
+            came = begin + 20 + took
+            run.collective(rank, "all_reduce", came, begin + 8_000 - came, size=1 << 26)
+    assert found(run.trace(), "straggler").summary.startswith(who)
