@@ -16,8 +16,9 @@ from commtrace.causal.rank_edits import launching_within
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.intervals import subtract, union
+from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
+from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._less import sharded
@@ -77,7 +78,7 @@ class LaunchGap(Rule, frozen=True):
                 continue
             worst = max(found, key=lambda one: one.total_ns)
             gain = saving(run, _launching(run, found), worst.total_ns, self.min_step_share)
-            gain = gain.at_most(worst.total_ns, run)
+            gain = gain.at_most(_starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
                 ranks = tuple(sorted({one.line.rank for one in found}))
@@ -263,6 +264,12 @@ class _Idle(Struct, frozen=True):
     def total_ns(self) -> int:
         """How long all are."""
         return int(self.idle_ns.sum())
+
+
+def _starved_ns(run: Measures, found: list[_Idle]) -> int:
+    """How long any of the devices was idle so: meanwhile others may wait for it."""
+    idle = (intervals_on_run(run, its.line.rank, (its.begin_ns, its.end_ns)) for its in found)
+    return total(union(*(np.concatenate(ends) for ends in zip(*idle, strict=True))))
 
 
 def _launching(run: Measures, found: list[_Idle]) -> Edit:

@@ -169,6 +169,24 @@ def test_a_host_that_stalls_is_told_with_what_it_did() -> None:
     assert "5 ms from 25 µs after" in finding.advice
 
 
+def test_hosts_that_stall_in_turn_cost_what_all_of_their_stalls_do() -> None:
+    """In each of twelve steps one of two stalls for 6 ms, the first before any work."""
+    run = Tiny(ranks=2)
+    for step in range(12):
+        begin, over = 9_000 * step, 9_000 * step + 8_980
+        for rank in (0, 1):
+            start = begin + 6_000 * (step % 2 == rank)
+            came = start + 2_020
+            run.step(rank, step, begin, 9_000)
+            run.kernel(rank, start + 10, 2_000)
+            run.collective(rank, "all_reduce", came, over - came, size=1 << 26)
+            run.blocking_call(rank, "cudaDeviceSynchronize", came + 10, over - came)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert "stalls 6 times for over 1 ms" in finding.summary
+    assert finding.summary.endswith("36.2 ms in all; rank 0, too")
+    assert finding.cost_ns == pytest.approx(11 * 6_000_000, rel=0.01)
+
+
 def test_a_host_that_stalls_in_its_data_loader_is_to_load_faster() -> None:
     run = late([0, 10, 20, 5030, 5040, 5050])
     loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
