@@ -11,7 +11,18 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from commtrace.arrays import NULL, Bool, Int32, Int64, Signed, codes, fewest, in_order, nth
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Int32,
+    Int64,
+    Signed,
+    codes,
+    fewest,
+    first_rows,
+    in_order,
+    nth,
+)
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
@@ -24,8 +35,9 @@ from commtrace.table import Coded
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Calls", "calls", "op_and_dimension"]
+__all__ = ["Calls", "calls", "kernels_of", "op_and_dimension"]
 
+_KERNEL = ("worker", "start_ns", "end_ns")
 _FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
 
 
@@ -218,4 +230,20 @@ def _last(every: Calls) -> Int64:
     last = np.where(every.from_root & ~kept, by_root, last)
     last = np.where(every.to_root & ~every.is_root, start_ns, last)
     sent_before = every.is_p2p & every.is_send & (end_ns <= last)
-    return np.where(sent_before, start_ns, last)
+    last = np.where(sent_before, start_ns, last)
+    kernel = kernels_of(every)
+    np.maximum.at(latest_of := np.full(last.size, NULL), kernel, last)
+    return latest_of[kernel]
+
+
+def kernels_of(every: Calls) -> Int64:
+    """A call of the same kernel: messages that were called for together are one of the GPU's.
+
+    It is done when all of them are, whichever came last.
+    """
+    kernel = np.arange(every.rank.size)
+    rows = np.flatnonzero(every.is_p2p & ~every.on_cpu)
+    times = (its.values()[rows] for its in (every.packed[name] for name in _KERNEL))
+    same = codes(every.rank[rows], *times)
+    kernel[rows] = rows[first_rows(same)][same]
+    return kernel

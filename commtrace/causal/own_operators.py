@@ -104,7 +104,8 @@ def own_operators(
 def _by_name(run: Measures, table: str, rank: int, steps: Int64, work: OwnTimes) -> Float64:
     """How many of each name a rank ran in a step, how many of them at this place, and how long.
 
-    (3, names): in the mean of these steps. What began within its own work there is at this place.
+    (3, names): in the mean of those steps that it recorded. What began within its own work there
+    is at this place.
     """
     its = run.rows(table, places_of_rank(run, table, rank))
     names = alike(its.coded("name"))
@@ -117,7 +118,8 @@ def _by_name(run: Measures, table: str, rank: int, steps: Int64, work: OwnTimes)
         (names.codes[there], its.ints("duration_ns")[there]),
     )
     found = [np.bincount(code, weights, minlength=len(names.names)) for code, weights in each]
-    return np.asarray(found) / steps.size
+    recorded = int(np.isin(steps, its.ints("step")).sum())
+    return np.asarray(found) / max(recorded, 1)
 
 
 def alike(names: Coded) -> Coded:

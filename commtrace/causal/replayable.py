@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commtrace.causal.recorded_steps import of_unlike_steps
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -30,9 +31,14 @@ def replayable(run: Measures) -> bool:
 def need_replay(run: Measures) -> None:
     """CannotLook where replays say nothing.
 
-    That is where a run has no graph, and on GPUs where too few starts of kernels and copies
-    are explained by it.
+    That is where a run has no graph, where its steps are not the same on all ranks, and on GPUs
+    where too few starts of kernels and copies are explained by it.
     """
+    if of_unlike_steps(run):
+        raise CannotLook(
+            "needs the same steps on all ranks: most operations are of a step of one number on one "
+            "rank, and of another on another"
+        )
     explained = run_graph(run).explained
     if explained < _LEAST:
         raise CannotLook(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import NULL, Int32, Int64, distinct, ranges, sorted_by
 from commtrace.causal.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
-from commtrace.causal.calls import Calls, calls
+from commtrace.causal.calls import Calls, calls, kernels_of
 from commtrace.causal.gpu_part import add_gpus
 from commtrace.causal.graph import Graph
 from commtrace.causal.host_part import add_hosts
@@ -188,7 +188,8 @@ def _meet(made: Builder, mine: Calls) -> Int32:
     )
     each = np.flatnonzero(several)
     met[each] = made.nodes(mine.last_ns[each], mine.rank[each])
-    source, target = _pairs(order, begins[of], sizes[of], each)
+    each, beside = _of_kernels(mine, each)
+    source, target = _pairs(order, begins[of[beside]], sizes[of[beside]], each)
     own = source == target
     kept = mine.is_root & (mine.last_ns > mine.start_ns)
     from_root = mine.is_root[source] | kept[target] | ~mine.from_root[target]
@@ -200,8 +201,16 @@ def _meet(made: Builder, mine: Calls) -> Int32:
 
 
 def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Every call of the operations of some calls, and these: ``order`` is by operation."""
-    return order[ranges(begin[rows], size[rows])], np.repeat(rows, size[rows])
+    """Every call of an operation for each of some calls, and these: ``order`` is by operation."""
+    return order[ranges(begin, size)], np.repeat(rows, size)
+
+
+def _of_kernels(mine: Calls, rows: Int64) -> tuple[Int64, Int64]:
+    """Some calls, each with every one of them that is of its kernel, itself included."""
+    kernel = kernels_of(mine)[rows]
+    order = sorted_by(kernel)
+    begin, end = (np.searchsorted(kernel[order], kernel, side=side) for side in ("left", "right"))
+    return np.repeat(rows, end - begin), rows[order][ranges(begin, end - begin)]
 
 
 def _ends(

@@ -25,6 +25,7 @@ from commtrace.causal.edits import (
 from commtrace.causal.graph import Change, Lags
 from commtrace.causal.inputs import others_in_turn
 from commtrace.causal.on_core import lags_on_cores
+from commtrace.causal.recorded_steps import steps_in_common
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import Suspects, by_rank_and_step, least_noise_ns
 from commtrace.causal.segments import OwnWork, own_work, work_on_cores
@@ -67,18 +68,21 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     # What was before the first call of a run that is cut is not whole.
     first = int(run_graph(run).is_cut and own.size > 1)
     # Between calls work may be of steps that have none, which say nothing of what is in every one.
-    calls, in_all = own[first:] > 0, beyond[first:]
-    own, more = own[first:][calls], in_all[calls]
+    # Nor do steps that others did not record.
+    both = steps_in_common(run, who.ranks)
+    calls, in_all = (own > 0)[first:] & both[first:], beyond[first:][both[first:]]
+    own, more = own[first:][calls], beyond[first:][calls]
     noise = max(scatter(more), least)
     after = step_ns(run, [lag_ns])[:, 0] - steps
-    spikes = since(steps, least) or in_few(steps, in_all, least, after)
+    few = since(steps[both], least) or in_few(steps[both], in_all, least, after[both])
+    spikes = tuple(np.flatnonzero(both)[list(few)].tolist())
     does = done_more(run, who)
     longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
     delays = np.rint(steps * longer).astype(np.int64)
-    whole = steps[:-1] if run_graph(run).is_cut else steps
+    whole = steps[:-1][both[:-1]] if run_graph(run).is_cut else steps[both]
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.
-    tested = (whole, steps, more) if more.size >= MANY_STEPS else (whole, steps)
+    tested = (whole, steps[both], more) if more.size >= MANY_STEPS else (whole, steps[both])
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     # Nor is what others do not run at all, or on less.

@@ -29,6 +29,7 @@ from commtrace.reader.check_run import (
 )
 from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
+from commtrace.reader.lost_base import with_lost_bases
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
 from commtrace.reader.workers import Failure, Measured, read_each
@@ -113,7 +114,7 @@ def read(
     ]
     parts, copies = without_copies(parts)
     parts, empty = without_empty(_numbered(parts, read_all))
-    parts, strangers = one_recording(parts)
+    parts, strangers = one_recording(with_lost_bases(parts))
     notes += copies + empty + strangers + run_notes(parts)
     parts = with_own_steps(parts)
     for part in parts:

@@ -21,11 +21,13 @@ from commtrace.reader.names import natural, worker
 from commtrace.table import Coded
 from commtrace.trace import RankTrace
 
-__all__ = ["fact", "ranks_by_order", "recordings", "same", "window"]
+__all__ = ["GAP_NS", "UNIX_NS", "fact", "ranks_by_order", "recordings", "same", "window"]
 
-_GAP_NS = 600 * 10**9  # ranks of one run start within minutes, and their clocks agree better
+GAP_NS = 600 * 10**9
+"""Ranks of one run start within minutes, and their clocks agree better."""
+UNIX_NS = 10**18
+"""In 2001; what is less counts from somewhere else, on each host from its own."""
 _NUMBERED_GAP_NS = 10**9  # where only their order makes files ranks, they have to be of one time
-_UNIX_NS = 10**18  # in 2001; what is less counts from somewhere else, on each host from its own
 _THREADS = {"kernels": "thread", "ops": "thread", "steps": "thread"}
 
 
@@ -92,7 +94,7 @@ def _by_time(parts: list[RankTrace]) -> list[list[RankTrace]]:
     timed = sorted((part for part in parts if window(part)), key=_start)
     once = len({part.rank for part in timed}) == len(timed)
     numbered = all(part.provenance == "assumed" for part in parts)
-    gap_ns = _NUMBERED_GAP_NS if numbered else _GAP_NS
+    gap_ns = _NUMBERED_GAP_NS if numbered else GAP_NS
     found: list[list[RankTrace]] = []
     for cluster in _clusters(timed, gap_ns if once else 0):
         _refuse_two_at_once(cluster)
@@ -115,7 +117,7 @@ def _clusters(timed: Sequence[RankTrace], gap_ns: int) -> list[list[RankTrace]]:
     reach = 0
     for part in timed:
         start, end = _window(part)
-        if clusters and (start - reach <= gap_ns or (gap_ns and end < _UNIX_NS)):
+        if clusters and (start - reach <= gap_ns or (gap_ns and end < UNIX_NS)):
             clusters[-1].append(part)
         else:
             clusters.append([part])
@@ -140,7 +142,7 @@ def _continues(recording: Sequence[RankTrace], cluster: Sequence[RankTrace], gap
     if pairs:
         return all(_one_process(a, b) for a, b in pairs)
     end, start = max(_window(part)[1] for part in recording), _window(cluster[0])[0]
-    return start - end <= gap_ns or start < _UNIX_NS
+    return start - end <= gap_ns or start < UNIX_NS
 
 
 def _by_rank(parts: Iterable[RankTrace]) -> dict[int, list[RankTrace]]:

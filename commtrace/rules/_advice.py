@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commtrace.arrays import NULL, distinct, sums
+from commtrace.arrays import numbered as numbers
 from commtrace.causal.cores import processor
 from commtrace.causal.culprit import Culprit
 from commtrace.causal.inputs import Inputs
 from commtrace.causal.own_operators import OwnOperators
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Cause
+from commtrace.metrics.rank.timelines import starved_when
 from commtrace.metrics.run.object_collectives import of_objects
+from commtrace.rules._slow_copies import PIN, of_copies
+from commtrace.rules._stalls import COMPILES, known_work
 from commtrace.units import clean, ms, numbered
 
 if TYPE_CHECKING:
@@ -28,13 +35,23 @@ ADVICE: dict[Cause, str] = {
     "on all ranks in the same steps",
     "compute": "split the work evenly (batch, sequence lengths, layers); if it is even, look at "
     "clock rates and at what else runs there",
-    "copy": "prefetch, and copy from pinned memory",
+    "copy": PIN,
     "host": "look at data loading, logging, file systems and other processes there",
 }
 """What to do about what a rank does."""
 _NOW_AND_THEN = (
     "look at what it computes in these steps only, as an evaluation or statistics: share that "
     "among the ranks, or do it less often; if nothing, at clock rates and what else runs there"
+)
+_SLOWER_THEN = (
+    "it runs there the kernels that the others run, and no more: look at what is larger in these "
+    "steps only, as its batches; if nothing, at clock rates (nvidia-smi -q -d PERFORMANCE: heat, "
+    "power) and what else runs there"
+)
+_UNEVEN = 1.2  # times the mean
+_SPREAD = (
+    "times the mean's bytes in all_to_alls, and works on them: limit the experts' capacity, add a "
+    "balancing loss, or place experts or tables otherwise"
 )
 _WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
 _WAITED = 0.2
@@ -63,10 +80,6 @@ _ON_CPU = (
 _MORE_WORK = (
     "if no other rank does such work, share it or do it less often; else split the data evenly"
 )
-_COMPILES = (
-    "as for inputs of new shapes: pad these to few sizes, or compile with dynamic=True "
-    "(TORCH_LOGS=recompiles tells why)"
-)
 _DISPATCH_MODE = "PythonDispatchMode"  # what torch calls its time in a trace
 _DISPATCHES = (
     "use it, as FlopCounterMode, in one step only and keep what it finds, or not while training"
@@ -91,13 +104,38 @@ def _advice(culprit: Culprit, run: Measures) -> str:
             f"the same operators on the same inputs take {culprit.slower:.2f} times as long as on "
             f"the others: look at clock rates, and at what else runs there{besides}"
         )
+    if culprit.cause == "compute" and (times := _received(culprit, run)) >= _UNEVEN:
+        return f"it receives {times:.2g} {_SPREAD}"
     if culprit.cause == "compute" and not culprit.persistent:
-        return _NOW_AND_THEN
+        return _SLOWER_THEN if _same_kernels(culprit, run) else _NOW_AND_THEN
+    if culprit.cause == "copy":
+        return of_copies(run, culprit.ranks)
     if culprit.cause == "host":
         return _of_host(culprit, run)
     if culprit.cause == "loader" and culprit.waits.mostly == "root":
         return _READS_FOR_ALL
     return ADVICE[culprit.cause]
+
+
+def _received(culprit: Culprit, run: Measures) -> float:
+    """How many times the ranks' mean it receives in all_to_alls, if it is late before these."""
+    rows = run.rows("collectives")
+    op = rows.coded("op")
+    if op.at(int(run_graph(run).calls.row[culprit.call])) != "all_to_all":
+        return 0.0
+    its = rows.take(op.being("all_to_all") & (rows.ints("out_bytes") != NULL))
+    number = numbers(its.ints("rank"))
+    ranks = distinct(its.ints("rank"))
+    received = sums(number, its.ints("out_bytes"), ranks.size)
+    mine = received[np.isin(ranks, culprit.ranks)]
+    return float(mine.mean() / max(received.mean(), 1.0)) if mine.size else 0.0
+
+
+def _same_kernels(culprit: Culprit, run: Measures) -> bool:
+    """Whether its kernels before the call were compared: any that only it runs would be named."""
+    calls, call = run_graph(run).calls, culprit.call
+    there = calls.rank[calls.place == calls.place[call]]
+    return not calls.on_cpu[call] and not np.isin(there, culprit.ranks).all()
 
 
 def named(operators: Sequence[str]) -> str:
@@ -113,7 +151,7 @@ def in_the_mean(culprit: Culprit) -> str:
 def _of_own(more: OwnOperators, in_step: str, *, several: bool) -> str:
     if more.compiles:
         took = f"{ms(more.compiling_ns)} {in_step}"
-        return f"torch.compile compiles anew there ({took}), {_COMPILES}"
+        return f"torch.compile compiles anew there ({took}), {COMPILES}"
     runs = "they run" if several else "it runs"
     return (
         f"{runs} there {round(more.count):,} {more.kind} more than the others, {in_step} "
@@ -140,7 +178,10 @@ def beside(mine: str, others: str) -> str:
 
 
 def _of_host(culprit: Culprit, run: Measures) -> str:
-    """What to do about a host without operators, as far as it is known whether it ran then."""
+    """What to do about a host without operators, as far as it is known what it did then."""
+    if not run_graph(run).calls.on_cpu.any():
+        rank = culprit.ranks[0]
+        return known_work(run, rank, starved_when(run, rank)) or ADVICE["host"]
     took = processor(run, culprit.ranks)
     if took is None:
         return ADVICE["host"]

@@ -13,15 +13,17 @@ from commtrace.causal.culprit import Culprit
 from commtrace.causal.culprits import culprits
 from commtrace.causal.inputs import Inputs
 from commtrace.causal.own_operators import OwnOperators
+from commtrace.causal.recorded_steps import steps_in_common
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.step_patterns import CHANCE
 from commtrace.causal.weighed import CHANCE_IF_COUNTED
 from commtrace.diagnosis import Cause, Evidence, Finding
+from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct
 from commtrace.rules._advice import advice, in_the_mean
-from commtrace.units import counted, ms, numbered
+from commtrace.units import clean, counted, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -72,14 +74,17 @@ def _finding(
     rule: Rule, culprit: Culprit, run: Measures, who: str, min_step_share: float
 ) -> Finding:
     waits = culprit.waits
-    count, each = culprit.steps_ns.size, culprit.steps_ns
+    both = np.flatnonzero(steps_in_common(run, culprit.ranks))
+    count, each = both.size, culprit.steps_ns
     place = _place(run, culprit)
     spikes = len(culprit.spikes)
-    mean = ms(float((each if culprit.persistent else each[list(culprit.spikes)]).mean()))
+    mean = ms(float((each[both if culprit.persistent else list(culprit.spikes)]).mean()))
     part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
     all_in_all = f"the run by {ms(float(each.sum()))}"
     stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
-    if not culprit.persistent:
+    if culprit.spikes == tuple(both[count - spikes :].tolist()) and 1 < spikes < count:
+        how = f"{delay} the last {spikes} of {counted(count, part)}{whole} by {mean}"
+    elif not culprit.persistent:
         how = f"{stall} for {mean} in {spikes} of {counted(count, part)}{whole}"
     elif culprit.in_every:
         how = f"{delay} every step by {mean}" if has_steps(run) else f"{delay} {all_in_all}"
@@ -88,7 +93,9 @@ def _finding(
         how = f"{delay} {in_the_mean}"
     does = f", {_does(culprit.cause, culprit, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
-    whom = f"{who} {numbered('rank', culprit.ranks)}".lstrip()
+    whom = f"{who} {numbered('rank', culprit.ranks)}{_on_one_host(run, culprit.ranks)}".lstrip()
+    if count < each.size:
+        unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
     compared = _compared(run, culprit.ranks)
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
@@ -106,6 +113,13 @@ def _finding(
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
         operations=_operations(run, culprit),
     )
+
+
+def _on_one_host(run: Measures, ranks: tuple[int, ...]) -> str:
+    """That they are all of one of several hosts, in words: then it may be the host's."""
+    on = ranks_of_hosts(run)
+    host = next((host for host, its in on.items() if sorted(its) == sorted(ranks)), None)
+    return f", all of host {clean(host)}," if host and len(ranks) > 1 and len(on) > 1 else ""
 
 
 def _operations(run: Measures, culprit: Culprit) -> Int64:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -13,11 +13,12 @@ from commtrace.arrays import NULL, Int64, codes, distinct, first_rows
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import Intervals, union
 from commtrace.table import Rows
+from commtrace.units import numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Rule"]
+__all__ = ["Rule", "too"]
 
 
 _FEW = 2  # operations that name a place
@@ -124,6 +125,16 @@ def _streams(rows: Rows | None) -> tuple[int, ...]:
 def _numbers(rows: Rows | None) -> Int64 | None:
     """The numbers of the operations that rows are of, if they are known."""
     return None if rows is None or "operation" not in _names(rows) else rows.ints("operation")
+
+
+def too(ranks: Iterable[int], but: int) -> str:
+    """For a finding's summary that names the worst of several ranks: which others have it.
+
+    >>> too((0, 1, 2), 1), too((1,), 1)
+    ('; ranks 0, 2, too', '')
+    """
+    others = [rank for rank in ranks if rank != but]
+    return f"; {numbered('rank', others)}, too" if others else ""
 
 
 def _operations(rows: Rows | None) -> str | None:

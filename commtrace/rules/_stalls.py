@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.intervals import Intervals, total
+from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.metrics.rank.host_meanwhile import host_meanwhile
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.units import cut, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["label_in", "meanwhile"]
+__all__ = ["COMPILES", "NAME", "known_work", "label_in", "meanwhile"]
 
+NAME = 40
+"""Of a label's or an operator's characters so many are shown."""
+
+COMPILES = (
+    "as for inputs of new shapes: pad these to few sizes, or compile with dynamic=True "
+    "(TORCH_LOGS=recompiles tells why)"
+)
+"""Why ``torch.compile`` compiles anew, and what to do."""
 _NAMED = 3
 _LEAST = 0.01  # of the time: what takes less is not worth a word
 _IN_PYTHON = "loading data, a synchronising call, printing, allocating, compiling"
@@ -22,18 +32,26 @@ _REMEDIES = {
     "flatten_dense_tensors": "DDP packs its module's buffers: broadcast_buffers=False, if none "
     "changes",
     "_foreach_": "a fused optimizer (fused=True) launches once",
+    "dynamo": f"torch.compile compiles anew, {COMPILES}",
 }
-_NAME = 40  # characters
+_ALLOCATES = re.compile(r"(?:cuda|cu|hip)(?:Mem)?(?:Alloc|Malloc|Free)(?!Host|\w*Async)")
+_NO_ROOM = (
+    "memory is asked for anew: leave torch.cuda.empty_cache() out of the loop; where it is short "
+    "or in pieces (num_alloc_retries in torch.cuda.memory_stats()) set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use inputs of few sizes, smaller batches"
+)
 
 
 def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
     """What a host does in a merged set of times, as far as its file tells, and what to do then."""
+    if said := _allocates(run, rank, when):
+        return said
     its = host_meanwhile(run, rank, when)
     if its is None or not its.operators:
         return f"look at what the host does meanwhile: {_IN_PYTHON}"
     least = _LEAST * total(when)
     many = [(name, time) for name, time in its.operators[:_NAMED] if time >= least]
-    ran = [(cut(name, _NAME), ms(time)) for name, time in many or its.operators[:1]]
+    ran = [(cut(name, NAME), ms(time)) for name, time in many or its.operators[:1]]
     runs = ", ".join(f"{name} for {time}" for name, time in ran)
     said = f"meanwhile the host runs {runs}"
     if its.none_ns >= least:
@@ -42,6 +60,28 @@ def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
     if its.none_ns > total(when) / 2:
         todo = [_IN_PYTHON]
     return ": ".join((said, "; ".join(todo))) if todo else said
+
+
+def known_work(run: Measures, rank: int, when: Intervals) -> str | None:
+    """The same if its file tells of most of the time what the host does, else None."""
+    its = host_meanwhile(run, rank, when)
+    known = its is not None and its.operators and its.none_ns < total(when) / 2
+    return meanwhile(run, rank, when) if known or _allocates(run, rank, when) else None
+
+
+def _allocates(run: Measures, rank: int, when: Intervals) -> str | None:
+    """That the host allocates the GPU's memory, or frees it, if it does so most of the time."""
+    calls = rows_of_rank(run, "blocking_calls", rank)
+    calls = calls.take(calls.coded("name").where(lambda name: bool(_ALLOCATES.match(name))))
+    start = calls.ints("start_ns")
+    end = start + calls.ints("duration_ns")
+    time = total(intersect(union(start, end), when))
+    if 2 * time <= total(when):
+        return None
+    name = calls.coded("name")
+    each = np.bincount(name.codes, covered(start, end, when), len(name.names))
+    names = [name.names[code] for code in np.argsort(-each, kind="stable") if each[code]]
+    return f"meanwhile the host is in {' and '.join(names)} for {ms(time)}: {_NO_ROOM}"
 
 
 def label_in(run: Measures, rank: int, when: Intervals) -> str | None:
@@ -55,7 +95,7 @@ def label_in(run: Measures, rank: int, when: Intervals) -> str | None:
         around = np.flatnonzero((opens <= (first + last) // 2) & ((first + last) // 2 < closes))
         if around.size:
             innermost = around[(closes - opens)[around].argmin()]
-            label = cut(str(ranges.coded("label").at(innermost)), _NAME)
+            label = str(ranges.coded("label").at(innermost))
             time[label] = time.get(label, 0) + last - first
     most = max(time, key=lambda label: time[label], default=None)
     return most if most and time[most] > total(when) / 2 else None

@@ -15,7 +15,7 @@ from commtrace.measures import taken
 from commtrace.metrics.rank.kernels_beside import KERNELS_BESIDE, covered_shares, kernels_beside
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.rules._rule import Rule
+from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows, Table
 from commtrace.trace_tables import KERNELS
@@ -133,7 +133,7 @@ class Contention(Rule, frozen=True):
             kernels.take((share >= _BESIDE) & kernels.coded("device").being(device)),
             summary=(
                 f"kernels on rank {rank}'s {device} take {slowdown:.2f} times as long beside "
-                f"communication as alone: {ms(lost)} lost"
+                f"communication as alone: {ms(lost)} lost{too(ranks, rank)}"
             ),
             ranks=ranks,
             cost_ns=lost,

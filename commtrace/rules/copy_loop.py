@@ -18,7 +18,7 @@ from commtrace.intervals import Intervals, covered, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
-from commtrace.rules._rule import Rule
+from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import mb, ms
 
@@ -80,7 +80,9 @@ class CopyLoop(Rule, frozen=True):
         gain = saving(run, self._at_once(run, worth), worst.cost_ns, self.min_step_share)
         if worth_reporting(gain.cost_ns, run, self.min_step_share):
             ranks = tuple(sorted({one.line.rank for one in worth}))
-            yield replace(self._finding(worst, gain, run), ranks=ranks)
+            its = self._finding(worst, gain, run)
+            summary = its.summary + too(ranks, worst.line.rank)
+            yield replace(its, ranks=ranks, summary=summary)
 
     def _at_once(self, run: Measures, found: list[_Stalls]) -> Edit:
         """Only the last copy of a device is left, with the host's wait and work for it."""

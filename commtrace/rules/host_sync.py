@@ -17,7 +17,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
-from commtrace.rules._rule import Rule
+from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, ms
 
@@ -108,7 +108,7 @@ class HostSync(Rule, frozen=True):
             (blocked, blocked),
             summary=(
                 f"rank {line.rank}'s host blocks on {counted(len(blocked), 'collective')}, and "
-                f"{line.device} is then idle: {ms(gain.cost_ns)} to save"
+                f"{line.device} is then idle: {ms(gain.cost_ns)} to save{too(ranks, line.rank)}"
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),

@@ -17,7 +17,9 @@ from commtrace.causal.search import least_noise_ns
 from commtrace.causal.segments import LABELLED, own_parts
 from commtrace.causal.usual import mean_of
 from commtrace.diagnosis import Cause, Evidence, Finding
+from commtrace.intervals import total
 from commtrace.metrics.rank.hosts import hosts
+from commtrace.metrics.rank.timelines import starved_when
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._advice import ADVICE, beside, named
 from commtrace.rules._rule import Rule
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 _CHANCE = 0.01
 _CHANCE_IF_COUNTED = 0.15  # of what larger inputs explain
+_OF_HOSTS = (
+    "hosts launch late in turn: look at what they do then, as collecting garbage (gc.freeze(), "
+    "gc.disable(), then gc.collect() on all ranks in the same steps), loading data or logging"
+)
 
 
 class Jitter(Rule, frozen=True):
@@ -104,7 +110,7 @@ class Jitter(Rule, frozen=True):
                 ),
             ),
             ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
-            advice=_of_uneven(uneven) if uneven else _advice(run),
+            advice=_of_uneven(uneven) if uneven else _advice(run, cost),
             confidence="low" if doubt else "medium",
         )
 
@@ -162,7 +168,7 @@ def _of_uneven(its: Inputs) -> str:
     )
 
 
-def _advice(run: Measures) -> str:
+def _advice(run: Measures, cost_ns: int) -> str:
     manifest = run.manifest or {}
     cores, ranks = (manifest.get("cpu") or {}).get("count"), manifest.get("world_size")
     one_host = len(manifest.get("hosts") or ()) == 1
@@ -172,6 +178,10 @@ def _advice(run: Measures) -> str:
     cause = _cause(run)
     if cause is not None:
         return f"synchronise less often; {ADVICE[cause]}"
+    if not run_graph(run).calls.on_cpu.any():
+        ranks = distinct(run_graph(run).calls.rank).tolist()
+        if 2 * sum(total(starved_when(run, rank)) for rank in ranks) > cost_ns:
+            return f"synchronise less often; {_OF_HOSTS}"
     return "synchronise less often, and make the ranks' work alike: batches of equal length"
 
 

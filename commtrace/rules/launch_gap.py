@@ -14,20 +14,26 @@ from commtrace.arrays import Bool, Int64
 from commtrace.causal.graph import Lags
 from commtrace.causal.rank_edits import launching_within
 from commtrace.causal.savings import Edit, saving
+from commtrace.causal.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.intervals import subtract, union
+from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
+from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
-from commtrace.rules._rule import Rule
-from commtrace.rules._stalls import label_in, meanwhile
+from commtrace.rules._advice import ADVICE
+from commtrace.rules._less import sharded
+from commtrace.rules._overlapped import mostly_needed_at_once
+from commtrace.rules._rule import Rule, too
+from commtrace.rules._stalls import NAME, label_in, meanwhile
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import counted, ms, numbered
+from commtrace.units import counted, cut, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
+_LARGER_UNITS = "more layers in each unit that is sharded"
 
 
 class LaunchGap(Rule, frozen=True):
@@ -36,9 +42,8 @@ class LaunchGap(Rule, frozen=True):
     What it detects
         Time in which a device was idle, and the event behind it was launched only when the
         device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
-        forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long, half of
-        them longer than half of what the device runs. Stalls: any that are longer, while
-        the rank's other devices neither compute nor copy, either.
+        forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long. Stalls: any
+        that are longer, while the rank's other devices neither compute nor copy, either.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -67,22 +72,20 @@ class LaunchGap(Rule, frozen=True):
         for line in timelines(run):
             gaps += self._worth(_Idle.before(line, self._gaps(line)), run)
             stalls += self._worth(self._stalls(line, run), run)
-        gaps = [one for one in gaps if one.outlasts_work]
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
         for found, report in ((many, self._of_gaps), (stalls, self._of_stalls)):
             if not found:
                 continue
             worst = max(found, key=lambda one: one.total_ns)
             gain = saving(run, _launching(run, found), worst.total_ns, self.min_step_share)
-            gain = gain.at_most(worst.total_ns, run)
+            gain = gain.at_most(_starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
-                ranks = {one.line.rank for one in found}
-                others = sorted(ranks - {worst.line.rank})
+                ranks = tuple(sorted({one.line.rank for one in found}))
                 yield replace(
                     its,
-                    summary=its.summary + (f"; {numbered('rank', others)}, too" if others else ""),
-                    ranks=tuple(sorted(ranks)),
+                    summary=its.summary + too(ranks, worst.line.rank),
+                    ranks=ranks,
                     cost_ns=gain.cost_ns,
                     cost_on_top_ns=gain.on_top_ns,
                     replayed_step_ns=gain.replayed_step_ns,
@@ -111,7 +114,7 @@ class LaunchGap(Rule, frozen=True):
 
     def _of_gaps(self, found: _Idle, run: Measures) -> Finding:
         line, gaps = found.line, found.idle_ns
-        bordering, bucket = self._bordering(line, self._gaps(line))
+        bordering, bucket = self._bordering(line, self._gaps(line), run)
         return self._finding(
             found,
             run,
@@ -138,17 +141,20 @@ class LaunchGap(Rule, frozen=True):
             confidence="medium",
         )
 
-    def _bordering(self, line: Timeline, found: Bool) -> tuple[int, str]:
+    def _bordering(self, line: Timeline, found: Bool, run: Measures) -> tuple[int, str]:
         """The gaps on either side of communication, and what to do if they are many."""
         calls = line.kind == "communication"
         beside = found & (calls | np.concatenate(([False], calls[:-1])))
         time, whole = int(line.idle_ns[beside].sum()), int(line.idle_ns[found].sum())
-        if beside.sum() < self.min_gaps or time < _MUCH * whole:
+        few = beside.sum() < self.min_gaps or time < _MUCH * whole
+        if few or mostly_needed_at_once(run) is not None:
             return time, ""
+        gathers = run.rows("collectives").coded("op").being("all_gather").any()
+        into = _LARGER_UNITS if gathers and sharded(run) else "buckets, one flat tensor"
         typical = ms(_median((line.end_ns - line.start_ns)[calls]))
         return time, (
             f"send the {calls.sum():,} communication kernels, half of which take {typical} at "
-            f"most, as fewer and larger ones (buckets, one flat tensor): {ms(time)} of the "
+            f"most, as fewer and larger ones ({into}): {ms(time)} of the "
             "gaps border on them; "
         )
 
@@ -158,6 +164,8 @@ class LaunchGap(Rule, frozen=True):
         longest = int(stalls.argmax())
         when = union(found.begin_ns, found.end_ns)
         label = label_in(run, line.rank, when)
+        causes = (cause for cause, its in LABELLED.items() if label and its.match(label))
+        does = next((ADVICE[cause] for cause in causes), None)
         since = ms(int(found.begin_ns[longest] - line.first_ns))
         return self._finding(
             found,
@@ -165,7 +173,7 @@ class LaunchGap(Rule, frozen=True):
             summary=(
                 f"rank {line.rank}'s host stalls {often} for over {ms(1e3 * self.max_gap_us)}, and "
                 f"{line.device} has nothing to run: {ms(int(stalls.sum()))} in all"
-                + (f", mostly in '{label}'" if label else "")
+                + (f", mostly in '{cut(label, NAME)}'" if label else "")
             ),
             evidence=(
                 Evidence("stalls", len(stalls), "stalls"),
@@ -173,8 +181,8 @@ class LaunchGap(Rule, frozen=True):
             ),
             ruled_out=("waiting for other work: only what was not launched yet is counted",),
             advice=(
-                f"{meanwhile(run, line.rank, when)}; look at the longest, {ms(stalls[longest])} "
-                f"from {since} after {line.device}'s first work"
+                f"{does or meanwhile(run, line.rank, when)}; look at the longest, "
+                f"{ms(stalls[longest])} from {since} after {line.device}'s first work"
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
@@ -257,10 +265,11 @@ class _Idle(Struct, frozen=True):
         """How long all are."""
         return int(self.idle_ns.sum())
 
-    @property
-    def outlasts_work(self) -> bool:
-        """Whether half of them are longer than half of what the device runs."""
-        return bool(np.median(self.idle_ns) > np.median(self.line.end_ns - self.line.start_ns))
+
+def _starved_ns(run: Measures, found: list[_Idle]) -> int:
+    """How long any of the devices was idle so: meanwhile others may wait for it."""
+    idle = (intervals_on_run(run, its.line.rank, (its.begin_ns, its.end_ns)) for its in found)
+    return total(union(*(np.concatenate(ends) for ends in zip(*idle, strict=True))))
 
 
 def _launching(run: Measures, found: list[_Idle]) -> Edit:

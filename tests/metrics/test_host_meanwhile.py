@@ -64,6 +64,12 @@ def test_operators_that_no_others_call_are_named_with_their_time(tmp_path: Path)
     assert "broadcast_buffers=False" in said
 
 
+def test_compiling_is_named_with_what_helps(tmp_path: Path) -> None:
+    said = advice(written(tmp_path, "entire_frame_compile (dynamo_timed)"))
+    assert "runs entire_frame_compile (dynamo_timed) for 44 ms" in said
+    assert "torch.compile compiles anew, as for inputs of new shapes" in said
+
+
 def test_without_operators_or_files_it_is_left_open(tmp_path: Path) -> None:
     run = written(tmp_path, None)
     assert "look at what the host does meanwhile: loading data" in advice(run)

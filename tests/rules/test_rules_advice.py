@@ -187,3 +187,100 @@ def test_who_sends_unlike_amounts_from_rank_to_rank_has_split_sizes(
 def test_a_pipeline_is_not_asked_for_collectives(group: str) -> None:
     advice = exposed("recv", "send", group=group, size=1 << 20)
     assert ("served one after another" in advice) == (group == "other")
+
+
+def delayed(*, stall_us: float = 0, copy_us: float = 0, more_us: float = 0, since: int = 0) -> Tiny:
+    """Rank 1 of three launches later than the others, or copies 8 MB, or computes, longer.
+
+    From one of twelve steps on. Each copies in 500 µs and computes for 1 ms.
+    """
+    run = Tiny(ranks=3)
+    for step in range(STEPS):
+        for rank in range(3):
+            late = rank == 1 and step >= since
+            start, over = 10_000 * step + stall_us * late, 10_000 * step + 8_000
+            copied, computed = 500 + copy_us * late, 1000 + more_us * late
+            run.step(rank, step, 10_000 * step, 10_000)
+            pinned = {"source": "host", "destination": "cuda:0", "memory": "pinned"}
+            run.copy(rank, start + 10, copied, kind="HtoD", size=8_000_000, **pinned)
+            run.kernel(rank, start + 20 + copied, computed)
+            came = start + 30 + copied + computed
+            run.collective(rank, "all_reduce", came, over - came, size=1 << 26)
+    return run
+
+
+def test_a_late_host_is_told_what_it_does_meanwhile() -> None:
+    run = delayed(stall_us=4000)
+    assert "look at data loading, logging" in found(run.trace(), "straggler").advice
+    for step in range(STEPS):
+        run.blocking_call(1, "cudaMalloc", 10_000 * step + 400, 3500)
+    straggler = found(run.trace(), "straggler")
+    assert straggler.ranks == (1,)
+    assert "meanwhile the host is in cudaMalloc for 38.5 ms" in straggler.advice  # of 66 ms
+
+
+def test_pinned_copies_that_are_slow_on_one_rank_need_no_pinning() -> None:
+    """8 MB in 4 ms are 2 GB/s, in 0.5 ms they are 16."""
+    its = found(delayed(copy_us=3500).trace(), "straggler")
+    assert "its HtoD copies, pinned, make 2.00 GB/s, the others' 16.0 GB/s" in its.advice
+    assert "from pinned memory" not in its.advice
+
+
+def test_who_computes_longer_from_some_step_on_runs_nothing_more() -> None:
+    its = found(delayed(more_us=3000, since=6).trace(), "straggler")
+    assert "rank 1 delays the last 6 of 12 steps by 3 ms, computing" in its.summary
+    assert "runs there the kernels that the others run, and no more" in its.advice
+    assert "clock rates" in its.advice
+
+
+@pytest.mark.parametrize("hosts", [True, False])
+def test_hosts_that_launch_late_in_turn_need_no_batches_of_like_length(hosts: bool) -> None:
+    """In each step one of two ranks is 6 ms behind: its host stalls, or it computes so long."""
+    run = Tiny(ranks=2)
+    for step in range(STEPS):
+        for rank in (0, 1):
+            begin, late = 10_000 * step, 6_000 * (step % 2 == rank)
+            start = begin + (late if hosts else 0)
+            took = 2_000 if hosts else 2_000 + late
+            run.step(rank, step, begin, 10_000)
+            run.kernel(rank, start + 10, took)
+            came = start + took + 20
+            run.collective(rank, "all_reduce", came, begin + 9_990 - came, size=1 << 26)
+    assert ("hosts launch late in turn" in found(run.trace(), "jitter").advice) == hosts
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(3, True), (1, False)])
+def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(tokens: int, told: bool) -> None:
+    """Rank 1 of three computes three times as long, behind an all_to_all, and before the next."""
+    run = Tiny(ranks=3)
+    for step in range(STEPS):
+        begin = 10_000 * step
+        for rank in range(3):
+            run.step(rank, step, begin, 10_000)
+            run.kernel(rank, begin + 10, 500)
+            late = rank == 1
+            got, size = (tokens if late else 1) << 20, 1 << 20
+            run.collective(rank, "all_to_all", begin + 520, 480, in_bytes=size, out_bytes=got)
+            took = 3_000 if late else 1_000
+            run.kernel(rank, begin + 1_005, took)
+            came = begin + 1_010 + took
+            its = {"in_bytes": got, "out_bytes": size}
+            run.collective(rank, "all_to_all", came, begin + 9_990 - came, **its)
+    advice = found(run.trace(), "straggler").advice
+    assert ("it receives 1.5 times the mean's bytes in all_to_alls" in advice) == told
+
+
+@pytest.mark.parametrize(
+    ("hosts", "who"),
+    [(("a", "b"), "ranks 2–3, all of host b, delay every step"), (("a",), "ranks 2–3 delay every")],
+)
+def test_ranks_that_are_all_of_one_host_are_named_with_it(hosts: tuple[str, ...], who: str) -> None:
+    run = Tiny(ranks=4, hosts=hosts)
+    for step in range(STEPS):
+        for rank in range(4):
+            begin, took = 10_000 * step, 4_000 if rank > 1 else 1_000
+            run.step(rank, step, begin, 10_000)
+            run.kernel(rank, begin + 10, took)
+            came = begin + 20 + took
+            run.collective(rank, "all_reduce", came, begin + 8_000 - came, size=1 << 26)
+    assert found(run.trace(), "straggler").summary.startswith(who)

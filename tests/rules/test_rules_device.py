@@ -116,6 +116,13 @@ def test_gaps_are_told_by_their_mean_whose_product_is_the_cost() -> None:
     assert finding.cost_ns == 120 * 60_000
 
 
+def test_gaps_shorter_than_what_runs_between_them_count_as_well() -> None:
+    """200 kernels of 20 µs, one launched every 30 µs: a third of the time the GPU has no work."""
+    (finding,) = found(late([30.0 * i for i in range(200)], took=20).trace(), "launch-gap")
+    assert "waits for a launch 199 times, 10 µs on average" in finding.summary
+    assert finding.cost_ns == 199 * 10_000
+
+
 def test_many_small_collectives_are_to_be_bucketed() -> None:
     run = Tiny()
     for i in range(120):
@@ -130,6 +137,28 @@ def test_many_small_collectives_are_to_be_bucketed() -> None:
     assert finding.advice.startswith("fuse kernels")
 
 
+@pytest.mark.parametrize(
+    ("group", "ops", "said"),
+    [
+        ("tp", ["all_reduce"], "fuse kernels"),  # the next operator needs each one's result
+        ("dp_shard", ["all_gather", "reduce_scatter"], "larger ones (more layers in each unit"),
+        ("dp", ["all_gather"], "larger ones (buckets, one flat tensor)"),
+    ],
+)
+def test_what_cannot_wait_for_more_is_not_to_be_bucketed(
+    group: str, ops: list[str], said: str
+) -> None:
+    run = Tiny(ranks=2)
+    run.groups = {group: (0, 1)}
+    for rank in (0, 1):
+        for i in range(120):
+            start = 40 * i
+            run.kernel(rank, start, 5)
+            run.collective(rank, ops[i % len(ops)], start + 25, 5, size=1 << 20, group=group)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert said in finding.advice
+
+
 def test_a_host_that_stalls_is_told_with_what_it_did() -> None:
     run = late([0, 10, 20, 5030, 5040, 5050, 8060, 8070])
     run.step(0, 0, 40, 4950, label="loading")
@@ -138,6 +167,50 @@ def test_a_host_that_stalls_is_told_with_what_it_did() -> None:
     assert finding.summary.endswith("8.01 ms in all, mostly in 'loading'")
     assert finding.cost_ns == 8_010_000
     assert "5 ms from 25 µs after" in finding.advice
+
+
+def test_hosts_that_stall_in_turn_cost_what_all_of_their_stalls_do() -> None:
+    """In each of twelve steps one of two stalls for 6 ms, the first before any work."""
+    run = Tiny(ranks=2)
+    for step in range(12):
+        begin, over = 9_000 * step, 9_000 * step + 8_980
+        for rank in (0, 1):
+            start = begin + 6_000 * (step % 2 == rank)
+            came = start + 2_020
+            run.step(rank, step, begin, 9_000)
+            run.kernel(rank, start + 10, 2_000)
+            run.collective(rank, "all_reduce", came, over - came, size=1 << 26)
+            run.blocking_call(rank, "cudaDeviceSynchronize", came + 10, over - came)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert "stalls 6 times for over 1 ms" in finding.summary
+    assert finding.summary.endswith("36.2 ms in all; rank 0, too")
+    assert finding.cost_ns == pytest.approx(11 * 6_000_000, rel=0.01)
+
+
+def test_a_host_that_stalls_in_its_data_loader_is_to_load_faster() -> None:
+    run = late([0, 10, 20, 5030, 5040, 5050])
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    run.step(0, 0, 40, 4950, label=loader)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.summary.endswith("mostly in 'enumerate(DataLoader…LoaderIter.__next__'")
+    assert finding.advice.startswith("speed up data loading: more workers (num_workers)")
+
+
+def test_a_host_that_allocates_meanwhile_is_told_so() -> None:
+    """Of the 5 ms without work it frees and allocates memory for 2.6 ms."""
+    run = late([0, 10, 20, 5030, 5040, 5050])
+    run.blocking_call(0, "cudaFree", 1000, 600)
+    run.blocking_call(0, "cudaMalloc", 1700, 2000)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.advice.startswith("meanwhile the host is in cudaMalloc and cudaFree for 2.6 ms")
+    assert "expandable_segments:True" in finding.advice
+
+
+def test_memory_of_the_host_or_of_a_pool_is_no_memory_of_the_gpu() -> None:
+    run = late([0, 10, 20, 5030, 5040, 5050])
+    run.blocking_call(0, "cudaMallocHost", 1000, 3000)
+    (finding,) = found(run.trace(), "launch-gap")
+    assert finding.advice.startswith("look at what the host does meanwhile")
 
 
 def test_a_device_that_runs_what_lost_its_launch_is_not_idle() -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, distinct, rows_by
 from commtrace.diagnosis import CannotLook
-from commtrace.intervals import Intervals, union
+from commtrace.intervals import Intervals, subtract, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.table import Coded, Rows
@@ -26,6 +26,7 @@ __all__ = [
     "elsewhere",
     "places",
     "ready_ns",
+    "starved_when",
     "timelines",
 ]
 
@@ -174,6 +175,18 @@ def _on_device(run: Measures, table: str, rank: int, device: str) -> tuple[Rows,
     """A rank's rows, and which of them are of the device."""
     its = rows_of_rank(run, table, rank)
     return its, np.flatnonzero(its.coded("device").being(device))
+
+
+def starved_when(run: Measures, rank: int) -> Intervals:
+    """When a rank's GPUs had nothing to run, since it was not launched yet."""
+    idle = list[Intervals]()
+    for its, device in places(run):
+        if its == rank:
+            line = _timeline(run, rank, device)
+            late = line.starved()
+            begin = (line.start_ns - line.idle_ns)[late]
+            idle.append(subtract((begin, line.start_ns[late]), elsewhere(line, run)))
+    return union(*(np.concatenate(times) for times in zip(*idle, strict=True)))
 
 
 def elsewhere(line: Timeline, run: Measures) -> Intervals:

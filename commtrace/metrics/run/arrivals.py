@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace import matching
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.comms import POINT_TO_POINT
 from commtrace.table import Coded
 
@@ -57,6 +57,21 @@ class Arrivals:
         self.is_root = (table.ints("root") == rank)[self.order]
         self.complete = self.size == matches.ints("expected")[self.lowest]
         self._compare(found.clock)
+        on_gpu = ~table.coded("device").being("cpu")
+        self.ready = self._ready(table.ints("stream")[self.order], on_gpu[self.order])
+
+    def _ready(self, stream: Int64, on_gpu: Bool) -> Int64:
+        """When all were there: of messages on a GPU also the peers of those of the same kernels.
+
+        What is sent and received together is one kernel, done when all of it is.
+        """
+        rows = np.flatnonzero(self.p2p[self.of] & on_gpu)
+        ready: Int64 = self.tau[self.of]
+        kernel = codes(*(its[rows] for its in (self.rank, stream, self.arrival, self.end)))
+        latest = np.full(int(kernel.max(initial=-1)) + 1, NULL)
+        np.maximum.at(latest, kernel, ready[rows])
+        ready[rows] = latest[kernel]
+        return self.max(ready)
 
     def _compare(self, clocks: Rows) -> None:
         """When the first and the last arrived, as far as the clocks can tell."""
@@ -99,7 +114,7 @@ class Arrivals:
     def transfer(self) -> tuple[Int64, Bool]:
         """What is left once everybody is there, and whether it is exact."""
         ready = np.maximum(self.arrival, self.root_arrival[self.of])
-        time = np.where(self.from_root, self.max(self.end - ready), self.max(self.end) - self.tau)
+        time = np.where(self.from_root, self.max(self.end - ready), self.max(self.end) - self.ready)
         exact = self.complete & self.comparable & self.has_root
         return np.where(exact & (time > self.gate), time, self.min(self.duration)), exact
 

@@ -90,8 +90,9 @@ OPERATIONS = Table(
         Column(
             "transfer_ns",
             "Int64",
-            "From the last arrival (of a broadcast or scatter, each rank's or the root's) to the "
-            "last end; the shortest duration where below three clock errors or not `exact`.",
+            "From the last arrival (of a broadcast or scatter, each rank's or the root's; of "
+            "messages of one kernel that of all their peers) to the last end; the shortest "
+            "duration where below three clock errors or not `exact`.",
             "ns",
         ),
         Column(
