@@ -281,3 +281,23 @@ def test_absurd_sizes_and_types_cost_nothing_but_their_words(tmp_path: Path) -> 
     its, finding = late(written(tmp_path, work, on_cpu))
     assert "\x1b" not in finding.advice
     assert all(len(text) <= 40 for text in its.example)
+
+
+def test_who_waited_for_a_core_took_as_long_for_the_same(tmp_path: Path) -> None:
+    """By the clock both compute for 15 ms; rank 1 waited for a core in 5 of them."""
+    ranks = [
+        {
+            "rank": rank,
+            "machine": {
+                "steps": [[n, 15_000 - waited, waited, 15_000 - waited] for n in range(STEPS)]
+            },
+        }
+        for rank, waited in enumerate((0, 5_000))
+    ]
+    (tmp_path / "manifest.json").write_text(json.dumps({"ranks": ranks}))
+    work = computing((15_000, 15_000), (64, 64), ("float", "float"))
+    run = written(tmp_path, work, on_cpu)
+    (finding,) = diagnose(run.measures, select=["straggler"]).findings
+    assert finding.ranks == (0,)
+    assert "1.50 times as long" in finding.summary
+    assert finding.confidence == "low"
