@@ -23,14 +23,12 @@ _MOST = 0.5
 def steps_in_common(run: Measures, ranks: tuple[int, ...]) -> Bool:
     """Of each step of the graph whether some of these ranks recorded it, and some of the others.
 
-    Every one where no rank's profiler numbered its steps.
+    Every one where they have no two in common: not all number their steps, or not alike.
     """
     steps = profiler_steps(run)
-    if not len(steps):
-        return np.ones(len(run_graph(run).steps), dtype=np.bool_)
     number, mine = steps.ints("step"), np.isin(steps.ints("rank"), ranks)
-    both = np.intersect1d(number[mine], number[~mine])
-    return np.isin(run_graph(run).steps, both)
+    both = np.isin(run_graph(run).steps, np.intersect1d(number[mine], number[~mine]))
+    return both if both.sum() > 1 else np.ones_like(both)
 
 
 @measure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from commtrace.arrays import NULL
 from commtrace.causal.recorded_steps import of_unlike_steps, steps_in_common
 from commtrace.diagnosis import Diagnosis
 from commtrace.measures import Measures
@@ -11,18 +12,24 @@ from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
 
 
-def recorded(*, late_by: int, numbered_from: int) -> Measures:
+def recorded(*, late_by: int, numbered_from: int | None) -> Measures:
     """Rank 1 of three computes 3 ms longer in each step; each recorded twelve of them.
 
-    Rank 1 begins so many steps after the others, and numbers its first one so.
+    Rank 1 begins so many steps after the others, and numbers its first one so, or none.
     """
     run = Tiny(ranks=3)
     for rank in range(3):
         for at in range(12):
             step = at + late_by * (rank == 1)
-            number = at + numbered_from * (rank == 1)
             start, took = 10_000 * step, 4_000 if rank == 1 else 1_000
-            run.step(rank, number, start, 10_000)
+            if rank != 1:
+                number = at
+            elif numbered_from is not None:
+                number = at + numbered_from
+            else:
+                number = NULL
+            if number != NULL:
+                run.step(rank, number, start, 10_000)
             run.kernel(rank, start + 10, took)
             its = {"seq": step, "step": number, "size": 1 << 26}
             run.collective(rank, "all_reduce", start + 20 + took, 7_980 - took, **its)
@@ -52,3 +59,9 @@ def test_steps_that_ranks_count_apart_are_not_compared(numbered_from: int, unlik
     assert len(its.findings) == (not unlike)
     reason = its.skipped.get("straggler")
     assert reason is None or reason.startswith("needs the same steps on all ranks")
+
+
+def test_who_numbers_no_steps_is_compared_in_all() -> None:
+    run = recorded(late_by=0, numbered_from=None)
+    assert steps_in_common(run, (1,)).all()
+    assert not diagnosed(run).skipped
