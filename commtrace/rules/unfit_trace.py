@@ -107,14 +107,16 @@ class UnfitTrace(Rule, frozen=True):
                 )
 
     def _unrecorded(self, run: Measures) -> Iterator[Finding]:
-        if count := calls_without_work(run):
+        if found := calls_without_work(run):
+            count = sum(found.values())
             yield self._finding(
                 run,
-                f"the hosts called {counted(count, 'operation')} that communicate, and nothing of "
-                "what they ran was recorded",
+                f"{numbered('rank', found)} called {counted(count, 'operation')} that "
+                "communicate, and nothing of what they ran was recorded",
                 Evidence("operations without work", count, "operations", 0),
                 "profile GPUs, too (activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]); if "
                 "that was done, see whether the profiler may trace them (CUPTI's permissions)",
+                tuple(found),
             )
 
     def _missing_ranks(self, run: Measures) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from commtrace.comms import OPERATIONS
 from commtrace.diagnosis import Finding, Note
 from commtrace.measures import Measures
+from commtrace.metrics.run.unrecorded_work import unrecorded_work
 from commtrace.reader import read
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
@@ -513,9 +514,23 @@ def test_calls_whose_work_was_not_recorded_are_no_run_without_communication(
     trace = run.trace()
     (*findings,) = found(trace, "unfit-trace")
     assert len(findings) == told
-    assert all("called 2 operations that communicate" in its.summary for its in findings)
+    said = "ranks 0–1 called 2 operations that communicate, and nothing"
+    assert all(its.summary.startswith(said) for its in findings)
     run.kernel(0, 0, 10)
+    run.kernel(1, 0, 10)
     assert not found(run.trace(), "unfit-trace")
+
+
+def test_a_rank_whose_gpu_alone_was_not_recorded_is_named() -> None:
+    run = Tiny(2)
+    for rank in (0, 1):
+        run.op(rank, 10, 50, name="c10d::allreduce_", kind="communication")
+    run.kernel(0, 20, 30)
+    (finding,) = found(run.trace(), "unfit-trace")
+    assert finding.summary.startswith("rank 1 called 1 operation that communicate")
+    assert finding.ranks == (1,)
+    (note,) = unrecorded_work(run.trace())
+    assert (note.rank, note.message[:26]) == (1, "its host called 1 operatio")
 
 
 def test_missing_ranks_are_counted_by_the_jobs_size() -> None:
