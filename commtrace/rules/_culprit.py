@@ -36,6 +36,7 @@ HOST: tuple[Cause, ...] = ("host", "loader", "checkpoint", "garbage-collection")
 DEVICE: tuple[Cause, ...] = ("compute", "copy")
 """What a device does."""
 
+_ALIKE = 2  # times as long: of stalls that differ by more the longest is told
 _Confidence = Literal["high", "medium", "low"]
 _LESS: dict[_Confidence, _Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
@@ -78,14 +79,18 @@ def _finding(
     count, each = both.size, culprit.steps_ns
     place = _place(run, culprit)
     spikes = len(culprit.spikes)
-    mean = ms(float((each[both if culprit.persistent else list(culprit.spikes)]).mean()))
+    late = each[both if culprit.persistent else list(culprit.spikes)]
+    mean = ms(float(late.mean()))
     part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
     all_in_all = f"the run by {ms(float(each.sum()))}"
     stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
-    if culprit.spikes == tuple(both[count - spikes :].tolist()) and 1 < spikes < count:
+    lasts = culprit.spikes == tuple(both[count - spikes :].tolist()) and 1 < spikes < count
+    if not culprit.persistent and lasts:
         how = f"{delay} the last {spikes} of {counted(count, part)}{whole} by {mean}"
     elif not culprit.persistent:
-        how = f"{stall} for {mean} in {spikes} of {counted(count, part)}{whole}"
+        alike = late.max() <= _ALIKE * late.min()
+        long = mean if alike else f"up to {ms(float(late.max()))}"
+        how = f"{stall} for {long} in {spikes} of {counted(count, part)}{whole}"
     elif culprit.in_every:
         how = f"{delay} every step by {mean}" if has_steps(run) else f"{delay} {all_in_all}"
     else:
