@@ -51,7 +51,7 @@ class EmulatedOperation(Rule, frozen=True):
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    min_step_share: float = 0.01
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per call and what ran for it."""
