@@ -254,17 +254,16 @@ def scaled(
     """
     its = run_graph(run)
     lag = its.graph.lag_ns if lag_ns is None else lag_ns
-    own_ns, wanted = work.on_clock(work.own_ns[which], which), work.on_clock(wanted_ns, which)
-    factor = factors(own_ns, wanted).ravel()
     row = np.cumsum(which, dtype=np.int32) - 1
     found: list[Change] = [(np.empty(0, np.int32), np.empty(0, np.int64))]
     parts = (slice(at, at + _AT_ONCE) for at in range(0, its.own.size, _AT_ONCE))
     for some in parts if own is None else (own,):
         call, column = its.own_call[some], its.own_column[some]
         mine = which[call] if part is None else which[call] & (column == part)
-        edges = its.own[some][mine]
-        its_factor = factor[2 * row[call[mine]] + column[mine]]
-        edited = np.rint(lag[edges] * its_factor).astype(np.int64)
+        edges, at = its.own[some][mine], (call[mine], column[mine])
+        wanted = wanted_ns[row[at[0]], at[1]]
+        factor = factors(work.on_clock(work.own_ns[at], at), work.on_clock(wanted, at))
+        edited = np.rint(lag[edges] * factor).astype(np.int64)
         other = edited != lag[edges]
         found.append((edges[other], edited[other]))
     edges, lags = map(np.concatenate, zip(*found, strict=True))
