@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.matching import generate
 from commtrace import trace_tables as schema
-from commtrace.arrays import NULL, integers, nth
+from commtrace.arrays import NULL, Int64, integers
 from commtrace.causal.culprits import culprits
 from commtrace.causal.run_graph import run_graph
 from commtrace.measures import Measures
@@ -34,7 +34,7 @@ def on_cpus(run: Measures) -> Measures:
     calls = run.collectives.copy()
     rank, start = integers(calls["rank"]), integers(calls["start_ns"])
     duration = integers(calls["duration_ns"])
-    step = nth(rank) // STEP
+    step = _in_turn(run) // STEP
     calls["device"] = calls["device"].cat.rename_categories(["cpu"])
     for column, values in {
         "launch_ns": start,
@@ -63,6 +63,14 @@ def on_cpus(run: Measures) -> Measures:
         steps=schema.STEPS.rows(steps),
         host_gaps=schema.HOST_GAPS.rows(gaps),
     )
+
+
+def _in_turn(run: Measures) -> Int64:
+    """Which of the run's operations each call is of: ranks lack some, and so have none of these."""
+    its = matched(run)
+    order = its.operations.ints("last_end_ns").argsort().argsort()
+    turn: Int64 = order[its.operations.ints("operation").searchsorted(its.waits.ints("operation"))]
+    return turn
 
 
 PARTS: tuple[Callable[[Measures], object], ...] = (

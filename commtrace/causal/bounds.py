@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Float64, Int32, Int64
-from commtrace.causal.edits import factors
+from commtrace.causal.edits import factors, steps_at
 from commtrace.causal.graph import Change, Lags, longest_way, replayed
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.run_graph import run_graph
@@ -22,11 +22,16 @@ __all__ = ["Way", "at_most", "critical_way", "saves_at_most", "way_with"]
 
 
 class Way(Struct, frozen=True, eq=False):
-    """A critical path: its ``edges`` of ranks' own work, in order, their lags, and when it ends."""
+    """A critical path: its ``edges`` of ranks' own work, in order, their lags, and when it ends.
 
-    edges: Int64
+    ``own`` is which of the graph's ``own`` they are, ``step_ns`` how long each step is with it.
+    """
+
+    own: Int64
+    edges: Int32
     lag_ns: Lags
     end_ns: int
+    step_ns: Int64
 
     def end_with(self, change: Change) -> int:
         """When it ends with a change of own work, as edges in order: the run ends no earlier."""
@@ -63,9 +68,10 @@ def _way_to(run: Measures, nodes: Int32, lag_ns: Lags) -> Way:
     its = run_graph(run)
     time = replayed(its.graph, lag_ns)
     last = int(nodes[time[nodes].argmax()])
-    way = longest_way(its.graph, lag_ns, time, last)
-    own = np.sort(way[its.own_of(way) >= 0])
-    return Way(own, lag_ns[own], int(time[last]))
+    own = its.own_of(longest_way(its.graph, lag_ns, time, last))
+    own = np.sort(own[own >= 0])
+    edges = its.own[own]
+    return Way(own, edges, lag_ns[edges], int(time[last]), steps_at(run, time))
 
 
 def saves_at_most(ways: Sequence[Way], change: Change) -> int:
@@ -76,9 +82,8 @@ def saves_at_most(ways: Sequence[Way], change: Change) -> int:
 def at_most(run: Measures, way: Way, own_ns: Int32 | Int64, wanted_ns: Float64) -> Float64:
     """What each rank takes from the critical path if its work is as wanted."""
     its = run_graph(run)
-    own = its.own_of(way.edges)
-    call = its.own_call[own]
-    at = call, its.own_column[own]
+    call = its.own_call[way.own]
+    at = call, its.own_column[way.own]
     factor = factors(own_ns[at], wanted_ns[at])
     size = int(its.calls.rank.max()) + 1
     shorter = way.lag_ns * (1 - factor)

@@ -10,13 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Int64, distinct
+from commtrace.causal.bounds import critical_way
 from commtrace.causal.causes import as_cores_are_shared
 from commtrace.causal.cores import fight
 from commtrace.causal.culprit import Culprit, as_awaited
-from commtrace.causal.edits import (
-    as_measured,
-    step_ns,
-)
+from commtrace.causal.edits import as_measured
 from commtrace.causal.graph import Change, Lags, changed, changes
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.replayable import need_replay
@@ -100,7 +98,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     excused: list[Culprit] = []
     lag, mended = lags_on_cores(run), as_measured(run)
     worth = min_share * float(its.step_ns.sum())
-    least = min_share * float(step_ns(run, [lag]).sum())  # on cores
+    least = min_share * float(critical_way(run, lag).step_ns.sum())  # on cores
     left = ranks
     while left and len(found) + len(excused) < _MOST:
         # The last is compared with what the others' work is at its places, as that mostly is.

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_measured",
+    "changed_step_ns",
     "even",
     "factors",
     "joined",
     "needing_nobody",
+    "of_ranks",
+    "of_the_rest",
     "saved",
     "saved_by",
     "scaled",
@@ -61,20 +64,28 @@ def typical(
     edits made before, that this one changes, and ``work`` the own work with these, by default as
     measured; so in the others.
     """
-    its, work = run_graph(run), work or own_work(run)
-    mine = np.isin(its.calls.rank, list(ranks))
+    work = work or own_work(run)
+    return scaled(run, work, of_the_rest(run, ranks, work), of_ranks(run, ranks), lag_ns, part)
+
+
+def of_ranks(run: Measures, ranks: Collection[int]) -> Bool:
+    """Which calls are theirs."""
+    return np.isin(run_graph(run).calls.rank, list(ranks))
+
+
+def of_the_rest(run: Measures, ranks: Collection[int], work: OwnWork) -> Float64:
+    """The own work of these ranks' calls as is typical of those that are not among them."""
+    mine = of_ranks(run, ranks)
     if len(ranks) > 1:
-        wanted = np.stack([column.of_the_rest(mine) for column in work.parts], axis=1)
-    else:
-        wanted = work.typical_ns[mine]
-    return scaled(run, work, wanted, mine, lag_ns, part)
+        return np.stack([column.of_the_rest(mine) for column in work.parts], axis=1)
+    return work.typical_ns[mine]
 
 
 def typical_in_median(
     run: Measures, ranks: Collection[int], lag_ns: Lags, work: OwnWork, wanted_ns: Float64
 ) -> Change:
     """The ranks' work is as ``wanted_in_median`` has it."""
-    mine = np.isin(run_graph(run).calls.rank, list(ranks))
+    mine = of_ranks(run, ranks)
     return scaled(run, work, wanted_ns[mine], mine, lag_ns)
 
 
@@ -195,7 +206,7 @@ def saved(run: Measures, lag_ns: Lags, edits: Iterable[Lags]) -> Int64:
 def saved_by(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
     """What each step is shorter with each change of these lags: steps × edits."""
     nothing = np.empty(0, np.int64), np.empty(0, np.int64)
-    steps = _changed_ns(run, lag_ns, chain([nothing], edits))
+    steps = changed_step_ns(run, lag_ns, chain([nothing], edits))
     return steps[:, :1] - steps[:, 1:]
 
 
@@ -208,10 +219,11 @@ def steps_at(run: Measures, time_ns: Int64) -> Int64:
 def step_ns(run: Measures, lags: Iterable[Lags]) -> Int64:
     """How long each step is with the lags of each edit: steps × edits."""
     measured = as_measured(run)
-    return _changed_ns(run, measured, (changes(measured, lag) for lag in lags))
+    return changed_step_ns(run, measured, (changes(measured, lag) for lag in lags))
 
 
-def _changed_ns(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
+def changed_step_ns(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
+    """How long each step is with each change of these lags: steps × edits."""
     its = run_graph(run)
     return np.diff(its.step_ends.replayed(lag_ns, edits), axis=0, prepend=its.begin_ns)
 
@@ -234,21 +246,24 @@ def scaled(
     which: Bool,
     lag_ns: Lags | None,
     part: int | None = None,
+    own: Int64 | None = None,
 ) -> Change:
-    """The segments of some calls take the time that is wanted of these, shared as it was."""
+    """The segments of some calls take the time that is wanted of these, shared as it was.
+
+    Of the graph's ``own`` edges only some, if these are given.
+    """
     its = run_graph(run)
     lag = its.graph.lag_ns if lag_ns is None else lag_ns
-    own_ns, wanted = work.on_clock(work.own_ns[which], which), work.on_clock(wanted_ns, which)
-    factor = factors(own_ns, wanted).ravel()
     row = np.cumsum(which, dtype=np.int32) - 1
     found: list[Change] = [(np.empty(0, np.int32), np.empty(0, np.int64))]
-    for at in range(0, its.own.size, _AT_ONCE):
-        some = slice(at, at + _AT_ONCE)
+    parts = (slice(at, at + _AT_ONCE) for at in range(0, its.own.size, _AT_ONCE))
+    for some in parts if own is None else (own,):
         call, column = its.own_call[some], its.own_column[some]
         mine = which[call] if part is None else which[call] & (column == part)
-        edges = its.own[some][mine]
-        its_factor = factor[2 * row[call[mine]] + column[mine]]
-        edited = np.rint(lag[edges] * its_factor).astype(np.int64)
+        edges, at = its.own[some][mine], (call[mine], column[mine])
+        wanted = wanted_ns[row[at[0]], at[1]]
+        factor = factors(work.on_clock(work.own_ns[at], at), work.on_clock(wanted, at))
+        edited = np.rint(lag[edges] * factor).astype(np.int64)
         other = edited != lag[edges]
         found.append((edges[other], edited[other]))
     edges, lags = map(np.concatenate, zip(*found, strict=True))

@@ -18,7 +18,7 @@ class Moments:
     def __init__(self, group: Int64, moment: Int64) -> None:
         self._first = int(moment.min()) if moment.size else 0
         self._span = int(moment.max()) - self._first + 2 if moment.size else 2
-        keys = self._keys(group, moment)
+        keys = group * self._span + (moment - (self._first - 1))
         self._order = np.argsort(keys, kind="stable")
         self._sorted = keys[self._order]
 

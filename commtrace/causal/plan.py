@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int32, Int64, narrow, ranges
+from commtrace.arrays import Int32, Int64, narrow, ranges
 from commtrace.causal.edge_ends import Sources, Targets
 from commtrace.causal.ways import NOTHING, Later, Ways
 
@@ -117,31 +117,34 @@ class Plan:
         """The edges of the longest way to a node, the last one first, with these lags and times."""
         # A number of another type would make numpy convert all of them.
         head = int(self.first.searchsorted(np.int32(node), side="right")) - 1
-        found = list[int]()
+        found, ways = list[int](), self.ways.place.size
+        begin_ns = time_ns[self.ways.place[:]]
+        end_ns = begin_ns + lag_ns[:ways]
         while True:
-            first, ways = int(self.first[head]), self.ways.place.size
+            first = int(self.first[head])
             while node != first:
                 link = node - head - 1
                 found.append(ways + link)
                 node = self._source.linked(link, node)
-            way = self._waited(head, lag_ns, time_ns)
+            way = self._waited(head, begin_ns, end_ns, time_ns[first])
             if way < 0:
                 return found
             found.append(way)
             node, head = int(self.ways.place[way]), int(self.ways.place.since[way])
 
-    def _waited(self, head: int, lag_ns: Lags, time_ns: Int64) -> int:
-        """The way that a head waited for, -1 if for none.
+    def _waited(self, head: int, begin_ns: Int64, end_ns: Int64, time_ns: np.int64) -> int:
+        """The way that a head waited for until then, by when ways begin and end; -1 if for none.
 
         Of several the one from the latest moment, and of those the first.
         """
         if head < self._free_ns.size:
             return -1
         ways = self.ways.to(head)
-        before = time_ns[self.ways.place[ways]]
-        binds = before + lag_ns[ways] == time_ns[self.first[head]]
-        latest = int(np.where(binds, before, NULL).argmax())
-        return int(ways.start + latest * ways.step) if binds[latest] else -1
+        binds = np.flatnonzero(end_ns[ways] == time_ns)
+        if not binds.size:
+            return -1
+        latest = binds[begin_ns[ways][binds].argmax()] if binds.size > 1 else binds[0]
+        return int(ways.start + latest * ways.step)
 
     def heads(
         self, behind_ns: Int32 | Int64, lag_ns: Lags, later: Sequence[Later], more: int = 0

@@ -6,19 +6,18 @@ that: a rank that could save but little is not replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int32, Int64
+from commtrace.arrays import Bool, Float64, Int32, Int64, distinct
 from commtrace.causal.alone import Alone
-from commtrace.causal.bounds import Way, at_most, saves_at_most, way_with
+from commtrace.causal.bounds import at_most, saves_at_most, way_with
 from commtrace.causal.calls import Calls
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits import saved_by
-from commtrace.causal.graph import Change, Lags, changed
+from commtrace.causal.graph import Change, changed
+from commtrace.causal.kind import Kind, Made
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.segments import own_work
 from commtrace.causal.sets import known_sets, sizes
@@ -27,14 +26,11 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
-    "Kind",
     "Search",
     "Suspects",
     "by_rank_and_step",
     "least_noise_ns",
 ]
-
-Made = Literal["all", "sure", "median"]
 
 _OTHERS = 0.25  # of what they save: what any other rank may save, or they are not the ones
 _AS_MUCH = 0.9  # of the most that some set saves: then the smallest such set
@@ -66,15 +62,6 @@ class Suspects(Struct, frozen=True, eq=False):
     made: Made
 
 
-class Kind(Struct, frozen=True, eq=False):
-    """An edit of ranks; the own work of calls as it is, and if their rank alone is edited."""
-
-    change: Callable[[tuple[int, ...]], Change]
-    own_ns: Int32 | Int64
-    wanted_ns: Float64
-    made: Made
-
-
 def by_rank_and_step(
     calls: Calls, time_ns: Float64, mine: Bool | slice = _ALL
 ) -> tuple[Int32, Float64]:
@@ -98,19 +85,14 @@ def least_noise_ns(run: Measures) -> int:
 class Search:
     """One kind of edit, tried on single ranks and on sets of them."""
 
-    def __init__(
-        self, run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Way
-    ) -> None:
-        self.run, self.left, self.lag, self.least, self.kind = run, left, lag, least, kind
-        self.way = way
-        nothing = np.broadcast_to(0.0, kind.own_ns.shape)
-        self.on_way = at_most(run, way, kind.own_ns, nothing)
-        each = at_most(run, way, kind.own_ns, kind.wanted_ns)
+    def __init__(self, left: list[int], least: float, kind: Kind) -> None:
+        self.run, self.left, self.least, self.kind = kind.run, left, least, kind
+        own = kind.work.own_ns
+        self.on_way = at_most(kind.run, kind.way, own, np.broadcast_to(0.0, own.shape))
+        each = at_most(kind.run, kind.way, own, kind.wanted_ns)
         most = {one: max(float(each[one]), 0.0) for one in left}
         asked = [one for one in left if len(left) <= _FEW or most[one] > _OTHERS * least]
-        self.alone = Alone(
-            asked, most, lambda some: saved_by(run, lag, (kind.change((one,)) for one in some))
-        )
+        self.alone = Alone(asked, most, lambda some: kind.saved([(one,) for one in some]))
 
     def single(self) -> Suspects | None:
         """The one rank that saves enough, if no other does, nor hides behind it."""
@@ -135,7 +117,7 @@ class Search:
         each = each[:, late]
         if late.size < 2 or (np.median(each, axis=0) <= least_noise_ns(self.run)).any():
             return None
-        together = self._saved([tuple(some[at] for at in late)])
+        together = self.kind.saved([tuple(some[at] for at in late)])
         return self._suspects(ranks, steps) if together.sum() >= _AS_MUCH * each.sum() else None
 
     def _best(self) -> tuple[tuple[int, ...], Int64] | None:
@@ -153,7 +135,7 @@ class Search:
         Another with which it is the last by turns, or its host or a group of its, all late.
         """
         calls = run_graph(self.run).calls
-        own, wanted = (its.sum(axis=1) for its in (self.kind.own_ns, self._wanted()))
+        own, wanted = (its.sum(axis=1) for its in (self.kind.work.own_ns, self._wanted()))
         every, did = by_rank_and_step(calls, own)
         if every.size < _HIDE:
             return False
@@ -173,10 +155,11 @@ class Search:
 
     def _wanted(self) -> Float64:
         """What is wanted of each call; its own where nobody is to compare with."""
-        return np.where(np.isnan(self.kind.wanted_ns), self.kind.own_ns, self.kind.wanted_ns)
+        wanted = self.kind.wanted_ns
+        return np.where(np.isnan(wanted), self.kind.work.own_ns, wanted)
 
     def _save_far_more(self, ranks: tuple[int, ...], rank: int, alone_ns: int) -> bool:
-        together = self._saved([ranks])[:, 0]
+        together = self.kind.saved([ranks])[:, 0]
         more = together - self.alone.steps([rank])[:, 0]
         always = bool((more > 2 * least_noise_ns(self.run)).all())  # no chance, however few
         sure = always or above_zero(more.astype(np.float64)) < _CHANCE
@@ -190,16 +173,15 @@ class Search:
         sets = [its for its in sets if 2 * len(its) <= len(self.left) or self._do_alike(its)]
         sets += known_sets(self.run, self.left)
         sets = [its for its in dict.fromkeys(sets) if self.on_way[list(its)].sum() >= self.least]
-        sets, shorter = self._tried(sets)
-        fits = [at for at, ranks in enumerate(sets) if self._fits(ranks, shorter[:, at])]
+        tried = self._tried(sets)
+        fits = {ranks: tried[ranks] for ranks in sets if ranks in tried}
+        fits = {ranks: steps for ranks, steps in fits.items() if self._fits(ranks, steps)}
         if not fits:
             return None
-        enough = _AS_MUCH * max(int(shorter[:, at].sum()) for at in fits)
-        at = min(
-            (at for at in fits if shorter[:, at].sum() >= enough), key=lambda at: len(sets[at])
-        )
-        size, found = len(sets[at]), (sets[at], shorter[:, at])
-        if size in counts and set(sets[at]) == set(nested[:size]):
+        enough = _AS_MUCH * max(int(steps.sum()) for steps in fits.values())
+        ranks = min((its for its, steps in fits.items() if steps.sum() >= enough), key=len)
+        size, found = len(ranks), (ranks, fits[ranks])
+        if size in counts and set(ranks) == set(nested[:size]):
             found = self._fewer(nested, counts, size, enough) or found
         return self._first_of(*found) or self._suspects(*found)
 
@@ -234,35 +216,31 @@ class Search:
         while size - low > 1:
             middle = (low + size) // 2
             ranks = tuple(sorted(nested[:middle]))
-            steps = self._saved([ranks])[:, 0]
+            steps = self.kind.saved([ranks])[:, 0]
             if self._fits(ranks, steps) and steps.sum() >= enough:
                 found, size = (ranks, steps), middle
             else:
                 low = middle
         return found
 
-    def _tried(self, sets: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], Int64]:
-        """Those of the sets that take enough from critical paths, and what each step saves.
+    def _tried(self, sets: list[tuple[int, ...]]) -> dict[tuple[int, ...], Int64]:
+        """What each step saves with those of the sets that take enough from critical paths.
 
         From that of the run, and of many sets from that without the most of them.
         """
-        tried, ways = [], [self.way]
+        tried, ways = dict[tuple[int, ...], Int64](), [self.kind.way]
         if len(sets) > _FEW_SETS:
             most = max(sets, key=lambda ranks: float(self.on_way[list(ranks)].sum()))
-            ways.append(way_with(self.run, changed(self.lag, self.kind.change(most))))
-
-        def edits() -> Iterator[Change]:
-            for ranks in sets:
-                change = self.kind.change(ranks)
-                if saves_at_most(ways, change) >= self.least:
-                    tried.append(ranks)
-                    yield change
-
-        shorter = saved_by(self.run, self.lag, edits())
-        return tried, shorter
-
-    def _saved(self, sets: list[tuple[int, ...]]) -> Int64:
-        return saved_by(self.run, self.lag, (self.kind.change(ranks) for ranks in sets))
+            ways.append(way_with(self.run, changed(self.kind.lag_ns, self.kind.change(most))))
+            tried[most] = self.kind.way.step_ns - ways[-1].step_ns
+        on_ways = distinct(np.concatenate([way.own for way in ways]))
+        asked = [
+            ranks
+            for ranks in sets
+            if ranks not in tried
+            and saves_at_most(ways, self.kind.change(ranks, on_ways)) >= self.least
+        ]
+        return tried | dict(zip(asked, self.kind.saved(asked).T, strict=True))
 
     def _fits(self, ranks: tuple[int, ...], steps: Int64) -> bool:
         """Whether they save enough, and no other rank does."""

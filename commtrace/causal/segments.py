@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, narrow, rows_by, sorted_by
+from commtrace.arrays import NULL, Float64, Int32, Int64, narrow, rows_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.busy import host_busy
 from commtrace.causal.calls import Calls
@@ -46,7 +46,6 @@ LABELLED: dict[Cause, re.Pattern[str]] = {
     "loader": re.compile(r"enumerate\(DataLoader\)#"),
 }
 """What the traces' labels say that a host does, and how they begin."""
-_ALL = slice(None)
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
@@ -68,8 +67,8 @@ class OwnWork(Struct, frozen=True, eq=False):
     parts: tuple[Usual, Usual]
     waited_ns: Int64 | None
 
-    def on_clock(self, work_ns: Int32 | Int64 | Float64, which: Bool | slice = _ALL) -> Float64:
-        """So much work of each call, and what it waited for a core: of all calls or of some."""
+    def on_clock(self, work_ns: Int32 | Int64 | Float64, which: Any) -> Float64:
+        """So much work of some calls, or of places in these arrays, and their waits for a core."""
         times = np.asarray(work_ns, dtype=np.float64)
         return times if self.waited_ns is None else times + self.waited_ns[which]
 
@@ -164,7 +163,7 @@ def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
 def own_parts(run: Measures) -> Mapping[Cause, Int32 | Int64]:
     """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
     its = run_graph(run)
-    target, segment = its.graph.target[its.own], its.own_call
+    segment, rank = its.own_call, its.calls.rank[its.own_call]
     lag = its.graph.lag_ns[its.own].astype(np.int64)
     on = on_core(run)
     nothing = np.broadcast_to(np.int64(0), its.calls.rank.size)
@@ -185,14 +184,14 @@ def own_parts(run: Measures) -> Mapping[Cause, Int32 | Int64]:
     computes = on_device & ~copies
     add("compute", segment[computes], lag[computes])
     on_host = np.flatnonzero(~on_device)
-    on_host = on_host[sorted_by(its.rank[target[on_host]])]
-    ranks, begins = np.unique(its.rank[target[on_host]], return_index=True)
-    for one, mine in zip(ranks.tolist(), np.split(on_host, begins[1:]), strict=True):
-        end, left = its.graph.time_ns[target[mine]], lag[mine]
+    for (one,), at in rows_by(rank[on_host]).items():
+        mine, found = on_host[at], own_intervals(run, one)
+        if with_gpu[one]:
+            del found["compute"]  # operators that feed it
+        left = lag[mine]
+        end = its.graph.time_ns[its.graph.target[its.own[mine]]]
         window = end - left, end
-        for cause, when in own_intervals(run, one).items():
-            if cause == "compute" and with_gpu[one]:
-                continue  # operators that feed it
+        for cause, when in found.items():
             time = covered(*window, when)
             left = left - time
             if on is not None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Float64, Int64
 from commtrace.causal.builder import HOSTS
-from commtrace.causal.edits import as_measured, saved_by, scaled
+from commtrace.causal.edits import as_measured, of_ranks, saved_by, scaled
 from commtrace.causal.extra import extra_ns
 from commtrace.causal.graph import Change, Lags, changed
 from commtrace.causal.on_core import lags_on_cores
@@ -36,7 +36,7 @@ def more_surely_ns(run: Measures, ranks: Collection[int] = ()) -> Float64:
     """
     more = _more(run)
     if len(ranks) > 1:
-        sure, mine, more = _sure(run), _of(run, ranks), more.copy()
+        sure, mine, more = _sure(run), of_ranks(run, ranks), more.copy()
         more[mine] = sure.time_ns[mine] - sure.of_the_rest(mine)
     return more
 
@@ -57,7 +57,7 @@ def without_more(run: Measures, ranks: Collection[int], lag_ns: Lags, work: OwnW
 
     ``lag_ns`` are the lags of edits made before, ``work`` the own work with these.
     """
-    mine = _of(run, ranks)
+    mine = of_ranks(run, ranks)
     return scaled(run, work, wanted_ns(run, work, ranks)[mine], mine, lag_ns)
 
 
@@ -73,7 +73,7 @@ def computing_alike(run: Measures, ranks: Collection[int], lag_ns: Lags, work: O
 
     That is the mean of the ranks at the same place of a step.
     """
-    mine = _of(run, ranks)
+    mine = of_ranks(run, ranks)
     computes = (own_work(run).own_ns[:, HOSTS] - _sure(run).time_ns)[mine]
     place = work.place[mine]
     mean = (np.bincount(place, computes) / np.maximum(np.bincount(place), 1))[place]
@@ -92,7 +92,3 @@ def saved_surely(run: Measures, ranks: Collection[int], lag_ns: Lags) -> Int64:
     if lag_ns is lags_on_cores(run) and lag_ns is not measured:
         each.append(saved_by(run, measured, [without_more(run, ranks, measured, own_work(run))]))
     return max((steps[:, 0] for steps in each), key=np.sum)
-
-
-def _of(run: Measures, ranks: Collection[int]) -> Bool:
-    return np.isin(run_graph(run).calls.rank, list(ranks))

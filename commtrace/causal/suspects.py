@@ -9,20 +9,20 @@ import numpy as np
 from msgspec import structs
 
 from commtrace.arrays import Bool, Float64, Int64, distinct
-from commtrace.causal.bounds import Way, critical_way
+from commtrace.causal.bounds import critical_way
 from commtrace.causal.cores import works_more
 from commtrace.causal.edits import (
     even,
+    of_ranks,
+    of_the_rest,
     saved_by,
-    typical,
-    typical_in_median,
     wanted_in_median,
 )
-from commtrace.causal.graph import Change, Lags
+from commtrace.causal.graph import Lags
+from commtrace.causal.kind import Kind
 from commtrace.causal.on_core import lags_on_cores
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.search import (
-    Kind,
     Search,
     Suspects,
     by_rank_and_step,
@@ -98,11 +98,13 @@ def suspects(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> l
     takes long by turns. That is first if it is nearly as much.
     """
     work = work_on_cores(run, lag_ns)  # those mended before are typical of the others, too
-    kind = Kind(
-        lambda ranks: typical(run, ranks, lag_ns, work=work), work.own_ns, work.typical_ns, "all"
-    )
     way = critical_way(run, lag_ns)
-    found = [_of_kind(run, left, lag_ns, least_ns, kind, way)]
+
+    def wanted(ranks: tuple[int, ...]) -> Float64:
+        return of_the_rest(run, ranks, work)
+
+    kind = Kind(run, lag_ns, work, way, wanted, work.typical_ns, "all")
+    found = [_of_kind(left, least_ns, kind)]
     on_cpus = bool(run_graph(run).calls.on_cpu.any())
     # Without operators the time without them is all, and the edit is the same.
     if on_cpus and (idle_ns(run) != work.own_ns.sum(axis=1)).any():
@@ -124,13 +126,13 @@ def _surely(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> Su
     before = work_on_cores(run, lag_ns)
     alike = computing_alike(run, left, lag_ns, before)
     work = work_on_cores(run, alike)
-    kind = Kind(
-        lambda ranks: without_more(run, ranks, alike, work),
-        work.own_ns,
-        wanted_ns(run, work),
-        "sure",
-    )
-    found = _of_kind(run, left, alike, least_ns, kind, critical_way(run, alike))
+
+    def wanted(ranks: tuple[int, ...]) -> Float64:
+        return wanted_ns(run, work, ranks)[of_ranks(run, ranks)]
+
+    way = critical_way(run, alike)
+    kind = Kind(run, alike, work, way, wanted, wanted_ns(run, work), "sure")
+    found = _of_kind(left, least_ns, kind)
     if found is None:
         return None
     if saved_surely(run, found.ranks, lag_ns).sum() < _ALIKE * found.steps_ns.sum():
@@ -150,25 +152,23 @@ def suspects_in_median(
     if saved_evenly(run, lag_ns, work).sum() < least_ns / 2:
         return []
 
-    wanted = wanted_in_median(run, work)
+    wanted_ns = wanted_in_median(run, work)
 
-    def change(ranks: tuple[int, ...]) -> Change:
-        return typical_in_median(run, ranks, lag_ns, work, wanted)
+    def wanted(ranks: tuple[int, ...]) -> Float64:
+        return wanted_ns[of_ranks(run, ranks)]
 
-    kind = Kind(change, work.own_ns, wanted, "median")
-    way = critical_way(run, lag_ns)
-    search = Search(run, left, lag_ns, least_ns, kind, way)
+    kind = Kind(run, lag_ns, work, critical_way(run, lag_ns), wanted, wanted_ns, "median")
+    search = Search(left, least_ns, kind)
     found = search.single() or search.apart()
     beyond = found is not None and float(np.median(found.steps_ns)) > least_noise_ns(run)
     return [found] if found is not None and beyond else []
 
 
-def _of_kind(
-    run: Measures, left: list[int], lag: Lags, least: float, kind: Kind, way: Way
-) -> Suspects | None:
+def _of_kind(left: list[int], least_ns: float, kind: Kind) -> Suspects | None:
     # Where processes share cores the one that works more keeps others from theirs.
-    working = [] if kind.made == "sure" else [rank for rank in left if works_more(run, (rank,))]
-    if working and (found := Search(run, working, lag, least, kind, way).single()):
+    sure = kind.made == "sure"
+    working = [] if sure else [rank for rank in left if works_more(kind.run, (rank,))]
+    if working and (found := Search(working, least_ns, kind).single()):
         return found
-    search = Search(run, left, lag, least, kind, way)
+    search = Search(left, least_ns, kind)
     return search.single() or search.several()

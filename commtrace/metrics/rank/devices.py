@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ from commtrace.metrics.rank.rank_events import (
     COMMUNICATION,
     COMPUTE,
     COPY,
+    Events,
     on_gpu,
     rank_events,
 )
@@ -85,7 +85,7 @@ def devices(run: Measures, *, by_step: bool = False) -> Rows:
 @rank_measure
 def rank_devices(run: Measures, *ranks: int) -> Columns:
     """The rows of ``DEVICES`` of some ranks."""
-    its = _events(run, ranks, by_step=False)
+    its = _events(rank_events(run, ranks), by_step=False)
     ran = _ran(its)
     return _columns(run, its, ran, _idle_ns(run, its, ran, np.arange(its.rank.size)))
 
@@ -93,7 +93,8 @@ def rank_devices(run: Measures, *ranks: int) -> Columns:
 @rank_measure
 def rank_steps(run: Measures, *ranks: int) -> Columns:
     """The rows of ``DEVICE_STEPS`` of some ranks."""
-    its, whole = (_events(run, ranks, by_step=by_step) for by_step in (True, False))
+    events = rank_events(run, ranks)
+    its, whole = (_events(events, by_step=by_step) for by_step in (True, False))
     numbers = {place: number for number, place in enumerate(whole.devices)}
     device = np.asarray([numbers[place] for place in its.devices], np.int64)
     ran = _ran(its)
@@ -149,6 +150,8 @@ def _idle_ns(
 
 def _length_ns(run: Measures, rank: Int64, first_ns: Int64, last_ns: Int64) -> Int64:
     """How long spans of ranks are, without what was not recorded between two cycles."""
+    if not run.pauses:
+        return last_ns - first_ns
     spans = zip(rank.tolist(), first_ns.tolist(), last_ns.tolist(), strict=True)
     return last_ns - first_ns - np.asarray([run.paused_ns(*span) for span in spans], np.int64)
 
@@ -201,9 +204,8 @@ class _Events(Struct, frozen=True):
         return [*zip(self.rank.tolist(), self.device.decoded(), strict=True)]
 
 
-def _events(run: Measures, ranks: Sequence[int], *, by_step: bool) -> _Events:
+def _events(its: Events, *, by_step: bool) -> _Events:
     """All but those of streams that only call, and, in steps, of none."""
-    its = rank_events(run, ranks)
     step = its.step if by_step else np.zeros_like(its.step)
     known = (its.device >= 0) & (step != NULL) & (its.stream != NULL) & (its.kind >= 0)
     stream = numbered(*(column[known] for column in (its.rank, its.device, step, its.stream)))
