@@ -115,11 +115,11 @@ class Builder:
             np.concatenate((np.empty(0, np.int8), *step)),
         )
 
-    def graph(self) -> tuple[Graph, Int32, Int32, Int32] | None:
+    def graph(self) -> tuple[Graph, Int32, npt.NDArray[np.uint8], Int32] | None:
         """The graph and each node's number in it; once.
 
-        And its edges that are part of a segment, with the call of each. None where operations wait
-        for themselves.
+        And a bit for each of its edges, whether it is part of a segment, with the call of each that
+        is. None where operations wait for themselves.
         """
         time = _whole(self._times, np.int64)
         far = _whole(self._lags, np.int64)
@@ -136,8 +136,9 @@ class Builder:
             return None
         graph, node, edge = made
         own = edge[own]
-        order = sorted_by(own)
-        return graph, node, own[order], call[order]
+        is_own = np.zeros(edge.size, dtype=np.bool_)
+        is_own[own] = True
+        return graph, node, np.packbits(is_own), call[sorted_by(own)]
 
 
 def _whole(parts: list[npt.NDArray[_T]], dtype: type[_T]) -> npt.NDArray[_T]:
