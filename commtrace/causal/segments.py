@@ -194,8 +194,9 @@ def own_parts(run: Measures) -> Mapping[Cause, Int32 | Int64]:
     computes = on_device & ~copies
     add("compute", segment[computes], lag[computes])
     on_host = np.flatnonzero(~on_device)
-    on_host = on_host[sorted_by(its.rank[target[on_host]])]
-    ranks, begins = np.unique(its.rank[target[on_host]], return_index=True)
+    rank = its.calls.rank[segment]
+    on_host = on_host[sorted_by(rank[on_host])]
+    ranks, begins = np.unique(rank[on_host], return_index=True)
     for one, mine in zip(ranks.tolist(), np.split(on_host, begins[1:]), strict=True):
         end, left = its.graph.time_ns[target[mine]], lag[mine]
         window = end - left, end
