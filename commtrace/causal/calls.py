@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "calls", "kernels_of", "op_and_dimension"]
 
-_KERNEL = ("worker", "start_ns", "end_ns")
 _FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
 
 
@@ -246,7 +245,7 @@ def kernels_of(every: Calls) -> Int64:
     """
     kernel = np.arange(every.rank.size)
     rows = np.flatnonzero(every.is_p2p & ~every.on_cpu)
-    times = (its.values()[rows] for its in (every.packed[name] for name in _KERNEL))
-    same = codes(every.rank[rows], *times)
+    its = every.taken(rows)
+    same = codes(its.rank, its.worker, its.start_ns, its.end_ns)
     kernel[rows] = rows[first_rows(same)][same]
     return kernel
