@@ -288,5 +288,7 @@ def sorted_by(number: Int32 | Int64) -> Int64:
     order = np.argsort(number.astype(np.uint16), kind="stable")
     if most >> _HALF_BITS:
         high = (number >> _HALF_BITS).astype(np.uint16)[order]
-        order = order[np.argsort(high, kind="stable")]
+        if order.size < _FAR:  # of many rows both orders are much
+            order = order.astype(np.int32)
+        order = order[np.argsort(high, kind="stable")].astype(np.int64)
     return order

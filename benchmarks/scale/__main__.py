@@ -1,7 +1,8 @@
 """``python -m benchmarks.scale``: CPU per stage and memory, against ranks and operations.
 
 Each size is analysed in a process of its own; the files are generated once and kept. CPU is that
-of the process and of those it started.
+of the process and of those it started. Beyond its start is the parent's most memory, and what of it
+is kept, in bytes for each operation and rank, when all is done.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _SIZES = (64, 256, 1024)
 _STAGES = ("read", "match", "rules", "diagnosis", "text", "json")
 _COLUMNS = (
     *("ranks", "rows", *(f"{stage}, s CPU" for stage in _STAGES), "costliest rules, s"),
-    *("parent, MB", "beyond its start, bytes per row", "worker, MB", "named"),
+    *("parent, MB", "beyond its start, bytes per row", "kept"),
+    *("worker, MB", "named"),
 )
 _COSTLIEST = 3  # rules that are named
 
@@ -41,9 +43,16 @@ def peak_mb(who: int) -> float:
     return resource.getrusage(who).ru_maxrss * 1024 / 1e6
 
 
+def now_mb() -> float:
+    """The memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
 def analysed(folder: Path) -> dict[str, Any]:
     """What each stage of an analysis takes."""
     from commtrace import rules
+    from commtrace.heap import give_back
     from commtrace.metrics.run.waits import matched
     from commtrace.reports.formats import json as json_report
     from commtrace.reports.formats import text
@@ -70,18 +79,21 @@ def analysed(folder: Path) -> dict[str, Any]:
     analysis = stage("diagnosis", run.analysis)
     stage("text", lambda: text.render(analysis))
     stage("json", lambda: json_report.render(analysis))
-    ranks = len(run.measures.ranks)
+    give_back()
+    kept = now_mb()
+    ranks = len(run.measures.rows("ranks"))
     wanted = {
         "straggler": (STRAGGLER,),
         "slow-link": tuple(sorted({rank for pair in slow_pairs(ranks) for rank in pair})),
     }
     findings = analysis.verdict.diagnosis.findings
     return {
-        "operations": len(run.measures.collectives),
+        "operations": len(run.measures.rows("collectives")),
         "took": took,
         "rules": dict(sorted(each.items(), key=lambda rule: -rule[1])),
         "wall_s": time.monotonic() - began,
         "parent_mb": peak_mb(resource.RUSAGE_SELF),
+        "kept_mb": kept,
         "start_mb": at_start,
         "worker_mb": workers,
         "named": [f.rule for f in findings if f.ranks == wanted.get(f.rule)],
@@ -92,7 +104,10 @@ def row(ranks: int, its: dict[str, Any]) -> str:
     """One size as a row of the table."""
     took = its["took"]
     costliest = ", ".join(f"{n} {s:.1f}" for n, s in list(its["rules"].items())[:_COSTLIEST])
-    beyond = (its["parent_mb"] - its["start_mb"]) * 1e6 / its["operations"]
+    beyond, kept = (
+        (its[which] - its["start_mb"]) * 1e6 / its["operations"]
+        for which in ("parent_mb", "kept_mb")
+    )
     cells = [
         f"{ranks:,}",
         f"{its['operations']:,}",
@@ -103,6 +118,7 @@ def row(ranks: int, its: dict[str, Any]) -> str:
         costliest,
         f"{its['parent_mb']:,.0f}",
         f"{beyond:,.0f}",
+        f"{kept:,.0f}",
         f"{its['worker_mb']:,.0f}",
         ", ".join(its["named"]) or "none",
     ]

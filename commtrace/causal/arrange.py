@@ -162,26 +162,37 @@ def _levels(source: Int32, target: Int32, into: Signed, time_ns: Int64 | NodeTim
     del number
     begins = _where(np.diff(target, prepend=np.int32(-1)) != 0)
     heads, sizes = target[begins], np.diff(np.append(begins, np.int32(target.size)))
-    above, roots = np.arange(joint.size, dtype=np.int32), np.arange(joint.size, dtype=np.int32)
-    level = narrow(time_ns[joint] - time_ns[joint[:1]])
+    above, level = (
+        np.arange(joint.size, dtype=np.int32),
+        narrow(time_ns[joint] - time_ns[joint[:1]]),
+    )
     if (source == target).any():
         return None
     wrong = np.ones(heads.size, dtype=np.bool_)
     while wrong.any():
-        before = level[source]
-        highest = np.where(wrong, np.maximum.reduceat(before, begins), -1)
-        chosen = before == np.repeat(highest, sizes)
+        highest = np.where(wrong, np.maximum.reduceat(level[source], begins), -1)
+        chosen = level[source] == np.repeat(highest, sizes)
         above[target[chosen]] = source[chosen]
-        up, level = above, (above != roots).astype(np.int32)
-        for _ in range(joint.size.bit_length()):
-            if not (more := level[up]).any():
-                break
-            level += more
-            up = up[up]
-        if (above[up] != up).any():
+        del highest, chosen
+        if (found := _depths(above)) is None:
             return None
+        level = found
         wrong = np.maximum.reduceat(level[source], begins) >= level[heads]
     return level.astype(np.int32) if heads.size else np.zeros(joint.size, dtype=np.int32)
+
+
+def _depths(above: Int32) -> Int32 | None:
+    """How far each is below the one, itself above itself, that all above it lead to.
+
+    None where they lead nowhere.
+    """
+    up, depth = above, (above != np.arange(above.size, dtype=np.int32)).astype(np.int32)
+    for _ in range(above.size.bit_length()):
+        if not (more := depth[up]).any():
+            break
+        depth += more
+        up = up[up]
+    return None if (above[up] != up).any() else depth
 
 
 def _batches(joint: Int32, level: Int32, into: Signed, free: int) -> tuple[Int32, Levels]:

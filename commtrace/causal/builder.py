@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Int32, Int64, Signed, fewest, narrow, sorted_by
+from commtrace.arrays import Bool, Int32, Int64, Signed, fewest, narrow, sorted_by
 from commtrace.causal.calls import Calls
 from commtrace.causal.graph import Graph, arranged
 from commtrace.causal.node_times import NodeTimes
@@ -38,7 +38,7 @@ HOSTS, DEVICES = range(2)
 """The two columns of own work: that of host threads, and that of a device's streams."""
 
 _AT_ONCE = 1 << 18  # edges
-_T = TypeVar("_T", np.int8, np.int32, np.int64)
+_T = TypeVar("_T", np.bool_, np.int8, np.int32, np.int64)
 
 
 class Builder:
@@ -61,9 +61,8 @@ class Builder:
         self._sources: list[Int32] = []
         self._targets: list[Int32] = []
         self._lags: list[Int64] = []
-        self._own: list[Int32] = []
+        self._own: list[Bool] = []
         self._own_calls: list[Int32] = []
-        self._edges = 0
         self._step_ends: list[tuple[Int32, Signed]] = []
 
     def ranks(self, node: Int32) -> Signed:
@@ -97,11 +96,10 @@ class Builder:
         self._sources.append(source.astype(np.int32))
         self._targets.append(target.astype(np.int32))
         self._lags.append(far)
+        own = np.zeros(source.size, dtype=np.bool_) if segment is None else segment >= 0
+        self._own.append(own)
         if segment is not None:
-            own = np.flatnonzero(segment >= 0)
-            self._own.append((self._edges + own).astype(np.int32))
             self._own_calls.append(segment[own].astype(np.int32))
-        self._edges += source.size
 
     def end_steps(self, nodes: Int64, step: Int64) -> None:
         """Nodes before which a step is not over."""
@@ -115,17 +113,17 @@ class Builder:
             np.concatenate((np.empty(0, np.int8), *step)),
         )
 
-    def graph(self) -> tuple[Graph, Int32, Int32, Int32] | None:
+    def graph(self) -> tuple[Graph, Int32, npt.NDArray[np.uint8], Int32] | None:
         """The graph and each node's number in it; once.
 
-        And its edges that are part of a segment, with the call of each. None where operations wait
-        for themselves.
+        And a bit for each of its edges, whether it is part of a segment, with the call of each that
+        is. None where operations wait for themselves.
         """
         time = _whole(self._times, np.int64)
         far = _whole(self._lags, np.int64)
         source, target = (_whole(parts, np.int32) for parts in (self._sources, self._targets))
         kind = _whole(self._kinds, np.int8)
-        own, call = (_whole(parts, np.int32) for parts in (self._own, self._own_calls))
+        own, call = np.packbits(_whole(self._own, np.bool_)), _whole(self._own_calls, np.int32)
         self._ranks = [np.concatenate(self._ranks)]
         give_back()  # the blocks: as much again
         _bind(time, source, target, far)
@@ -135,9 +133,10 @@ class Builder:
         if made is None:
             return None
         graph, node, edge = made
-        own = edge[own]
-        order = sorted_by(own)
-        return graph, node, own[order], call[order]
+        its = edge[np.unpackbits(own, count=edge.size).astype(np.bool_)]
+        is_own = np.zeros(edge.size, dtype=np.bool_)
+        is_own[its] = True
+        return graph, node, np.packbits(is_own), call[sorted_by(its)]
 
 
 def _whole(parts: list[npt.NDArray[_T]], dtype: type[_T]) -> npt.NDArray[_T]:

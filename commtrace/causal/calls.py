@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,10 +25,12 @@ from commtrace.arrays import (
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
+from commtrace.heap import passing
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import matched
+from commtrace.packed import Packed
 from commtrace.table import Coded
 
 if TYPE_CHECKING:
@@ -37,22 +38,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "calls", "kernels_of", "op_and_dimension"]
 
-_KERNEL = ("worker", "start_ns", "end_ns")
 _FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
 
 
-class Calls(Struct, frozen=True, eq=False, dict=True):
+class Calls(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Rows of ``collectives`` that have a time on the run's clock, by rank, thread and launch.
 
-    ``row`` is the row of ``collectives``; ``launch_ns``, ``start_ns`` and ``end_ns`` are on the
-    run's clock; ``thread`` is the host's, ``worker`` numbers gloo's threads or the GPU's streams;
-    ``last_ns`` is when all arrived whom it needs; ``asynchronous`` is -1 where that is unknown.
+    ``row`` is the row of ``collectives``, and of ``waits``, which has when each arrived and was
+    done; all times are on the run's clock. ``thread`` is the host's, ``worker`` numbers gloo's
+    threads or the GPU's streams; ``last_ns`` is when all arrived whom it needs; ``asynchronous`` is
+    -1 where that is unknown.
     ``kind`` numbers op, dimension and size, and ``place`` this kind and which of that kind it is in
     its rank's step: two ranks' calls of one place and step are alike. Those that few ask for are
     ``packed``, and unpacked each time; numbers have as few bytes as they need, and what all have
     in common is in memory once.
     """
 
+    waits: Packed
     row: Int32
     rank: Signed
     operation: Signed
@@ -90,43 +92,44 @@ class Calls(Struct, frozen=True, eq=False, dict=True):
     @property
     def start_ns(self) -> Int64:
         """When it arrived."""
-        return self.packed["start_ns"].values()
+        return self.waits.some(self.row).ints("arrival_ns")
 
     @property
     def end_ns(self) -> Int64:
         """When it was done."""
-        return self.packed["end_ns"].values()
+        return np.maximum(self.waits.some(self.row).ints("end_ns"), self.start_ns)
 
     @property
     def last_ns(self) -> Int64:
         """When all arrived whom it needs."""
         return self.packed["last_ns"].values()
 
-    @cached_property
+    @passing
     def first_step(self) -> Int64:
         """The step of the first of each rank's step."""
         return self.packed["step"].values(self.first)
 
-    @cached_property
+    @passing
     def in_step(self) -> Signed:
         """A number for the rank and the step of each."""
         return fewest(codes(self.step, self.rank))
 
-    @cached_property
+    @passing
     def first(self) -> Int64:
         """The first of each rank's step, by these numbers."""
         return np.unique(self.in_step, return_index=True)[1]
 
-    @cached_property
+    @passing
     def in_place(self) -> Signed:
         """A number for the step and the place of each."""
         return fewest(codes(self.step, self.place))
 
     def taken(self, rows: Any) -> Calls:
         """Some of them."""
-        names = (name for name in self.__struct_fields__ if name != "packed")
+        names = (name for name in self.__struct_fields__ if name not in ("waits", "packed"))
         packed = {name: Integers(its.base, its.above[rows]) for name, its in self.packed.items()}
-        return Calls(packed=packed, **{name: getattr(self, name)[rows] for name in names})
+        columns = {name: getattr(self, name)[rows] for name in names}
+        return Calls(waits=self.waits, packed=packed, **columns)
 
 
 @measure
@@ -144,6 +147,7 @@ def calls(run: Measures) -> Calls:
     op, kind = table.coded("op"), _kinds(run)
     order = in_order(rank, thread, began)
     every = Calls(
+        waits=waits,
         row=np.arange(rank.size, dtype=np.int32),
         rank=fewest(rank),
         operation=fewest(waits.ints("operation")),
@@ -152,8 +156,6 @@ def calls(run: Measures) -> Calls:
             "thread": Integers.of(thread),
             "worker": Integers.of(codes(rank, table.ints("stream"))),
             "launch_ns": Integers.of(np.minimum(began, arrival)),
-            "start_ns": Integers.of(arrival),
-            "end_ns": Integers.of(np.maximum(end, arrival)),
         },
         asynchronous=np.maximum(table.ints("asynchronous"), -1).astype(np.int8),
         kind=kind,
@@ -243,7 +245,7 @@ def kernels_of(every: Calls) -> Int64:
     """
     kernel = np.arange(every.rank.size)
     rows = np.flatnonzero(every.is_p2p & ~every.on_cpu)
-    times = (its.values()[rows] for its in (every.packed[name] for name in _KERNEL))
-    same = codes(every.rank[rows], *times)
+    its = every.taken(rows)
+    same = codes(its.rank, its.worker, its.start_ns, its.end_ns)
     kernel[rows] = rows[first_rows(same)][same]
     return kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -200,7 +201,7 @@ def transferring_less(run: Measures, less_ns: Int64, lag_ns: Lags) -> Lags:
 
 def saved(run: Measures, lag_ns: Lags, edits: Iterable[Lags]) -> Int64:
     """What each step is shorter with the lags of each edit than with these: steps × edits."""
-    return saved_by(run, lag_ns, (changes(lag_ns, lag) for lag in edits))
+    return saved_by(run, lag_ns, map(partial(changes, lag_ns), edits))  # holds no edit's lags
 
 
 def saved_by(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
@@ -219,7 +220,7 @@ def steps_at(run: Measures, time_ns: Int64) -> Int64:
 def step_ns(run: Measures, lags: Iterable[Lags]) -> Int64:
     """How long each step is with the lags of each edit: steps × edits."""
     measured = as_measured(run)
-    return changed_step_ns(run, measured, (changes(measured, lag) for lag in lags))
+    return changed_step_ns(run, measured, map(partial(changes, measured), lags))
 
 
 def changed_step_ns(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> Int64:
@@ -236,7 +237,7 @@ def step_ends(run: Measures, lags: Iterable[Lags]) -> Int64:
     operations.
     """
     measured = as_measured(run)
-    return run_graph(run).step_ends.replayed(measured, (changes(measured, lag) for lag in lags))
+    return run_graph(run).step_ends.replayed(measured, map(partial(changes, measured), lags))
 
 
 def scaled(

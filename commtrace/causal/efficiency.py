@@ -184,7 +184,7 @@ def _own_ns(run: Measures) -> list[int]:
         np.clip(its.graph.time_ns[nodes[its.own]], its.begin_ns, its.end_ns.max())
         for nodes in (its.graph.source, its.graph.target)
     )
-    rank = its.rank[its.graph.target[its.own]]
+    rank = its.calls.rank[its.own_call]
     on_host = its.own_column == HOSTS
     ranks, on_gpu = distinct(its.calls.rank), np.flatnonzero(~its.calls.on_cpu)
     calls_of_each = rows_of_each(its.calls.rank[on_gpu], ranks)

@@ -17,6 +17,7 @@ from commtrace.causal.graph import Graph
 from commtrace.causal.host_part import add_hosts
 from commtrace.causal.step_ends import StepEnds
 from commtrace.diagnosis import CannotLook
+from commtrace.heap import passing
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.whole import profiler_steps
@@ -39,9 +40,9 @@ class RunGraph:
     ``rank`` is each node's, -1 of a meeting. ``steps`` are numbers, ``ends`` has for each the
     nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
     last rank, ``over_ns`` when the last was over: its end is that of its last joint operation.
-    ``own`` are the edges that are part of a segment, ``own_call`` the call whose segment each is
-    part of, the next of its rank. ``explained`` is the share of starts on GPUs that follow what an
-    edge says they waited for; 1 without GPUs.
+    ``own_bits`` has a bit for each edge: whether it is part of a segment; ``own_call`` the call
+    whose segment each of these is part of, the next of its rank. ``explained`` is the share of
+    starts on GPUs that follow what an edge says they waited for; 1 without GPUs.
     """
 
     graph: Graph
@@ -54,7 +55,7 @@ class RunGraph:
     ends: tuple[Int32, ...]
     begin_ns: int
     over_ns: int
-    own: Int32
+    own_bits: npt.NDArray[np.uint8]
     own_call: Int32
     explained: float
 
@@ -64,7 +65,7 @@ class RunGraph:
         ends = [self.graph.time_ns[nodes].max() for nodes in self.ends]
         return np.maximum.accumulate(np.asarray(ends, dtype=np.int64))
 
-    @cached_property
+    @passing
     def step_of(self) -> Int64:
         """Of each call which of ``steps`` it is of; without a number that in which it was done."""
         done = np.searchsorted(self.end_ns, self.graph.time_ns[self.ended])
@@ -72,7 +73,7 @@ class RunGraph:
         step = np.where(number == NULL, done, np.searchsorted(self.steps, number))
         return np.minimum(step, len(self.steps) - 1)
 
-    @cached_property
+    @passing
     def step_ends(self) -> StepEnds:
         """What each step ends with: also the operations that were done within it.
 
@@ -83,7 +84,13 @@ class RunGraph:
         inside = step < len(self.ends)
         return StepEnds(self.graph, self.ends, self.ended[inside], step[inside])
 
-    @cached_property
+    @passing
+    def own(self) -> Int32:
+        """The edges that are part of a segment."""
+        is_own = np.unpackbits(self.own_bits, count=self.graph.kind.size)
+        return np.flatnonzero(is_own).astype(np.int32)
+
+    @passing
     def own_column(self) -> npt.NDArray[np.int8]:
         """Which column of own work each of these edges is of."""
         on_host = self.graph.kind[self.own] == HOST
@@ -147,7 +154,7 @@ def run_graph(run: Measures) -> RunGraph:
     whole = made.graph()
     if whole is None:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")
-    graph, node, own, own_call = whole
+    graph, node, own_bits, own_call = whole
     ended = node[made.ended]
     numbers, ends, over_ns = _ends(made, graph, node, ended)
     return RunGraph(
@@ -161,7 +168,7 @@ def run_graph(run: Measures) -> RunGraph:
         ends,
         _begin(run, mine),
         over_ns,
-        own,
+        own_bits,
         own_call,
         made.explained / made.starts if made.starts else 1.0,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Float64, Int32, Int64, narrow, rows_by
+from commtrace.arrays import NULL, Float64, Int32, Int64, Signed, narrow, rows_by
 from commtrace.causal.builder import COPY, DEVICES, HOSTS
 from commtrace.causal.busy import host_busy
 from commtrace.causal.calls import Calls
@@ -18,6 +18,7 @@ from commtrace.causal.on_core import OnCore, lags_on_cores, on_core
 from commtrace.causal.run_graph import run_graph
 from commtrace.causal.usual import Usual, mean_of
 from commtrace.diagnosis import Cause
+from commtrace.heap import passing
 from commtrace.intervals import Intervals, covered, subtract, union
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import intervals_on_run
@@ -50,20 +51,15 @@ _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
 
-class OwnWork(Struct, frozen=True, eq=False):
+class OwnWork(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Own work of each call: its rank's since its call before, without waiting, nor for a core.
 
-    Arrays are calls × (HOSTS, DEVICES), for what these do at one time. ``typical_ns`` is the median
-    of the other ranks' at the same place of the same step; where ranks call differently, its own
-    times what the step's own work of a rank is to its own in the median; NaN where nobody is to
-    compare with. ``place`` numbers step and place; ``parts`` are the two columns, to ask what is
-    usual without some. ``waited_ns`` is what was left out since the rank waited for a core, None
-    where no recording says it.
+    Arrays are calls × (HOSTS, DEVICES), for what these do at one time. ``parts`` are the two
+    columns, to ask what is usual without some. ``waited_ns`` is what was left out since the rank
+    waited for a core, None where no recording says it.
     """
 
     own_ns: Int32 | Int64
-    typical_ns: Float64
-    place: Int32
     parts: tuple[Usual, Usual]
     waited_ns: Int64 | None
 
@@ -71,6 +67,25 @@ class OwnWork(Struct, frozen=True, eq=False):
         """So much work of some calls, or of places in these arrays, and their waits for a core."""
         times = np.asarray(work_ns, dtype=np.float64)
         return times if self.waited_ns is None else times + self.waited_ns[which]
+
+    @property
+    def place(self) -> Signed:
+        """A number for the step and the place of each."""
+        return self.parts[HOSTS].calls.in_place
+
+    @passing
+    def typical_ns(self) -> Float64:
+        """The median of the other ranks' at the same place of the same step.
+
+        Where ranks call differently, its own times what the step's own work of a rank is to its
+        own in the median; NaN where nobody is to compare with.
+        """
+        typical = np.empty(self.own_ns.shape)
+        for at, part in enumerate(self.parts):
+            usual = part.at_place.others()
+            scaled = _as_in_step(part, part.at_step.others())
+            typical[:, at] = np.where(np.isnan(usual), scaled, usual)
+        return typical
 
     @property
     def mean_ns(self) -> Float64:
@@ -117,13 +132,7 @@ def _work(run: Measures, lag_ns: Lags, on: OnCore | None) -> OwnWork:
         waited = _summed(run, lag_ns, 1 - on.whole)
         times -= waited
     own = narrow(times)
-    parts = Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])
-    typical = np.empty(own.shape)
-    for at, part in enumerate(parts):
-        usual = part.at_place.others()
-        scaled = _as_in_step(part, part.at_step.others())
-        typical[:, at] = np.where(np.isnan(usual), scaled, usual)
-    return OwnWork(own, typical, calls.in_place, parts, waited)
+    return OwnWork(own, (Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])), waited)
 
 
 def _as_in_step(part: Usual, usual_ns: Float64) -> Float64:

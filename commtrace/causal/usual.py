@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
 from commtrace.causal.calls import Calls
+from commtrace.heap import passing
 
 __all__ = ["Grouped", "Usual", "mean_of", "of_the_rest"]
 
@@ -57,7 +58,7 @@ def _middle(a: _Values, b: _Values) -> Float64:
     return np.asarray(np.add(a, b, dtype=np.float64) / 2)
 
 
-class Usual(Struct, frozen=True, eq=False, dict=True):
+class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Times of calls, and what is usual of others at the same place of the same step.
 
     Where nobody else has such a place, that is so much of its time as is usual of its step.
@@ -71,7 +72,7 @@ class Usual(Struct, frozen=True, eq=False, dict=True):
         """Whether any takes time; where none does, none is longer than is usual."""
         return bool(self.time_ns.any())
 
-    @cached_property
+    @passing
     def at_place(self) -> Grouped:
         """All of them, by place."""
         return Grouped(self.calls.in_place, self.time_ns)

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from commtrace.arrays import Int32, Int64, ranges, sorted_by
 from commtrace.causal.places import Places
+from commtrace.heap import passing
 
 __all__ = ["NOTHING", "Later", "Levels", "Ways"]
 
@@ -67,7 +68,7 @@ class Ways:
         """The head that each way leads to."""
         return self._levels.led_to(np.arange(self.place.size)).astype(np.int32)
 
-    @cached_property
+    @passing
     def _by_place(self) -> tuple[Int32, Int32]:
         """The ways in the order of their places, and how many there are before each few places."""
         before = np.zeros((self._places >> _BITS) + 2, dtype=np.int32)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
+_TOGETHER = 64  # files whose events are kept together
 _ReadAll = Callable[[Mapping[Path, Identity]], Iterator[tuple[Path, RankTrace | Failure]]]
 
 
@@ -156,7 +157,9 @@ def _table(table: Table, parts: Sequence[RankTrace]) -> Any:
     """A table of all parts, which need not hold theirs any longer."""
     its = [part.columns.pop(table.name) for part in parts]
     if table.name in PACKED:
-        return Packed(table, its)
+        # Those of each of thousands of ranks would take more memory than what they hold.
+        firsts = range(0, len(its), _TOGETHER)
+        return Packed(table, [pack(*its[at : at + _TOGETHER]) for at in firsts])
     return Packed(table, [pack(*its)]) if table is schema.COLLECTIVES else table.rows(*its)
 
 

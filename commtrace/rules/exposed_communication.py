@@ -11,8 +11,8 @@ from msgspec import Struct
 from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, sums
 from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores, idle_cores_ns
 from commtrace.causal.culprits import culprits
-from commtrace.causal.edits import as_measured, saved, without_waits
-from commtrace.causal.graph import Lags
+from commtrace.causal.edits import as_measured, saved_by, without_waits
+from commtrace.causal.graph import Lags, changes
 from commtrace.causal.replayable import replayable
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -235,8 +235,8 @@ def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     every = np.ones(run_graph(run).calls.rank.size, np.bool_)
 
     def hidden(lag_ns: Lags) -> float:
-        waits = [without_waits(run, every, lag_ns)]
-        return max(min(float(saved(run, lag_ns, waits).sum()), gain), 0.0)
+        change = changes(lag_ns, without_waits(run, every, lag_ns))
+        return max(min(float(saved_by(run, lag_ns, [change]).sum()), gain), 0.0)
 
     measured, mended = as_measured(run), _mended(run, min_step_share)
     alone = hidden(measured)

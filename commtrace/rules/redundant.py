@@ -9,7 +9,8 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Int64, codes, distinct, first_rows
-from commtrace.causal.edits import as_measured, needing_nobody, saved
+from commtrace.causal.edits import as_measured, needing_nobody, saved_by
+from commtrace.causal.graph import changes
 from commtrace.causal.replayable import need_replay
 from commtrace.causal.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
@@ -273,4 +274,5 @@ def _cost_ns(run: Measures, rows: Rows) -> int:
     need_replay(run)
     its, lag = run_graph(run), as_measured(run)
     needless = np.isin(its.calls.operation, _operations(rows))
-    return max(int(saved(run, lag, [needing_nobody(run, needless, lag)]).sum()), 0)
+    change = changes(lag, needing_nobody(run, needless, lag))
+    return max(int(saved_by(run, lag, [change]).sum()), 0)

@@ -108,7 +108,15 @@ def test_labels_tell_phases_and_the_innermost_wins(make_trace: Make) -> None:
     called = [on_gpu(t, 1, launch_ns=t) for t in (5, 25, 35, 50, 70, 90)]
     called.append(on_gpu(95, 1, launch_ns=None))
     trace = trace_of(make_trace, called, [], steps=steps)
-    assert phases(trace) == ["forward", "backward", "forward", None, "optimizer", None, None]
+    assert phases(trace).decoded() == [
+        "forward",
+        "backward",
+        "forward",
+        None,
+        "optimizer",
+        None,
+        None,
+    ]
     assert exposed(trace, "phase") == {
         ("forward",): 2,
         ("backward",): 1,
@@ -124,14 +132,14 @@ def test_autograd_tells_the_backward(make_trace: Make) -> None:
     kernels = [{k: v for k, v in row.items() if k != "op"} for row in called]
     called = [{k: v for k, v in row.items() if k != "thread"} for row in called]
     trace = make_trace(kernels=kernels, collectives=called, steps=[step, label])
-    assert phases(trace) == [None, "backward", "optimizer"]
+    assert phases(trace).decoded() == [None, "backward", "optimizer"]
     without_steps = make_trace(kernels=kernels, collectives=called)
-    assert phases(without_steps) == [None, None, None]
+    assert phases(without_steps).decoded() == [None, None, None]
 
     node = {"name": "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"}
     ops = [{**node, "start_ns": 8, "duration_ns": 5, "kind": "compute"}]
     gloo = [on_gpu(t, 1, device="cpu", launch_ns=t) for t in (9, 15)]
-    assert phases(make_trace(collectives=gloo, ops=ops)) == ["backward", None]
+    assert phases(make_trace(collectives=gloo, ops=ops)).decoded() == ["backward", None]
 
 
 event = st.fixed_dictionaries(

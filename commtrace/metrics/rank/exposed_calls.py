@@ -51,7 +51,7 @@ def asynchronous(run: Measures, op: str | None) -> Called:
     waits for at once, none has compute beside it that was launched later.
     """
     mine = np.flatnonzero(run.rows("collectives").coded("op").where(lambda name: name == op))
-    calls, phase = run.rows("collectives", mine), Coded.of(phases(run)).take(mine)
+    calls, phase = run.rows("collectives", mine), phases(run).take(mine)
     kind = codes(calls.ints("rank"), phase)
     share = np.bincount(kind, _beside(calls, run)) / np.bincount(kind)
     recorded = calls.ints("asynchronous")

@@ -13,7 +13,7 @@ from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Work, calls_by_device, device_work
 from commtrace.metrics.rank.phases import phases
-from commtrace.table import Coded, Column, Rows, Table
+from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -171,7 +171,7 @@ def _steps(run: Measures) -> _Keyed:
 
 
 def _phases(run: Measures) -> _Keyed:
-    phase = Coded.of(phases(run))
+    phase = phases(run)
     code = codes(phase)
     return code, [(its,) for its in phase.take(first_rows(code)).decoded()]
 

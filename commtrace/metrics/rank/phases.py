@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes
+from commtrace.few_bytes import Integers, if_one
 from commtrace.measures import measure, taken
 from commtrace.metrics.rank.rank_threads import rank_threads
 from commtrace.metrics.rank.rows_of import measured_ranks, places_of_rank, places_of_ranks, ranks_of
-from commtrace.table import Rows
+from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -28,13 +29,14 @@ _WORDS = {
     "optimizer": "optimizer",
     "optim": "optimizer",
 }
+_PHASES = tuple(dict.fromkeys(_WORDS.values()))
 _WORD = re.compile(r"[A-Z]?[a-z]+")
 _AUTOGRAD = "autograd::engine::evaluate_function"
 
 
 @measure
-def phases(run: Measures) -> list[str | None]:
-    """The phase of each row of ``trace.collectives``; None if unknown it.
+def phases(run: Measures) -> Coded:
+    """The phase of each row of ``collectives``; null if unknown.
 
     What tells it, best first, at the time of the launch on the same rank:
 
@@ -50,8 +52,9 @@ def phases(run: Measures) -> list[str | None]:
     """
     calls, steps = run.rows("collectives"), run.rows("steps")
     rank, launch_ns = calls.ints("rank"), calls.ints("launch_ns")
-    found = np.full(rank.size, None, dtype=object)
-    found[(launch_ns != NULL) & _away(rank, launching_threads(run), steps)] = "backward"
+    found = np.full(rank.size, -1, dtype=np.int32)
+    away = _away(rank, launching_threads(run).values(), steps)
+    found[(launch_ns != NULL) & away] = _PHASES.index("backward")
     ranges: dict[int, list[_Range]] = defaultdict(list)
     for one in (*_autograd(run.rows("ops")), *_labels(steps)):
         ranges[one.rank].append(one)
@@ -61,8 +64,8 @@ def phases(run: Measures) -> list[str | None]:
         row = row[np.argsort(launch_ns[row])]
         for one in of_rank:
             first, last = np.searchsorted(launch_ns[row], (one.start_ns, one.end_ns))
-            found[row[first:last]] = one.phase
-    return list(found)
+            found[row[first:last]] = _PHASES.index(one.phase)
+    return Coded(if_one(found), _PHASES)
 
 
 class _Range(NamedTuple):
@@ -73,13 +76,14 @@ class _Range(NamedTuple):
 
 
 @measure
-def launching_threads(run: Measures) -> Int64:
+def launching_threads(run: Measures) -> Integers:
     """The thread that launched the kernel of each row of collectives; NULL if unknown."""
     found = np.full(len(run.rows("collectives")), NULL)
     for ranks in measured_ranks(run) if ranks_of(run, "kernels") else ():
         its = taken(rank_threads, run, *ranks)
         found[places_of_ranks(run, "collectives", ranks)] = its["thread"]
-    return found
+    threads = Integers.of(found)
+    return Integers(threads.base, if_one(threads.above))
 
 
 def _away(rank: Int64, thread: Int64, steps: Rows) -> Bool:

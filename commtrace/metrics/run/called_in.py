@@ -16,6 +16,5 @@ __all__ = ["in_backward"]
 
 def in_backward(run: Measures) -> Int64:
     """The numbers of the operations that some rank calls in a backward pass."""
-    rows = [phase == "backward" for phase in phases(run)]
-    found: Int64 = matched(run).matches.ints("operation")[rows]
+    found: Int64 = matched(run).matches.ints("operation")[phases(run).being("backward")]
     return found

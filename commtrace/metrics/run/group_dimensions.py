@@ -181,7 +181,7 @@ def _inferred(
 
 def _trains(run: Measures) -> bool:
     """Whether some communication is known to be of a backward pass or an optimizer."""
-    return not {"backward", "optimizer"}.isdisjoint(phases(run))
+    return not {"backward", "optimizer"}.isdisjoint(phases(run).occurring())
 
 
 def _families(run: Measures, known: list[_Known]) -> dict[str, _Family]:

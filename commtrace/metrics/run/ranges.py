@@ -192,7 +192,8 @@ def _means(values: Float64, row: Int64, mine: Int64) -> Float64:
 
 def _operations(run: Measures, its: Labels) -> _Operations:
     table = run.rows("collectives")
-    launched = its.innermost(table.ints("rank"), table.ints("launch_ns"), launching_threads(run))
+    thread = launching_threads(run).values()
+    launched = its.innermost(table.ints("rank"), table.ints("launch_ns"), thread)
     at, ranges = its.around(launched)
     interval = intervals(run)
     return _Operations(

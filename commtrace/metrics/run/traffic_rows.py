@@ -92,7 +92,7 @@ def _behind(run: Measures, rows: Rows) -> Bool:
     mine = np.isin(run.rows("collectives").ints("rank"), ranks)
     place = np.where(mine, np.cumsum(mine) - 1, -1)
     phase = phases(run if mine.all() else _of_ranks(run, ranks))
-    late = np.asarray([its in ("backward", "optimizer") for its in phase])
+    late = phase.where(("backward", "optimizer").__contains__)
     behind: Bool = np.append(late, False)[place[rows.ints("row")]]
     return behind
 

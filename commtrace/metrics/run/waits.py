@@ -16,9 +16,10 @@ from msgspec import Struct
 from commtrace import matching
 from commtrace.arrays import NULL
 from commtrace.diagnosis import Note
+from commtrace.few_bytes import packed
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import Arrivals
-from commtrace.packed import Packed
+from commtrace.packed import Packed, PackedColumns, pack
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -125,10 +126,16 @@ def matched(run: Measures) -> RunOperations:
     """The run's operations, matched across its ranks and timed on one clock."""
     found = matching.match(run)
     rows = Arrivals(run, found)
-    waits, operations = _waits(rows), _operations(rows, run, found.matches)
-    matches = Packed(matching.MATCHES, [found.matches.columns])
-    by_operation = Packed(OPERATIONS, [operations.columns])
-    return RunOperations(matches, found.clock, waits, by_operation, found.notes)
+    matches = pack(found.matches.columns)
+    waits = PackedColumns({**_waits(rows).packed, "operation": matches.packed["operation"]})
+    operations = _operations(rows, run, found.matches)
+    return RunOperations(
+        Packed(matching.MATCHES, [matches]),
+        found.clock,
+        Packed(WAITS, [waits]),
+        Packed(OPERATIONS, [operations.columns]),
+        found.notes,
+    )
 
 
 def waits(run: Measures) -> Rows:
@@ -146,10 +153,10 @@ def unmatched(run: Measures) -> tuple[Note, ...]:
     return matched(run).notes
 
 
-def _waits(rows: Arrivals) -> Packed:
+def _waits(rows: Arrivals) -> PackedColumns:
+    """The columns of WAITS but for the operation's number, which is that of MATCHES."""
     wait = rows.wait()
     columns = {
-        "operation": rows.number[rows.of],
         "rank": rows.rank,
         "arrival_ns": np.where(rows.timed, rows.arrival, NULL),
         "end_ns": np.where(rows.timed, rows.end, NULL),
@@ -158,7 +165,7 @@ def _waits(rows: Arrivals) -> Packed:
         "last": rows.rank == rows.last_rank[rows.of],
     }
     back = np.argsort(rows.order)
-    return Packed(WAITS, [{name: values[back] for name, values in columns.items()}])
+    return PackedColumns({name: packed([values[back]]) for name, values in columns.items()})
 
 
 def _operations(rows: Arrivals, run: Measures, matches: Rows) -> Rows:
