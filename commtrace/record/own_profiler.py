@@ -13,16 +13,22 @@ from typing import Any
 import torch
 from torch.autograd import profiler as autograd
 
+from commtrace.record.machine import Machine
+
 __all__ = ["OWN", "OwnProfiler", "Written"]
 
 
 @dataclass(frozen=True)
 class Written:
-    """A trace that the program's own profiler wrote: where, and when it was recorded."""
+    """A trace that the program's own profiler wrote: where, and when it was recorded.
+
+    ``machine`` is what that did meanwhile.
+    """
 
     path: Path
     began_ns: int
     ended_ns: int
+    machine: dict[str, Any] | None
 
 
 class OwnProfiler:
@@ -37,6 +43,8 @@ class OwnProfiler:
         self.wrote: Written | None = None
         self._ours = False
         self._began_ns = self._ended_ns = 0
+        self._machine = Machine()
+        self._did: dict[str, Any] | None = None
 
     @contextlib.contextmanager
     def not_now(self) -> Iterator[None]:
@@ -56,34 +64,54 @@ class OwnProfiler:
     @functools.cache  # noqa: B019 - there is one
     def watch(self) -> None:
         """Hear of all that begin, end and are written from now on."""
-        for name, begins in (("_prepare", True), ("_enable", True), ("_disable", False)):
+        for name, heard in (
+            ("_prepare", self._begin),
+            ("_enable", self._record),
+            ("_disable", self._end),
+        ):
             call = getattr(autograd, f"{name}_profiler")
-            setattr(autograd, f"{name}_profiler", self._heard(call, begins))
+            setattr(autograd, f"{name}_profiler", self._heard(call, heard))
         profiler = torch.profiler.profile
-        export = profiler.export_chrome_trace
+        export, step = profiler.export_chrome_trace, profiler.step
 
         @functools.wraps(export)
         def exported(theirs: Any, path: str, *arguments: Any, **more: Any) -> Any:
             result = export(theirs, path, *arguments, **more)
             if not self._ours:
-                self.wrote = Written(Path(path).absolute(), self._began_ns, self._ended_ns)
+                at = self._began_ns, self._ended_ns
+                self.wrote = Written(Path(path).absolute(), *at, self._did)
             return result
 
-        profiler.export_chrome_trace = exported
-
-    def _heard(self, call: Callable[..., Any], begins: bool) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def heard(*arguments: Any, **more: Any) -> Any:
+        @functools.wraps(step)
+        def stepped(theirs: Any) -> None:
             if not self._ours:
-                self.active = begins
-                if begins:
-                    self._began_ns = time.time_ns()
-                    self.begins()
-                else:
-                    self._ended_ns = time.time_ns()
+                self._machine.step(theirs.step_num)
+            step(theirs)
+
+        profiler.export_chrome_trace, profiler.step = exported, stepped
+
+    def _begin(self) -> None:
+        self.active = True
+        self._began_ns = time.time_ns()
+        self.begins()
+
+    def _record(self) -> None:
+        self._begin()
+        self._machine.start()
+
+    def _end(self) -> None:
+        self.active = False
+        self._ended_ns = time.time_ns()
+        self._did = self._machine.stop()
+
+    def _heard(self, call: Callable[..., Any], heard: Callable[[], object]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def called(*arguments: Any, **more: Any) -> Any:
+            if not self._ours:
+                heard()
             return call(*arguments, **more)
 
-        return heard
+        return called
 
 
 OWN = OwnProfiler()

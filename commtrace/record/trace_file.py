@@ -69,7 +69,7 @@ class TraceFile:
             "steps": None,
             "seconds": round((its.ended_ns - its.began_ns) / 1e9, 6),
             "carries": ["checkpoint"] if are_checkpoints_labelled() else [],
-            "machine": None,
+            "machine": its.machine,
             "own_profiler": True,
         }
         copy = partial(profile.adopt, its.path)

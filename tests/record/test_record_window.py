@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -344,6 +345,10 @@ def test_what_the_programs_own_profiler_wrote_is_the_recording(
     (facts,) = told
     assert facts["own_profiler"]
     assert 0 <= facts["seconds"] < 60
+    machine = facts["machine"]
+    assert machine == ours["machine"]
+    assert 0 < machine["own_s"] <= 2 * os.cpu_count() * machine["seconds"]
+    assert [number for number, *_ in machine["steps"] or ((2,), (3,))] == [2, 3]
     assert (files / f"own.{suffix}").exists()
     assert commtrace.load(path).ranks["rank"].tolist() == [0]
 
