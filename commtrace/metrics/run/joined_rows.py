@@ -106,7 +106,10 @@ def paired(run: Measures) -> None:
     """Raises CannotLook where there are messages, but none with both of its sides."""
     rows = joined_messages(run)
     if len(rows) and not (rows.ints("present") > 1).any():
-        raise CannotLook("needs messages of which both sides are known: none is")
+        raise CannotLook(
+            "needs messages of which both sides are known: none is; on CPUs "
+            "record_shapes=True tells peers"
+        )
 
 
 def _pair(rank: Int64, peer: Int64) -> Int64:
