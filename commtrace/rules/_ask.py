@@ -12,6 +12,8 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from commtrace import config
 from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Note, Verdict
 from commtrace.errors import UsageError
@@ -66,6 +68,7 @@ def rule_named(name: str) -> type[Rule]:
 
 
 _EXPLAINED = 0.5  # of its cost: of a larger one the most would remain
+_MOSTLY = 0.5  # of its operations
 
 
 def diagnose(
@@ -105,10 +108,28 @@ def diagnose(
     at_most = whole(run).time_ns
     held = [
         replace(one, cost_ns=min(one.cost_ns, at_most))
-        for one in (_placed(found, run) for found in findings)
+        for one in (_placed(found, run) for found in _mooted(findings))
     ]
     all_broke = 0 < len(chosen) == len(notes)
     return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes), all_broke)
+
+
+def _mooted(findings: list[Finding]) -> Iterator[Finding]:
+    """The findings; those that are moot with the rule that says so."""
+    for one in findings:
+        by = (
+            other.rule
+            for other in findings
+            if one.rule in RULES[other.rule].moots and _share(one, other) > _MOSTLY
+        )
+        yield replace(one, explained_by=next(by, one.explained_by))
+
+
+def _share(one: Finding, other: Finding) -> float:
+    """The share of one's operations that are the other's."""
+    if one.operations is None or other.operations is None:
+        return 0.0
+    return float(np.isin(one.operations, other.operations).mean())
 
 
 def _placed(finding: Finding, run: Measures) -> Finding:

@@ -31,11 +31,13 @@ class Rule(Struct, frozen=True):
 
     ``explains`` names the rules whose findings are, at the same time and place, symptoms
     of this one, and ``same`` those that are only where they report the very same events;
-    ``good_news`` marks a rule that reports no fault.
+    ``moots`` those that are where most of their operations are this one's, which need not be called
+    at all; ``good_news`` marks a rule that reports no fault.
     """
 
     explains: ClassVar[tuple[str, ...]] = ()
     same: ClassVar[tuple[str, ...]] = ()
+    moots: ClassVar[tuple[str, ...]] = ()
     good_news: ClassVar[bool] = False
 
     @classmethod

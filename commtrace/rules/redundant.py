@@ -72,6 +72,7 @@ class Redundant(Rule, frozen=True):
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "jitter")
+    moots: ClassVar[tuple[str, ...]] = ("latency-bound", "byte-inflation", "full-precision-payload")
 
     min_step_share: float = 0.02
 

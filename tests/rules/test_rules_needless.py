@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commtrace.arrays import Int64
 from commtrace.comms import OPERATIONS
 from commtrace.diagnosis import Finding, Note
 from commtrace.measures import Measures
+from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.unrecorded_work import unrecorded_work
 from commtrace.reader import read
 from commtrace.rules import diagnose
+from commtrace.rules._rule import Rule
+from commtrace.rules.latency_bound import LatencyBound
+from commtrace.rules.redundant import Redundant
 from commtrace.synthetic import Tiny
 from tests.edited import edited
 
@@ -664,6 +671,32 @@ def test_parameters_that_follow_from_the_gradients_need_not_be_sent() -> None:
 )
 def test_what_only_the_root_has_is_to_be_sent(run: Measures) -> None:
     assert not found(run, "redundant")
+
+
+@pytest.mark.parametrize(("others", "first"), [(0, "redundant"), (40, "latency-bound")])
+def test_what_need_not_be_sent_need_not_be_joined(
+    others: int, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what could be joined, which is worth more, all need not be sent, or less than half."""
+    run = sending(root=0, parts=4)
+    sent = joined_rows(run, run.rows("collectives").coded("op").being("broadcast"))
+    summed = joined_rows(run, run.rows("collectives").coded("op").being("all_reduce"))
+    joined = np.concatenate((sent.ints("operation"), np.repeat(summed.ints("operation"), others)))
+    for rule, cost_ns, numbers in (
+        (Redundant, 5_000_000, sent.ints("operation")),
+        (LatencyBound, 9_000_000, joined),
+    ):
+
+        def check(
+            self: Rule, run: Measures, cost_ns: int = cost_ns, numbers: Int64 = numbers
+        ) -> Iterator[Finding]:
+            said: Any = {"summary": "", "advice": "", "evidence": ()}
+            yield self.finding(sent, cost_ns=cost_ns, operations=numbers, **said)
+
+        monkeypatch.setattr(rule, "check", check)
+    its = diagnose(run, select=["redundant", "latency-bound"]).findings
+    assert its[0].rule == first
+    assert its[1].explained_by == (first if first == "redundant" else None)
 
 
 # redundant: what never changes
