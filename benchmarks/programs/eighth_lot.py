@@ -12,15 +12,15 @@ from benchmarks.programs.program import (
     IDLE,
     LATE,
     MESSAGE,
+    PYTHON,
     STAGE,
+    TOO_MUCH,
     Fault,
     Program,
 )
 
 __all__ = ["EIGHTH"]
 
-TOO_MUCH = ("exposed-communication", "byte-inflation")
-PYTHON = (*COMPUTE, *IDLE)  # it runs no operator of torch
 
 EIGHTH = (
     Program(

@@ -10,14 +10,14 @@ from benchmarks.programs.program import (
     IDLE,
     LATE,
     LOADER,
+    NEEDLESS,
+    ROOT,
     Fault,
     Program,
 )
 
 __all__ = ["FIFTH"]
 
-NEEDLESS = ("redundant", "exposed-communication")  # communication that a better program lacks
-ROOT = ("late-root", *LATE)
 
 FIFTH = (
     Program(

@@ -13,6 +13,8 @@ from benchmarks.programs.program import (
     LATE,
     LOADER,
     MESSAGE,
+    NEEDLESS,
+    ROOT,
     SAVED,
     STAGE,
     Fault,
@@ -21,8 +23,6 @@ from benchmarks.programs.program import (
 
 __all__ = ["FOURTH"]
 
-NEEDLESS = ("redundant", "exposed-communication")  # communication that a better program lacks
-ROOT = ("late-root", *LATE)
 
 FOURTH = (
     Program(

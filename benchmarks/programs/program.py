@@ -12,9 +12,13 @@ SCRIPTS = Path(__file__).parent / "scripts"
 LATE = ("straggler",)
 MESSAGE = ("late-sender", "late-receiver")
 STAGE = ("straggler", "late-sender", "late-receiver", "pipeline-bubble")
+ROOT = ("late-root", *LATE)
+NEEDLESS = ("redundant", "exposed-communication")  # communication that a better program lacks
+TOO_MUCH = ("exposed-communication", "byte-inflation")
 
 COMPUTE = ("compute",)
 IDLE = ("host", None)
+PYTHON = (*COMPUTE, *IDLE)  # it runs no operator of torch
 LOADER = ("loader",)
 SAVED = ("checkpoint", *IDLE)  # what follows torch.save is in no range of its own
 

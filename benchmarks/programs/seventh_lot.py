@@ -13,14 +13,14 @@ from benchmarks.programs.program import (
     LATE,
     LOADER,
     MESSAGE,
+    ROOT,
+    TOO_MUCH,
     Fault,
     Program,
 )
 
 __all__ = ["SEVENTH"]
 
-TOO_MUCH = ("exposed-communication", "byte-inflation")
-ROOT = ("late-root", *LATE)
 
 SEVENTH = (
     Program(

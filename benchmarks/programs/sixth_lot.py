@@ -7,12 +7,20 @@ neither their code nor their pages.
 
 from __future__ import annotations
 
-from benchmarks.programs.program import COMPUTE, IDLE, LATE, MESSAGE, STAGE, Fault, Program
+from benchmarks.programs.program import (
+    COMPUTE,
+    IDLE,
+    LATE,
+    MESSAGE,
+    ROOT,
+    STAGE,
+    TOO_MUCH,
+    Fault,
+    Program,
+)
 
 __all__ = ["SIXTH"]
 
-TOO_MUCH = ("exposed-communication", "byte-inflation")
-ROOT = ("late-root", *LATE)
 
 SIXTH = (
     Program("anomaly_mode", (Fault("detect-anomaly", ()),)),

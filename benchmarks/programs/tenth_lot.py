@@ -6,11 +6,18 @@ their pages; of kinds that no earlier lot has.
 
 from __future__ import annotations
 
-from benchmarks.programs.program import COMPUTE, IDLE, LATE, MESSAGE, Fault, Program
+from benchmarks.programs.program import (
+    COMPUTE,
+    IDLE,
+    LATE,
+    MESSAGE,
+    NEEDLESS,
+    Fault,
+    Program,
+)
 
 __all__ = ["TENTH"]
 
-NEEDLESS = ("redundant", "exposed-communication")  # communication that a better program lacks
 
 TENTH = (
     Program(

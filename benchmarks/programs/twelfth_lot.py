@@ -9,9 +9,10 @@ from __future__ import annotations
 from benchmarks.programs.program import (
     COMPUTE,
     EVERY_THIRD,
-    IDLE,
     LATE,
     MESSAGE,
+    NEEDLESS,
+    PYTHON,
     STAGE,
     Fault,
     Program,
@@ -19,8 +20,6 @@ from benchmarks.programs.program import (
 
 __all__ = ["TWELFTH"]
 
-NEEDLESS = ("redundant", "exposed-communication")  # communication that a better program lacks
-PYTHON = (*COMPUTE, *IDLE)  # it runs no operator of torch
 
 TWELFTH = (
     Program("boosted_trees", (Fault("quantise-each-tree", LATE, (1,), "all_reduce", COMPUTE),)),
