@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.causal.causes import cause_of, excess
+from commtrace.causal.edits import of_ranks
 from commtrace.causal.extra import extra_ns
 from commtrace.causal.inputs import Inputs, inputs
 from commtrace.causal.own_operators import OwnOperators, own_operators
@@ -41,10 +42,9 @@ class DoneMore(NamedTuple):
 
 def done_more(run: Measures, who: Suspects, stalls: tuple[int, ...] = ()) -> DoneMore:
     """In all steps, or where they stall: in the others they may do something else."""
-    graph = run_graph(run)
-    calls, its = graph.calls, np.isin(graph.step_of, stalls) if stalls else None
+    its = np.isin(run_graph(run).step_of, stalls) if stalls else None
     if who.made == "sure":
-        mine = np.isin(calls.rank, who.ranks)
+        mine = of_ranks(run, who.ranks)
         more = np.nan_to_num(more_surely_ns(run, who.ranks))
         parts, call = excess(run, who.ranks, its, more)
         extra = extra_ns(run)[mine if its is None else mine & its]

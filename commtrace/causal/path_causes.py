@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from commtrace.arrays import rows_by
@@ -10,6 +10,7 @@ from commtrace.causal.critical_path import critical_pieces
 from commtrace.causal.segments import LABELLED, labelled, own_intervals
 from commtrace.diagnosis import Cause
 from commtrace.intervals import covered
+from commtrace.measures import measure
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["labelled_on_path"]
 
 
-def labelled_on_path(run: Measures) -> Counter[Cause]:
+@measure
+def labelled_on_path(run: Measures) -> Mapping[Cause, int]:
     """How much of the critical path's ``host`` was under a label of each cause, in ns.
 
     CannotLook as ``critical_path``.
     """
-    found: Counter[Cause] = Counter()
     if not any(labelled(run).values()):
-        return found
+        return {}
+    found: dict[Cause, int] = dict.fromkeys(LABELLED, 0)
     pieces = critical_pieces(run)
     pieces = pieces.take(pieces.coded("kind").being("host"))
     start, end = pieces.ints("start_ns"), pieces.ints("end_ns")

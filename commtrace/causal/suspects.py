@@ -71,8 +71,7 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Bool, Floa
 
     With these lags, and of what was made typical.
     """
-    its, work = run_graph(run), work_on_cores(run, lag_ns)
-    mine = np.isin(its.calls.rank, who.ranks)
+    work, mine = work_on_cores(run, lag_ns), of_ranks(run, who.ranks)
     more = work.excess_ns
     if who.made == "sure":
         more = np.nan_to_num(more_surely_ns(run, who.ranks))

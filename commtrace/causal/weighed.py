@@ -15,6 +15,7 @@ from commtrace.causal.culprit import Culprit
 from commtrace.causal.done_more import DoneMore, counted_more, done_more, slower
 from commtrace.causal.edits import (
     as_measured,
+    of_ranks,
     saved,
     saved_by,
     step_ns,
@@ -74,15 +75,16 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit:
     own, more = own[first:][calls], beyond[first:][calls]
     noise = max(scatter(more), least)
     after = step_ns(run, [lag_ns])[:, 0] - steps
-    few = since(steps[both], least) or in_few(steps[both], in_all, least, after[both])
+    shared = steps[both]
+    few = since(shared, least) or in_few(shared, in_all, least, after[both])
     spikes = tuple(np.flatnonzero(both)[list(few)].tolist())
     does = done_more(run, who)
     longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
     delays = np.rint(steps * longer).astype(np.int64)
-    whole = steps[:-1][both[:-1]] if run_graph(run).is_cut else steps[both]
+    whole = steps[:-1][both[:-1]] if run_graph(run).is_cut else shared
     # What is cut saves less, never more: either way of counting it is safe. Where others are later
     # in some steps nothing is saved there, though the ranks do as much more as in the rest.
-    tested = (whole, steps[both], more) if more.size >= MANY_STEPS else (whole, steps[both])
+    tested = (whole, shared, more) if more.size >= MANY_STEPS else (whole, shared)
     p_value = min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     # Nor is what others do not run at all, or on less.
@@ -172,7 +174,7 @@ def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:
     its = own_work(run)
     if its.waited_ns is None:
         return 1.0
-    mine = np.isin(run_graph(run).calls.rank, ranks)
+    mine = of_ranks(run, ranks)
     return 1 + float(its.waited_ns[mine].sum() / max(its.own_ns[mine].sum(), 1))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.intervals import Intervals, covered, intersect, total, union
-from commtrace.metrics.rank.host_meanwhile import host_meanwhile
+from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, host_meanwhile
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.units import cut, ms
 
@@ -44,9 +44,12 @@ _NO_ROOM = (
 
 def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
     """What a host does in a merged set of times, as far as its file tells, and what to do then."""
-    if said := _allocates(run, rank, when):
-        return said
-    its = host_meanwhile(run, rank, when)
+    said = _allocates(run, rank, when)
+    return said or _runs(host_meanwhile(run, rank, when), when)
+
+
+def _runs(its: HostMeanwhile | None, when: Intervals) -> str:
+    """Which operators it runs, and what to do about these."""
     if its is None or not its.operators:
         return f"look at what the host does meanwhile: {_IN_PYTHON}"
     least = _LEAST * total(when)
@@ -64,9 +67,11 @@ def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
 
 def known_work(run: Measures, rank: int, when: Intervals) -> str | None:
     """The same if its file tells of most of the time what the host does, else None."""
+    if said := _allocates(run, rank, when):
+        return said
     its = host_meanwhile(run, rank, when)
     known = its is not None and its.operators and its.none_ns < total(when) / 2
-    return meanwhile(run, rank, when) if known or _allocates(run, rank, when) else None
+    return _runs(its, when) if known else None
 
 
 def _allocates(run: Measures, rank: int, when: Intervals) -> str | None:

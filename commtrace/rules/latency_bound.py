@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _SMALL_BYTES = 131_072  # moved in no time by any link
 _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
-_SELDOM = 0.1
+_SELDOM = 0.1  # of the small messages
 _WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
 
 
