@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from json import loads
@@ -43,18 +43,20 @@ if TYPE_CHECKING:
 __all__ = ["read"]
 
 _TOGETHER = 64  # files whose events are kept together
-_ReadAll = Callable[[Mapping[Path, Identity]], Iterator[tuple[Path, RankTrace | Failure]]]
+_Progress = Callable[[int, int], object]
+_Outcome = tuple[Path, RankTrace | Failure]
+_ReadAll = Callable[[Mapping[Path, Identity]], Iterator[_Outcome]]
 
 
 def read(
     paths: Sequence[str | Path],
     *,
     workers: int | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: _Progress | None = None,
     executor: Executor | None = None,
     cached: bool = False,
     measured: Measured | None = None,
-    read_bytes: Callable[[int, int], object] | None = None,
+    read_bytes: _Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Measures:
     """Read the trace files that ``paths`` mean (see ``files.find``) as one recording.
@@ -77,17 +79,6 @@ def read(
     taken_for = {
         file: (named[file], "file-name") if file in named else (0, "assumed") for file in files
     }
-    outcomes: dict[Path, RankTrace | Failure] = {}
-    sizes = {file: file.stat().st_size for file in files} if read_bytes else {}
-    all_bytes, done_bytes = sum(sizes.values()), 0
-
-    def tell() -> None:
-        if progress is not None:
-            progress(len(outcomes), len(files))
-        if read_bytes is not None:
-            read_bytes(done_bytes, all_bytes)
-
-    tell()
     if len(files) == 1:
         keep_little()  # which also keeps its blocks, soon needed again: new ones cost page faults
     read_all = partial(
@@ -98,21 +89,12 @@ def read(
         measured=measured,
         meanwhile=meanwhile,
     )
-    for file, outcome in read_all(taken_for):
-        outcomes[file] = outcome
-        done_bytes += sizes.get(file, 0)
-        tell()
+    outcomes = dict(_told(read_all(taken_for), files, progress, read_bytes))
     parts = [part for file in files if isinstance(part := outcomes[file], RankTrace)]
-    failures = [(file, bad) for file in files if isinstance(bad := outcomes[file], Failure)]
+    failures = {file: bad for file in files if isinstance(bad := outcomes[file], Failure)}
     if not parts:
-        more = f" (and {counted(len(failures) - 1, 'more file')})" if len(failures) > 1 else ""
-        raise TraceError(failures[0][1].why + more)
-    notes = [
-        Note("not-a-trace", f"{file} is no trace: left out", file=str(file))
-        if bad.is_no_trace
-        else Note("unreadable", bad.why, file=str(file))
-        for file, bad in failures
-    ]
+        raise TraceError(_why_none(failures))
+    notes = [_left_out(file, bad) for file, bad in failures.items()]
     parts, copies = without_copies(parts)
     parts, empty = without_empty(_numbered(parts, read_all))
     parts, strangers = one_recording(with_lost_bases(parts))
@@ -140,6 +122,41 @@ def read(
     for part in _lone(parts):
         learn(run, part.rank, part.measured)
     return run
+
+
+def _told(
+    outcomes: Iterable[_Outcome],
+    files: Sequence[Path],
+    progress: _Progress | None,
+    read_bytes: _Progress | None,
+) -> Iterator[_Outcome]:
+    """What became of each file, told before the first and after each."""
+    sizes = {file: file.stat().st_size for file in files} if read_bytes else {}
+    all_bytes, done_bytes = sum(sizes.values()), 0
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            progress(done, len(files))
+        if read_bytes is not None:
+            read_bytes(done_bytes, all_bytes)
+
+    tell(0)
+    for done, outcome in enumerate(outcomes, 1):
+        yield outcome
+        done_bytes += sizes.get(outcome[0], 0)
+        tell(done)
+
+
+def _why_none(failures: Mapping[Path, Failure]) -> str:
+    """Why there is nothing to analyse: what the first of the files lacks."""
+    first, *others = failures.values()
+    return first.why + (f" (and {counted(len(others), 'more file')})" if others else "")
+
+
+def _left_out(file: Path, bad: Failure) -> Note:
+    if bad.is_no_trace:
+        return Note("not-a-trace", f"{file} is no trace: left out", file=str(file))
+    return Note("unreadable", bad.why, file=str(file))
 
 
 def _machines(parts: Sequence[RankTrace]) -> dict[int, Machine]:

@@ -80,7 +80,7 @@ class Reading:
         its = self._document
         odd = its.unfit or its.damaged or its.repaired or not its.phased
         return bool(odd) or any(
-            one.left_out.count or one.unbelieved.count for one in self.collectors.values()
+            one.checked.left_out or one.checked.unbelieved for one in self.collectors.values()
         )
 
     def join(self, collectors: Mapping[int, Collector], events: int) -> None:
@@ -215,12 +215,12 @@ class Reading:
                 f"{counted(document.unfit, 'event')} skipped whose fields have the wrong types; "
                 f"the first: {document.reason}",
             )
-        if left_out := collector.left_out:
+        if left_out := collector.checked.left_out:
             self._note(
                 "bad-events",
                 f"{counted(left_out.count, 'event')} skipped; the first is one {left_out.reason}",
             )
-        if odd := collector.unbelieved:
+        if odd := collector.checked.unbelieved:
             self._note(
                 "bad-arguments",
                 f"of {counted(odd.count, 'event')} some arguments are not used; "
