@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import causal_cost
 from benchmarks.matching import generate, measure
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.run.run_graph import run_graph
 
 
 def test_what_was_generated_is_matched() -> None:

@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64
 from commtrace.diagnosis import Note
+from commtrace.matching.clock_table import CLOCK, Offsets
 from commtrace.matching.collective_arrays import rows_of
 from commtrace.matching.notes import unmatched
 from commtrace.matching.operations import MATCHES, matches_of
-from commtrace.matching.rank_clocks import CLOCK, SAME_HOST_ERROR_NS, Offsets, clock, on_run_clock
+from commtrace.matching.rank_clocks import SAME_HOST_ERROR_NS, clock
 from commtrace.matching.unknown_peers import with_peers
 from commtrace.table import Rows
 
@@ -25,7 +26,6 @@ __all__ = [
     "Matched",
     "Offsets",
     "match",
-    "on_run_clock",
 ]
 
 
@@ -41,7 +41,7 @@ class Matched(Struct, frozen=True):
 
     def on_run_clock(self, times: Int64, rank: Int64) -> tuple[Int64, Bool]:
         """Times of given ranks on the run's clock, and whether each is known."""
-        return on_run_clock(times, rank, self.clock)
+        return Offsets.of(self.clock).on_run_clock(times, rank)
 
 
 def match(run: Measures) -> Matched:

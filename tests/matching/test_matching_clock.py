@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commtrace.matching import match, on_run_clock
+from commtrace.matching import Offsets, match
 from commtrace.matching.clock_line import Line
 from commtrace.measures import Measures
 from commtrace.table import rows
@@ -65,7 +65,7 @@ def test_an_offset_is_what_to_subtract(make_trace: Make) -> None:
     assert 0 < second["error_ns"] < third["error_ns"] < 20_000
     assert (first["at_ns"], third["at_ns"]) == (50 * MS, 55 * MS)
     assert third["drift_ppm"] is None
-    times, known = on_run_clock(np.array([5 * MS]), np.array([2]), match(trace).clock)
+    times, known = match(trace).on_run_clock(np.array([5 * MS]), np.array([2]))
     assert times.tolist() == [0]
     assert known.all()
 
@@ -260,7 +260,7 @@ def test_a_probe_too_short_for_a_drift_is_off_by_no_more_than_it_says(
     trace = probes(trace, *readings)
     offsets = match(trace).clock
     times = np.array([0, round(shown[1](100) * MS)])
-    on_clock, _ = on_run_clock(times, np.arange(2), offsets)
+    on_clock, _ = Offsets.of(offsets).on_run_clock(times, np.arange(2))
     assert abs(on_clock[1] - 100 * MS) <= offsets.ints("error_ns")[1]
 
 
@@ -271,7 +271,7 @@ def test_a_clock_through_another_that_drifts(make_trace: Make, offset: int) -> N
     trace = reduced(make_trace, shown, [(0, 1), (1, 2)], every_ms=1_000)
     offsets = match(trace).clock
     times = np.array([round(shown[r](30_000) * MS) for r in range(3)])
-    on_clock, _ = on_run_clock(times, np.arange(3), offsets)
+    on_clock, _ = Offsets.of(offsets).on_run_clock(times, np.arange(3))
     assert on_clock == pytest.approx(np.full(3, 30_000 * MS), abs=2_000)
     assert offsets.ints("error_ns").max() < 30_000
 

@@ -16,8 +16,8 @@ from commtrace.analysis import Analysis
 from commtrace.arrays import NULL, rows_by
 from commtrace.causal.critical_path import critical_pieces
 from commtrace.causal.steps import path_of
-from commtrace.matching import on_run_clock
 from commtrace.measures import Measures
+from commtrace.metrics.run.run_clock import clock_offsets
 from commtrace.metrics.run.waits import matched
 from commtrace.reports.content.open_command import numbered_findings
 from commtrace.run import Run
@@ -145,10 +145,10 @@ def expected_slices(analysis: Analysis) -> dict[str, list[Any]]:
     run = analysis.measures
 
     def times(table: pd.DataFrame) -> tuple[Any, Any]:
-        clock, rank = matched(run).clock, table["rank"].to_numpy()
+        clocks, rank = clock_offsets(run), table["rank"].to_numpy()
         start = table["start_ns"].to_numpy()
-        since, _ = on_run_clock(start, rank, clock)
-        till, _ = on_run_clock(start + table["duration_ns"].to_numpy(), rank, clock)
+        since, _ = clocks.on_run_clock(start, rank)
+        till, _ = clocks.on_run_clock(start + table["duration_ns"].to_numpy(), rank)
         return since, till - since
 
     def named(table: pd.DataFrame, names: Any) -> list[Any]:
@@ -235,9 +235,9 @@ def check_counters(run: Measures, counters: list[tuple[Any, ...]]) -> None:
     queued = table[table["track"].str.contains("queued")]
     times = run.rows("collectives").only("rank", "launch_ns", "start_ns").frame().dropna()
     waits = times[times["launch_ns"] < times["start_ns"]]
-    clock, rank = matched(run).clock, waits["rank"].to_numpy()
+    clocks, rank = clock_offsets(run), waits["rank"].to_numpy()
     begin, end = (
-        on_run_clock(waits[name].to_numpy(np.int64), rank, clock)[0]
+        clocks.on_run_clock(waits[name].to_numpy(np.int64), rank)[0]
         for name in ("launch_ns", "start_ns")
     )
     area = queued.groupby("track").apply(

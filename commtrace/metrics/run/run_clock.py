@@ -15,18 +15,19 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["intervals_on_run", "on_run", "own_clocks"]
+__all__ = ["clock_offsets", "intervals_on_run", "on_run", "own_clocks"]
 
 
 def on_run(run: Measures, rank: int | Int64, times_ns: Int64) -> Int64:
     """Times of a rank, or of one for each, on the run's clock; as they are where it has none."""
     if not times_ns.size:
         return times_ns
-    return _offsets(run).on_run_clock(times_ns, np.asarray(rank))[0]
+    return clock_offsets(run).on_run_clock(times_ns, np.asarray(rank))[0]
 
 
 @measure
-def _offsets(run: Measures) -> Offsets:
+def clock_offsets(run: Measures) -> Offsets:
+    """How far each rank's clock is ahead, which also tells of which it is known."""
     return Offsets.of(matched(run).clock)
 
 
