@@ -98,7 +98,64 @@ def test_without_its_root_a_rooted_operation_tells_nothing(make_trace: Make, op:
     trace = run(make_trace, [(0, 7), (4, 6)], size=3, op=op, root=2)
     assert waited(trace) == [None, None]
     assert not one(trace)["exact"]
-    assert waited(run(make_trace, [(0, 7), (4, 6)], op=op)) == [None, None]
+    assert waited(run(make_trace, [(2, 7), (4, 6)], op=op)) == [None, None]  # who sends?
+
+
+def test_a_root_that_no_call_names_is_who_all_others_were_held_for(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 9.5), (8, 9), (1, 10)], op="broadcast")
+    assert one(trace)["root"] == 1
+    assert waited(trace) == [8, 0, 7]
+    assert caused(trace) == [0, 15, 0]
+
+
+def test_who_alone_is_held_is_the_root_of_what_is_collected(make_trace: Make) -> None:
+    trace = run(make_trace, [(0, 9), (8, 8.5), (1, 2)], op="gather")
+    assert one(trace)["root"] == 0
+    assert waited(trace) == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("op", "times"),
+    [
+        ("broadcast", [(0, 9.5), (8, 9), (1, 2)]),  # one went on before the last came
+        ("broadcast", [(0, 9.5), (1, 9), (2, 9.5)]),  # all that time may be the transfer's
+        ("reduce", [(0, 9), (8, 8.5), (1, 9)]),  # two were held
+    ],
+)
+def test_otherwise_waiting_tells_no_root(
+    make_trace: Make, op: str, times: list[tuple[float, float]]
+) -> None:
+    trace = run(make_trace, times, op=op)
+    assert one(trace)["root"] is None
+    assert waited(trace) == [None] * 3
+
+
+def test_the_same_root_of_several_is_that_of_the_others_of_its_group(make_trace: Make) -> None:
+    held, open_ = [(0.0, 9.0), (8.0, 9.0)], [(0.0, 9.0), (1.0, 9.0)]
+    assert _roots(make_trace, [held, held, held, open_]) == [1, 1, 1, 1]
+    assert _roots(make_trace, [held, held, open_]) == [1, 1, None]
+    assert _roots(make_trace, [held, held, held, held[::-1], open_]) == [1, 1, 1, 0, None]
+
+
+def _roots(make_trace: Make, operations_ms: list[list[tuple[float, float]]]) -> list[int | None]:
+    """Of broadcasts behind each other, each rank's arrival and end within its 20 ms."""
+    called = {"op": "broadcast", "group": "0", "group_size": 2, "size_bytes": 8}
+    trace = make_trace(
+        collectives=[
+            {
+                **called,
+                "seq": number + 1,
+                "rank": rank,
+                "start_ns": round((20 * number + start) * MS),
+                "duration_ns": round((end - start) * MS),
+            }
+            for number, its in enumerate(operations_ms)
+            for rank, (start, end) in enumerate(its)
+        ],
+        groups=[{"rank": rank, "group": "0", "size": 2, "ranks": "0,1"} for rank in range(2)],
+        ranks=[{"rank": rank, "file": f"{rank}", "host": "a"} for rank in range(2)],
+    )
+    return [row["root"] for row in operations(trace).dicts()]
 
 
 def test_a_reduce_with_ranks_missing_tells_nothing(make_trace: Make) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from commtrace import matching
 from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.comms import POINT_TO_POINT
+from commtrace.metrics.run.unnamed_roots import unnamed_roots
 from commtrace.table import Coded
 
 if TYPE_CHECKING:
@@ -54,9 +55,14 @@ class Arrivals:
         self.from_root = op.where(FROM_ROOT.__contains__)
         self.to_root = op.where(TO_ROOT.__contains__)
         self.p2p = op.where(POINT_TO_POINT.__contains__)
-        self.is_root = (table.ints("root") == rank)[self.order]
+        self.rooted = self.from_root | self.to_root
+        self.root = self.max(table.ints("root")[self.order])
         self.complete = self.size == matches.ints("expected")[self.lowest]
         self._compare(found.clock)
+        self.root = unnamed_roots(self, codes(matches.coded("communicator").take(self.lowest), op))
+        self.is_root = self.rank == self.root[self.of]
+        self.root_arrival = self.max(np.where(self.is_root, self.arrival, NULL))
+        self.has_root = ~self.rooted | (self.root_arrival != NULL)
         on_gpu = ~table.coded("device").being("cpu")
         self.ready = self._ready(table.ints("stream")[self.order], on_gpu[self.order])
 
@@ -86,9 +92,6 @@ class Arrivals:
         second = self.arrival[np.maximum(ends_at - 1, self.starts)]
         sure = self.comparable & (self.tau - second > self.gate)
         self.last_rank = np.where(sure, self.rank[ends_at], NULL)
-        self.root_arrival = self.max(np.where(self.is_root, self.arrival, NULL))
-        self.rooted = self.from_root | self.to_root
-        self.has_root = ~self.rooted | (self.root_arrival != NULL)
 
     def wait(self) -> Int64:
         """Each row's waiting, NULL if unknown."""

@@ -11,6 +11,7 @@ from commtrace.arrays import NULL, Bool, Int64, in_order
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
+from commtrace.metrics.run.message_peers import message_peers
 from commtrace.metrics.run.waits import OPERATIONS, WAITS, matched
 from commtrace.table import Column, Rows, Table
 from commtrace.trace_tables import COLLECTIVES
@@ -27,10 +28,10 @@ __all__ = [
     "several_ranks",
 ]
 
-_OWN = ("op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer", "root")
+_OWN = ("op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer")
 _OF_OPERATION = (
     *("operation", "communicator", "present", "last_rank", "last_arrival_ns"),
-    *("skew_ns", "size_bytes"),
+    *("root", "skew_ns", "size_bytes"),
 )
 _KNOWN = ("arrival_ns", "end_ns", "wait_ns")
 
@@ -79,7 +80,7 @@ def _joined(run: Measures, mine: Int64) -> Rows:
     waits, own = found.waits.some(mine), run.rows("collectives", mine)
     its = found.operations.take(operation_of(run)[mine])
     launch, wait = own.ints("launch_ns"), waits.ints("wait_ns")
-    late = waits.ints("arrival_ns") - own.ints("start_ns")
+    late, peer = waits.ints("arrival_ns") - own.ints("start_ns"), message_peers(run, mine)
     return JOINED_ROWS.rows(
         {
             **{one.name: waits.columns[one.name] for one in WAITS.columns},
@@ -87,7 +88,8 @@ def _joined(run: Measures, mine: Int64) -> Rows:
             **{name: its.columns[name] for name in _OF_OPERATION[1:]},
             "launch_ns": np.where(launch == NULL, NULL, launch + late),
             "wait_ns": np.where(wait == NULL, 0, wait),
-            "pair": _pair(rank[mine], own.ints("peer")),
+            "peer": peer,
+            "pair": _pair(rank[mine], peer),
         }
     )
 

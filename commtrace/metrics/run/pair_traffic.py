@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes, first_rows, numbered, ranges, sorted_by, sums
+from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import TO_ROOT
 from commtrace.metrics.run.joined_rows import operation_of
+from commtrace.metrics.run.message_peers import message_peers
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Column, Rows, Table
 
@@ -72,8 +75,9 @@ def pair_traffic(run: Measures) -> Rows:
 
 def _messages(run: Measures) -> _Traffic:
     """Every send, and the recvs whose sender has no trace."""
-    rows, of = _rows(run, ("send", "recv"))
-    rank, peer, size = (rows.ints(name) for name in ("rank", "peer", "size_bytes"))
+    rows, of = _rows(run, POINT_TO_POINT)
+    rank, size = (rows.ints(name) for name in ("rank", "size_bytes"))
+    peer = message_peers(run, _which(run, POINT_TO_POINT))
     sends = rows.coded("op").being("send")
     alone = ~np.isin(peer, run.rows("ranks").ints("rank"))
     transfer = matched(run).operations.ints("transfer_ns")[of]
@@ -126,7 +130,11 @@ def _untimed(source: Int64, destination: Int64, size_bytes: Int64) -> _Traffic:
     return _Traffic(source, destination, size_bytes, nothing, nothing)
 
 
-def _rows(run: Measures, ops: tuple[str, ...]) -> tuple[Rows, Int64]:
+def _rows(run: Measures, ops: Collection[str]) -> tuple[Rows, Int64]:
     """The rows of ``collectives`` of these operations; which row of ``operations`` each is of."""
-    at = np.flatnonzero(run.rows("collectives").coded("op").where(ops.__contains__))
+    at = _which(run, ops)
     return run.rows("collectives", at), operation_of(run)[at]
+
+
+def _which(run: Measures, ops: Collection[str]) -> Int64:
+    return np.flatnonzero(run.rows("collectives").coded("op").where(ops.__contains__))

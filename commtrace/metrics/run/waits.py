@@ -83,6 +83,12 @@ OPERATIONS = Table(
         Column("last_end_ns", "Int64", "When the last rank was done, on the run's clock.", "ns"),
         Column("last_rank", "Int64", "The last to arrive; null if the clocks' error hides it."),
         Column(
+            "root",
+            "Int64",
+            "The global rank of a rooted operation's root; where no call names it, the one that "
+            "all others waited for, or that alone waited; null if unknown.",
+        ),
+        Column(
             "skew_ns",
             "Int64",
             "Last less first arrival; 0 where below three clock errors; null for one rank.",
@@ -190,6 +196,7 @@ def _operations(rows: Arrivals, run: Measures, matches: Rows) -> Rows:
             "last_arrival_ns": np.where(timed, rows.tau, NULL),
             "last_end_ns": np.where(timed, rows.max(rows.end), NULL),
             "last_rank": rows.last_rank,
+            "root": rows.root,
             "skew_ns": np.where(
                 rows.comparable & several, rows.beyond_error(rows.tau - rows.first), NULL
             ),
