@@ -7,6 +7,8 @@ from benchmarks.faults.loop import Loop
 
 __all__ = ["FAULTS"]
 
+_LABEL = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
 
 def host_sync(loop: Loop, share: float, present: bool) -> Truth:
     """The host reads each reduced loss, and launches the next small kernels too slowly.
@@ -27,6 +29,19 @@ def host_sync(loop: Loop, share: float, present: bool) -> Truth:
 
     loop.hooks["end"].append(reads)
     return Truth("host-sync", also=("launch-gap", "exposed-communication"))
+
+
+def input_bound(loop: Loop, share: float, present: bool) -> Truth:
+    """Every host waits for its data before each step, and its device with it."""
+    loop.host_leads = False
+    waits = share * loop.step_us * present
+
+    def loads() -> None:
+        for rank in loop.everyone:
+            loop.stall(rank, waits * loop.noise("data", rank), _LABEL)
+
+    loop.hooks["input"].append(loads)
+    return Truth("input-bound", also=("launch-gap",))
 
 
 def launch_gap(loop: Loop, share: float, present: bool) -> Truth:
@@ -62,6 +77,7 @@ def cold_start(loop: Loop, share: float, present: bool) -> Truth:
 
 FAULTS = (
     Fault("host-sync", host_sync),
+    Fault("input-bound", input_bound),
     Fault("launch-gap", launch_gap),
     Fault("cold-start", cold_start),
 )

@@ -1,0 +1,164 @@
+"""Every rank waits for its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from commtrace.arrays import Float64
+from commtrace.causal.loading import loading, loading_when, without_loading
+from commtrace.causal.savings import saving
+from commtrace.causal.work.cores import idle_cores_ns, taken_cores
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
+from commtrace.rules._rule import Rule
+from commtrace.rules._stalls import label_in
+from commtrace.synthetic import Tiny
+from commtrace.units import counted, ms
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+_MOST = 0.9  # of what is loaded
+_FEW = 0.5  # of the steps
+_AS_USUAL = 0.5  # of what is typical: who loads so much waits, too
+_SINGLE = "SingleProcess"
+_READ_AHEAD = (
+    "load in other processes (DataLoader's num_workers, with persistent_workers=True), or prepare "
+    "the data beforehand"
+)
+_KEEP = (
+    "keep the loader's workers from one epoch to the next (persistent_workers=True, or one "
+    "iterator for all epochs): what stalls now and then is mostly their start; else read farther "
+    "ahead (prefetch_factor)"
+)
+_FASTER = (
+    "more workers (num_workers), a larger prefetch_factor, cheaper transforms, or faster storage"
+)
+
+
+class InputBound(Rule, frozen=True):
+    """Every rank waits for its data.
+
+    What it detects
+        Time that hosts spend in their data loaders. The run is replayed with each rank's data
+        there at once, as far as the median rank loads as long in the same step: what one loads
+        longer than the others is a straggler's. It fires where this saves at least
+        ``min_step_share`` of the steps' time.
+
+    Why it costs time
+        All ranks wait alike, so that nobody waits for another: neither communication nor imbalance
+        shows it, and no change of communication makes the steps shorter.
+
+    What to do
+        Load in other processes, and enough of them; keep these from one epoch to the next; prefetch
+        more; make transforms cheaper, or prepare the data beforehand; read from faster storage.
+
+    Blind spots
+        Only PyTorch's DataLoader labels its time; what a program reads by itself is host time as
+        any other. Processes that load need cores: on CPUs no more is promised than the ranks'
+        processes leave idle, and of their machine's storage and memory a trace says nothing.
+    """
+
+    explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
+
+    min_step_share: float = 0.1
+
+    def check(self, run: Measures) -> Iterator[Finding]:
+        """At most one finding, of all ranks that load."""
+        its = loading(run)
+        each = its.steps_ns.mean(axis=0)
+        if not each.any():
+            raise CannotLook("needs a DataLoader's label in the trace")
+        at_least = its.steps_ns.min(axis=0).sum()
+        gain = saving(
+            run, lambda lag_ns: without_loading(run, lag_ns), at_least, self.min_step_share
+        ).at_most(idle_cores_ns(run), run)
+        # What those do longer who delay the others is theirs, though they be most of the ranks.
+        left = min(gain.cost_ns, gain.cost_ns if gain.on_top_ns is None else gain.on_top_ns)
+        if not worth_reporting(left, run, self.min_step_share):
+            return
+        loads = its.steps_ns.sum(axis=1)
+        ranks = tuple(its.ranks[loads >= _AS_USUAL * np.median(loads)].tolist())
+        when = loading_when(run, ranks[0])
+        stalls = _stalls(each)
+        label = label_in(run, ranks[0], when) or ""
+        if (taken := taken_cores(run)) and _SINGLE not in label:
+            taken = f"{taken}; the loader's workers may be among them"
+        yield self.finding(
+            when,
+            summary=f"{_who(run, ranks)} for data{_how_long(run, each, stalls)}"
+            + (f" (not sure: {taken})" if taken else ""),
+            ranks=ranks,
+            streams=(),
+            saving=gain,
+            cause="loader",
+            evidence=(
+                Evidence("in data loaders, of the mean rank", float(each.sum()), "ns"),
+                Evidence(
+                    f"share {of_time(run)}",
+                    share_pct(gain.cost_ns, run),
+                    "%",
+                    100 * self.min_step_share,
+                ),
+            ),
+            ruled_out=("a straggler: only what the median rank loads, too, is counted",),
+            advice=_advice(label, few=bool(stalls)),
+            confidence="low" if taken else "medium" if gain.why or stalls else "high",
+        )
+
+    @staticmethod
+    def bad() -> Measures:
+        """Both ranks load for 4 ms of each step of 10."""
+        return _run(loads_us=4000)
+
+    @staticmethod
+    def good() -> Measures:
+        """The same for 0.3 ms."""
+        return _run(loads_us=300)
+
+
+def _run(loads_us: float) -> Measures:
+    run = Tiny(ranks=2)
+    for step in range(6):
+        start = step * 10_000
+        for rank in (0, 1):
+            run.step(rank, step, start, 10_000)
+            run.step(rank, step, start + 10, loads_us, label=_LABEL)
+            run.kernel(rank, start + loads_us + 20, 9000 - loads_us)
+            run.collective(rank, "all_reduce", start + 9100, 800, size=1 << 20)
+    return run.trace()
+
+
+_LABEL = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def _stalls(each_ns: Float64) -> int:
+    """In how many steps nearly all is loaded, if these are few; else 0."""
+    most_first = np.sort(each_ns)[::-1].cumsum()
+    count = 1 + int(np.searchsorted(most_first, _MOST * most_first[-1]))
+    return count if count <= _FEW * each_ns.size else 0
+
+
+def _who(run: Measures, ranks: tuple[int, ...]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} waits"
+    every = len(ranks) == len(run.rows("ranks"))
+    return "all ranks wait" if every else f"{len(ranks)} ranks wait"
+
+
+def _how_long(run: Measures, each_ns: Float64, stalls: int) -> str:
+    part = "step" if has_steps(run) else "tenth of the run"
+    if stalls:
+        steps = counted(each_ns.size, part)
+        longest = np.sort(each_ns)[-stalls:].mean()
+        return f" in {stalls} of {steps}, {ms(float(longest))} in each"
+    return f" for {ms(float(each_ns.mean()))} of each {part}"
+
+
+def _advice(label: str, *, few: bool) -> str:
+    if _SINGLE in label:
+        return _READ_AHEAD
+    return _KEEP if few else _FASTER
