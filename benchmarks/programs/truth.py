@@ -23,6 +23,7 @@ from benchmarks.programs.seventh_lot import SEVENTH
 from benchmarks.programs.sixth_lot import SIXTH
 from benchmarks.programs.tenth_lot import TENTH
 from benchmarks.programs.third_lot import THIRD
+from benchmarks.programs.thirteenth_lot import THIRTEENTH
 from benchmarks.programs.twelfth_lot import TWELFTH
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "SIXTH",
     "TENTH",
     "THIRD",
+    "THIRTEENTH",
     "TWELFTH",
 ]
 
@@ -263,5 +265,6 @@ PROGRAMS = (
     *TENTH,
     *ELEVENTH,
     *TWELFTH,
+    *THIRTEENTH,
 )
 """In the order in which they were written, each lot by name."""
