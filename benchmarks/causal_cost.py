@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.matching import generate
 from commtrace import trace_tables as schema
 from commtrace.arrays import NULL, Int64, integers
-from commtrace.causal.culprits import culprits
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched
 from commtrace.rules import diagnose

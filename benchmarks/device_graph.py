@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from commtrace.causal.device_graph import DeviceGraph, device_graph, explained
+from commtrace.causal.rank.device_graph import DeviceGraph, device_graph, explained
 from commtrace.reader.files import find
 from commtrace.reader.workers import Failure, read_each
 from commtrace.trace_tables import TABLES

@@ -15,7 +15,7 @@ from statistics import median
 
 from benchmarks.faults.loop import Loop, log_uniform
 from benchmarks.faults.workloads import everyone_computes, gloo
-from commtrace.causal.culprits import culprits
+from commtrace.causal.blame.culprits import culprits
 from commtrace.rules import diagnose
 
 __all__ = ["JOBS", "Delay", "Job", "Judged", "judged"]

@@ -113,6 +113,8 @@ class Finding:
     """The starts and ends of its events, until its place is known."""
     operations: Any = field(default=None, repr=False, compare=False)
     """The numbers of its operations, until the lines that called them are known."""
+    weighs_ns: Any = field(default=0, repr=False, compare=False)
+    """What it counts for beside others' savings, where its own is not known."""
 
     def __str__(self) -> str:
         return "\n".join([self.summary, *self._lines()])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from commtrace.causal.rank_graph import graph_columns
+from commtrace.causal.rank.rank_graph import graph_columns
 from commtrace.engine import Lost, attempt
 from commtrace.measures import Measures, name_of
 from commtrace.metrics.rank.activity import rank_work

@@ -11,11 +11,14 @@ Times are given in microseconds from the start, sizes in bytes; every event is o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from commtrace.comms import full_size_bytes
 from commtrace.diagnosis import Note
 from commtrace.measures import Measures
+from commtrace.table import Table
 from commtrace.trace_tables import (
     BLOCKING_CALLS,
     COLLECTIVES,
@@ -24,10 +27,10 @@ from commtrace.trace_tables import (
     HOST_GAPS,
     KERNELS,
     OPS,
-    PROBES,
     RANKS,
     STEPS,
     SYNCHRONISATIONS,
+    TABLES,
 )
 
 __all__ = ["BASE_NS", "COMMUNICATION", "COMPUTE", "Tiny", "on_links", "one_machine"]
@@ -60,7 +63,10 @@ COMPUTE, COMMUNICATION = 7, 20
 
 
 class Tiny:
-    """A trace in the making: ``ranks`` of one group ``"0"``, on one host unless given."""
+    """A trace in the making: ``ranks`` of one group ``"0"``, on one host unless given.
+
+    ``rows`` are those of each table so far, as dicts.
+    """
 
     def __init__(
         self,
@@ -77,14 +83,7 @@ class Tiny:
         self.notes: list[Note] = []
         self.groups = {"0": tuple(range(ranks))}
         self._seq: dict[tuple[str, int], int] = {}
-        self._kernels: list[dict[str, Any]] = []
-        self._copies: list[dict[str, Any]] = []
-        self._blocking_calls: list[dict[str, Any]] = []
-        self._synchronisations: list[dict[str, Any]] = []
-        self._collectives: list[dict[str, Any]] = []
-        self._ops: list[dict[str, Any]] = []
-        self._host_gaps: list[dict[str, Any]] = []
-        self._steps: list[dict[str, Any]] = []
+        self.rows: dict[str, list[dict[str, Any]]] = {table.name: [] for table in TABLES}
 
     @property
     def device(self) -> str:
@@ -113,35 +112,31 @@ class Tiny:
         p2p = op in ("send", "recv")
         seq = None if p2p else self._seq.setdefault((group, rank), 0)
         self._seq[group, rank] = self._seq.get((group, rank), 0) + (not p2p)
-        row = {
-            **_when(start_us, duration_us),
-            "step": None,
-            "group": group,
-            "seq": seq,
-            "rank": rank,
-            "op": op,
-            "executed": op,
-            "call": op,
-            "dtype": "float32",
-            "in_bytes": in_bytes,
-            "out_bytes": out_bytes,
-            "size_bytes": full_size_bytes(op, in_bytes, out_bytes, n),
-            "group_size": n,
-            "device": self.device,
-            "stream": COMMUNICATION,
-            "peer": None,
-            "root": None,
-            "asynchronous": None,
-            "launch_ns": BASE_NS + round(start_us * 1e3) - 5_000,
-            "thread": None,
-            "name": f"{self.backend}:{op}",
-            "provenance": "kernel",
-            "group_provenance": "metadata",
-            "comms_id": None,
-            "called_at": None,
-        }
-        row = {**row, **more}
-        self._collectives.append(row)
+        row = self._add(
+            COLLECTIVES,
+            rank,
+            start_us,
+            duration_us,
+            {
+                "group": group,
+                "seq": seq,
+                "op": op,
+                "executed": op,
+                "call": op,
+                "dtype": "float32",
+                "in_bytes": in_bytes,
+                "out_bytes": out_bytes,
+                "size_bytes": full_size_bytes(op, in_bytes, out_bytes, n),
+                "group_size": n,
+                "device": self.device,
+                "stream": COMMUNICATION,
+                "launch_ns": _launched(start_us),
+                "name": f"{self.backend}:{op}",
+                "provenance": "kernel",
+                "group_provenance": "metadata",
+                **more,
+            },
+        )
         if row["device"] != "cpu":
             self.kernel(
                 rank,
@@ -154,19 +149,15 @@ class Tiny:
 
     def kernel(self, rank: int, start_us: float, duration_us: float, **more: Any) -> None:
         """One GPU kernel."""
-        row = {
-            **_when(start_us, duration_us),
-            "rank": rank,
+        known = {
             "device": "cuda:0",
             "stream": COMPUTE,
             "name": "gemm",
             "kind": "compute",
-            "launch_ns": BASE_NS + round(start_us * 1e3) - 5_000,
+            "launch_ns": _launched(start_us),
             "thread": 1,
-            "correlation": None,
-            "step": None,
         }
-        self._kernels.append({**row, **more})
+        self._add(KERNELS, rank, start_us, duration_us, {**known, **more})
 
     def copy(
         self,
@@ -181,102 +172,77 @@ class Tiny:
         **more: Any,
     ) -> None:
         """One copy; ``kind`` as in the table."""
-        row = {
-            **_when(start_us, duration_us),
-            "rank": rank,
+        known = {
             "device": source if source != "host" else destination,
             "stream": COMPUTE,
             "kind": kind,
             "source": source,
             "destination": destination,
-            "memory": None,
             "size_bytes": size,
-            "launch_ns": BASE_NS + round(start_us * 1e3) - 5_000,
+            "launch_ns": _launched(start_us),
             "thread": 1,
-            "correlation": None,
-            "step": None,
         }
-        self._copies.append({**row, **more})
+        self._add(COPIES, rank, start_us, duration_us, {**known, **more})
 
     def blocking_call(
         self, rank: int, name: str, start_us: float, duration_us: float, **more: Any
     ) -> None:
         """One call of CUDA that can block the host."""
-        row = {
-            **_when(start_us, duration_us),
-            "rank": rank,
-            "thread": 1,
-            "name": name,
-            "device": None,
-            "stream": None,
-            "correlation": None,
-            "step": None,
-        }
-        self._blocking_calls.append({**row, **more})
+        known = {"thread": 1, "name": name, **more}
+        self._add(BLOCKING_CALLS, rank, start_us, duration_us, known)
 
     def synchronisation(self, rank: int, kind: str, start_us: float, **more: Any) -> None:
         """One wait for a GPU's work, or one event recorded, as in the table."""
-        row = {
-            **dict.fromkeys(column.name for column in SYNCHRONISATIONS.columns),
-            **_when(start_us, 1),
-            "rank": rank,
-            "kind": kind,
-            "thread": 1,
-            "device": "cuda:0",
-        }
-        self._synchronisations.append({**row, **more})
+        known = {"kind": kind, "thread": 1, "device": "cuda:0", **more}
+        self._add(SYNCHRONISATIONS, rank, start_us, 1, known)
 
     def op(self, rank: int, start_us: float, duration_us: float, **more: Any) -> None:
         """One operator on the CPU."""
-        row = {"rank": rank, "thread": 1, "name": "aten::mm", "kind": "compute", "step": None}
-        self._ops.append({**row, **_when(start_us, duration_us), **more})
+        known = {"thread": 1, "name": "aten::mm", "kind": "compute", **more}
+        self._add(OPS, rank, start_us, duration_us, known)
 
     def gap(self, rank: int, start_us: float, duration_us: float, thread: int = 1) -> None:
         """A time without operators on a host thread."""
-        row = {"rank": rank, "thread": thread, "step": None, **_when(start_us, duration_us)}
-        self._host_gaps.append(row)
+        self._add(HOST_GAPS, rank, start_us, duration_us, {"thread": thread})
 
     def step(
         self, rank: int, step: int, start_us: float, duration_us: float, label: str | None = None
     ) -> None:
         """One profiler step, or a labelled range in it."""
-        row = {"rank": rank, "step": step, "label": label, "thread": 1}
-        self._steps.append({**row, **_when(start_us, duration_us)})
+        known = {"step": step, "label": label, "thread": 1}
+        self._add(STEPS, rank, start_us, duration_us, known)
+
+    def _add(
+        self,
+        table: Table,
+        rank: int,
+        start_us: float,
+        duration_us: float,
+        known: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """A row of the table; what is not known is null."""
+        row = {
+            **dict.fromkeys(column.name for column in table.columns),
+            "rank": rank,
+            "start_ns": BASE_NS + round(start_us * 1e3),
+            "duration_ns": round(duration_us * 1e3),
+            **known,
+        }
+        self.rows[table.name].append(row)
+        return row
 
     def trace(self) -> Measures:
         """The trace, its events in steps by when they start."""
-        for row in self._events:
+        events = (its for name, its in self.rows.items() if name != STEPS.name)
+        for row in chain.from_iterable(events):
             row["step"] = row["step"] or self._step_of(row)
-        return Measures(
-            kernels=KERNELS.of_dicts(self._kernels),
-            copies=COPIES.of_dicts(self._copies),
-            blocking_calls=BLOCKING_CALLS.of_dicts(self._blocking_calls),
-            synchronisations=SYNCHRONISATIONS.of_dicts(self._synchronisations),
-            collectives=COLLECTIVES.of_dicts(self._collectives),
-            ops=OPS.of_dicts(self._ops),
-            host_gaps=HOST_GAPS.of_dicts(self._host_gaps),
-            steps=STEPS.of_dicts(self._steps),
-            groups=GROUPS.of_dicts(self._group_rows()),
-            ranks=RANKS.of_dicts([self._rank_row(rank) for rank in range(self.ranks)]),
-            probes=PROBES.rows(),
-            notes=tuple(self.notes),
-            manifest=self.manifest,
-        )
-
-    @property
-    def _events(self) -> list[dict[str, Any]]:
-        return [
-            *self._collectives,
-            *self._kernels,
-            *self._copies,
-            *self._blocking_calls,
-            *self._synchronisations,
-            *self._ops,
-            *self._host_gaps,
-        ]
+        ranks = [self._rank_row(rank) for rank in range(self.ranks)]
+        rows = {**self.rows, GROUPS.name: self._group_rows(), RANKS.name: ranks}
+        tables: Any = {table.name: table.of_dicts(rows[table.name]) for table in TABLES}
+        return Measures(**tables, notes=tuple(self.notes), manifest=self.manifest)
 
     def _step_of(self, row: dict[str, Any]) -> int | None:
-        for step in self._steps:
+        for step in self.rows[STEPS.name]:
             end = step["start_ns"] + step["duration_ns"]
             inside = step["start_ns"] <= row["start_ns"] < end
             if inside and step["rank"] == row["rank"] and step["label"] is None:
@@ -298,7 +264,7 @@ class Tiny:
         ]
 
     def _rank_row(self, rank: int) -> dict[str, Any]:
-        mine = [row for row in (*self._events, *self._steps) if row["rank"] == rank]
+        mine = [row for row in chain.from_iterable(self.rows.values()) if row["rank"] == rank]
         return {
             "rank": rank,
             "file": f"rank{rank}.json",
@@ -312,8 +278,6 @@ class Tiny:
         }
 
 
-def _when(start_us: float, duration_us: float) -> dict[str, int]:
-    return {
-        "start_ns": BASE_NS + round(start_us * 1e3),
-        "duration_ns": round(duration_us * 1e3),
-    }
+def _launched(start_us: float) -> int:
+    """Five microseconds before the start."""
+    return BASE_NS + round(start_us * 1e3) - 5_000

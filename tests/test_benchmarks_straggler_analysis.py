@@ -14,7 +14,7 @@ import pytest
 from benchmarks.straggler_analysis.__main__ import compare, main, published, summary
 from benchmarks.straggler_analysis.job import LAUNCH, job_of, read
 from benchmarks.straggler_analysis.slowdowns import slowdowns
-from commtrace.causal.graph import replay
+from commtrace.causal.replay.graph import replay
 from commtrace.errors import TraceError
 
 

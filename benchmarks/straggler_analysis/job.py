@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.arrays import Int64, integers
-from commtrace.causal.graph import Graph
+from commtrace.causal.replay.graph import Graph
 from commtrace.errors import TraceError
 
 __all__ = ["DURATION", "LAUNCH", "Job", "job_of", "only", "read"]

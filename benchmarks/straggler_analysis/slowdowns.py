@@ -23,7 +23,7 @@ import pandas as pd
 
 from benchmarks.straggler_analysis.job import DURATION, LAUNCH, Job
 from commtrace.arrays import Bool, Float64, Int64
-from commtrace.causal.graph import replay
+from commtrace.causal.replay.graph import replay
 
 __all__ = ["Numbers", "slowdowns"]
 

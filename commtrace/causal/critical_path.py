@@ -9,7 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Int64, codes, distinct, first_rows, ranges, sums
-from commtrace.causal.builder import (
+from commtrace.causal.edits.run_edits import as_measured
+from commtrace.causal.replay.graph import Lags, longest_way, replayed
+from commtrace.causal.run.builder import (
     COPY,
     DEVICE,
     HOST,
@@ -21,10 +23,8 @@ from commtrace.causal.builder import (
     TRANSFER,
     WAIT,
 )
-from commtrace.causal.busy import devices_busy, devices_only_communicate, host_busy
-from commtrace.causal.edits import as_measured
-from commtrace.causal.graph import Lags, longest_way, replayed
-from commtrace.causal.run_graph import RunGraph, run_graph
+from commtrace.causal.run.run_graph import RunGraph, run_graph
+from commtrace.causal.work.busy import devices_busy, devices_only_communicate, host_busy
 from commtrace.intervals import Intervals, covered, inside
 from commtrace.measures import measure
 from commtrace.table import Coded, Column, Rows, Table

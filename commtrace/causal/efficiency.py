@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.arrays import Float64, Int32, Int64, distinct, quantiles, rows_of_each
-from commtrace.causal.builder import HOSTS
-from commtrace.causal.edits import as_measured, even, transfers
-from commtrace.causal.graph import Change, Lags, changed, changes
-from commtrace.causal.replayable import replayable
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.edits.run_edits import as_measured, even, transfers
+from commtrace.causal.replay.graph import Change, Lags, changed, changes
+from commtrace.causal.run.builder import HOSTS
+from commtrace.causal.run.replayable import replayable
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.comms import members
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.arrays import rows_by
 from commtrace.causal.critical_path import critical_pieces
-from commtrace.causal.segments import LABELLED, labelled, own_intervals
+from commtrace.causal.work.segments import LABELLED, labelled, own_intervals
 from commtrace.diagnosis import Cause
 from commtrace.intervals import covered
 from commtrace.measures import measure

@@ -10,12 +10,12 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import Int64, rows_by
-from commtrace.causal.culprits import culprits
-from commtrace.causal.edits import as_measured, steps_at, transferring_less
-from commtrace.causal.graph import Lags, replayed
-from commtrace.causal.rank_edits import copying_within
-from commtrace.causal.replayable import need_replay
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.edits.rank_edits import copying_within
+from commtrace.causal.edits.run_edits import as_measured, steps_at, transferring_less
+from commtrace.causal.replay.graph import Lags, replayed
+from commtrace.causal.run.replayable import need_replay
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence
 from commtrace.metrics.rank.rows_of import ranks_of
 from commtrace.metrics.run.whole import worth_reporting

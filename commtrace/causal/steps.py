@@ -9,9 +9,9 @@ import numpy as np
 from commtrace.arrays import NULL, Int64, codes, first_rows, sums
 from commtrace.causal.critical_path import critical_path
 from commtrace.diagnosis import CannotLook
-from commtrace.matching import on_run_clock
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import DEVICE_STEPS, devices
+from commtrace.metrics.run.run_clock import clock_offsets
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps
 from commtrace.table import Column, Rows, Table
@@ -58,7 +58,7 @@ def step_times_by_rank(run: Measures) -> Rows:
     steps = steps.take(first_rows(codes(steps.ints("rank"), steps.ints("step"))))
     steps = steps.take(np.lexsort((steps.ints("step"), steps.ints("rank"))))
     rank = steps.ints("rank")
-    start, known = on_run_clock(steps.ints("start_ns"), rank, matched(run).clock)
+    start, known = clock_offsets(run).on_run_clock(steps.ints("start_ns"), rank)
     did, path = devices(run, by_step=True), path_of(run)
     waits, step = matched(run).waits, run.rows("collectives").ints("step")
     waited = _summed(steps, waits.ints("rank"), step, waits.ints("wait_ns"))

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64
-from commtrace.causal.builder import TRANSFER
-from commtrace.causal.cores import FULL, cores_used
 from commtrace.causal.edit_names import EDITS
-from commtrace.causal.edits import (
+from commtrace.causal.edits.run_edits import (
     as_measured,
     even,
     needing_nobody,
@@ -23,10 +21,12 @@ from commtrace.causal.edits import (
     typical,
     without_waits,
 )
-from commtrace.causal.graph import Lags, changed
-from commtrace.causal.replayable import need_replay
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import work_with
+from commtrace.causal.replay.graph import Lags, changed
+from commtrace.causal.run.builder import TRANSFER
+from commtrace.causal.run.replayable import need_replay
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.cores import FULL, cores_used
+from commtrace.causal.work.segments import work_with
 from commtrace.comms import OPERATIONS, canonical_dtype, element_bytes
 from commtrace.diagnosis import CannotLook
 from commtrace.errors import UsageError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.analysis import Summary
-from commtrace.causal.cores import foreign_load
+from commtrace.causal.work.cores import foreign_load
 from commtrace.comparing.counted import counted_together
 from commtrace.comparing.sample import sample
 from commtrace.comparing.sides import Recording, Side

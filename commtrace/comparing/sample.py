@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, distinct, sums
-from commtrace.causal.builder import COPY, DEVICE, HOST, WAIT
-from commtrace.causal.busy import devices_busy
 from commtrace.causal.critical_path import KIND_OF_EDGE, cut, path_pieces
-from commtrace.causal.edits import as_measured
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_intervals
+from commtrace.causal.edits.run_edits import as_measured
+from commtrace.causal.run.builder import COPY, DEVICE, HOST, WAIT
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.busy import devices_busy
+from commtrace.causal.work.segments import own_intervals
 from commtrace.comparing.kinds import Operation, kinds_of_rows
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import covered

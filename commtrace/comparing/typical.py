@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.steps import step_times_by_rank
 from commtrace.comparing.sample import sample
 

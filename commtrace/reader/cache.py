@@ -37,7 +37,8 @@ _MAGIC = b"commtrace cache 3\n"
 _DIGEST = 32
 _ENDS = 1 << 16  # bytes of a file's head and tail
 _ALIGNED = 8
-_SOURCES = ("", "reader/**/", "metrics/rank/", "causal/")  # of what reads, and of what measures it
+# Of what reads, and of what measures it.
+_SOURCES = ("", "reader/**/", "metrics/rank/", "causal/rank/")
 _IN_USE_S = 3600.0
 
 _Kept = np.ndarray[Any, Any] | Coded | Integers | Strings

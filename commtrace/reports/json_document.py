@@ -19,7 +19,7 @@ __all__ = [
     "run_schema",
 ]
 
-_HIDDEN = ("when", "operations")
+_HIDDEN = ("when", "operations", "weighs_ns")
 
 
 def finding_schema() -> Json:

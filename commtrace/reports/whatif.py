@@ -10,7 +10,7 @@ from commtrace.analysis import Summary
 from commtrace.causal.critical_path import CRITICAL_PATH, path_with
 from commtrace.causal.edit_names import EDITS
 from commtrace.causal.efficiency import EFFICIENCY, SLOWDOWN, efficiency, slowdown
-from commtrace.causal.replayable import replayable
+from commtrace.causal.run.replayable import replayable
 from commtrace.causal.whatif import EDITED, Edited, WhatIf
 from commtrace.reports import Look
 from commtrace.reports.content import critical_path, what_ran

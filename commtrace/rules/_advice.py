@@ -9,11 +9,11 @@ import numpy as np
 
 from commtrace.arrays import NULL, distinct, sums
 from commtrace.arrays import numbered as numbers
-from commtrace.causal.cores import processor
-from commtrace.causal.culprit import Culprit
-from commtrace.causal.inputs import Inputs
-from commtrace.causal.own_operators import OwnOperators
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.cores import processor
+from commtrace.causal.work.inputs import Inputs
+from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.diagnosis import Cause
 from commtrace.metrics.rank.timelines import starved_when
 from commtrace.metrics.run.object_collectives import of_objects

@@ -127,7 +127,7 @@ def _mooted(findings: list[Finding]) -> Iterator[Finding]:
 
 def _share(one: Finding, other: Finding) -> float:
     """The share of one's operations that are the other's."""
-    if one.operations is None or other.operations is None:
+    if one.operations is None or other.operations is None or not len(one.operations):
         return 0.0
     return float(np.isin(one.operations, other.operations).mean())
 
@@ -282,7 +282,8 @@ def _ordered(findings: list[Finding]) -> list[Finding]:
 
     def weight(finding: Finding) -> int:
         # What has no cost of its own, as a disagreement, is as bad as what it explains.
-        return finding.cost_ns or max((one.cost_ns for one in symptoms(finding)), default=0)
+        explained = max((one.cost_ns for one in symptoms(finding)), default=0)
+        return finding.cost_ns or max(explained, finding.weighs_ns)
 
     def placed(cause: Finding | None) -> Iterator[Finding]:
         for finding in sorted(symptoms(cause), key=weight, reverse=True):
@@ -298,7 +299,7 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         rule = RULES[other.rule]
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
-        enough = other.cost_ns >= _EXPLAINED * symptom.cost_ns
+        enough = other.cost_ns >= _EXPLAINED * (symptom.cost_ns or symptom.weighs_ns)
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
         known = symptom.explained_by == other.rule or (symptom.rule in rule.explains and enough)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, distinct
-from commtrace.causal.cores import foreign_load, processor
-from commtrace.causal.culprit import Culprit
-from commtrace.causal.culprits import culprits
-from commtrace.causal.inputs import Inputs
-from commtrace.causal.own_operators import OwnOperators
-from commtrace.causal.recorded_steps import steps_in_common
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.step_patterns import CHANCE
-from commtrace.causal.weighed import CHANCE_IF_COUNTED
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.blame.step_patterns import CHANCE, CHANCE_IF_COUNTED
+from commtrace.causal.run.recorded_steps import steps_in_common
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.savings import Saving
+from commtrace.causal.work.cores import foreign_load, processor
+from commtrace.causal.work.inputs import Inputs
+from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import dimension_of
@@ -107,9 +107,9 @@ def _finding(
         summary=f"{whom} {how}{does} {place}{unsure}{compared}",
         ranks=culprit.ranks,
         streams=(),
-        cost_ns=max(culprit.saved_ns, 0),
-        cost_on_top_ns=max(culprit.on_top_ns, 0),
-        replayed_step_ns=culprit.replayed_step_ns,
+        saving=Saving(
+            max(culprit.saved_ns, 0), max(culprit.on_top_ns, 0), culprit.replayed_step_ns
+        ),
         place=place,
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),

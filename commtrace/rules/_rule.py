@@ -10,6 +10,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from commtrace.arrays import NULL, Int64, codes, distinct, first_rows
+from commtrace.causal.savings import Saving
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import Intervals, union
 from commtrace.table import Rows
@@ -50,30 +51,32 @@ class Rule(Struct, frozen=True):
         events: Rows | tuple[ArrayLike, ArrayLike],
         *,
         summary: str,
-        cost_ns: int,
         evidence: tuple[Evidence, ...],
         advice: str,
+        cost_ns: int = 0,
+        saving: Saving | None = None,
         ranks: tuple[int, ...] = (),
         streams: tuple[int, ...] | None = None,
         ruled_out: tuple[str, ...] = (),
         confidence: Literal["high", "medium", "low"] = "medium",
         explained_by: str | None = None,
-        cost_on_top_ns: int | None = None,
-        replayed_step_ns: int | None = None,
         place: str | None = None,
         cause: Cause | None = None,
         operations: ArrayLike | None = None,
+        weighs_ns: int = 0,
     ) -> Finding:
         """A finding of this rule, from the first start to the last end of these events.
 
         They are rows of operations, of arrivals or of events, or their starts and ends in ns;
         ``streams`` are theirs unless given, and so is the ``place`` where they are of one or two
         operations. ``operations`` are the numbers of those that the program should call
-        otherwise, or is late to: theirs unless given.
+        otherwise, or is late to: theirs unless given. What it costs is the ``saving``, if one is
+        given, which also says in the evidence where it is estimated.
         """
         rows = events if isinstance(events, Rows) else None
         times = _starts_and_ends(events) if isinstance(events, Rows) else events
         starts, ends = (np.asarray(its, np.int64) for its in times)
+        gain = saving or Saving(cost_ns)
         if streams is None:
             streams = _streams(rows)
         return Finding(
@@ -83,18 +86,19 @@ class Rule(Struct, frozen=True):
             streams=streams,
             start_ns=int(starts[starts != NULL].min()),
             end_ns=int(ends.max()),
-            cost_ns=cost_ns,
-            evidence=evidence,
+            cost_ns=gain.cost_ns,
+            evidence=(*evidence, *gain.evidence),
             ruled_out=ruled_out,
             advice=advice,
             confidence=confidence,
             explained_by=explained_by,
             place=place or _operations(rows),
             cause=cause,
-            cost_on_top_ns=cost_on_top_ns,
-            replayed_step_ns=replayed_step_ns,
+            cost_on_top_ns=gain.on_top_ns,
+            replayed_step_ns=gain.replayed_step_ns,
             when=_merged(starts, ends),
             operations=_numbers(rows) if operations is None else operations,
+            weighs_ns=weighs_ns,
         )
 
     @classmethod

@@ -93,14 +93,11 @@ class BelowLinkSpeed(Rule, frozen=True):
                 f"{link.usual_gb_s:.3g} GB/s that {link.name} usually reaches"
             ),
             streams=streams(some, run),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("bus bandwidth", busbw, "GB/s", self.max_share * link.usual_gb_s),
                 Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
                 Evidence("of it under compute", 100 * share, "%"),
-                *gain.evidence,
             ),
             ruled_out=(
                 "skew: only the time after the last rank's arrival counts",

@@ -99,15 +99,12 @@ class ByteInflation(Rule, frozen=True):
                 f"{len(its)} all_gathers bring {n} x {part} to every rank, which sums them: "
                 f"{n / 2:.3g}x the bytes of an all_reduce"
             ),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             operations=its.ints("operation"),
             evidence=(
                 Evidence("bytes moved by those of an all_reduce", n / 2, "x", self.inflation),
                 Evidence("received by each rank, each time", size_bytes * (n - 1) / n / 1e6, "MB"),
                 Evidence("time of each, median", time / 1e6, "ms"),
-                *gain.evidence,
             ),
             advice=(
                 "all_reduce the tensor, or reduce_scatter it if each rank needs only its part of "
@@ -132,15 +129,12 @@ class ByteInflation(Rule, frozen=True):
                 f"{ms(time)}"
             ),
             streams=pair.streams,
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("bytes moved by bytes needed", pair.inflation, "x", self.inflation),
                 Evidence("sent by each rank, each time", sent / 1e6, "MB"),
                 Evidence("needed", sent / pair.inflation / 1e6, "MB"),
                 Evidence(f"time of the pair, median of {count}", time / 1e6, "ms"),
-                *gain.evidence,
             ),
             ruled_out=(
                 f"another tensor: {mb(pair.tensor_bytes)} are summed beside it, as often",

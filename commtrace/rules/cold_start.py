@@ -125,14 +125,11 @@ class ColdStart(Rule, frozen=True):
                 f"the first {op} of {groups} takes {ms(time)}, {time / usual:.3g}x the usual "
                 f"{ms(usual)}"
             ),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("first by median of the later", time / usual, "x", self.slower),
                 Evidence("slowest of the later", float(later.floats("time_ns").max()) / 1e6, "ms"),
                 Evidence("later ones compared with", len(later), "operations", self.others),
-                *gain.evidence,
             ),
             ruled_out=(
                 "late ranks: the shortest of the ranks' calls counts, and transfer after the last",

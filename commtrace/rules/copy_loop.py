@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Float64, Int64
-from commtrace.causal.graph import Lags
-from commtrace.causal.rank_edits import copying_within, launching_within, not_blocking
+from commtrace.causal.edits.rank_edits import copying_within, launching_within, not_blocking
+from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
@@ -138,16 +138,13 @@ class CopyLoop(Rule, frozen=True):
             ),
             ranks=(line.rank,),
             streams=tuple(sorted({int(stream) for stream in line.stream[found.copies]})),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("copies with idle time beside them", found.count, "copies", least),
                 Evidence("largest of them", float(sizes.max()), "bytes", self.max_bytes),
                 Evidence("idle beside them", found.idle_ns, "ns"),
                 Evidence("usual gap before other work", found.usual_ns, "ns"),
                 Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
-                *gain.evidence,
             ),
             ruled_out=(
                 "work that had been launched: only what was launched after the copy is counted",

@@ -9,14 +9,14 @@ import numpy as np
 
 from commtrace.arrays import NULL
 from commtrace.causal.chance import at_least
-from commtrace.causal.edits import joined
-from commtrace.causal.excess import counts, factors, in_words, ruled_out, source, spread
-from commtrace.causal.graph import Lags
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.edits.run_edits import joined
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms
@@ -110,9 +110,7 @@ class DecomposedAllReduce(Rule, frozen=True):
                 + (f" ({', '.join(shown)})" if shown else "")
             ),
             streams=pair.streams,
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence(f"time of the pair, median of {len(pair.times)}", time / 1e6, "ms"),
                 Evidence(f"all_reduce, {source(once)}", once.time_ns / 1e6, "ms"),
@@ -122,7 +120,6 @@ class DecomposedAllReduce(Rule, frozen=True):
                 Evidence(f"{pair.first} alone", _median(pair, "first") / 1e6, "ms"),
                 Evidence(f"{pair.second} alone", _median(pair, "second") / 1e6, "ms"),
                 *spread(pair, once),
-                *gain.evidence,
             ),
             ruled_out=tuple(ruled_out(pair, once, len(run.rows("ranks")))),
             advice=self._advice(pair, once),

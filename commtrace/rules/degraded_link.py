@@ -116,14 +116,11 @@ class DegradedLink(Rule, frozen=True):
                 f"{ratio:.2f} times as long as before ({at} before, {len(its)} after)"
             ),
             streams=streams(its, run),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("transfers after against before", ratio, "x", self.min_ratio),
                 Evidence("chance of that by noise", chance, "probability", self.max_chance),
                 Evidence("operations slowed", len(its), "operations"),
-                *gain.evidence,
             ),
             ruled_out=(
                 "sizes: each operation is compared with its own kind and size",

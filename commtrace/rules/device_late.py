@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from commtrace.diagnosis import Finding
 from commtrace.rules._culprit import DEVICE, delays
+from commtrace.rules._examples import late_rank
 from commtrace.rules._rule import Rule
-from commtrace.synthetic import BASE_NS, Tiny
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -44,29 +44,9 @@ class DeviceLate(Rule, frozen=True):
     @staticmethod
     def bad() -> Measures:
         """Rank 1 enqueues in time and computes 4 ms longer."""
-        return _run(stall_us=0)
+        return late_rank(stall_us=0)
 
     @staticmethod
     def good() -> Measures:
         """Rank 1's host enqueues 4 ms late; its device has nothing to do."""
-        return _run(stall_us=4000)
-
-
-def _run(stall_us: float) -> Measures:
-    run = Tiny(ranks=2)
-    for step in range(12):
-        start = step * 10_000
-        for rank in (0, 1):
-            run.step(rank, step, start, 10_000)
-            stall = stall_us if rank else 0
-            time = 5000 if rank and not stall_us else 1000
-            run.kernel(rank, start + stall + 30, time)
-            run.collective(
-                rank,
-                "all_reduce",
-                start + stall + 40 + time,
-                7960 - stall - time,
-                size=1 << 26,
-                launch_ns=BASE_NS + round(1e3 * (start + stall + 35)),
-            )
-    return run.trace()
+        return late_rank(stall_us=4000)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes, distinct, grouped
+from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.chance import at_least
-from commtrace.causal.culprits import culprits
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough, too_few
 from commtrace.intervals import total, union
 from commtrace.metrics.run.arrivals import TO_ROOT
 from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._examples import rooted
 from commtrace.rules._rule import Rule
-from commtrace.synthetic import Tiny
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -104,21 +104,12 @@ class EarlyRoot(Rule, frozen=True):
     @staticmethod
     def bad() -> Measures:
         """The root of twelve reduces comes 3 ms before the others."""
-        return _run((1000, 4000, 4000))
+        return rooted("reduce", (1000, 4000, 4000))
 
     @staticmethod
     def good() -> Measures:
         """Another rank comes 3 ms before the root and the third."""
-        return _run((4000, 1000, 4000))
-
-
-def _run(arrivals_us: tuple[float, ...]) -> Measures:
-    run = Tiny(ranks=3)
-    for i in range(12):
-        for rank, arrival in enumerate(arrivals_us):
-            start = i * 10_000 + arrival
-            run.collective(rank, "reduce", start, 6000 - arrival, size=1 << 26, root=0)
-    return run.trace()
+        return rooted("reduce", (4000, 1000, 4000))
 
 
 def _cost_ns(early: Rows) -> int:

@@ -80,14 +80,11 @@ class EmulatedOperation(Rule, frozen=True):
                 f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in "
                 f"{counted(len(times), 'operation')} of {ms(time)}"
             ),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("bytes moved by those of a native operation", excess, "x", 1.0),
                 Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
                 Evidence("a native one, by its bytes", float(np.median(natively)) / 1e6, "ms"),
-                *gain.evidence,
             ),
             ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
             advice=_advice(rows, str(op), str(executed)),

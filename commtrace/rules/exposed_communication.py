@@ -9,17 +9,19 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, sums
-from commtrace.causal.cores import FULL, asleep_ns, cores_used, full_cores, idle_cores_ns
-from commtrace.causal.culprits import culprits
-from commtrace.causal.edits import as_measured, saved_by, without_waits
-from commtrace.causal.graph import Lags, changes
-from commtrace.causal.replayable import replayable
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.edits.run_edits import as_measured, saved_by, without_waits
+from commtrace.causal.replay.graph import Lags, changes
+from commtrace.causal.run.replayable import replayable
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.savings import Saving
+from commtrace.causal.work.cores import FULL, asleep_ns, cores_used, full_cores, idle_cores_ns
+from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
+from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._less import asked, fewer_bytes, longest
 from commtrace.rules._overlapped import mostly_needed_at_once, on_callers_stream, overlapped
 from commtrace.rules._rule import Rule
@@ -99,7 +101,7 @@ class ExposedCommunication(Rule, frozen=True):
         exposed = float(np.median(found.exposed_ns))
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and worth_reporting(gain, run, self.min_step_share):
-            yield self._finding(found, round(gain), hidden, run, on_top)
+            yield self._finding(found, Saving(round(gain), on_top), hidden, run)
         elif hidden < self.hidden_pct and worth_reporting(could, run, self.large_step_share):
             yield from self._on_callers_stream(found, run)
 
@@ -164,12 +166,11 @@ class ExposedCommunication(Rule, frozen=True):
             advice=advice,
             confidence="low",
             operations=_all_of(run, op),
+            weighs_ns=round(self.min_step_share * whole(run).time_ns),
         )
 
-    def _finding(
-        self, found: _Devices, gain: int, hidden: float, run: Measures, on_top: int | None
-    ) -> Finding:
-        share = share_pct(gain, run)
+    def _finding(self, found: _Devices, gain: Saving, hidden: float, run: Measures) -> Finding:
+        share = share_pct(gain.cost_ns, run)
         exposed = _exposed_ns(run)
         most, part = most_exposed(run)
         op = most or "unknown operations"
@@ -183,11 +184,10 @@ class ExposedCommunication(Rule, frozen=True):
             communication,
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"mostly {op}; compute could hide {ms(gain)}"
+                f"mostly {op}; compute could hide {ms(gain.cost_ns)}"
             ),
             ranks=tuple(distinct(found.rank).tolist()),
-            cost_ns=gain,
-            cost_on_top_ns=on_top,
+            saving=gain,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
                 Evidence("compute without communication", float(np.median(found.free_ns)), "ns"),
@@ -255,9 +255,9 @@ def _each(found: _Devices) -> str:
 
 
 def _all_of(run: Measures, op: str | None) -> Int64:
-    """The numbers of one operation's; none where it is unknown."""
-    its = matched(run).operations
-    numbers: Int64 = its.ints("operation")[its.coded("op").being(op or "")]
+    """The numbers of one operation's; none where it is unknown. A message has both of its ends."""
+    its, names = matched(run).operations, POINT_TO_POINT if op in POINT_TO_POINT else {op}
+    numbers: Int64 = its.ints("operation")[its.coded("op").where(names.__contains__)]
     return numbers
 
 

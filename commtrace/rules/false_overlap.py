@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, distinct, first_rows, grouped, numbered, sums
-from commtrace.causal.cores import idle_cores_ns
-from commtrace.causal.early_waits import early_waits
-from commtrace.causal.graph import Lags
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.edits.early_waits import early_waits
+from commtrace.causal.edits.wait_edits import waiting_later
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
-from commtrace.causal.wait_edits import waiting_later
+from commtrace.causal.work.cores import idle_cores_ns
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
@@ -109,9 +109,7 @@ class FalseOverlap(Rule, frozen=True):
                 f"{ms(cost)} could be hidden"
             ),
             ranks=tuple(distinct(its.ints("rank")).tolist()),
-            cost_ns=cost,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             place=f"behind the {op}" + (f" of {dimension}" if dimension else ""),
             operations=matched(run).waits.ints("operation")[blocked.row],
             evidence=(
@@ -124,7 +122,6 @@ class FalseOverlap(Rule, frozen=True):
                 Evidence("median time blocked", float(np.median(blocked.blocked_ns)), "ns"),
                 Evidence("compute right after them", float(np.median(blocked.behind_ns)), "ns"),
                 Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
-                *gain.evidence,
             ),
             ruled_out=(
                 "synchronous calls: only those made with async_op=True are counted",

@@ -105,14 +105,11 @@ class FullPrecisionPayload(Rule, frozen=True):
                 f"{ms(gain.cost_ns)}"
             ),
             streams=streams(some, run),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 *payload.evidence,
                 Evidence(f"transfer of {payload.dtype}", taken / 1e6, "ms"),
                 Evidence("of it not under compute", 100 * float(exposed.mean()), "%"),
-                *gain.evidence,
             ),
             ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
             advice=payload.advice,

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, distinct, grouped, in_order
-from commtrace.causal.cores import idle_cores_ns
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.edits.wait_edits import unqueued
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
-from commtrace.causal.wait_edits import unqueued
+from commtrace.causal.work.cores import idle_cores_ns
 from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import covered, subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
@@ -102,9 +102,7 @@ class HeadOfLine(Rule, frozen=True):
             ),
             ranks=tuple(distinct(calls.ints("rank")).tolist()),
             streams=tuple(distinct(calls.ints("stream")).tolist()),
-            cost_ns=cost,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             place=f"before the {op}",
             evidence=(
                 Evidence("operations that were stuck", count, "operations", self.min_operations),
@@ -115,7 +113,6 @@ class HeadOfLine(Rule, frozen=True):
                     "%",
                     100 * self.min_step_share,
                 ),
-                *gain.evidence,
             ),
             ruled_out=(
                 "inputs: the compute launched before it was done",

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, distinct
-from commtrace.causal.graph import Lags
-from commtrace.causal.rank_edits import not_blocking
+from commtrace.causal.edits.rank_edits import not_blocking
+from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -112,9 +112,7 @@ class HostSync(Rule, frozen=True):
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence(
                     "collectives the host blocks on",
@@ -124,7 +122,6 @@ class HostSync(Rule, frozen=True):
                 ),
                 Evidence("of these with a copy to the host", by_copy, "operations"),
                 Evidence(f"idle after them, {of_time(run)}", share, "%", 100 * self.min_step_share),
-                *gain.evidence,
             ),
             ruled_out=("a slow host: it resumes when the collective is done, each time",),
             advice=(

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.arrays import Int64, distinct
+from commtrace.causal.blame.culprits import evened, stalls_in_turn
+from commtrace.causal.blame.search import least_noise_ns
 from commtrace.causal.chance import above_zero
-from commtrace.causal.cores import taken_cores
-from commtrace.causal.culprits import evened, stalls_in_turn
-from commtrace.causal.inputs import Inputs, same_in_turn, uneven_inputs
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.search import least_noise_ns
-from commtrace.causal.segments import LABELLED, own_parts
-from commtrace.causal.usual import mean_of
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.savings import Saving
+from commtrace.causal.work.cores import taken_cores
+from commtrace.causal.work.inputs import Inputs, same_in_turn, uneven_inputs
+from commtrace.causal.work.segments import LABELLED, own_parts
+from commtrace.causal.work.usual import mean_of
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.rank.hosts import hosts
@@ -94,8 +95,7 @@ class Jitter(Rule, frozen=True):
             ),
             ranks=tuple(distinct(calls.rank).tolist()),
             streams=(),
-            cost_ns=cost,
-            cost_on_top_ns=cost,
+            saving=Saving(cost, cost),
             operations=calls.operation[waiting],
             evidence=(
                 Evidence("saved per step, median", float(np.median(steps)), "ns"),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from commtrace.diagnosis import Finding
 from commtrace.metrics.run.joined_rows import paired
 from commtrace.rules._culprit import delays
+from commtrace.rules._examples import message
 from commtrace.rules._rule import Rule
-from commtrace.synthetic import Tiny
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -47,17 +47,9 @@ class LateReceiver(Rule, frozen=True):
     @staticmethod
     def bad() -> Measures:
         """Twelve sends, each 3 ms before its recv."""
-        return _run(send_at=1000, recv_at=4000)
+        return message(send_at_us=1000, recv_at_us=4000)
 
     @staticmethod
     def good() -> Measures:
         """Twelve recvs, each posted 3 ms before its send."""
-        return _run(send_at=4000, recv_at=1000)
-
-
-def _run(send_at: float, recv_at: float) -> Measures:
-    run = Tiny(ranks=2)
-    for start in range(0, 120_000, 10_000):
-        run.collective(0, "send", start + send_at, 6000 - send_at, size=1 << 26, peer=1)
-        run.collective(1, "recv", start + recv_at, 6000 - recv_at, size=1 << 26, peer=0)
-    return run.trace()
+        return message(send_at_us=4000, recv_at_us=1000)

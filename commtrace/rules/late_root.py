@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 from commtrace.arrays import NULL
 from commtrace.diagnosis import CannotLook, Finding
 from commtrace.metrics.run.arrivals import FROM_ROOT
+from commtrace.metrics.run.waits import matched
 from commtrace.rules._culprit import delays
+from commtrace.rules._examples import rooted
 from commtrace.rules._rule import Rule
-from commtrace.synthetic import Tiny
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -32,7 +33,8 @@ class LateRoot(Rule, frozen=True):
         work that does not need it; choose a root that is ready sooner.
 
     Blind spots
-        NCCL's metadata does not name the root: there the rule is skipped. A root that is
+        NCCL's metadata does not name the root, nor do traces without shapes: there it is who the
+        others waited for, which may be a rank that only passes on what it receives. A root that is
         late because it waited elsewhere is not blamed.
     """
 
@@ -42,27 +44,20 @@ class LateRoot(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per root, or per set of roots that are late together."""
-        calls = run.rows("collectives")
-        root = calls.ints("root")[calls.coded("op").where(FROM_ROOT.__contains__)]
+        its = matched(run).operations
+        root = its.ints("root")[its.coded("op").where(FROM_ROOT.__contains__)]
         if root.size and (root == NULL).all():
-            raise CannotLook("needs to know the roots: no broadcast or scatter names its own")
+            raise CannotLook(
+                "needs to know the roots: no broadcast or scatter names its own, nor waits for one"
+            )
         yield from delays(self, run, self.min_step_share, "root", who="root")
 
     @staticmethod
     def bad() -> Measures:
         """The root of twelve broadcasts comes 3 ms after the others."""
-        return _run((4000, 1000, 1000))
+        return rooted("broadcast", (4000, 1000, 1000))
 
     @staticmethod
     def good() -> Measures:
         """Another rank comes 3 ms after the root and the third."""
-        return _run((1000, 4000, 1000))
-
-
-def _run(arrivals_us: tuple[float, ...]) -> Measures:
-    run = Tiny(ranks=3)
-    for i in range(12):
-        for rank, arrival in enumerate(arrivals_us):
-            start = i * 10_000 + arrival
-            run.collective(rank, "broadcast", start, 6000 - arrival, size=1 << 26, root=0)
-    return run.trace()
+        return rooted("broadcast", (1000, 4000, 1000))

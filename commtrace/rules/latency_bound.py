@@ -22,11 +22,11 @@ from commtrace.arrays import (
     quantiles,
     sums,
 )
-from commtrace.causal.cores import full_cores
-from commtrace.causal.edits import joined
-from commtrace.causal.graph import Lags
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.edits.run_edits import joined
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, saving
+from commtrace.causal.work.cores import full_cores
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.expect import Model, fit, nccl_latency_ns
@@ -167,15 +167,12 @@ class LatencyBound(Rule, frozen=True):
                 f"{_left(run, small, row, len(joining) - fewer)} would do{unsure}"
             ),
             streams=streams(joining, run),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("share of latency", 100 * share, "%", 100 * self.min_latency_share),
                 Evidence(f"latency, {known.origin}", latency / 1e3, "µs"),
                 Evidence("of a row's time each has, mean", mean_ns / 1e3, "µs"),
                 Evidence("operations that could join another", fewer, "operations"),
-                *gain.evidence,
             ),
             ruled_out=("order: nothing ran long enough in between to need the result",),
             advice=sent_together(run, joining),

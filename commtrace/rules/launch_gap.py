@@ -11,10 +11,10 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64
-from commtrace.causal.graph import Lags
-from commtrace.causal.rank_edits import launching_within
+from commtrace.causal.edits.rank_edits import launching_within
+from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
-from commtrace.causal.segments import LABELLED
+from commtrace.causal.work.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines

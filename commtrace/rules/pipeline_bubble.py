@@ -20,7 +20,7 @@ from commtrace.arrays import (
     numbered,
     rows_by,
 )
-from commtrace.causal.culprits import culprits
+from commtrace.causal.blame.culprits import culprits
 from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
 from commtrace.expect import nccl_latency_ns
 from commtrace.intervals import subtract, total, union
@@ -67,6 +67,7 @@ class PipelineBubble(Rule, frozen=True):
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+    moots: ClassVar[tuple[str, ...]] = ("exposed-communication",)  # a stage needs what it waits for
 
     min_operations: int = 10
     min_step_share: float = 0.05

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Int64, codes, distinct, first_rows
-from commtrace.causal.edits import as_measured, needing_nobody, saved_by
-from commtrace.causal.graph import changes
-from commtrace.causal.replayable import need_replay
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.edits.run_edits import as_measured, needing_nobody, saved_by
+from commtrace.causal.replay.graph import changes
+from commtrace.causal.run.replayable import need_replay
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns

@@ -133,15 +133,12 @@ class SlowLink(Rule, frozen=True):
             ),
             ranks=link.ranks,
             streams=streams(transfers, run),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             place=f"in the {mostly} {ends}" if waits else None,
             evidence=(
                 Evidence("time against the other pairs", ratio, "x", self.min_ratio),
                 Evidence(f"bandwidth {ends}", slow_gb_s, "GB/s"),
                 Evidence("bandwidth of the others", rest_gb_s, "GB/s"),
-                *gain.evidence,
             ),
             ruled_out=(
                 "sizes and late ranks: transfers of one kind are compared, without waiting",

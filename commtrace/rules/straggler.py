@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.causal.culprits import culprits
+from commtrace.causal.blame.culprits import culprits
 from commtrace.diagnosis import CannotLook, Finding
 from commtrace.rules._culprit import delays
 from commtrace.rules._rule import Rule

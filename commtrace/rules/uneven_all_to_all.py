@@ -99,15 +99,12 @@ class UnevenAllToAll(Rule, frozen=True):
             ),
             ranks=(busiest,) if steady else (),
             streams=tuple(distinct(its.stream).tolist()),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("largest by mean, median", imbalance, "x", self.imbalance),
                 Evidence("largest by mean, in the worst", float(its.imbalance.max()), "x"),
                 Evidence(f"rank {busiest} is the busiest in", share, "%", self.steady_pct),
                 Evidence("transfer, median", transfer_ns / 1e6, "ms"),
-                *gain.evidence,
             ),
             ruled_out=("late ranks: the time is from the last arrival on",),
             advice=(

@@ -94,9 +94,7 @@ class UnevenP2PBandwidth(Rule, frozen=True):
             summary=_summary(classes, run),
             ranks=tuple(sorted({pair.rank for pair in slow})),
             streams=tuple(distinct(copies.ints("stream")).tolist()),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 *(Evidence(pair.ends, pair.gb_s, "GB/s") for one in classes for pair in one),
                 Evidence(
@@ -106,7 +104,6 @@ class UnevenP2PBandwidth(Rule, frozen=True):
                     1 + self.class_gap_pct / 100,
                 ),
                 *gains,
-                *gain.evidence,
             ),
             ruled_out=_ruled_out(slow, fast),
             advice=_advice(slow, fast),

@@ -108,13 +108,10 @@ class WrongAlgorithm(Rule, frozen=True):
                 f"{suffering.coded('op').at(worst)} of {mb(size)} takes {times:.2f} times as long"
             ),
             streams=streams(suffering, run),
-            cost_ns=gain.cost_ns,
-            cost_on_top_ns=gain.on_top_ns,
-            replayed_step_ns=gain.replayed_step_ns,
+            saving=gain,
             evidence=(
                 Evidence("modelled time against the best", times, "x", self.min_ratio),
                 Evidence("time of these operations", total / 1e6, "ms"),
-                *gain.evidence,
             ),
             ruled_out=("late ranks: only the time after the last arrival counts",),
             advice=(

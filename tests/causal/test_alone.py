@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace.arrays import Int64
-from commtrace.causal import alone
-from commtrace.causal.alone import Alone
+from commtrace.causal.blame import alone
+from commtrace.causal.blame.alone import Alone
 
 RANKS = 9
 

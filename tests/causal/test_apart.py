@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from commtrace.causal.calls import calls
-from commtrace.causal.culprit import Culprit
-from commtrace.causal.culprits import culprits
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.run.calls import calls
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from commtrace.causal.cores import foreign_load
+from commtrace.causal.work.cores import foreign_load
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny

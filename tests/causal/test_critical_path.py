@@ -10,9 +10,9 @@ import pytest
 
 import commtrace as ct
 from commtrace.causal.critical_path import critical_path, critical_pieces, path_with
-from commtrace.causal.edits import as_measured, even, step_ends
-from commtrace.causal.graph import changed, replay
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.edits.run_edits import as_measured, even, step_ends
+from commtrace.causal.replay.graph import changed, replay
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 from commtrace.synthetic import BASE_NS, Tiny

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commtrace.causal.culprit import Culprit
-from commtrace.causal.culprits import culprits, evened, stalls_in_turn
-from commtrace.causal.step_patterns import in_every, in_few
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.culprits import culprits, evened, stalls_in_turn
+from commtrace.causal.blame.step_patterns import in_every, in_few
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 from commtrace.rules import diagnose

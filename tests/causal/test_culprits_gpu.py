@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.diagnosis import SMALLEST
 from benchmarks.faults import CLEAN, FAULTS, Case, case
-from commtrace.causal.culprits import culprits, evened
-from commtrace.causal.device_work import rank_tables
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import DEVICES, own_work
-from commtrace.causal.unrecorded import with_waits
+from commtrace.causal.blame.culprits import culprits, evened
+from commtrace.causal.rank.device_work import rank_tables
+from commtrace.causal.rank.unrecorded import with_waits
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.segments import DEVICES, own_work
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
@@ -168,6 +168,15 @@ def test_ranks_that_take_turns_are_no_set(seed: int) -> None:
     """Half of the ranks, those that chance had late most often, in steps of their own each."""
     jitter = next(fault for fault in FAULTS if fault.rule == "jitter")
     assert not culprits(case(seed, jitter, smallest=SMALLEST).trace, 0.05).found
+
+
+@pytest.mark.parametrize("seed", [13, 29])
+def test_kernels_that_ranks_run_more_of_by_turns_are_not_counted_as_one_ranks(seed: int) -> None:
+    """Of two ranks one runs more in the mean, but in seven of twelve steps only."""
+    jitter = next(fault for fault in FAULTS if fault.rule == "jitter")
+    run = case(seed, jitter, smallest=SMALLEST).trace
+    assert not culprits(run, 0.05).found
+    assert diagnose(run, select=["jitter"]).findings
 
 
 def test_an_operation_is_one_place_whatever_part_of_it_ranks_get() -> None:

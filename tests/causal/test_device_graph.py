@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.device_graph import row
-from commtrace.causal.device_graph import (
+from commtrace.causal.rank.device_graph import (
     EDGES,
     NODES,
     DeviceGraph,
@@ -17,7 +17,7 @@ from commtrace.causal.device_graph import (
     device_graph,
     explained,
 )
-from commtrace.causal.device_work import rank_tables
+from commtrace.causal.rank.device_work import rank_tables
 from commtrace.reader import read
 from commtrace.reader.workers import read_each
 from commtrace.synthetic import BASE_NS, Tiny

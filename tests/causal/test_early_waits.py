@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from commtrace.causal.early_waits import early_waits
+from commtrace.causal.edits.early_waits import early_waits
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose

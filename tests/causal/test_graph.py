@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace.arrays import Int64
-from commtrace.causal import graph as graph_module
-from commtrace.causal import plan, ways
-from commtrace.causal.graph import DROPPED, Change, Graph, Latest, arranged, replay
+from commtrace.causal.replay import graph as graph_module
+from commtrace.causal.replay import plan, ways
+from commtrace.causal.replay.graph import DROPPED, Change, Graph, Latest, arranged, replay
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from commtrace.arrays import Int64
-from commtrace.causal.builder import LAUNCH
-from commtrace.causal.culprits import culprits
-from commtrace.causal.edits import as_measured, needing_nobody
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_work
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.edits.run_edits import as_measured, needing_nobody
+from commtrace.causal.run.builder import LAUNCH
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.segments import own_work
 from commtrace.measures import Measures
 from commtrace.synthetic import BASE_NS, Tiny
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from commtrace.causal.culprits import culprits
-from commtrace.causal.inputs import Inputs, inputs, others_in_turn, uneven_inputs
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.work.inputs import Inputs, inputs, others_in_turn, uneven_inputs
 from commtrace.diagnosis import Finding
 from commtrace.rules import diagnose
 from commtrace.run import Run, load

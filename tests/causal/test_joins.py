@@ -6,8 +6,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from commtrace.arrays import Int64, nth
-from commtrace.causal.calls import Calls, calls
-from commtrace.causal.joins import Gaps, joins
+from commtrace.causal.run.calls import Calls, calls
+from commtrace.causal.run.joins import Gaps, joins
 from commtrace.synthetic import BASE_NS, Tiny
 
 US = 1_000

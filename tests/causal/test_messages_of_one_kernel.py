@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched
 from commtrace.synthetic import Tiny

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from commtrace.causal.on_core import on_core
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_work
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.on_core import on_core
+from commtrace.causal.work.segments import own_work
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from commtrace.causal.culprits import culprits
-from commtrace.causal.own_operators import own_operators
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.work.own_operators import own_operators
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commtrace.arrays import NULL
-from commtrace.causal.recorded_steps import of_unlike_steps, steps_in_common
+from commtrace.causal.run.recorded_steps import of_unlike_steps, steps_in_common
 from commtrace.diagnosis import Diagnosis
 from commtrace.measures import Measures
 from commtrace.rules import diagnose

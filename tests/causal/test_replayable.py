@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from commtrace.causal.culprits import culprits
-from commtrace.causal.replayable import need_replay, replayable
-from commtrace.causal.run_graph import run_graph
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.run.replayable import need_replay, replayable
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures, measure
 from commtrace.synthetic import BASE_NS, Tiny

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from commtrace.causal import bounds, search, sets
-from commtrace.causal.culprit import Culprit
-from commtrace.causal.culprits import culprits
-from commtrace.causal.edits import as_measured, saved_by, typical
-from commtrace.causal.graph import changed
-from commtrace.causal.run_graph import run_graph
-from commtrace.causal.segments import own_work
+from commtrace.causal.blame import search, sets
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.edits import bounds
+from commtrace.causal.edits.run_edits import as_measured, saved_by, typical
+from commtrace.causal.replay.graph import changed
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.segments import own_work
 from commtrace.measures import Measures
 
 Make = Callable[..., Measures]

@@ -151,7 +151,7 @@ def test_what_the_root_does_with_the_sum_counts_and_nobody_elses_work(
     rank: int, fires: bool
 ) -> None:
     run = reduce_broadcast()
-    for row in [one for one in run._collectives if one["op"] == "broadcast"]:
+    for row in [one for one in run.rows["collectives"] if one["op"] == "broadcast"]:
         row["start_ns"] += 200_000
         row["launch_ns"] += 200_000
     for step in range(12):
@@ -161,7 +161,7 @@ def test_what_the_root_does_with_the_sum_counts_and_nobody_elses_work(
 
 def test_without_an_all_reduce_beside_it_a_ring_is_what_is_expected() -> None:
     run = reduce_broadcast(2)
-    run._collectives = [one for one in run._collectives if one["op"] != "all_reduce"]
+    run.rows["collectives"] = [one for one in run.rows["collectives"] if one["op"] != "all_reduce"]
     (finding,) = found(run.trace())
     assert value(finding, "ratio") == pytest.approx(2, rel=0.01)
     assert finding.confidence == "low"

@@ -66,7 +66,7 @@ def test_what_is_asynchronous_already_is_not_advised_again(asynchronous: int | N
 
 def test_only_the_calls_that_are_not_asynchronous_are_advised() -> None:
     run = in_turn(500, size=1 << 20, asynchronous=1)
-    for row in run._collectives[:3]:
+    for row in run.rows["collectives"][:3]:
         row["asynchronous"] = 0
     (finding,) = found(run.trace(), "exposed-communication")
     assert "start the 3 of 10 all_reduce that hold up their device" in finding.advice

@@ -324,3 +324,22 @@ def test_who_waits_is_told_how_many_rules_were_asked() -> None:
     wanted = ["straggler", "jitter"]
     Run(idle_gpu(6_200), "a.json").analysis(select=wanted, progress=lambda *done: told.append(done))
     assert told == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_what_costs_little_comes_behind_large_communication_without_a_known_saving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = idle_gpu(0)
+    time_ns, one = whole(trace).time_ns, a_finding(trace)
+    little = replace(one, rule="cold-start", cost_ns=time_ns // 50)
+    much = replace(little, cost_ns=time_ns // 10)
+    unknown = replace(one, rule="exposed-communication", cost_ns=0, weighs_ns=time_ns // 20)
+    asked(monkeypatch, trace, little, unknown)
+    found = diagnose(trace, select=["launch-gap"]).findings
+    assert [(its.rule, its.explained_by) for its in found] == [
+        ("exposed-communication", None),
+        ("cold-start", None),
+    ]
+    asked(monkeypatch, trace, much, unknown)
+    found = diagnose(trace, select=["launch-gap"]).findings
+    assert [its.explained_by for its in found] == [None, "cold-start"]

@@ -452,7 +452,7 @@ def test_each_way_of_being_unfit_is_distinguished() -> None:
     run = Tiny(2)
     for i in range(20):
         run.kernel(0, i * 100, 50, launch_ns=None)
-        late = {"launch_ns": run._kernels[0]["start_ns"] + 10**9} if i == 0 else {}
+        late = {"launch_ns": run.rows["kernels"][0]["start_ns"] + 10**9} if i == 0 else {}
         run.kernel(1, i * 100, 50, **late)
     run.notes.append(Note("truncated", "the JSON breaks off", 1, "rank1.json"))
     told = [finding.summary for finding in found(run.trace(), "unfit-trace")]

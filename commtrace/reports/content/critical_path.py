@@ -10,7 +10,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, sums
 from commtrace.causal.path_causes import labelled_on_path
-from commtrace.causal.replayable import replayable
+from commtrace.causal.run.replayable import replayable
 from commtrace.causal.steps import path_of
 from commtrace.diagnosis import Cause
 from commtrace.reports.content.tables import Section

@@ -29,6 +29,7 @@ CONCERNS: Mapping[str, frozenset[str]] = {
     "full-precision-payload": _ON_GPU,
     "head-of-line": _ON_GPU,
     "host-sync": _ON_GPU,
+    "input-bound": frozenset({"data loading"}),  # no label of a loader tells that nothing waits
     "impossible-number": _ANY | _HOST | _PEER,
     "late-receiver": _MESSAGES,
     "late-root": frozenset({"broadcast", "scatter"}),

@@ -1,0 +1,207 @@
+"""What culprits do that delays a run, and why it may not be they."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Bool, Float64, Int32, Int64, codes, distinct, sorted_by
+from commtrace.causal.blame.step_patterns import MANY_STEPS
+from commtrace.causal.edits.run_edits import as_measured, saved_by, typical
+from commtrace.causal.run.builder import DEVICES, HOSTS
+from commtrace.causal.run.calls import op_and_dimension
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.cores import asleep_ns, fight, processor, taken_cores
+from commtrace.causal.work.on_core import on_core
+from commtrace.causal.work.segments import own_parts, own_work
+from commtrace.causal.work.usual import of_the_rest
+from commtrace.diagnosis import Cause
+from commtrace.metrics.run.arrivals import TRUST
+from commtrace.metrics.run.waits import matched
+from commtrace.units import ms
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["as_cores_are_shared", "cause_of", "doubt_of", "excess"]
+
+_EXPLAINED = 0.9  # of the starts on GPUs
+_HALF = 0.5  # of a stall
+_LITTLE_OF = 0.25  # of what is saved
+_MOST = 0.5  # of what they do more: less of it asleep
+
+
+def excess(
+    run: Measures,
+    ranks: tuple[int, ...],
+    which: Bool | None = None,
+    more_ns: Float64 | None = None,
+) -> tuple[dict[Cause, float], int]:
+    """What the ranks did more than is typical, by cause; and the call with most of it before it.
+
+    That is of the op and dimension with most before all of its calls in sum.
+    By place where others have such a place, else by step: others than these, if they are several.
+    ``which`` are the calls before which it counts (a flag for each), by default all of theirs;
+    ``more_ns`` is how much it is before each, by default what its own work is longer.
+    """
+    its, work = run_graph(run), own_work(run)
+    mine = np.isin(its.calls.rank, ranks)
+    counts = mine if which is None else mine & which
+    in_step, first = its.calls.in_step, its.calls.first
+    parts: dict[Cause, float] = {}
+    for cause, time in own_parts(run).items():
+        usual = of_the_rest(time, work.place, mine)
+        if np.isnan(usual[mine]).any():
+            sums = np.bincount(in_step, weights=time).astype(np.int64)
+            usual = of_the_rest(sums, its.calls.first_step, mine[first])
+            more = (sums - usual)[counts[first]]
+        else:
+            more = (time - usual)[counts]
+        parts[cause] = float(np.nansum(more))
+    more = np.where(counts, work.excess_ns if more_ns is None else more_ns, 0)
+    at = np.flatnonzero(counts)
+    for numbers in (op_and_dimension(run)[its.calls.row], its.calls.place):
+        at = at[_of_most(numbers[at], more[at])]
+    return parts, int(at[more[at].argmax()]) if at.size else -1
+
+
+def _of_most(numbers: Int64 | Int32, more: Float64) -> Bool:
+    """The calls of the number before which, in sum, most of it is."""
+    sums = np.bincount(codes(numbers), weights=more)
+    most: Bool = codes(numbers) == (sums.argmax() if sums.size else -1)
+    return most
+
+
+def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]) -> Cause | None:
+    """What most of the excess is; on GPUs of the host or the device, whichever saves more."""
+    possible = dict(parts)
+    if not run_graph(run).calls.on_cpu.any():
+        edits = (typical(run, ranks, None, part) for part in (None, HOSTS, DEVICES))
+        both, host, device = saved_by(run, as_measured(run), edits).sum(axis=0).tolist()
+        if max(host, device) < both / 2:
+            return None
+        possible = {
+            cause: time
+            for cause, time in parts.items()
+            if (cause in ("compute", "copy")) == (device >= host)
+        }
+    total = sum(max(value, 0) for value in possible.values())
+    cause = max(possible, key=lambda cause: possible[cause])
+    return cause if possible[cause] > total / 2 else None
+
+
+def doubt_of(
+    run: Measures,
+    ranks: tuple[int, ...],
+    saved_ns: int,
+    cause: Cause | None,
+    spikes: Sequence[int],
+    *,
+    sure: bool = False,
+) -> str | None:
+    """Why it may not be the ranks that are slow; ``sure``: they run what others do not.
+
+    Processes that fight for cores look like it, though not in several ``spikes``, and take no more
+    processor time; what else runs on these, as the recording says, clocks that differ, and waits
+    of GPUs that the trace lacks.
+    """
+    its = run_graph(run)
+    mine = np.isin(its.calls.rank, ranks)
+    error = _clock_error_ns(run, distinct(its.calls.operation[mine]))
+    if saved_ns < error:
+        return f"the clocks' errors in its operations add up to {ms(error)}"
+    if its.explained < _EXPLAINED:
+        share = f"{100 * its.explained:.0f} %"
+        return f"the trace shows for {share} of the GPUs' work what it waited for"
+    if sure:
+        return None
+    if spikes and cause and (theirs := _others_stall(run, ranks, cause, spikes)):
+        return f"in the same steps the others stall so, too, for {ms(round(theirs))}"
+    # Who waited for a core is known; not who waited once for a disk or a lock that others held, nor
+    # who worked longer now and then, in torch or outside, since others used its core's caches.
+    working = cause in ("compute", None) or (cause == "host" and _awake(run, ranks, saved_ns))
+    unknown = on_core(run) is None or len(spikes) == 1 or (spikes and working)
+    if unknown and (taken := taken_cores(run, ranks)):
+        return taken
+    took = processor(run, ranks) if cause in ("compute", None) and not spikes else None
+    if took is not None and took.more_ns < _LITTLE_OF * saved_ns:
+        return f"its process took {took.times:.2f} times the others' processor time, no more"
+    if not working or (times := as_cores_are_shared(run, ranks, spikes)) is None:
+        return None
+    return f"its work takes {times:.2f} times the typical, as it can where processes share cores"
+
+
+def _others_stall(
+    run: Measures, ranks: tuple[int, ...], cause: Cause, spikes: Sequence[int]
+) -> float | None:
+    """How long others stall for the same cause in these steps, in ns, if it is half as long.
+
+    That is how much longer they take than in their other steps.
+    """
+    its = run_graph(run)
+    every = distinct(its.calls.rank)
+    time = np.zeros((every.size, len(its.steps)))
+    np.add.at(time, (np.searchsorted(every, its.calls.rank), its.step_of), own_parts(run)[cause])
+    rest = np.delete(time, list(spikes), axis=1)
+    if not rest.size:
+        return None
+    stalls = time[:, list(spikes)].mean(axis=1) - np.median(rest, axis=1)
+    mine = np.isin(every, ranks)
+    theirs = float(np.median(stalls[~mine])) if not mine.all() else 0.0
+    return theirs if theirs >= _HALF * max(float(stalls[mine].mean()), 1.0) else None
+
+
+def as_cores_are_shared(
+    run: Measures, ranks: tuple[int, ...], spikes: Sequence[int]
+) -> float | None:
+    """How many times as long as is typical these ranks' work takes, if a fight for cores may do so.
+
+    None where it takes longer than that, and on GPUs.
+    """
+    its, work = run_graph(run), own_work(run)
+    if len(spikes) > 1 or not its.calls.on_cpu.any():
+        return None
+    mine = np.isin(its.calls.rank, ranks)
+    typical = work.typical_ns[:, HOSTS].copy()
+    if len(ranks) > 1:
+        typical[mine] = work.parts[HOSTS].of_the_rest(mine)
+    mine = mine & ~np.isnan(typical)
+    if spikes:
+        mine &= its.step_of == spikes[0]
+    step = codes(its.calls.step[mine])
+    own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
+    usual = np.bincount(step, weights=typical[mine])
+    factor = float(own.sum() / max(usual.sum(), 1.0))
+    scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
+    most = fight(run, ranks, few=own.size < MANY_STEPS)
+    return None if factor - scatter / max(own.size, 1) ** 0.5 > most else factor
+
+
+def _awake(run: Measures, ranks: tuple[int, ...], more_ns: int) -> bool:
+    """Whether these ranks' threads surely ran for most of what they did more, outside of torch."""
+    asleep = asleep_ns(run)
+    if asleep is None:
+        return False
+    usual = float(np.median([its for rank, its in asleep.items() if rank not in ranks]))
+    return max(asleep[rank] for rank in ranks) - usual < _MOST * more_ns
+
+
+def _clock_error_ns(run: Measures, operations: Int64) -> int:
+    """What differences between ranks in some operations have to exceed, summed.
+
+    Nothing of an operation whose ranks have one clock.
+    """
+    calls, clocks = run_graph(run).calls, matched(run).clock
+    rows = np.flatnonzero(np.isin(calls.operation, operations))
+    at = clocks.ints("rank").searchsorted(calls.rank[rows])
+    clock = clocks.ints("clock")[at]
+    error_ns = clocks.ints("error_ns").clip(min=0)[at]  # 0 where it is unknown
+    order = sorted_by(calls.operation[rows])
+    first = np.flatnonzero(np.diff(calls.operation[rows][order], prepend=-1))
+    most_ns, low, high = (
+        ufunc.reduceat(its[order], first)
+        for ufunc, its in ((np.maximum, error_ns), (np.minimum, clock), (np.maximum, clock))
+    )
+    return TRUST * int(most_ns[low != high].sum())

@@ -1,0 +1,119 @@
+"""A culprit: ranks that delay a run, what they save, and what for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct, structs
+
+from commtrace.arrays import Bool, Int64
+from commtrace.causal.blame.awaited import AWAITED, Waits
+from commtrace.causal.blame.causes import cause_of, excess
+from commtrace.causal.edits.run_edits import saved_by
+from commtrace.causal.replay.graph import Change, Lags
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.inputs import Inputs
+from commtrace.causal.work.own_operators import OwnOperators
+from commtrace.causal.work.segments import own_work
+from commtrace.diagnosis import Cause
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Culprit", "as_awaited"]
+
+_EACH = 0.25  # of what the culprit saves
+_OF_ALL, _ROOT = AWAITED.index("collective"), AWAITED.index("root")
+
+
+class Culprit(Struct, frozen=True, eq=False):
+    """Ranks that together delay a run, by ``saved_ns`` alone and ``on_top_ns`` after those before.
+
+    ``steps_ns`` is what each step is shorter without (on top), ``noise_ns`` the scatter of that.
+    ``persistent`` says that it delays the steps beyond chance and noise, and ``in_every`` that it
+    does so in every one: ``p_value`` is the chance that it does not, corrected for the ranks tried.
+    ``spikes`` are the steps in which it
+    does, if these are few. ``others_ns`` is the most that any other rank alone saves. ``cause``
+    is one of CAUSES, or None; ``parts_ns`` their excess over what is typical, summed; ``call`` the
+    call before which most of it is, a row of the graph's. ``waits`` are the others' for them.
+    ``more`` are the operators that only they run, or on larger inputs, if these are most of it.
+    ``slower`` is how many times as long they compute the same on the same, if that is most of it.
+    ``doubt`` says why it is not sure. ``in_median`` says that only what they mostly do beyond the
+    typical is theirs: they take turns with others being late besides.
+    """
+
+    ranks: tuple[int, ...]
+    saved_ns: int
+    on_top_ns: int
+    replayed_step_ns: int
+    steps_ns: Int64
+    noise_ns: float
+    p_value: float
+    persistent: bool
+    in_every: bool
+    spikes: tuple[int, ...]
+    others_ns: int
+    cause: Cause | None
+    parts_ns: dict[Cause, float]
+    call: int
+    waits: Waits
+    more: OwnOperators | Inputs | None
+    slower: float | None
+    doubt: str | None
+    in_median: bool
+
+
+def as_awaited(
+    run: Measures, culprit: Culprit, edit: Change, lag_ns: Lags, worth_ns: float
+) -> Sequence[Culprit]:
+    """The culprit; twice, where others await it as a root, and in operations of all as well.
+
+    ``edit`` is what changes of these lags without what it does more. Each saves what its work
+    before operations of that kind does, if that is worth so much, and a good part, in both.
+    """
+    calls, kinds = run_graph(run).calls, set(culprit.waits.kind.tolist())
+    mine = np.isin(calls.rank, culprit.ranks)
+    unknown = np.isnan(own_work(run).typical_ns[mine]).any()  # which of its work is too much
+    if not culprit.persistent or kinds != {_OF_ALL, _ROOT} or unknown:
+        return [culprit]
+    as_root = mine & calls.from_root & calls.is_root
+    each = {_ROOT: as_root, _OF_ALL: mine & ~as_root}
+    edits = (_only(run, which, edit) for which in each.values())
+    whole, *shorter = saved_by(run, lag_ns, (edit, *edits)).T
+    least = max(worth_ns, _EACH * culprit.on_top_ns)
+    longer = culprit.on_top_ns / max(int(whole.sum()), 1)  # for waits for cores
+    if min(float(steps.sum()) * longer for steps in shorter) < least:
+        return [culprit]
+    parts = [
+        _part(run, culprit, kind, which, np.rint(steps * longer).astype(np.int64))
+        for (kind, which), steps in zip(each.items(), shorter, strict=True)
+    ]
+    return sorted(parts, key=lambda part: -part.on_top_ns)
+
+
+def _only(run: Measures, which: Bool, edit: Change) -> Change:
+    """Of an edit of own work that before some calls."""
+    its, (edges, lag_ns) = run_graph(run), edit
+    mine = which[its.own_call[its.own_of(edges)]]
+    return edges[mine], lag_ns[mine]
+
+
+def _part(run: Measures, culprit: Culprit, kind: int, which: Bool, steps_ns: Int64) -> Culprit:
+    """Of a culprit what it does before some calls, which others await in that kind."""
+    parts, call = excess(run, culprit.ranks, which)
+    waits, of_kind = culprit.waits, culprit.waits.kind == kind
+    on_top = int(steps_ns.sum())
+    rest = culprit.steps_ns - steps_ns
+    return structs.replace(
+        culprit,
+        saved_ns=round(culprit.saved_ns * on_top / max(culprit.on_top_ns, 1)),
+        on_top_ns=on_top,
+        replayed_step_ns=culprit.replayed_step_ns + int(np.median(rest)),
+        steps_ns=steps_ns,
+        cause=cause_of(run, culprit.ranks, parts),
+        parts_ns=parts,
+        call=call,
+        waits=Waits(*(its[of_kind] for its in structs.astuple(waits))),
+    )

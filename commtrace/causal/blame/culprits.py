@@ -1,0 +1,172 @@
+"""Who delays a run: the ranks whose own work, made typical, makes its steps shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import Int64, distinct
+from commtrace.causal.blame.causes import as_cores_are_shared
+from commtrace.causal.blame.culprit import Culprit, as_awaited
+from commtrace.causal.blame.search import Suspects, least_noise_ns
+from commtrace.causal.blame.step_patterns import in_few
+from commtrace.causal.blame.suspects import (
+    edit_of,
+    late_together,
+    saved_evenly,
+    suspects,
+    suspects_in_median,
+)
+from commtrace.causal.blame.weighed import weighed
+from commtrace.causal.edits.bounds import critical_way
+from commtrace.causal.edits.run_edits import as_measured
+from commtrace.causal.replay.graph import Change, Lags, changed, changes
+from commtrace.causal.run.replayable import need_replay
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.cores import fight
+from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.segments import work_on_cores, work_with
+from commtrace.diagnosis import CannotLook
+from commtrace.measures import measure
+from commtrace.metrics.rank.hosts import hosts
+from commtrace.metrics.run.joined_rows import several_ranks
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = [
+    "Culprits",
+    "culprits",
+    "evened",
+    "stalls_in_turn",
+]
+
+_MOST = 4  # culprits, one on top of the other
+
+
+class _Edited(Struct, frozen=True, eq=False):
+    """Lags, and what is changed of them."""
+
+    before_ns: Lags
+    change: Change
+
+    @classmethod
+    def of(cls, before_ns: Lags, lag_ns: Lags) -> _Edited:
+        return cls(before_ns, changes(before_ns, lag_ns))
+
+    @property
+    def lag_ns(self) -> Lags:
+        """A new array each time; those before where none is another."""
+        return changed(self.before_ns, self.change) if self.change[0].size else self.before_ns
+
+
+class Culprits(Struct, frozen=True, eq=False):
+    """Who delays a run, in order, each on top of those before.
+
+    ``excused`` took longer for the same work as the others on the cores of their host, as it can
+    where cores are shared. ``without`` are the lags as measured, and ``on_cores`` those without
+    waits for cores, both without what the culprits do more than is typical.
+    """
+
+    found: tuple[Culprit, ...]
+    excused: tuple[Culprit, ...]
+    without: _Edited
+    on_cores: _Edited
+
+    @property
+    def lag_ns(self) -> Lags:
+        """The lags without them; as measured where there are none."""
+        return self.without.lag_ns
+
+
+@measure
+def culprits(run: Measures, min_share: float) -> Culprits:
+    """Who saves at least that share of the steps' time if typical, in every step or in spikes.
+
+    CannotLook for one rank, and where replays say nothing.
+    """
+    several_ranks(run)
+    need_replay(run)
+    its = run_graph(run)
+    ranks = distinct(its.calls.rank).tolist()
+    if len(ranks) < 2:
+        raise CannotLook("needs several ranks that communicate")
+    found: list[Culprit] = []
+    excused: list[Culprit] = []
+    lag, mended = lags_on_cores(run), as_measured(run)
+    worth = min_share * float(its.step_ns.sum())
+    least = min_share * float(critical_way(run, lag).step_ns.sum())  # on cores
+    left = ranks
+    while left and len(found) + len(excused) < _MOST:
+        # The last is compared with what the others' work is at its places, as that mostly is.
+        last = len(left) == 1
+        if last and not all(culprit.in_median for culprit in (*found, *excused)):
+            break
+        ways = (suspects_in_median,) if last else (suspects, suspects_in_median)
+        each = (tried(run, left, lag, least) for tried in ways)
+        first = _first(run, chain.from_iterable(each), len(ranks), lag, worth)
+        if first is None:
+            break
+        who, culprit = first
+        if _is_excused(run, culprit):
+            excused.append(culprit)
+        else:
+            found += as_awaited(run, culprit, who.edit, lag, worth)
+        left = [rank for rank in left if rank not in who.ranks]
+        edited = changed(lag, who.edit)
+        if mended is lag:
+            mended = edited
+        else:
+            mended = changed(mended, edit_of(run, who, mended, work_with(run, mended)))
+        lag = edited
+    on_cores = _Edited.of(lags_on_cores(run), lag)
+    without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
+    return Culprits(tuple(found), tuple(excused), without, on_cores)
+
+
+def _first(
+    run: Measures, each: Iterable[Suspects], ranks: int, lag_ns: Lags, worth_ns: float
+) -> tuple[Suspects, Culprit] | None:
+    """The first of the suspects that surely delay the run, by so much."""
+    for who in each:
+        it = weighed(run, who, ranks, lag_ns)
+        if it is not None and it.on_top_ns >= worth_ns and late_together(run, who, lag_ns):
+            return who, it
+    return None
+
+
+def _is_excused(run: Measures, it: Culprit) -> bool:
+    """Whether it does the same as ranks beside it, and takes as long as on shared cores it can."""
+    on = hosts(run)
+    beside = {host for rank, host in on.items() if rank not in it.ranks}
+    if it.slower is None or not all(on.get(rank) in beside for rank in it.ranks):
+        return False
+    stalls = () if it.persistent else it.spikes
+    may = as_cores_are_shared(run, it.ranks, stalls) is not None
+    return may and it.slower <= fight(run, it.ranks)
+
+
+@measure
+def evened(run: Measures, min_share: float) -> Int64:
+    """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
+    known = culprits(run, min_share)
+    each = (*known.found, *known.excused)
+    but = [rank for its in each if not its.in_median for rank in its.ranks]
+    lag = known.on_cores.lag_ns
+    return saved_evenly(run, lag, work_on_cores(run, lag), but)
+
+
+@measure
+def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
+    """The steps, several but few, that hold most of what is saved if all do as the mean does.
+
+    No rank is to blame alone for what one stalls in one of them, and another in another.
+    """
+    steps = evened(run, min_share)
+    after = run_graph(run).step_ns - steps
+    stalls = in_few(steps, steps.astype(np.float64), least_noise_ns(run), after)
+    return stalls if len(stalls) > 1 else ()

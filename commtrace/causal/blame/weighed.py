@@ -1,0 +1,127 @@
+"""How surely suspects delay a run, by how much, and what for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Int64
+from commtrace.causal.blame.awaited import awaited
+from commtrace.causal.blame.causes import doubt_of
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.done_more import counted_more, done_more, slower
+from commtrace.causal.blame.pattern import pattern
+from commtrace.causal.blame.search import Suspects
+from commtrace.causal.blame.suspects import edit_of
+from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved, saved_by, step_ns
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.segments import own_work, work_on_cores
+from commtrace.measures import measure
+from commtrace.metrics.rank.hosts import on_hosts_of_their_own
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["weighed"]
+
+_ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
+_LENT = 1.7  # of half a core: what its other half runs takes the rest
+_NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
+
+
+def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit | None:
+    """The culprit that they are on top of the edits that made these lags; None if it may be chance.
+
+    Of so many ``ranks`` they were found.
+    """
+    does = done_more(run, who)
+    its = pattern(run, who, ranks, lag_ns, does)
+    persistent = its.in_every or its.works
+    if not (persistent or its.spikes):
+        return None
+    longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
+    steps_ns = np.rint(who.steps_ns * longer).astype(np.int64)
+    on_top_ns = int(steps_ns.sum())
+    if not persistent:
+        does = done_more(run, who, its.stalls)
+    more = counted_more(run, who, does)
+    times = slower(run, who, does) if more is None else None
+    if its.works:
+        doubt: str | None = _NOT_ALWAYS
+    else:
+        sure = more is not None or (who.made == "sure" and does.cause == "compute")
+        doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
+        doubt = doubt or _doubt_of_slower(run, who, times, its.few_steps)
+    before_ns = step_ns(run, [lag_ns])[:, 0] + _waiting_ns(run)
+    return Culprit(
+        ranks=who.ranks,
+        saved_ns=round(_alone_ns(run, who, lag_ns) * longer),
+        on_top_ns=on_top_ns,
+        replayed_step_ns=int(np.median(before_ns - steps_ns)),
+        steps_ns=steps_ns,
+        noise_ns=its.noise_ns,
+        p_value=its.p_value,
+        persistent=persistent,
+        in_every=its.in_every,
+        spikes=its.spikes,
+        others_ns=round(who.others_ns * longer),
+        cause=does.cause,
+        parts_ns=does.parts_ns,
+        call=does.call,
+        waits=awaited(run, who.ranks, lag_ns),
+        in_median=who.made == "median",
+        more=more,
+        slower=times,
+        doubt=doubt,
+    )
+
+
+def _alone_ns(run: Measures, who: Suspects, lag_ns: Lags) -> float:
+    """What they save without the edits that made these lags."""
+    before = lags_on_cores(run)
+    if lag_ns is before:
+        return float(who.steps_ns.sum())
+    edited = edit_of(run, who, before, work_on_cores(run, before))
+    return float(saved_by(run, before, [edited]).sum())
+
+
+def _doubt_of_slower(
+    run: Measures, who: Suspects, times: float | None, few_steps: bool
+) -> str | None:
+    """Why it may not be they that take so many ``times`` as long for the same, on CPUs.
+
+    Few steps say little of that; and who has half of a core that another process shares takes up
+    to ``_LENT`` times as long without waiting for it.
+    """
+    if times is None or not run_graph(run).calls.on_cpu.any():
+        return None
+    longer = f"the same work takes {times:.2f} times as long there"
+    if few_steps:
+        return f"{longer}, as it can in few steps"
+    if times < _LENT and not on_hosts_of_their_own(run, who.ranks):
+        return f"{longer}, as it can on a core that another process shares"
+    return None
+
+
+def _longer_for_cores(run: Measures, ranks: tuple[int, ...]) -> float:
+    """How many times as long these ranks' work took since they waited for cores.
+
+    They wait while they have work to do: what they do less they do not wait for.
+    """
+    its = own_work(run)
+    if its.waited_ns is None:
+        return 1.0
+    mine = of_ranks(run, ranks)
+    return 1 + float(its.waited_ns[mine].sum() / max(its.own_ns[mine].sum(), 1))
+
+
+@measure
+def _waiting_ns(run: Measures) -> Int64:
+    """What each step is longer since threads waited for cores, as far as it is known."""
+    measured, without = as_measured(run), lags_on_cores(run)
+    if without is measured:
+        return np.zeros(len(run_graph(run).ends), dtype=np.int64)
+    return saved(run, measured, [without])[:, 0]

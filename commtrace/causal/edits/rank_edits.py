@@ -1,0 +1,88 @@
+"""What if a rank's host launched in time or did not block, or its copies were faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Bool, Float64, Int64, distinct, rows_of_each
+from commtrace.causal.replay.graph import DROPPED
+from commtrace.causal.run.builder import COPY, HOST, JOIN, WAIT
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.measures import measure
+from commtrace.metrics.run.run_clock import on_run
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["copying_within", "launching_within", "not_blocking"]
+
+_NONE = np.empty(0, dtype=np.int64)
+_CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
+
+
+def launching_within(
+    run: Measures, rank: int, launch_ns: Int64, most_ns: int, lag_ns: Int64
+) -> None:
+    """A rank's host needs at most so long for each of these launches, on the rank's own clock.
+
+    Changes ``lag_ns`` in place, as the others here do: an edit is often of many ranks.
+    """
+    edges = _of_kind(run, HOST).get(rank, _NONE)
+    at = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
+    launches = edges[np.isin(at, on_run(run, rank, launch_ns))]
+    lag_ns[launches] = np.minimum(lag_ns[launches], most_ns)
+
+
+def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns: Int64) -> None:
+    """A rank's host does not wait for what was done at these times, on the rank's own clock.
+
+    That are the waits that ended so soon after one of them.
+    """
+    its, joins = run_graph(run), _of_kind(run, JOIN).get(rank, _NONE)
+    joins = joins[_of_hosts(run)[its.graph.target[joins]]]
+    done = np.sort(on_run(run, rank, done_ns)) - _CLOCKS_NS
+    resumed_ns = its.graph.time_ns[its.graph.target[joins]]
+    last = np.searchsorted(done, resumed_ns, side="right") - 1
+    soon = (last >= 0) & (resumed_ns - done[last] <= soon_ns + _CLOCKS_NS)
+    lag_ns[joins[soon]] = DROPPED
+
+
+def copying_within(
+    run: Measures, rank: int, start_ns: Int64, most_ns: Float64, lag_ns: Int64
+) -> None:
+    """A rank's copies that started at these times, on its own clock, take at most so long each.
+
+    So does what waits from their start on: the host that feeds one from pageable memory.
+    """
+    its = run_graph(run)
+    copies, joins = (_of_kind(run, kind).get(rank, _NONE) for kind in (COPY, JOIN))
+    of_copies = np.isin(its.graph.source[joins], its.graph.source[copies])
+    edges = np.append(copies, joins[of_copies])
+    started_ns = on_run(run, rank, start_ns)
+    order = np.argsort(started_ns, kind="stable")
+    begin = its.graph.time_ns[its.graph.source[edges]]
+    at = np.minimum(np.searchsorted(started_ns[order], begin), order.size - 1)
+    mine = started_ns[order[at]] == begin
+    most = np.rint(most_ns[order[at]]).astype(np.int64)
+    lag_ns[edges[mine]] = np.minimum(lag_ns[edges], most)[mine]
+
+
+@measure
+def _of_kind(run: Measures, kind: int) -> Mapping[int, Int64]:
+    """The edges of a kind that lead to each rank of the graph."""
+    its, ranks = run_graph(run), distinct(run_graph(run).calls.rank)
+    edges = np.flatnonzero(its.graph.kind == kind)
+    rows = rows_of_each(its.rank[its.graph.target[edges]], ranks)
+    return {rank: edges[mine] for rank, mine in zip(ranks.tolist(), rows, strict=True)}
+
+
+@measure
+def _of_hosts(run: Measures) -> Bool:
+    """Which nodes are of a host thread, at least its second."""
+    its = run_graph(run)
+    of = np.zeros(its.graph.time_ns.size, dtype=np.bool_)
+    of[its.graph.target[np.flatnonzero(np.isin(its.graph.kind, (HOST, WAIT)))]] = True
+    return of

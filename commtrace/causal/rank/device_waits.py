@@ -1,0 +1,178 @@
+"""What the work of a GPU, and the host, waited for on other streams."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import NULL, Bool, Int64
+from commtrace.causal.rank.device_work import ROUNDING_NS, Numbered, Work
+from commtrace.causal.rank.moments import Moments
+from commtrace.table import Rows
+
+__all__ = [
+    "NEAR_NS",
+    "WAKES_NS",
+    "Pairs",
+    "Resumptions",
+    "collective_waits",
+    "recorded_waits",
+    "resumptions",
+]
+
+NEAR_NS = 6_000
+"""What starts this soon after another stream's end has waited for it."""
+WAKES_NS = 15_000
+"""The host resumes this soon after the end that it waited for."""
+
+Pairs = tuple[Int64, Int64]
+"""Rows of ``Work`` that ended, and of what waited for each to start or resume."""
+
+_SYNCHRONISES = re.compile(r"(?:cuda|cu|hip)(?:\w+Synchronize|(?:Mem|Host)?Free)")
+_RETURNS = re.compile(r"\w+Async")
+_OF_EVENT = re.compile(r"(?:cuda|cu|hip)EventSynchronize")
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def recorded_waits(work: Work, synchronisations: Rows) -> Pairs:
+    """What streams were told to wait for, where the profiler recorded it.
+
+    The first work that a stream was given behind its wait starts behind the last that the
+    other stream had been given when the event was recorded.
+    """
+    is_wait = synchronisations.coded("kind").being("Stream Wait Event")
+    waits = work.stream_numbers(synchronisations, "stream")
+    awaited = work.stream_numbers(synchronisations, "awaited_stream")
+    rows = np.flatnonzero(is_wait & (waits >= 0) & (awaited >= 0) & (waits != awaited))
+    called = synchronisations.ints("start_ns")[rows]
+    recorded = synchronisations.ints("recorded_ns")[rows]
+    ended = work.launched.last(awaited[rows], np.where(recorded == NULL, called, recorded))
+    return _existing(ended, work.launched.next(waits[rows], called))
+
+
+def collective_waits(work: Work, steps: Rows) -> Pairs:
+    """What collectives on a stream of their own waited for, as PyTorch makes them wait.
+
+    That is what had been given, when they were called, to the stream that was current then:
+    the one that the same thread used before, under the same label if there is one. Copies
+    without a label tell nothing: data loaders have a stream for theirs.
+    """
+    place, labelled = _places(work, steps)
+    known = work.thread >= 0
+    other = np.flatnonzero(known & ~work.communicates & ((work.table == 0) | labelled))
+    rows = np.flatnonzero(known & work.communicates)
+    called = work.launch_ns[rows] - 1
+    there = Moments(place[other], work.launch_ns[other]).last(place[rows], called)
+    anywhere = Moments(work.thread[other], work.launch_ns[other]).last(work.thread[rows], called)
+    current = np.append(work.stream[other], -1)[np.where(there >= 0, there, anywhere)]
+    current = np.where(current == work.stream[rows], -1, current)
+    return _existing(work.launched.last(current, called), rows)
+
+
+class Resumptions(Struct, frozen=True):
+    """Calls at whose end the host had waited for a GPU.
+
+    ``row`` is that of ``blocking_calls``. ``ended`` and ``begun`` pair rows of ``Work`` with the
+    numbers, from 0, of the calls here that waited for their end or for their start.
+    """
+
+    row: Int64
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    ended: Pairs
+    begun: Pairs
+
+
+def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
+    """Calls that synchronise, or copy pageable memory, or end when work on a GPU has ended.
+
+    A copy from pageable memory waits for its start, since then the host feeds it. Others wait for
+    the last that every stream had been given, where that has ended: before the copy, if they
+    are one to pageable memory. A synchronisation whose stream is known waits for that alone.
+    """
+    start_ns = calls.ints("start_ns")
+    end_ns = start_ns + calls.ints("duration_ns")
+    thread = work.threads.number(calls.ints("thread"))
+    copy = _pageable_copy(work, thread, start_ns)
+    is_copy, to_host = copy >= 0, np.append(work.to_host, False)[copy]
+    begins = is_copy & ~to_host & (np.append(work.start_ns, NULL)[copy] < end_ns)
+    asks, of_event = _named(calls, _SYNCHRONISES), _named(calls, _OF_EVENT)
+    only = np.where(asks, work.stream_numbers(calls, "stream"), -1)
+    given = np.where(of_event, _recorded_before(calls, synchronisations), start_ns)
+    until = np.where(to_host, np.append(work.end_ns, NULL)[copy], end_ns)
+    late = until + np.where(to_host, 0, ROUNDING_NS)  # what rounding puts behind the call's end
+    latest = np.full(start_ns.size, NULL)
+    awaited, held = [_NONE], [_NONE]
+    for stream in range(work.streams.values.size):
+        every = np.full(start_ns.size, stream)
+        last = work.launched.last(every, given)
+        last = np.where(of_event, np.minimum(last, work.ended.last(every, end_ns)), last)
+        began, ended = (np.append(its, NULL)[last] for its in (work.start_ns, work.end_ns))
+        over = (ended <= until) | ((ended <= late) & (began < until))
+        waits = (last >= 0) & over & ((only < 0) | (only == stream))
+        waits &= to_host | ~is_copy
+        latest = np.where(waits, np.maximum(latest, ended), latest)
+        awaited.append(last[waits])
+        held.append(np.flatnonzero(waits))
+    at_an_end = ~_named(calls, _RETURNS) & (latest > start_ns) & (end_ns - latest <= WAKES_NS)
+    kept = np.flatnonzero(asks | to_host | begins | at_an_end)
+    number = Numbered(kept)
+    return Resumptions(
+        kept,
+        thread[kept],
+        start_ns[kept],
+        end_ns[kept],
+        _existing(np.concatenate(awaited), number.number(np.concatenate(held))),
+        _existing(copy[begins], number.number(np.flatnonzero(begins))),
+    )
+
+
+def _recorded_before(calls: Rows, synchronisations: Rows) -> Int64:
+    """When the event that each call waits for had been recorded; the call's start if unknown."""
+    correlation = synchronisations.ints("correlation")
+    recorded = synchronisations.ints("recorded_ns")
+    known = np.flatnonzero((correlation != NULL) & (recorded != NULL))
+    order = known[np.argsort(correlation[known], kind="stable")]
+    at = Numbered(correlation[order]).number(calls.ints("correlation"))
+    return np.where(at >= 0, np.append(recorded[order], NULL)[at], calls.ints("start_ns"))
+
+
+def _pageable_copy(work: Work, thread: Int64, start_ns: Int64) -> Int64:
+    """The copy from or to pageable memory that each call launches; -1 for others."""
+    rows = np.flatnonzero(work.pageable & (work.thread >= 0))
+    last = Moments(work.thread[rows], work.launch_ns[rows]).last(thread, start_ns)
+    copy = np.append(rows, -1)[last]
+    return np.where(np.append(work.launch_ns, NULL)[copy] == start_ns, copy, -1)
+
+
+def _places(work: Work, steps: Rows) -> tuple[Int64, Bool]:
+    """A number for each thread and innermost label under which work was launched; if any was."""
+    label = steps.coded("label")
+    thread = work.threads.number(steps.ints("thread"))
+    start_ns = steps.ints("start_ns")
+    end_ns = start_ns + steps.ints("duration_ns")
+    rows = np.flatnonzero((label.codes >= 0) & (thread >= 0))
+    rows = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]  # what encloses comes first
+    thread, start_ns, end_ns = thread[rows], start_ns[rows], end_ns[rows]
+    starts, ends = Moments(thread, start_ns), Moments(thread, end_ns)
+    depth = starts.place - ends.count(thread, start_ns)
+    deep = int(depth.max(initial=0)) + 2
+    open_now = starts.count(work.thread, work.launch_ns) - ends.count(work.thread, work.launch_ns)
+    inner = Moments(thread * deep + depth, start_ns).last(
+        np.where(open_now > 0, work.thread * deep + open_now, -1), work.launch_ns
+    )
+    code = np.append(label.codes[rows], np.int32(-1))[inner]
+    place = work.thread * (len(label.names) + 1) + code
+    return Numbered.of(place).number(place), code >= 0
+
+
+def _existing(ended: Int64, held: Int64) -> Pairs:
+    both = (ended >= 0) & (held >= 0)
+    return ended[both], held[both]
+
+
+def _named(calls: Rows, pattern: re.Pattern[str]) -> Bool:
+    return calls.coded("name").where(lambda one: pattern.match(one) is not None)

@@ -1,0 +1,251 @@
+"""The communication of a run as its causal model needs it: every call on every rank, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
+
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Int32,
+    Int64,
+    Signed,
+    codes,
+    fewest,
+    first_rows,
+    in_order,
+    nth,
+)
+from commtrace.comms import POINT_TO_POINT
+from commtrace.diagnosis import CannotLook
+from commtrace.few_bytes import Integers, if_one
+from commtrace.heap import passing
+from commtrace.measures import measure
+from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
+from commtrace.metrics.run.group_dimensions import dimensions_of
+from commtrace.metrics.run.waits import matched
+from commtrace.packed import Packed
+from commtrace.table import Coded
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Calls", "calls", "kernels_of", "op_and_dimension"]
+
+_FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
+
+
+class Calls(Struct, frozen=True, eq=False, dict=True, weakref=True):
+    """Rows of ``collectives`` that have a time on the run's clock, by rank, thread and launch.
+
+    ``row`` is the row of ``collectives``, and of ``waits``, which has when each arrived and was
+    done; all times are on the run's clock. ``thread`` is the host's, ``worker`` numbers gloo's
+    threads or the GPU's streams; ``last_ns`` is when all arrived whom it needs; ``asynchronous`` is
+    -1 where that is unknown.
+    ``kind`` numbers op, dimension and size, and ``place`` this kind and which of that kind it is in
+    its rank's step: two ranks' calls of one place and step are alike. Those that few ask for are
+    ``packed``, and unpacked each time; numbers have as few bytes as they need, and what all have
+    in common is in memory once.
+    """
+
+    waits: Packed
+    row: Int32
+    rank: Signed
+    operation: Signed
+    packed: Mapping[str, Integers]
+    asynchronous: npt.NDArray[np.int8]
+    kind: Signed
+    place: Signed
+    is_root: Bool
+    from_root: Bool
+    to_root: Bool
+    is_p2p: Bool
+    is_send: Bool
+    on_cpu: Bool
+
+    @property
+    def step(self) -> Int64:
+        """The number of its ``ProfilerStep#n``; NULL outside of all."""
+        return self.packed["step"].values()
+
+    @property
+    def thread(self) -> Int64:
+        """The host's that made it; NULL where that is unknown."""
+        return self.packed["thread"].values()
+
+    @property
+    def worker(self) -> Int64:
+        """A number for gloo's thread, or the GPU's stream."""
+        return self.packed["worker"].values()
+
+    @property
+    def launch_ns(self) -> Int64:
+        """When it was made."""
+        return self.packed["launch_ns"].values()
+
+    @property
+    def start_ns(self) -> Int64:
+        """When it arrived."""
+        return self.waits.some(self.row).ints("arrival_ns")
+
+    @property
+    def end_ns(self) -> Int64:
+        """When it was done."""
+        return np.maximum(self.waits.some(self.row).ints("end_ns"), self.start_ns)
+
+    @property
+    def last_ns(self) -> Int64:
+        """When all arrived whom it needs."""
+        return self.packed["last_ns"].values()
+
+    @passing
+    def first_step(self) -> Int64:
+        """The step of the first of each rank's step."""
+        return self.packed["step"].values(self.first)
+
+    @passing
+    def in_step(self) -> Signed:
+        """A number for the rank and the step of each."""
+        return fewest(codes(self.step, self.rank))
+
+    @passing
+    def first(self) -> Int64:
+        """The first of each rank's step, by these numbers."""
+        return np.unique(self.in_step, return_index=True)[1]
+
+    @passing
+    def in_place(self) -> Signed:
+        """A number for the step and the place of each."""
+        return fewest(codes(self.step, self.place))
+
+    def taken(self, rows: Any) -> Calls:
+        """Some of them."""
+        names = (name for name in self.__struct_fields__ if name not in ("waits", "packed"))
+        packed = {name: Integers(its.base, its.above[rows]) for name, its in self.packed.items()}
+        columns = {name: getattr(self, name)[rows] for name in names}
+        return Calls(waits=self.waits, packed=packed, **columns)
+
+
+@measure
+def calls(run: Measures) -> Calls:
+    """Every call of the run. CannotLook where ranks have no clock in common."""
+    table, waits = run.rows("collectives"), matched(run).waits
+    rank, thread = map(table.ints, ("rank", "thread"))
+    arrival, end = map(waits.ints, ("arrival_ns", "end_ns"))
+    if (arrival == NULL).any():
+        raise CannotLook("no clock that all ranks have in common")
+    launch = table.ints("launch_ns")
+    # A send or recv of gloo arrives with its call: `arrival` is that already.
+    ahead = end - table.ints("duration_ns") - table.ints("start_ns")
+    began = np.where(launch == NULL, arrival, launch + ahead)
+    op, kind = table.coded("op"), _kinds(run)
+    order = in_order(rank, thread, began)
+    every = Calls(
+        waits=waits,
+        row=np.arange(rank.size, dtype=np.int32),
+        rank=fewest(rank),
+        operation=fewest(waits.ints("operation")),
+        packed={
+            "step": Integers.of(table.ints("step")),
+            "thread": Integers.of(thread),
+            "worker": Integers.of(codes(rank, table.ints("stream"))),
+            "launch_ns": Integers.of(np.minimum(began, arrival)),
+        },
+        asynchronous=np.maximum(table.ints("asynchronous"), -1).astype(np.int8),
+        kind=kind,
+        place=kind,
+        is_root=matched(run).operations.ints("root")[waits.ints("operation")] == rank,
+        from_root=op.where(FROM_ROOT.__contains__),
+        to_root=op.where(TO_ROOT.__contains__),
+        is_p2p=op.where(POINT_TO_POINT.__contains__),
+        is_send=op.being("send"),
+        on_cpu=table.coded("device").being("cpu"),
+    ).taken(order)
+    packed = {**every.packed, "last_ns": Integers.of(_last(every))}
+    flags = {name: if_one(getattr(every, name)) for name in _FLAGS}
+    place = _alike(every, table.ints("peer")[order])
+    return replace(every, packed=packed, place=place, **flags)
+
+
+def _alike(every: Calls, peer: Int64) -> Signed:
+    """A number for kind and which of that kind a call is in its rank's step.
+
+    Messages, and what is called right behind them, are alike only between ranks that make the same
+    calls in the same order in a step, with one and another peer in turn: in a pipeline they do not.
+    """
+    in_step = codes(every.rank, every.step)
+    places = fewest(codes(every.kind, nth(codes(in_step, every.kind))))
+    if not every.is_p2p.any():
+        return places
+    made: dict[int, list[tuple[int, int]]] = {}
+    peers: dict[int, dict[int, int]] = {}
+    for step, place, its in zip(in_step.tolist(), places.tolist(), peer.tolist(), strict=True):
+        known = peers.setdefault(step, {})
+        made.setdefault(step, []).append((place, known.setdefault(its, len(known))))
+    orders: dict[tuple[tuple[int, int], ...], int] = {}
+    order = {step: orders.setdefault(tuple(its), len(orders)) for step, its in made.items()}
+    same = np.asarray([order[step] for step in in_step.tolist()], dtype=np.int64)
+    behind = np.append(False, every.is_p2p[:-1] & (in_step[1:] == in_step[:-1]))
+    return fewest(codes(places, np.where(every.is_p2p | behind, same, -1)))
+
+
+def _kinds(run: Measures) -> Signed:
+    """A number for op, dimension and size of each row of ``collectives``.
+
+    The size is the largest of the operation's: ranks may send and get unlike parts.
+    """
+    operation = codes(matched(run).waits.ints("operation"))
+    largest = np.full(int(operation.max(initial=-1)) + 1, NULL)
+    np.maximum.at(largest, operation, run.rows("collectives").ints("size_bytes"))
+    return fewest(codes(op_and_dimension(run), largest[operation]))
+
+
+def op_and_dimension(run: Measures) -> Int64:
+    """A number for op and dimension, else communicator, of each row of ``collectives``."""
+    communicator = matched(run).matches.coded("communicator")
+    dimensions = dimensions_of(run, Coded.of(communicator.names)).decoded()
+    its = zip(dimensions, communicator.names, strict=True)
+    where = Coded.of([dimension or name for dimension, name in its])
+    return codes(
+        run.rows("collectives").coded("op"), np.append(where.codes, -1)[communicator.codes]
+    )
+
+
+def _last(every: Calls) -> Int64:
+    """When all were there whom a call needs, itself included."""
+    number = every.operation
+    count = int(number.max(initial=-1)) + 1
+    latest, start_ns, end_ns = np.full(count, NULL), every.start_ns, every.end_ns
+    np.maximum.at(latest, number, start_ns)
+    root = np.full(count, NULL)
+    np.maximum.at(root, number[every.is_root], start_ns[every.is_root])
+    last = latest[number]
+    by_root = np.maximum(start_ns, root[number])
+    # A root that has more to send than fits into buffers is done when all take it.
+    kept = every.is_root & (end_ns > last)
+    last = np.where(every.from_root & ~kept, by_root, last)
+    last = np.where(every.to_root & ~every.is_root, start_ns, last)
+    sent_before = every.is_p2p & every.is_send & (end_ns <= last)
+    last = np.where(sent_before, start_ns, last)
+    kernel = kernels_of(every)
+    np.maximum.at(latest_of := np.full(last.size, NULL), kernel, last)
+    return latest_of[kernel]
+
+
+def kernels_of(every: Calls) -> Int64:
+    """A call of the same kernel: messages that were called for together are one of the GPU's.
+
+    It is done when all of them are, whichever came last.
+    """
+    kernel = np.arange(every.rank.size)
+    rows = np.flatnonzero(every.is_p2p & ~every.on_cpu)
+    its = every.taken(rows)
+    same = codes(its.rank, its.worker, its.start_ns, its.end_ns)
+    kernel[rows] = rows[first_rows(same)][same]
+    return kernel

@@ -1,0 +1,178 @@
+"""The part of ranks that communicate on GPUs: their streams, and the hosts that feed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, rows_of_each
+from commtrace.causal.rank.device_graph import EDGES, NODES, DeviceGraph, explained
+from commtrace.causal.rank.device_work import rank_tables
+from commtrace.causal.rank.moments import Moments
+from commtrace.causal.rank.rank_graph import rank_graph
+from commtrace.causal.run.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
+from commtrace.diagnosis import CannotLook
+from commtrace.metrics.run.run_clock import on_run
+from commtrace.table import Rows
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["add_gpus"]
+
+_KIND = {
+    "run": DEVICE,
+    "launch": LAUNCH,
+    "stream": QUEUE,
+    "wait": JOIN,
+    "collective": JOIN,
+    "inferred_wait": JOIN,
+    "latent_wait": JOIN,
+    "resume": JOIN,
+    "call": HOST,
+    "host": HOST,
+    "handoff": HOST,
+}
+_KINDS = np.asarray([_KIND[name] for name in EDGES])
+_START, _END, _LAUNCH = (NODES.index(name) for name in ("start", "end", "launch"))
+_SOON_NS = 15_000  # after what it waited for, all that is to be done starts
+_UNEXPLAINED_NS = 20_000  # a stream that is idle for longer: something that the trace lacks
+
+
+def add_gpus(run: Measures, made: Builder, rows: Int64) -> None:
+    """The streams and hosts of the ranks of some calls, which ran on GPUs."""
+    rank = made.calls.rank[rows]
+    ranks = distinct(rank)
+    for one, mine in zip(ranks.tolist(), rows_of_each(rank, ranks), strict=True):
+        _add_rank(run, made, one, rows[mine])
+
+
+def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
+    tables = rank_tables(run, rank)
+    its = rank_graph(run, rank)
+    starts = explained(its, _SOON_NS)["start"]
+    made.starts += sum(starts.values()) - starts["first"]
+    made.explained += sum(starts.values()) - starts["first"] - starts["unexplained"]
+    time = on_run(run, rank, its.node_time_ns)
+    nodes = made.nodes(time, np.full(time.size, rank))
+    start, end = (_kernels(its, tables, kind) for kind in (_START, _END))
+    kernel = _of_calls(run, made, tables, rows)
+    made.started[rows], made.ended[rows] = nodes[start[kernel]], nodes[end[kernel]]
+    communicates = np.zeros(time.size, dtype=np.bool_)
+    communicates[start[kernel]] = True
+    kind = _KINDS[its.edge_kind].copy()
+    is_run = its.edge_kind == EDGES.index("run")
+    kind[is_run & (its.node_table[its.edge_to] == 1)] = COPY
+    still = (kind == QUEUE) & its.edge_binds & (its.edge_lag_ns > _UNEXPLAINED_NS)
+    kind[still] = DEVICE
+    kind[(its.edge_kind == EDGES.index("call")) & ~its.edge_binds] = WAIT
+    kept = ~(is_run & communicates[its.edge_from])
+    segment = _segments(made, rows, _launched(run, rank, tables, time, its), its)
+    for each in distinct(kind[kept]).tolist():
+        which = kept & (kind == each)
+        made.edges(
+            each,
+            nodes[its.edge_from[which]],
+            nodes[its.edge_to[which]],
+            its.edge_lag_ns[which],
+            segment[which] if each in (HOST, DEVICE, COPY) else None,
+        )
+    _begin(run, made, tables, rank, rows, nodes, its)
+    _end_steps(made, tables, nodes, its)
+
+
+def _kernels(its: DeviceGraph, tables: Mapping[str, Rows], kind: int) -> Int64:
+    """The nodes where each of a rank's kernels starts, or ends."""
+    node: Int64 = np.full(len(tables["kernels"]), -1)
+    at = np.flatnonzero((its.node_kind == kind) & (its.node_table == 0))
+    node[its.node_row[at]] = at
+    return node
+
+
+def _of_calls(run: Measures, made: Builder, tables: Mapping[str, Rows], rows: Int64) -> Int64:
+    """The kernel of each call, from 0 among its rank's: of its device and stream, at its start."""
+    kernels, calls = tables["kernels"], run.rows("collectives", made.calls.row[rows])
+    device, of_call = kernels.coded("device"), calls.coded("device")
+    number = {name: code for code, name in enumerate(device.names)}
+    called = np.asarray([*(number.get(name, -1) for name in of_call.names), -1])
+    places = (
+        np.concatenate((device.codes, called[of_call.codes])),
+        np.append(kernels.ints("stream"), calls.ints("stream")),
+    )
+    count = device.codes.size
+    place = codes(*places)
+    start_ns = kernels.ints("start_ns")
+    begun_ns = calls.ints("start_ns")
+    found = Moments(place[:count], start_ns).last(place[count:], begun_ns)
+    if (np.append(start_ns, NULL)[found] != begun_ns).any():
+        raise CannotLook("needs the kernel of each operation, which one of a copy engine lacks")
+    return found
+
+
+def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph) -> Int64:
+    """The call that each edge comes before, in the order in which the host launched all.
+
+    Not in that of the device: what runs while another call waits is elsewhere on every rank.
+    """
+    calls = made.calls.taken(rows)
+    launch_ns = calls.launch_ns
+    on_host = np.isin(_KINDS[its.edge_kind], (HOST,))
+    starts = its.node_kind == _START
+    moment = np.where(on_host | starts[its.edge_to], launched[its.edge_to], launched[its.edge_from])
+    order = np.lexsort((calls.start_ns, launch_ns))
+    following = np.searchsorted(launch_ns[order], moment, side="left")
+    answer: Int64 = np.append(rows[order], -1)[following]
+    return answer
+
+
+def _launched(
+    run: Measures, rank: int, tables: Mapping[str, Rows], time: Int64, its: DeviceGraph
+) -> Int64:
+    """When what starts at a node was launched, as far as is known; of others their time."""
+    at: Int64 = time.copy()
+    for number, table in enumerate(("kernels", "copies")):
+        launch = tables[table].ints("launch_ns").copy()
+        known = launch != NULL
+        launch[known] = on_run(run, rank, launch[known])
+        nodes = np.flatnonzero((its.node_kind == _START) & (its.node_table == number))
+        found = launch[its.node_row[nodes]]
+        at[nodes] = np.where(found == NULL, time[nodes], found)
+    return at
+
+
+def _begin(
+    run: Measures,
+    made: Builder,
+    tables: Mapping[str, Rows],
+    rank: int,
+    rows: Int64,
+    nodes: Int64,
+    its: DeviceGraph,
+) -> None:
+    """What the host did from the beginning of the first step to its first launch."""
+    steps = tables["steps"]
+    own = (steps.coded("label").codes < 0) & (steps.ints("step") != NULL)
+    begins = steps.ints("start_ns")[own]
+    if not begins.size:
+        return
+    launches = np.flatnonzero((its.node_kind == _LAUNCH) & (its.node_time_ns >= begins.min()))
+    waits = np.zeros(its.node_kind.size, dtype=np.bool_)
+    waits[its.edge_to] = True
+    first = launches[~waits[launches]][:1]
+    each = np.full(first.size, rank)
+    lag = its.node_time_ns[first] - begins.min()
+    begin = on_run(run, rank, its.node_time_ns[first] - lag)
+    call = rows[np.argsort(made.calls.taken(rows).launch_ns, kind="stable")][: first.size]
+    made.edges(HOST, made.nodes(begin, each), nodes[first], lag, call)
+
+
+def _end_steps(made: Builder, tables: Mapping[str, Rows], nodes: Int64, its: DeviceGraph) -> None:
+    """A step is over when all is done that its host launched in it."""
+    ends = np.flatnonzero((its.node_kind == _END) & (its.node_table < 2))
+    for number, table in enumerate(("kernels", "copies")):
+        step = tables[table].ints("step")
+        at = ends[its.node_table[ends] == number]
+        known: Bool = step[its.node_row[at]] >= 0
+        made.end_steps(nodes[at[known]], step[its.node_row[at]][known])

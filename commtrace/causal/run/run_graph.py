@@ -1,0 +1,249 @@
+"""The graph of a whole run: every rank's own part, joined by the operations that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commtrace.arrays import NULL, Int32, Int64, distinct, ranges, sorted_by
+from commtrace.causal.replay.graph import Graph
+from commtrace.causal.run.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
+from commtrace.causal.run.calls import Calls, calls, kernels_of
+from commtrace.causal.run.gpu_part import add_gpus
+from commtrace.causal.run.host_part import add_hosts
+from commtrace.causal.run.step_ends import StepEnds
+from commtrace.diagnosis import CannotLook
+from commtrace.heap import passing
+from commtrace.measures import measure
+from commtrace.metrics.run.run_clock import on_run
+from commtrace.metrics.run.whole import profiler_steps
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["RunGraph", "run_graph"]
+
+_PARTS = 10  # of a run without steps
+_CUT = 0.1  # of a step
+
+
+@dataclass(frozen=True, eq=False)
+class RunGraph:
+    """The graph, and which of its nodes and edges are what.
+
+    ``calls`` are those in it; ``started``, ``met`` and ``ended`` their nodes: when each began, when
+    all were there whom it needs, which calls of an operation may share, and when it was done.
+    ``rank`` is each node's, -1 of a meeting. ``steps`` are numbers, ``ends`` has for each the
+    nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
+    last rank, ``over_ns`` when the last was over: its end is that of its last joint operation.
+    ``own_bits`` has a bit for each edge: whether it is part of a segment; ``own_call`` the call
+    whose segment each of these is part of, the next of its rank. ``explained`` is the share of
+    starts on GPUs that follow what an edge says they waited for; 1 without GPUs.
+    """
+
+    graph: Graph
+    calls: Calls
+    started: Int32
+    met: Int32
+    ended: Int32
+    rank: npt.NDArray[np.signedinteger[Any]]
+    steps: tuple[int, ...]
+    ends: tuple[Int32, ...]
+    begin_ns: int
+    over_ns: int
+    own_bits: npt.NDArray[np.uint8]
+    own_call: Int32
+    explained: float
+
+    @cached_property
+    def end_ns(self) -> Int64:
+        """When each step ended."""
+        ends = [self.graph.time_ns[nodes].max() for nodes in self.ends]
+        return np.maximum.accumulate(np.asarray(ends, dtype=np.int64))
+
+    @passing
+    def step_of(self) -> Int64:
+        """Of each call which of ``steps`` it is of; without a number that in which it was done."""
+        done = np.searchsorted(self.end_ns, self.graph.time_ns[self.ended])
+        number = self.calls.step
+        step = np.where(number == NULL, done, np.searchsorted(self.steps, number))
+        return np.minimum(step, len(self.steps) - 1)
+
+    @passing
+    def step_ends(self) -> StepEnds:
+        """What each step ends with: also the operations that were done within it.
+
+        Ranks that are steps ahead have operations within it that are not of it.
+        """
+        step = np.searchsorted(self.end_ns, self.graph.time_ns[self.ended])
+        step = np.maximum(step, np.searchsorted(self.steps, self.calls.step))
+        inside = step < len(self.ends)
+        return StepEnds(self.graph, self.ends, self.ended[inside], step[inside])
+
+    @passing
+    def own(self) -> Int32:
+        """The edges that are part of a segment."""
+        is_own = np.unpackbits(self.own_bits, count=self.graph.kind.size)
+        return np.flatnonzero(is_own).astype(np.int32)
+
+    @passing
+    def own_column(self) -> npt.NDArray[np.int8]:
+        """Which column of own work each of these edges is of."""
+        on_host = self.graph.kind[self.own] == HOST
+        return np.where(on_host, HOSTS, DEVICES).astype(np.int8)
+
+    def own_of(self, edges: Int32 | Int64) -> Int64:
+        """Which of the edges that are part of a segment some edges are; -1 for others."""
+        at = np.searchsorted(self.own, edges)
+        return np.where(np.append(self.own, -1)[at] == edges, at, -1)
+
+    @property
+    def call_of(self) -> Int32:
+        """The call that a node is the start or end of; -1 for other moments."""
+        found = np.full(self.graph.time_ns.size, -1, dtype=np.int32)
+        for nodes in (self.started, self.ended):
+            found[nodes] = np.arange(nodes.size)
+        return found
+
+    @property
+    def transfer_ns(self) -> Int64:
+        """How long each call took once all were there."""
+        return self.graph.time_ns[self.ended] - self.graph.time_ns[self.met]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether much of the last step lies behind its last joint operation."""
+        return self.over_ns - int(self.end_ns[-1]) > _CUT * float(np.median(self.step_ns))
+
+    @property
+    def step_ns(self) -> Int64:
+        """How long each step was: from the end of the one before to its own."""
+        return np.diff(self.end_ns, prepend=self.begin_ns)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what follows from the rest, which is made again faster than it is sent."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+@measure
+def run_graph(run: Measures) -> RunGraph:
+    """The graph of a run. CannotLook without a clock in common, or with times that contradict.
+
+    Of ranks that use a GPU it holds what runs there, of the others what runs on their CPU.
+    """
+    every = calls(run)
+    with_gpu = distinct(every.rank[~every.on_cpu])
+    beside = every.on_cpu & np.isin(every.rank, with_gpu)
+    mine = every.taken(~beside) if beside.any() else every
+    if (mine.on_cpu & (mine.thread == NULL)).any():
+        raise CannotLook("needs the calls of the operations, which the trace lacks")
+    if not mine.rank.size:
+        raise CannotLook("needs communication")
+    made = Builder(mine)
+    on_host = np.flatnonzero(mine.on_cpu)
+    if on_host.size:
+        add_hosts(run, made, on_host)
+    if on_host.size < mine.rank.size:
+        add_gpus(run, made, np.flatnonzero(~mine.on_cpu))
+    met = _meet(made, mine)
+    made.edges(TRANSFER, met, made.ended)
+    whole = made.graph()
+    if whole is None:
+        raise CannotLook("needs times that can be: by these, operations wait for themselves")
+    graph, node, own_bits, own_call = whole
+    ended = node[made.ended]
+    numbers, ends, over_ns = _ends(made, graph, node, ended)
+    return RunGraph(
+        graph,
+        mine,
+        node[made.started],
+        node[met],
+        ended,
+        made.ranks(node),
+        numbers,
+        ends,
+        _begin(run, mine),
+        over_ns,
+        own_bits,
+        own_call,
+        made.explained / made.starts if made.starts else 1.0,
+    )
+
+
+def _meet(made: Builder, mine: Calls) -> Int32:
+    """The node where all are there whom a call needs: of most operations one for all ranks."""
+    order = sorted_by(mine.operation)
+    number = mine.operation[order]
+    begins = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))[: order.size]
+    sizes = np.diff(np.append(begins, number.size))
+    of = np.empty(order.size, dtype=np.int64)
+    of[order] = np.repeat(np.arange(sizes.size), sizes)
+    several = mine.from_root | mine.to_root | mine.is_p2p
+    met = np.empty(order.size, dtype=np.int32)
+    joint = np.flatnonzero(np.bincount(of[~several], minlength=sizes.size))
+    latest = np.full(sizes.size, NULL)
+    np.maximum.at(latest, of, mine.last_ns)
+    node = np.zeros(sizes.size, dtype=np.int64)
+    node[joint] = made.nodes(latest[joint], np.full(joint.size, -1))
+    met[~several] = node[of[~several]]
+    made.edges(
+        MEET, made.started[~several], met[~several], np.zeros(int((~several).sum()), np.int64)
+    )
+    each = np.flatnonzero(several)
+    met[each] = made.nodes(mine.last_ns[each], mine.rank[each])
+    each, beside = _of_kernels(mine, each)
+    source, target = _pairs(order, begins[of[beside]], sizes[of[beside]], each)
+    own = source == target
+    kept = mine.is_root & (mine.last_ns > mine.start_ns)
+    from_root = mine.is_root[source] | kept[target] | ~mine.from_root[target]
+    to_root = mine.is_root[target] | ~mine.to_root[target]
+    needs = own | (from_root & to_root & (mine.start_ns[source] <= mine.last_ns[target]))
+    source, target = source[needs], target[needs]
+    made.edges(MEET, made.started[source], met[target], np.zeros(source.size, np.int64))
+    return met
+
+
+def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """Every call of an operation for each of some calls, and these: ``order`` is by operation."""
+    return order[ranges(begin, size)], np.repeat(rows, size)
+
+
+def _of_kernels(mine: Calls, rows: Int64) -> tuple[Int64, Int64]:
+    """Some calls, each with every one of them that is of its kernel, itself included."""
+    kernel = kernels_of(mine)[rows]
+    order = sorted_by(kernel)
+    begin, end = (np.searchsorted(kernel[order], kernel, side=side) for side in ("left", "right"))
+    return np.repeat(rows, end - begin), rows[order][ranges(begin, end - begin)]
+
+
+def _ends(
+    made: Builder, graph: Graph, node: Int32, ended: Int32
+) -> tuple[tuple[int, ...], tuple[Int32, ...], int]:
+    """The nodes that each step ends with; of the last one, or without steps, joint operations.
+
+    And when the last one was over.
+    """
+    last, step = made.step_ends()
+    nodes, numbers, mine = node[last], distinct(step), made.calls
+    if numbers.size:
+        within = mine.step <= numbers[-1]
+        inside = ended if within.all() or (mine.step == NULL).all() else ended[within]
+        ends = *(nodes[step == number] for number in numbers[:-1]), inside
+        over = graph.time_ns[nodes[step == numbers[-1]]].max()
+        return tuple(numbers.tolist()), ends, int(over)
+    order = np.argsort(graph.time_ns[ended], kind="stable")
+    tenths = np.array_split(order, max(min(_PARTS, order.size), 1))
+    over = int(graph.time_ns[ended].max())
+    return tuple(range(len(tenths))), tuple(ended[tenth] for tenth in tenths), over
+
+
+def _begin(run: Measures, mine: Calls) -> int:
+    steps = profiler_steps(run)
+    if not len(steps):
+        return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
+    first = steps.take(steps.ints("step") == steps.ints("step").min())
+    return int(on_run(run, first.ints("rank"), first.ints("start_ns")).max())

@@ -1,0 +1,251 @@
+"""What each rank did by itself between two calls, and what is typical of such a place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct, structs
+
+from commtrace.arrays import NULL, Float64, Int32, Int64, Signed, narrow, rows_by
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.run.builder import COPY, DEVICES, HOSTS
+from commtrace.causal.run.calls import Calls
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.busy import host_busy
+from commtrace.causal.work.on_core import OnCore, lags_on_cores, on_core
+from commtrace.causal.work.usual import Usual, mean_of
+from commtrace.diagnosis import Cause
+from commtrace.heap import passing
+from commtrace.intervals import Intervals, covered, subtract, union
+from commtrace.measures import measure
+from commtrace.metrics.run.run_clock import intervals_on_run
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = [
+    "CAUSES",
+    "DEVICES",
+    "HOSTS",
+    "LABELLED",
+    "OwnWork",
+    "idle_ns",
+    "labelled",
+    "own_intervals",
+    "own_parts",
+    "own_work",
+    "work_on_cores",
+    "work_with",
+]
+
+LABELLED: dict[Cause, re.Pattern[str]] = {
+    "garbage-collection": re.compile(r"commtrace::garbage-collection"),
+    "checkpoint": re.compile(r"commtrace::checkpoint"),
+    "loader": re.compile(r"enumerate\(DataLoader\)#"),
+}
+"""What the traces' labels say that a host does, and how they begin."""
+_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
+CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
+
+
+class OwnWork(Struct, frozen=True, eq=False, dict=True, weakref=True):
+    """Own work of each call: its rank's since its call before, without waiting, nor for a core.
+
+    Arrays are calls × (HOSTS, DEVICES), for what these do at one time. ``parts`` are the two
+    columns, to ask what is usual without some. ``waited_ns`` is what was left out since the rank
+    waited for a core, None where no recording says it.
+    """
+
+    own_ns: Int32 | Int64
+    parts: tuple[Usual, Usual]
+    waited_ns: Int64 | None
+
+    def on_clock(self, work_ns: Int32 | Int64 | Float64, which: Any) -> Float64:
+        """So much work of some calls, or of places in these arrays, and their waits for a core."""
+        times = np.asarray(work_ns, dtype=np.float64)
+        return times if self.waited_ns is None else times + self.waited_ns[which]
+
+    @property
+    def place(self) -> Signed:
+        """A number for the step and the place of each."""
+        return self.parts[HOSTS].calls.in_place
+
+    @passing
+    def typical_ns(self) -> Float64:
+        """The median of the other ranks' at the same place of the same step.
+
+        Where ranks call differently, its own times what the step's own work of a rank is to its
+        own in the median; NaN where nobody is to compare with.
+        """
+        typical = np.empty(self.own_ns.shape)
+        for at, part in enumerate(self.parts):
+            usual = part.at_place.others()
+            scaled = _as_in_step(part, part.at_step.others())
+            typical[:, at] = np.where(np.isnan(usual), scaled, usual)
+        return typical
+
+    @property
+    def mean_ns(self) -> Float64:
+        """The mean of all ranks at the same place of the same step, its own included."""
+        alone = (np.bincount(self.place) == 1)[self.place]
+        mean = np.empty(self.own_ns.shape)
+        for at, part in enumerate(self.parts):
+            scaled = _as_in_step(part, mean_of(part.in_step, part.at_step.group))
+            mean[:, at] = np.where(alone, scaled, mean_of(part.time_ns, self.place))
+        return mean
+
+    @property
+    def excess_ns(self) -> Float64:
+        """What each call's own work is beyond the typical, on host and device together."""
+        return np.asarray(np.nan_to_num(self.own_ns - self.typical_ns).sum(axis=1))
+
+
+@measure
+def own_work(run: Measures) -> OwnWork:
+    """The own work of a run's calls, as measured."""
+    return _work(run, run_graph(run).graph.lag_ns, on_core(run))
+
+
+def work_with(run: Measures, lag_ns: Lags) -> OwnWork:
+    """The own work of a run's calls with these lags; with those measured it is known already."""
+    if lag_ns is run_graph(run).graph.lag_ns:
+        return own_work(run)
+    return _work(run, lag_ns, on_core(run))
+
+
+def work_on_cores(run: Measures, lag_ns: Lags) -> OwnWork:
+    """The same with ``lags_on_cores``, or with edits of these: no lag holds a wait for a core."""
+    if on_core(run) is None:
+        return work_with(run, lag_ns)
+    if lag_ns is lags_on_cores(run):
+        return structs.replace(own_work(run), waited_ns=None)
+    return _work(run, lag_ns, None)
+
+
+def _work(run: Measures, lag_ns: Lags, on: OnCore | None) -> OwnWork:
+    calls = run_graph(run).calls
+    times, waited = _summed(run, lag_ns), None
+    if on is not None:
+        waited = _summed(run, lag_ns, 1 - on.whole)
+        times -= waited
+    own = narrow(times)
+    return OwnWork(own, (Usual(calls, own[:, HOSTS]), Usual(calls, own[:, DEVICES])), waited)
+
+
+def _as_in_step(part: Usual, usual_ns: Float64) -> Float64:
+    """The times, so much longer or shorter as what is usual of each rank's step is than it took."""
+    calls = part.calls
+    with np.errstate(divide="ignore", invalid="ignore"):  # no own work is nothing times any
+        ratio = _as_later(calls.taken(calls.first), usual_ns / part.in_step)[calls.in_step]
+        return np.asarray(part.time_ns * ratio)
+
+
+def _summed(run: Measures, lag_ns: Lags, share: Float64 | float = 1.0) -> Int64:
+    """These lags of each call's own work, or a share of each: calls × (HOSTS, DEVICES)."""
+    its = run_graph(run)
+    cell, calls = 2 * its.own_call + its.own_column, its.calls.rank.size
+    sums: Int64 = np.bincount(cell, lag_ns[its.own] * share, 2 * calls).astype(np.int64)
+    return sums.reshape(-1, 2)
+
+
+def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
+    """Ratios of each step and rank; on GPUs in the first step the median of the rank's later ones.
+
+    What a rank does behind its last call of a step is part of the next: of the first it lacks.
+    """
+    step, rank = first_calls.step, first_calls.rank
+    answer: Float64 = ratio.copy()
+    first = step == step[step != NULL].min(initial=np.iinfo(np.int64).max)
+    later = np.flatnonzero(~first & np.isfinite(ratio))
+    later = later[np.lexsort((ratio[later], rank[later]))]
+    ranks, begin, count = np.unique(rank[later], return_index=True, return_counts=True)
+    low, high = (ratio[later[begin + half]] for half in ((count - 1) // 2, count // 2))
+    rows = np.flatnonzero(first & ~first_calls.on_cpu & np.isin(rank, ranks))
+    answer[rows] = ((low + high) / 2)[np.searchsorted(ranks, rank[rows])]
+    return answer
+
+
+@measure
+def own_parts(run: Measures) -> Mapping[Cause, Int32 | Int64]:
+    """Each call's own work by CAUSES: under a label, in operators or kernels, copies, and none."""
+    its = run_graph(run)
+    segment, rank = its.own_call, its.calls.rank[its.own_call]
+    lag = its.graph.lag_ns[its.own].astype(np.int64)
+    on = on_core(run)
+    nothing = np.broadcast_to(np.int64(0), its.calls.rank.size)
+    parts: dict[Cause, Int64] = dict.fromkeys(CAUSES, nothing)
+
+    def add(cause: Cause, calls: Int32, time_ns: Int64) -> None:
+        if not time_ns.any():
+            return
+        if parts[cause] is nothing:  # most runs lack most causes
+            parts[cause] = nothing.copy()
+        np.add.at(parts[cause], calls, time_ns)
+
+    on_device = its.own_column == DEVICES
+    copies = its.graph.kind[its.own] == COPY
+    with_gpu = np.zeros(int(its.calls.rank.max()) + 1, dtype=np.bool_)
+    with_gpu[its.calls.rank[~its.calls.on_cpu]] = True
+    add("copy", segment[copies], lag[copies])
+    computes = on_device & ~copies
+    add("compute", segment[computes], lag[computes])
+    on_host = np.flatnonzero(~on_device)
+    for (one,), at in rows_by(rank[on_host]).items():
+        mine, found = on_host[at], own_intervals(run, one)
+        if with_gpu[one]:
+            del found["compute"]  # operators that feed it
+        left = lag[mine]
+        end = its.graph.time_ns[its.graph.target[its.own[mine]]]
+        window = end - left, end
+        for cause, when in found.items():
+            time = covered(*window, when)
+            left = left - time
+            if on is not None:
+                share = (on.operators if cause == "compute" else on.idle)[mine]
+                time = np.rint(time * share).astype(np.int64)
+            add(cause, segment[mine], time)
+        left = left if on is None else np.rint(left * on.idle[mine]).astype(np.int64)
+        add("host", segment[mine], left)
+    return {cause: its if its is nothing else narrow(its) for cause, its in parts.items()}
+
+
+@measure
+def idle_ns(run: Measures) -> Int32 | Int64:
+    """Of each call's own work the time in which its host ran no operator, labelled or not."""
+    parts = own_parts(run)
+    idle = parts["host"].astype(np.int64)
+    for cause in LABELLED:
+        idle += parts[cause]
+    return narrow(idle)
+
+
+def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
+    """When a rank did what, on the run's clock: no two at once."""
+    found: dict[Cause, Intervals] = {}
+    taken = _NEVER
+    for cause, ranges in labelled(run).items():
+        its = subtract(intervals_on_run(run, rank, ranges.get(rank, _NEVER)), taken)
+        found[cause], taken = its, _both(taken, its)
+    return found | {"compute": subtract(host_busy(run, rank), taken)}
+
+
+@measure
+def labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
+    """When each rank was under a label of each cause, on its own clock."""
+    return {cause: _under(run, pattern) for cause, pattern in LABELLED.items()}
+
+
+def _under(run: Measures, pattern: re.Pattern[str]) -> dict[int, Intervals]:
+    steps = run.rows("steps")
+    ranges = steps.take(steps.coded("label").where(lambda name: pattern.match(name) is not None))
+    begin = ranges.ints("start_ns")
+    end = begin + ranges.ints("duration_ns")
+    of_ranks = rows_by(ranges.ints("rank")).items()
+    return {rank: union(begin[rows], end[rows]) for (rank,), rows in of_ranks}
+
+
+def _both(a: Intervals, b: Intervals) -> Intervals:
+    return union(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))

@@ -1,0 +1,118 @@
+"""What is usual of others: in groups of values, and of calls at one place of one step."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
+from commtrace.causal.run.calls import Calls
+from commtrace.heap import passing
+
+__all__ = ["Grouped", "Usual", "mean_of", "of_the_rest"]
+
+_Values = Int32 | Int64 | Float64
+
+
+class Grouped:
+    """Values, integers all, in groups that are numbered from 0 without gaps."""
+
+    def __init__(self, group: Int32 | Int64, value: _Values) -> None:
+        self.group = group
+        order = np.argsort(value)
+        self._order = order[sorted_by(group[order])].astype(np.int32)
+        self._value = value
+        self._sizes = np.bincount(group)
+        self._begins = np.cumsum(self._sizes) - self._sizes
+
+    def others(self) -> Float64:
+        """For each value the median of the others of its group; NaN if there are none."""
+        begin, size = (
+            np.repeat(each.astype(np.int32), self._sizes) for each in (self._begins, self._sizes)
+        )
+        value = self._value[self._order]
+        rank = np.arange(value.size, dtype=np.int32) - begin
+        low, high = (size - 2) // 2, (size - 1) // 2  # of those that are left, in their order
+        safe = size > 1
+        a, b = (value[np.where(safe, begin + half + (rank <= half), begin)] for half in (low, high))
+        median = np.empty(value.size)
+        median[self._order] = np.where(safe, _middle(a, b), np.nan)
+        return median
+
+    def rest(self, but: Bool) -> Float64:
+        """Of each group the median of all values but some (a flag each); NaN if none is left."""
+        left = np.flatnonzero(~but[self._order])
+        begins = np.searchsorted(left, np.append(self._begins, self._value.size))
+        begin, size = begins[:-1], np.diff(begins)
+        a, b = (
+            self._value[self._order[np.append(left, 0)[begin + half]]]
+            for half in (np.maximum(size - 1, 0) // 2, size // 2)
+        )
+        return np.where(size > 0, _middle(a, b), np.nan)
+
+
+def _middle(a: _Values, b: _Values) -> Float64:
+    """Not in 32 bits, which their sum may not fit."""
+    return np.asarray(np.add(a, b, dtype=np.float64) / 2)
+
+
+class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
+    """Times of calls, and what is usual of others at the same place of the same step.
+
+    Where nobody else has such a place, that is so much of its time as is usual of its step.
+    """
+
+    calls: Calls
+    time_ns: Int32 | Int64
+
+    @cached_property
+    def is_any(self) -> bool:
+        """Whether any takes time; where none does, none is longer than is usual."""
+        return bool(self.time_ns.any())
+
+    @passing
+    def at_place(self) -> Grouped:
+        """All of them, by place."""
+        return Grouped(self.calls.in_place, self.time_ns)
+
+    @cached_property
+    def in_step(self) -> Float64:
+        """The sum of each rank's step."""
+        return np.bincount(self.calls.in_step, weights=self.time_ns).astype(np.float64)
+
+    @cached_property
+    def at_step(self) -> Grouped:
+        """These sums, by step."""
+        return Grouped(codes(self.calls.first_step), self.in_step)
+
+    def of_others(self) -> Float64:
+        """Of each call what is usual of all others."""
+        every = np.arange(self.time_ns.size)
+        return self._scaled(every, self.at_place.others(), self.at_step.others())
+
+    def of_the_rest(self, mine: Bool) -> Float64:
+        """Of each call that is mine what is usual of those that are not."""
+        rows = np.flatnonzero(mine)
+        if not self.is_any:
+            return np.zeros(rows.size)
+        usual = self.at_place.rest(mine)[self.calls.in_place[rows]]
+        by_step = self.at_step.rest(mine[self.calls.first])[self.at_step.group]
+        return self._scaled(rows, usual, by_step)
+
+    def _scaled(self, rows: Int64, usual: Float64, by_step: Float64) -> Float64:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = (by_step / self.in_step)[self.calls.in_step[rows]]
+            return np.where(np.isnan(usual), self.time_ns[rows] * ratio, usual)
+
+
+def mean_of(value: _Values, group: Int32 | Int64) -> Float64:
+    """The mean of each value's group, whose numbers are from 0 without gaps."""
+    return (np.bincount(group, value) / np.bincount(group))[group]
+
+
+def of_the_rest(value: _Values, group: Int32 | Int64, mine: Bool) -> Float64:
+    """The median in each value's group of those that are not mine; NaN where there is none."""
+    its = Grouped(codes(group), value)
+    return its.rest(mine)[its.group]
