@@ -18,10 +18,12 @@ TORCH := torch==2.13.0
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
+# Where Python may not write what it compiles (PYTHONDONTWRITEBYTECODE), each start would do so anew.
 $(VENV)/.ready: requirements.lock pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH) -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q commtrace
 	@touch $@
 
 $(PANDAS3)/.ready: requirements-pandas3.lock Makefile

@@ -64,7 +64,7 @@ class InputBound(Rule, frozen=True):
 
     explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
 
-    min_step_share: float = 0.1
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, of all ranks that load."""
