@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int32
-from commtrace.causal.blame.search import by_rank_and_step
+from commtrace.arrays import Float64, Int32, Int64, distinct
 from commtrace.causal.edits.run_edits import factors, scaled
 from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.builder import HOSTS
@@ -24,10 +23,14 @@ __all__ = ["Loading", "loading", "loading_when", "without_loading"]
 
 
 class Loading(Struct, frozen=True, eq=False):
-    """What ranks load in each step (ranks × steps), as far as it is typical of them all."""
+    """What ranks load in each step (ranks × steps): what is typical of them, and ``all_ns``.
+
+    A run without steps has its tenths.
+    """
 
     ranks: Int32
     steps_ns: Float64
+    all_ns: Float64
 
 
 @measure
@@ -37,11 +40,11 @@ def loading(run: Measures) -> Loading:
     What it loads longer than that delays the others, and is a straggler's.
     CannotLook as ``run_graph``.
     """
-    ranks, steps = by_rank_and_step(
-        run_graph(run).calls, own_parts(run)["loader"].astype(np.float64)
-    )
+    ranks, (row, step) = _cells(run)
+    steps = np.zeros((ranks.size, len(run_graph(run).steps)))
+    np.add.at(steps, (row, step), own_parts(run)["loader"])
     typical = np.sort(steps, axis=0)[(ranks.size - 1) // 2]
-    return Loading(ranks, np.minimum(steps, typical))
+    return Loading(ranks, np.minimum(steps, typical), steps)
 
 
 def loading_when(run: Measures, rank: int) -> Intervals:
@@ -57,12 +60,16 @@ def without_loading(run: Measures, lag_ns: Lags) -> Lags:
     calls, its = run_graph(run).calls, loading(run)
     own, work = own_work(run).own_ns[:, HOSTS], work_with(run, lag_ns)
     loads = own_parts(run)["loader"].astype(np.float64)
-    _, steps = by_rank_and_step(calls, loads)
-    row = np.searchsorted(its.ranks, calls.rank)
-    column = np.unique(calls.step, return_inverse=True)[1]
-    share = np.divide(its.steps_ns, steps, out=np.zeros_like(steps), where=steps > 0)
+    share = np.divide(its.steps_ns, its.all_ns, out=np.zeros_like(its.all_ns), where=its.all_ns > 0)
     left = loads * factors(own, work.own_ns[:, HOSTS].astype(np.float64))
     wanted = work.own_ns.astype(np.float64)
-    wanted[:, HOSTS] -= np.minimum(loads * share[row, column], left)
+    wanted[:, HOSTS] -= np.minimum(loads * share[_cells(run)[1]], left)
     everyone = np.ones(calls.rank.size, np.bool_)
     return changed(lag_ns, scaled(run, work, wanted, everyone, lag_ns, HOSTS))
+
+
+def _cells(run: Measures) -> tuple[Int32, tuple[Int64, Int64]]:
+    """The ranks in order, and of each call which of them and which step it is of."""
+    graph = run_graph(run)
+    ranks: Int32 = distinct(graph.calls.rank)
+    return ranks, (np.searchsorted(ranks, graph.calls.rank), graph.step_of)

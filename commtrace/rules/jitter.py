@@ -13,7 +13,7 @@ from commtrace.causal.blame.search import least_noise_ns
 from commtrace.causal.chance import above_zero
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving
-from commtrace.causal.work.cores import taken_cores
+from commtrace.causal.work.cores import foreign_load, taken_cores
 from commtrace.causal.work.inputs import Inputs, same_in_turn, uneven_inputs
 from commtrace.causal.work.segments import LABELLED, own_parts
 from commtrace.causal.work.usual import mean_of
@@ -84,7 +84,7 @@ class Jitter(Rule, frozen=True):
         uneven = uneven_inputs(run) if maybe else None
         if not (every or stalls or uneven):
             return
-        doubt = None if uneven else taken_cores(run) or _same(run, cost)
+        doubt = None if uneven else taken_cores(run) or _same(run, cost) or _unknown_cores(run)
         yield self.finding(
             (calls.start_ns[waiting], calls.last_ns[waiting]),
             summary=(
@@ -158,6 +158,14 @@ def _same(run: Measures, cost_ns: int) -> str | None:
     if not on_cpu or len(set(hosts(run).values())) > 1 or not same_in_turn(run, cost_ns):
         return None
     return "all run the same operators on the same inputs, which take longer where cores are shared"
+
+
+def _unknown_cores(run: Measures) -> str | None:
+    """In words, that they may have waited for cores, where that is not known."""
+    unknown = foreign_load(run) is None and run_graph(run).calls.on_cpu.all()
+    if not unknown or _cause(run) is not None:
+        return None
+    return "nothing says how long they waited for CPU cores"
 
 
 def _of_uneven(its: Inputs) -> str:

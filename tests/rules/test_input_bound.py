@@ -79,3 +79,18 @@ def test_a_loader_without_workers_gets_some() -> None:
 def test_without_a_label_it_cannot_look() -> None:
     run = _loading([[4000] * STEPS] * 2, label="mine")
     assert "DataLoader" in diagnose(run, select=["input-bound"]).skipped["input-bound"]
+
+
+def test_a_run_without_steps_loads_in_its_tenths() -> None:
+    run = Tiny(2, backend="gloo")
+    for number in range(20):
+        for rank in (0, 1):
+            start = number * 10_000.0
+            run.step(rank, number, start, 4000, label=WORKERS)
+            run.op(rank, start + 4000, 5000)
+            same = {"thread": 1, "asynchronous": 0, "size": 1 << 20}
+            run.gap(rank, start + 9000, 1000)
+            run.collective(rank, "all_reduce", start + 9000, 1000, **same)
+    (found,) = diagnose(run.trace(), select=["input-bound"]).findings
+    # What was loaded before the first call is in none: 19 times 4 ms.
+    assert found.summary == "all ranks wait for data for 7.6 ms of each tenth of the run"

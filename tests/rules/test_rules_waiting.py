@@ -537,3 +537,25 @@ def test_a_send_that_came_or_was_not_recorded_is_not_missing() -> None:
 @pytest.mark.parametrize("rule", ["contention", "host-sync", "launch-gap"])
 def test_a_cpu_is_no_gpu(rule: str) -> None:
     assert "GPU" in reason(recorded("overlap/gloo-4"), rule)
+
+
+@pytest.mark.parametrize(("backend", "confidence"), [("gloo", "low"), ("nccl", "medium")])
+def test_turns_on_cores_of_which_nothing_is_known_are_doubted(
+    backend: str, confidence: str
+) -> None:
+    run = Tiny(2, backend=backend)
+    same = {"size": 1 << 20, **({"thread": 1, "asynchronous": 0} if backend == "gloo" else {})}
+    for step in range(12):
+        for rank in (0, 1):
+            start = step * 10_000.0
+            call = start + (8000 if step % 2 == rank else 2000)
+            run.step(rank, step, start, 10_000)
+            if backend == "gloo":
+                run.op(rank, start, call - start)
+                run.gap(rank, call, start + 10_000 - call)
+            else:
+                run.kernel(rank, start, call - 10 - start)
+            run.collective(rank, "all_reduce", call, start + 9900 - call, **same)
+    (finding,) = found(run.trace(), "jitter")
+    assert finding.confidence == confidence
+    assert ("nothing says how long they waited" in finding.summary) == (backend == "gloo")
