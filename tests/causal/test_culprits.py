@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from commtrace.causal.blame.step_patterns import in_every, in_few
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
 
 Make = Callable[..., Measures]
 MS = 1_000_000
@@ -379,3 +381,27 @@ def test_a_late_host_is_named_whole_though_one_of_its_ranks_is_mostly_the_last(
     )
     (its,) = culprits(run, 0.05).found
     assert its.ranks == (2, 3)
+
+
+@pytest.mark.parametrize("label", ["save_checkpoint", "eval"])
+def test_a_stall_at_a_steps_end_is_one_of_the_next_call(label: str) -> None:
+    """Rank 1's step 2 ends 20 ms late; the others' step 3, in which they wait for it."""
+    run, late_us = Tiny(3, backend="gloo"), 20_000.0
+    same = {"thread": 1, "asynchronous": 0, "size": 1 << 20}
+    for rank, step in product(range(3), range(8)):
+        start = 12_000.0 * step + late_us * (step > 2 or (step, rank) == (3, 1))
+        waits = 0.0
+        if step == 3 and rank != 1:
+            start, waits = start - late_us, late_us
+        stall = late_us * ((step, rank) == (2, 1))
+        call = start + 10_000
+        run.step(rank, step, start, 12_000 + waits + stall)
+        run.op(rank, start, 10_000 + 13 * rank + 7 * step - 50)
+        run.gap(rank, call, waits + 1_900)
+        run.collective(rank, "all_reduce", call, waits + 1_900, step=step, **same)
+        if stall:
+            run.step(rank, step, start + 12_000, stall, label=label)
+    (its,) = found(run.trace())
+    assert (its.ranks, its.spikes) == ((1,), (3,))
+    assert its.on_top_ns == pytest.approx(20 * MS, rel=0.02)
+    assert its.cause == ("checkpoint" if label == "save_checkpoint" else "host")

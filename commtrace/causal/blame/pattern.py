@@ -45,6 +45,7 @@ class Pattern(NamedTuple):
     ``works``: in neither, but its processes take more processor time than the others', and in most
     steps it does more. ``p_value`` is the chance that nothing is saved, corrected for the ranks
     tried, ``noise_ns`` the scatter of what they do more; of ``few_steps`` little is known of that.
+    ``saved_ns`` is what is saved by step, in which they do it.
     """
 
     in_every: bool
@@ -54,6 +55,7 @@ class Pattern(NamedTuple):
     p_value: float
     noise_ns: float
     few_steps: bool
+    saved_ns: Int64
 
 
 class _Seen(NamedTuple):
@@ -77,7 +79,8 @@ class _Seen(NamedTuple):
 def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMore) -> Pattern:
     """That of suspects among so many ranks, on top of the edits that made these lags."""
     own, beyond = _by_step(run, who, lag_ns)
-    seen, least = _seen(run, who, lag_ns, own, beyond), least_noise_ns(run)
+    saved = _where_done(who.steps_ns, beyond)
+    seen, least = _seen(run, who, lag_ns, saved, own, beyond), least_noise_ns(run)
     noise = max(scatter(seen.more), least)
     p_value = _by_chance(seen, ranks)
     few = since(seen.saved, least) or in_few(seen.saved, seen.beyond, least, seen.left)
@@ -99,7 +102,20 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     mostly = who.made != "sure" and float((seen.more > 0).mean()) >= _MOSTLY
     works = not always and not spikes and mostly and works_more(run, who.ranks)
     works = works and not _take_turns(run, who, does)
-    return Pattern(always, spikes, _stalls(beyond, spikes), works, p_value, noise, few_steps)
+    return Pattern(always, spikes, _stalls(beyond, spikes), works, p_value, noise, few_steps, saved)
+
+
+def _where_done(saved: Int64, beyond: Float64) -> Int64:
+    """What is saved by step, with what they do between two steps in that whose calls wait for it.
+
+    Such work lies across the end of a step, which it makes longer as well.
+    """
+    done: Int64 = saved.copy()
+    for step in range(saved.size - 1):
+        here, behind = beyond[step : step + 2]
+        if here < _HALF * saved[step] and behind > saved[step + 1] + _HALF * saved[step]:
+            done[step : step + 2] = 0, done[step] + done[step + 1]
+    return done
 
 
 def _stalls(beyond: Float64, spikes: tuple[int, ...]) -> tuple[int, ...]:
@@ -121,10 +137,11 @@ def _by_step(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Float64, Float
     return own, beyond
 
 
-def _seen(run: Measures, who: Suspects, lag_ns: Lags, own: Float64, beyond: Float64) -> _Seen:
+def _seen(
+    run: Measures, who: Suspects, lag_ns: Lags, saved: Int64, own: Float64, beyond: Float64
+) -> _Seen:
     """Of what they did in every step."""
     is_cut = run_graph(run).is_cut
-    saved = who.steps_ns
     both = steps_in_common(run, who.ranks)
     whole, did = both.copy(), both.copy()
     whole[-1:] &= not is_cut
@@ -132,7 +149,7 @@ def _seen(run: Measures, who: Suspects, lag_ns: Lags, own: Float64, beyond: Floa
     did[: own.size > 1] &= not is_cut
     # Between calls work may be of steps that have none, which say nothing of what is in every one.
     calls = did & (own > 0)
-    left = step_ns(run, [lag_ns])[:, 0] - saved
+    left = step_ns(run, [lag_ns])[:, 0] - who.steps_ns
     return _Seen(
         step=np.flatnonzero(both),
         saved=saved[both],

@@ -43,8 +43,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     if not (persistent or its.spikes):
         return None
     longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
-    steps_ns = np.rint(who.steps_ns * longer).astype(np.int64)
-    on_top_ns = int(steps_ns.sum())
+    saved_ns = np.rint(who.steps_ns * longer).astype(np.int64)
+    on_top_ns = int(saved_ns.sum())
     if not persistent:
         does = done_more(run, who, its.stalls)
     more = counted_more(run, who, does)
@@ -60,8 +60,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         ranks=who.ranks,
         saved_ns=round(_alone_ns(run, who, lag_ns) * longer),
         on_top_ns=on_top_ns,
-        replayed_step_ns=int(np.median(before_ns - steps_ns)),
-        steps_ns=steps_ns,
+        replayed_step_ns=int(np.median(before_ns - saved_ns)),
+        steps_ns=np.rint(its.saved_ns * longer).astype(np.int64),
         noise_ns=its.noise_ns,
         p_value=its.p_value,
         persistent=persistent,

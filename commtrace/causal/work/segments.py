@@ -43,10 +43,14 @@ __all__ = [
 
 LABELLED: dict[Cause, re.Pattern[str]] = {
     "garbage-collection": re.compile(r"commtrace::garbage-collection"),
-    "checkpoint": re.compile(r"commtrace::checkpoint"),
-    "loader": re.compile(r"enumerate\(DataLoader\)#"),
+    "checkpoint": re.compile(
+        r"commtrace::checkpoint|(?i:.*(?:save\w*(?:checkpoint|ckpt)|(?:checkpoint|ckpt)\w*save))"
+    ),
+    "loader": re.compile(
+        r"enumerate\(DataLoader\)#|(?i:.*(?:data_?load|(?:load|next|fetch|get)_?batch))"
+    ),
 }
-"""What the traces' labels say that a host does, and how they begin."""
+"""What the traces' labels say that a host does, torch's, the recorder's and a program's own."""
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
