@@ -20,7 +20,9 @@ from commtrace.arrays import (
     numbered,
     rows_by,
 )
+from commtrace.causal.blame.awaited import Waits
 from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
 from commtrace.expect import nccl_latency_ns
 from commtrace.intervals import subtract, total, union
@@ -196,9 +198,27 @@ def _gain_ns(rows: Rows, waiting: float) -> int:
 
 
 def _for_culprits_ns(run: Measures, chain: list[int], min_step_share: float) -> int:
-    """What late stages among these cost: that is no bubble."""
+    """What late ranks among these, or that these wait for between messages, cost: no bubble."""
     found = culprits(run, min_step_share).found
-    return sum(max(one.on_top_ns, 0) for one in found if {*one.ranks} <= {*chain})
+    return sum(
+        max(one.on_top_ns, 0)
+        for one in found
+        if {*one.ranks} <= {*chain} or _between_messages(run, one.waits, chain)
+    )
+
+
+def _between_messages(run: Measures, waits: Waits, chain: list[int]) -> bool:
+    """Whether these ranks wait so mostly before the last message of a step: then it is passed on.
+
+    As where tensor parallelism's operations are between a pipeline's messages.
+    """
+    calls = run_graph(run).calls
+    last = np.zeros(int(calls.in_step.max()) + 1, np.int64)
+    np.maximum.at(last, calls.in_step[calls.is_p2p], calls.launch_ns[calls.is_p2p])
+    mine = waits.call[np.isin(calls.rank[waits.call], chain) & ~calls.is_p2p[waits.call]]
+    between = calls.launch_ns[mine] < last[calls.in_step[mine]]
+    waited_ns = calls.last_ns[mine] - calls.start_ns[mine]
+    return bool(2 * waited_ns[between].sum() > waited_ns.sum())
 
 
 class _Pipeline(Struct, frozen=True):

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.diagnosis import SMALLEST
 from benchmarks.faults import CLEAN, FAULTS, Case, case
+from benchmarks.faults.loop import Loop
 from commtrace.causal.blame.culprits import culprits, evened
 from commtrace.causal.rank.device_work import rank_tables
 from commtrace.causal.rank.unrecorded import with_waits
@@ -245,3 +246,43 @@ def message(run: Tiny, sender: int, to: int, sent_us: int, posted_us: int) -> No
         took = sent_us + 100 - arrival
         its = {"size": 1 << 20, "peer": peer, "launch_ns": launch_ns}
         run.collective(rank, op, arrival, took, **its)
+
+
+def _stages_of_pairs(slow: float = 1.0, micro: int = 6) -> Loop:
+    """1F1B over two stages of two tensor-parallel ranks each; rank 1 computes so much longer."""
+    loop = Loop(3, ranks=4, steps=6, host_leads=True)
+    loop.step_us, loop.speed[1] = 12_000, slow
+    stages = ((0, 1), (2, 3))
+    for pair in stages:
+        loop.run.groups[f"tp{pair[0]}"] = pair
+
+    def one(stage: int, share: float, to: int) -> None:
+        for rank in stages[stage]:
+            loop.compute(rank, share * loop.step_us / micro, name=loop.name("forward"))
+        loop.together(
+            "all_reduce", 200_000, ranks=stages[stage], group=f"tp{stages[stage][0]}", wait=True
+        )
+        if 0 <= to <= 1:
+            for source, target in zip(stages[stage], stages[to], strict=True):
+                loop.message(source, target, 100_000, stream=30 + to)
+
+    for _ in range(loop.steps):
+        with loop.step():
+            one(0, 0.15, 1)
+            for batch in range(micro):
+                if batch + 1 < micro:
+                    one(0, 0.15, 1)
+                one(1, 0.15, -1)
+                one(1, 0.3, 0)
+                one(0, 0.3, -1)
+    return loop
+
+
+def test_a_slow_rank_of_a_pipelines_stage_is_compared_with_that_stage() -> None:
+    even, slow = _stages_of_pairs(), _stages_of_pairs(1.3)
+    assert not culprits(even.trace(), 0.05).found
+    first, *_ = diagnose(slow.trace()).findings
+    assert first.rule in ("straggler", "late-sender")  # its pair waits for it, and the next stage
+    assert first.ranks == (1,)
+    costs_us = slow.elapsed_us() - even.elapsed_us()
+    assert first.cost_ns / 1e3 == pytest.approx(costs_us, rel=0.1)
