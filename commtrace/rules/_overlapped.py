@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64, rows_by
+from commtrace.arrays import Bool, Int64, rows_by
 from commtrace.comms import element_bytes
 from commtrace.metrics.rank.activity import work
 from commtrace.metrics.rank.exposed_calls import Called, asynchronous, most_exposed
@@ -17,7 +17,7 @@ from commtrace.rules._less import fused, sharded, small
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["mostly_needed_at_once", "on_callers_stream", "overlapped"]
+__all__ = ["mostly_needed_at_once", "needed_at_once", "on_callers_stream", "overlapped"]
 
 _HALF_BYTES = 2  # of an element in half precision
 _DDP = "other bucket sizes (bucket_cap_mb), static_graph=True"
@@ -51,6 +51,11 @@ def mostly_needed_at_once(run: Measures) -> tuple[str, str] | None:
         return None
     calls = asynchronous(run, most)
     return None if len(calls.phase) and calls.asynchronous.all() else (most, whose)
+
+
+def needed_at_once(run: Measures) -> Bool:
+    """Which rows of ``collectives`` are of groups whose results the next operator needs."""
+    return dimensions_of(run, matched(run).matches.coded("communicator")).where(_IS_NEEDED)
 
 
 def on_callers_stream(run: Measures, op: str) -> bool:

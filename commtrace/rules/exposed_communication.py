@@ -23,7 +23,12 @@ from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unl
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._less import asked, fewer_bytes, longest
-from commtrace.rules._overlapped import mostly_needed_at_once, on_callers_stream, overlapped
+from commtrace.rules._overlapped import (
+    mostly_needed_at_once,
+    needed_at_once,
+    on_callers_stream,
+    overlapped,
+)
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
@@ -228,14 +233,14 @@ def _run(compute_at: float) -> Measures:
 
 
 def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:
-    """What is saved if nobody waits for anything before its step ends, at most the gain.
+    """What is saved if nobody waits before its step ends, at most the gain.
 
-    In all, and with late ranks already mended.
+    But for what the next operator needs. In all, and with late ranks already mended.
     """
-    every = np.ones(run_graph(run).calls.rank.size, np.bool_)
+    can_wait = ~needed_at_once(run)[run_graph(run).calls.row]
 
     def hidden(lag_ns: Lags) -> float:
-        change = changes(lag_ns, without_waits(run, every, lag_ns))
+        change = changes(lag_ns, without_waits(run, can_wait, lag_ns))
         return max(min(float(saved_by(run, lag_ns, [change]).sum()), gain), 0.0)
 
     measured, mended = as_measured(run), _mended(run, min_step_share)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.loop import Loop
+from benchmarks.faults.workloads import everyone_computes, size_for
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
@@ -284,3 +286,26 @@ def test_ranks_that_are_all_of_one_host_are_named_with_it(hosts: tuple[str, ...]
             came = begin + 20 + took
             run.collective(rank, "all_reduce", came, begin + 8_000 - came, size=1 << 26)
     assert found(run.trace(), "straggler").summary.startswith(who)
+
+
+def test_only_what_nobody_needs_at_once_is_promised() -> None:
+    """Half of what is exposed is tensor parallelism's, half data parallelism's."""
+    loop = Loop(5, ranks=4, steps=6, host_leads=True)
+    loop.step_us, groups = 10_000, {"tp": ((0, 1), (2, 3)), "dp": ((0, 2), (1, 3))}
+    for name, pairs in groups.items():
+        loop.run.groups |= {f"{name}{pair}": pair for pair in pairs}
+
+    def together(name: str, us: float) -> None:
+        size = size_for(loop, "all_reduce", us, 2)
+        for pair in groups[name]:
+            loop.together("all_reduce", size, ranks=pair, group=f"{name}{pair}", wait=True)
+
+    for _ in range(loop.steps):
+        with loop.step():
+            for _ in range(3):
+                everyone_computes(loop, 0.25, kernels=2)
+                together("tp", 600)
+            together("dp", 2_000)
+            everyone_computes(loop, 0.05, kernels=1, place="update")
+    its = found(loop.trace(), "exposed-communication")
+    assert its.cost_ns / 1e6 / loop.steps == pytest.approx(2, rel=0.1)
