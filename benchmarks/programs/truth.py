@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.programs.eighth_lot import EIGHTH
 from benchmarks.programs.eleventh_lot import ELEVENTH
 from benchmarks.programs.fifth_lot import FIFTH
+from benchmarks.programs.fourteenth_lot import FOURTEENTH
 from benchmarks.programs.fourth_lot import FOURTH
 from benchmarks.programs.ninth_lot import NINTH
 from benchmarks.programs.program import (
@@ -31,6 +32,7 @@ __all__ = [
     "ELEVENTH",
     "FIFTH",
     "FIRST",
+    "FOURTEENTH",
     "FOURTH",
     "HOSTS",
     "NINTH",
@@ -266,5 +268,6 @@ PROGRAMS = (
     *ELEVENTH,
     *TWELFTH,
     *THIRTEENTH,
+    *FOURTEENTH,
 )
 """In the order in which they were written, each lot by name."""
