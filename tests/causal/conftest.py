@@ -32,10 +32,12 @@ def _training(
     tail_us: float = 10,
     calling: Callable[[int], bool] = lambda step: True,
     also_us: Work = lambda rank, step: 0,
+    label: str | None = None,
 ) -> Measures:
     """In each step a rank sleeps, runs operators and calls; all are done at the same time.
 
-    It runs ``also`` so long, if at all, and calls in some steps only, if not in all.
+    It runs ``also`` so long, if at all, under a label if there is one, and calls in some steps
+    only, if not in all.
     """
     manifest = {"cpu": {"count": cores}} if cores else None
     run = Tiny(ranks, backend="gloo", hosts=hosts, manifest=manifest)
@@ -54,6 +56,8 @@ def _training(
             if also:
                 run.op(rank, call - also, also, name="aten::sort")
             run.step(rank, step, at, end + tail_us - at)
+            if also and label:
+                run.step(rank, step, call - also, also, label=label)
             if not calling(step):
                 continue
             run.collective(

@@ -68,6 +68,14 @@ def test_nor_is_what_it_alone_runs(training: Make) -> None:
     assert its.doubt is None
 
 
+def test_what_runs_under_a_label_counts_once(training: Make) -> None:
+    label = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    also = {"also_us": lambda rank, step: 6_000 * (rank == 1), "label": label}
+    (its,) = found(training(in_turn, steps=8, **also))
+    assert (its.ranks, its.cause) == ((1,), "loader")
+    assert its.on_top_ns == pytest.approx(8 * 6 * MS, rel=0.03)
+
+
 def test_who_sleeps_behind_another_that_computes_longer_delays_nobody(training: Make) -> None:
     run = training(
         lambda rank, step: uneven(rank, step) * (2 if rank == 2 else 1),

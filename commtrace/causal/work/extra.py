@@ -13,7 +13,8 @@ from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.own_operators import alike
 from commtrace.causal.work.own_times import OwnTimes, own_times
-from commtrace.causal.work.segments import own_work
+from commtrace.causal.work.segments import labelled, own_work
+from commtrace.intervals import inside
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.metrics.run.run_clock import on_run
@@ -45,6 +46,7 @@ class _Ran(NamedTuple):
 def extra_ns(run: Measures) -> Float64:
     """Of each call's own work on its host the time in operators that others run less often.
 
+    Not of those under a label that tells what they are for, as a data loader's.
     In the same step, in the median of the ranks that make mostly the same calls; of an operator
     that they run, too, that share of its time by which it runs oftener.
     """
@@ -77,19 +79,23 @@ def _in_step(ran: list[_Ran], beside: list[Bool]) -> Iterator[tuple[Int64, Float
         if others.any():
             more = np.maximum(mine - np.median(often[others], axis=0), 0)
             share = more / np.maximum(mine, 1)
-            inside = its.call >= 0
-            yield its.call[inside], (share[its.name] * its.duration_ns)[inside]
+            within = its.call >= 0
+            yield its.call[within], (share[its.name] * its.duration_ns)[within]
 
 
 def _ran(run: Measures, rank: int, work: OwnTimes) -> _Ran:
     table = run.rows("ops", places_of_rank(run, "ops", rank))
-    table = table.take(table.coded("kind").being("compute"))
+    its = table.coded("kind").being("compute")
+    for ranges in labelled(run).values():  # whose time counts, whatever runs there
+        if (when := ranges.get(rank)) is not None:
+            its &= ~inside(table.ints("start_ns"), when)
+    table = table.take(its)
     start = on_run(run, rank, table.ints("start_ns"))
     call = np.full(start.size, -1, dtype=np.int64)
     if work.call.size:
         at = np.searchsorted(work.begin_ns, start, side="right") - 1
-        inside = (at >= 0) & (start < work.end_ns[at])
-        call[inside] = work.call[at[inside]]
+        within = (at >= 0) & (start < work.end_ns[at])
+        call[within] = work.call[at[within]]
     name = alike(table.coded("name")).codes.astype(np.int64)
     return _Ran(call, table.ints("step"), name, table.ints("duration_ns"))
 
