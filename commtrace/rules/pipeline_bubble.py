@@ -317,10 +317,38 @@ def _handed_on(rows: Rows) -> dict[int, float]:
     return {rank: float(after[steps].mean()) for (rank,), steps in by_rank.items()}
 
 
+def _exchange(messages: _Messages) -> bool:
+    """Whether most messages are under way while another comes back, as where neighbours exchange.
+
+    The borders of a grid, say. What a pipeline sends back depends on what has arrived.
+    """
+    sends, operation = messages.sends, messages.rows.ints("operation")
+    end = np.zeros(int(operation.max()) + 1, np.int64)
+    np.maximum.at(end, operation, messages.rows.ints("end_ns"))
+    sent = sends.rows.ints("arrival_ns")
+    got = end[sends.rows.ints("operation")]
+    ways = {
+        way: at[np.argsort(sent[at])] for way, at in rows_by(sends.sender, sends.receiver).items()
+    }
+    count = crossing = 0
+    for (one, other), at in ways.items():
+        back = ways.get((other, one), at[:0])
+        there, here = at[: back.size], back[: at.size]
+        count += at.size
+        crossing += int(((sent[there] < got[here]) & (sent[here] < got[there])).sum())
+    return 2 * crossing > count
+
+
+def _has_steps(rows: Rows) -> bool:
+    return bool((rows.ints("step") != NULL).any())
+
+
 def _hand_on(chain: list[int], share: dict[int, float], mine: _Messages) -> bool:
-    """Whether all ranks but the first stage send in most steps only what they received before."""
-    # A run without steps begins anywhere in its schedule: nothing tells there.
-    if (mine.rows.ints("step") == NULL).all():
-        return True
+    """Whether all ranks but the first stage send in most steps only what they received before.
+
+    A run without steps begins anywhere in its schedule, and tells only what passes each other.
+    """
+    if not _has_steps(mine.rows):
+        return not _exchange(mine)
     of_chain = sorted(share[rank] for rank in chain if rank in share)
     return all(one >= _MOST for one in of_chain[1:])

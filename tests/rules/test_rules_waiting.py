@@ -559,3 +559,21 @@ def test_turns_on_cores_of_which_nothing_is_known_are_doubted(
     (finding,) = found(run.trace(), "jitter")
     assert finding.confidence == confidence
     assert ("nothing says how long they waited" in finding.summary) == (backend == "gloo")
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["exchange", "hand on"])
+def test_neighbours_that_exchange_without_steps_are_no_pipeline(both: bool) -> None:
+    """The borders of a grid go both ways at once; what a stage sends back follows what came."""
+    run = Tiny(2)
+    for turn in range(20):
+        start = 10_000.0 * turn
+        run.kernel(0, start, 4000)
+        run.kernel(1, start + (0 if both else 4400), 4000)
+        back = start + (4100 if both else 8500)
+        its = {"size": 1 << 20}
+        run.collective(0, "send", start + 4000, 390, peer=1, stream=30, **its)
+        run.collective(1, "recv", start, 4390, peer=0, stream=30, **its)
+        run.collective(1, "send", back, 390, peer=0, stream=31, **its)
+        run.collective(0, "recv", start + 4000, back - start - 3610, peer=1, stream=31, **its)
+    rules = [its.rule for its in diagnose(run.trace(), select=["pipeline-bubble"]).findings]
+    assert rules == ([] if both else ["pipeline-bubble"])
