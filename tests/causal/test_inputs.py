@@ -54,7 +54,14 @@ def on_gpu(rank: int, called: float, end: float) -> Iterator[dict[str, Any]]:
     yield {**event("kernel", name, called + 10, end - called, tid=20, **its, **said), "pid": rank}
 
 
-def written(folder: Path, work: Work, reduces: Any, steps: int = STEPS, hosts: str = "aa") -> Run:
+def written(
+    folder: Path,
+    work: Work,
+    reduces: Any,
+    steps: int = STEPS,
+    hosts: str = "aa",
+    label: str = "ProfilerStep#",
+) -> Run:
     """Two ranks that work, each as it does, and then reduce together."""
     events: list[list[dict[str, Any]]] = [[], []]
     at = 0.0
@@ -62,7 +69,7 @@ def written(folder: Path, work: Work, reduces: Any, steps: int = STEPS, hosts: s
         done = [work(rank, at + 10) for rank in (0, 1)]
         end = max(until for _, until in done) + REDUCES_US
         for rank, (its, until) in enumerate(done):
-            step = event("user_annotation", f"ProfilerStep#{number}", at, end + 50 - at)
+            step = event("user_annotation", f"{label}{number}", at, end + 50 - at)
             events[rank] += [step, *its, *reduces(rank, until, end)]
         at = end + 60
     groups = [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}]
@@ -240,12 +247,13 @@ def test_who_takes_a_little_longer_for_the_same_beside_others_is_not_blamed(
         assert "rank 1 takes 1.20 times as long as others" in its.skipped["straggler"]
 
 
-def test_ranks_in_turn_that_do_the_same_are_doubted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("label", ["ProfilerStep#", "turn "])
+def test_ranks_in_turn_that_do_the_same_are_doubted(label: str, tmp_path: Path) -> None:
     def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
         long = 9_000.0 if (at // 10_000) % 2 == rank else 6_000.0
         return linear(at, long, 64), at + long + 5
 
-    run = written(tmp_path, work, on_cpu)
+    run = written(tmp_path, work, on_cpu, label=label)
     (finding,) = diagnose(run.measures, select=["jitter"]).findings
     assert finding.confidence == "low"
     assert "all run the same operators on the same inputs" in finding.summary

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.json import decode
 
-from commtrace.arrays import Int64, distinct
+from commtrace.arrays import NULL, Int64, distinct
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.worked_on import Done, What, Work, worked_on
 from commtrace.comms import canonical_dtype, element_bytes
@@ -109,10 +109,14 @@ def others_in_turn(run: Measures, ranks: tuple[int, ...]) -> bool:
 
 
 def same_in_turn(run: Measures, longer_ns: float) -> bool:
-    """Whether all ranks always do the same, and in turn take so much longer for it, or half."""
+    """Whether all ranks always do the same, and in turn take so much longer for it, or half.
+
+    Of a run without steps it is only known whether they do the same in all.
+    """
     found = [max(its.values(), key=lambda its: its.time_ns) for its in _by_step(run)]
     took_ns = sum(its.longer_ns for its in found)
-    return bool(found) and all(its.same for its in found) and took_ns >= _MOST_OF * longer_ns
+    in_turn = took_ns >= _MOST_OF * longer_ns or (run_graph(run).calls.step == NULL).all()
+    return bool(found) and all(its.same for its in found) and bool(in_turn)
 
 
 @measure
