@@ -22,12 +22,11 @@ from commtrace.arrays import (
     in_order,
     nth,
 )
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
 from commtrace.heap import passing
 from commtrace.measures import measure
-from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import matched
 from commtrace.packed import Packed
