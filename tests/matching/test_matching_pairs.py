@@ -36,6 +36,8 @@ def messages(
         "signature": zeros,
         "known": np.ones(n, dtype=np.bool_),
         "synchronises": np.zeros(n, dtype=np.bool_),
+        "awaited": np.ones(n, dtype=np.bool_),
+        "awaits": np.ones(n, dtype=np.bool_),
         "p2p": np.ones(n, dtype=np.bool_),
         "sends": is_send,
         "peer": np.where(is_send, 1, 0),
