@@ -17,6 +17,7 @@ from commtrace.arrays import (
     Int64,
     Signed,
     codes,
+    distinct,
     fewest,
     first_rows,
     in_order,
@@ -31,6 +32,7 @@ from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import matched
 from commtrace.packed import Packed
 from commtrace.table import Coded
+from commtrace.units import numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -138,7 +140,8 @@ def calls(run: Measures) -> Calls:
     rank, thread = map(table.ints, ("rank", "thread"))
     arrival, end = map(waits.ints, ("arrival_ns", "end_ns"))
     if (arrival == NULL).any():
-        raise CannotLook("no clock that all ranks have in common")
+        untied = numbered("rank", distinct(rank[arrival == NULL]).tolist())
+        raise CannotLook(f"needs one clock for all ranks: nothing ties {untied} to the others'")
     launch = table.ints("launch_ns")
     # A send or recv of gloo arrives with its call: `arrival` is that already.
     ahead = end - table.ints("duration_ns") - table.ints("start_ns")
