@@ -21,6 +21,7 @@ from commtrace.arrays import (
     fewest,
     first_rows,
     in_order,
+    most,
     nth,
 )
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
@@ -37,7 +38,7 @@ from commtrace.units import numbered
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Calls", "calls", "kernels_of", "op_and_dimension"]
+__all__ = ["Calls", "calls", "kept_by_all", "kernels_of", "op_and_dimension"]
 
 _FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
 
@@ -219,6 +220,20 @@ def op_and_dimension(run: Measures) -> Int64:
     )
 
 
+def kept_by_all(every: Calls) -> Bool:
+    """Which calls of what a root sends are done only when all take it.
+
+    The root's, if it has more to send than fits into buffers; GPUs pass on what they receive, so
+    that there the others', too.
+    """
+    number = every.operation
+    count = int(number.max(initial=-1)) + 1
+    after = every.from_root & (every.end_ns > most(number, every.start_ns, count)[number])
+    root = after & every.is_root
+    with_root = np.bincount(number[root], minlength=count) > 0
+    return root | (after & ~every.on_cpu & with_root[number])
+
+
 def _last(every: Calls) -> Int64:
     """When all were there whom a call needs, itself included."""
     number = every.operation
@@ -229,9 +244,7 @@ def _last(every: Calls) -> Int64:
     np.maximum.at(root, number[every.is_root], start_ns[every.is_root])
     last = latest[number]
     by_root = np.maximum(start_ns, root[number])
-    # A root that has more to send than fits into buffers is done when all take it.
-    kept = every.is_root & (end_ns > last)
-    last = np.where(every.from_root & ~kept, by_root, last)
+    last = np.where(every.from_root & ~kept_by_all(every), by_root, last)
     last = np.where(every.to_root & ~every.is_root, start_ns, last)
     sent_before = every.is_p2p & every.is_send & (end_ns <= last)
     last = np.where(sent_before, start_ns, last)
