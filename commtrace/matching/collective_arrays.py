@@ -38,6 +38,7 @@ class Collectives(Struct, frozen=True, dict=True):
     """
 
     rank: Int64
+    step: Int64
     start: Int64
     called: Int64
     end: Int64
@@ -92,6 +93,7 @@ def rows_of(run: Measures) -> Collectives:
     seq_key = np.where(numbered, codes(communicator, on_cpu, seq), -1)
     return Collectives(
         rank=rank,
+        step=table.ints("step"),
         start=start,
         called=np.where(on_cpu & (launch != NULL), launch, start),
         end=start + table.ints("duration_ns"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.matching.align import Marks, clock_line, nearest_left, partners
 from commtrace.matching.clock_line import CLOSE_NS, SAME, Line, fit
 from commtrace.matching.collective_arrays import Collectives
@@ -28,7 +28,7 @@ class Part:
         self.place = at[order]
         self.start, self.end = rows.start[self.place], rows.end[self.place]
         self.issued = np.argsort(rows.called[self.place], kind="stable")
-        self.signature = signature[self.place]
+        self.signature, self.step = signature[self.place], rows.step[self.place]
         self.awaited, self.awaits = rows.awaited[self.place], rows.awaits[self.place]
         self.meets = self.awaited & self.awaits
 
@@ -41,12 +41,13 @@ class Sequence:
     after the other. ``issued`` are the numbers in the order of calls, if all parts have them all.
     """
 
-    _COLUMNS = ("number", "signature", "meets", "time", "arrived", "needed", "held")
+    _COLUMNS = ("number", "signature", "step", "meets", "time", "arrived", "needed", "held")
 
     def __init__(self) -> None:
         empty = np.empty(0, dtype=np.int64)
         self.issued: Int64 | None = None
-        self.number = self.signature = self.time = self.arrived = self.needed = self.held = empty
+        self.number = self.signature = self.step = empty
+        self.time = self.arrived = self.needed = self.held = empty
         self.meets = empty.astype(np.bool_)
 
     def find(self, part: Part, number: Int64, known: Line | None) -> tuple[Int64, Line | None]:
@@ -90,7 +91,7 @@ class Sequence:
             (self.held, held, np.minimum),
         ):
             mine[at] = one(mine[at], theirs[met])
-        more = (number, part.signature, part.meets, over, came, needed, held)
+        more = (number, part.signature, part.step, part.meets, over, came, needed, held)
         for name, values in zip(self._COLUMNS, more, strict=True):
             setattr(self, name, np.concatenate((getattr(self, name), values[new])))
         order = np.argsort(self.time, kind="stable")
@@ -113,7 +114,7 @@ class Sequence:
         """The operations in the order of calls, if both have as many, alike, and possible.
 
         Calls come in one order on all ranks; on a CPU they may end in another. Where none of
-        them is of all for all, most have to have met nevertheless.
+        them is of all for all, they have to be of the same steps, or most to have met nevertheless.
         """
         if self.issued is None or self.issued.size != number.size or (number >= 0).any():
             return None
@@ -123,8 +124,14 @@ class Sequence:
         alike = self.signature[found] == part.signature
         if not alike.all() or not self._possible(part, found, known, CLOSE_NS).all():
             return None
-        met = part.meets.any() or self._met(part, found, known).mean() >= ENOUGH
-        return number if met else None
+        sure = part.meets.any() or self._same_steps(part, found)
+        sure = sure or self._met(part, found, known).mean() >= ENOUGH
+        return number if sure else None
+
+    def _same_steps(self, part: Part, found: Int64) -> bool:
+        """Whether each is of the step of its number, of several: one window may open later."""
+        several = int(np.ptp(part.step)) > 0 and not (part.step == NULL).any()
+        return several and bool((self.step[found] == part.step).all())
 
     def _best(self, part: Part, theirs: Int64, known: Line | None) -> tuple[Int64, Line | None]:
         """The partners that the known line finds, or a better one's."""

@@ -27,6 +27,7 @@ def messages(
     zeros = np.zeros(n, dtype=np.int64)
     columns: dict[str, Any] = {
         "rank": np.where(is_send, 0, 1),
+        "step": zeros,
         "start": start,
         "called": start,
         "end": end,

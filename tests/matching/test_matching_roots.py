@@ -71,6 +71,20 @@ def test_where_all_have_a_root_their_place_alone_is_not_enough(make_trace: Make)
     assert partners(make_trace, calls) == [[at + 1, at + 11] for at in range(10)]
 
 
+@pytest.mark.parametrize(("first", "matched"), [(0, True), (1, False)])
+def test_where_all_have_a_root_their_place_in_each_step_is(
+    make_trace: Make, first: int, matched: bool
+) -> None:
+    """Though the other comes when the root is long done; unless it counts other steps."""
+    calls = [
+        call(rank, 40_000 * step + 200 * part + late * rank, root=0, step=step + rank * first)
+        for rank in (0, 1)
+        for step, late in enumerate((5_000, 11_000, 23_000))
+        for part in range(4)
+    ]
+    assert (partners(make_trace, calls) == [[at, at + 12] for at in range(12)]) == matched
+
+
 def test_ranks_that_all_name_themselves_name_no_root(make_trace: Make) -> None:
     """As some backends record it."""
     calls = [call(rank, at, root=rank) for rank in (0, 1) for at in ALL_REDUCES_US]

@@ -24,7 +24,7 @@ def part(*spans: tuple[int, int]) -> Part:
     start, end = np.asarray(spans, dtype=np.int64).T
     at = np.arange(start.size)
     all_for_all = dict.fromkeys(("awaited", "awaits"), np.ones(start.size, dtype=np.bool_))
-    rows = rows_with(start=start, end=end, called=start, **all_for_all)
+    rows = rows_with(start=start, end=end, called=start, step=np.zeros_like(at), **all_for_all)
     return Part(rows, at, np.zeros_like(at))
 
 
