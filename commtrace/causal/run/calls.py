@@ -223,13 +223,14 @@ def op_and_dimension(run: Measures) -> Int64:
 def kept_by_all(every: Calls) -> Bool:
     """Which calls of what a root sends are done only when all take it.
 
-    The root's, if it has more to send than fits into buffers; GPUs pass on what they receive, so
-    that there the others', too.
+    The root's that came before the last, if it has more to send than fits into buffers; GPUs pass
+    on what they receive, so that there the others', too.
     """
     number = every.operation
     count = int(number.max(initial=-1)) + 1
-    after = every.from_root & (every.end_ns > most(number, every.start_ns, count)[number])
-    root = after & every.is_root
+    latest = most(number, every.start_ns, count)[number]
+    after = every.from_root & (every.end_ns > latest)
+    root = after & every.is_root & (latest > every.start_ns)
     with_root = np.bincount(number[root], minlength=count) > 0
     return root | (after & ~every.on_cpu & with_root[number])
 
