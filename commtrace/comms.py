@@ -12,10 +12,12 @@ from functools import lru_cache
 
 __all__ = [
     "DDP_FORWARD",
+    "FROM_ROOT",
     "OPERATIONS",
     "POINT_TO_POINT",
     "STEP_PREFIX",
     "SYNCHRONISING",
+    "TO_ROOT",
     "WAIT",
     "bus_factor",
     "canonical_dtype",
@@ -49,6 +51,10 @@ POINT_TO_POINT = ("send", "recv")
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Operations in which every rank waits for every other."""
+
+FROM_ROOT = ("broadcast", "scatter")
+TO_ROOT = ("reduce", "gather")
+"""Operations in which all others wait for the root, or it for them."""
 
 _BY_LETTERS = {name.replace("_", ""): name for name in OPERATIONS}
 _BY_LETTERS |= {

@@ -143,13 +143,15 @@ class Finding:
 class Diagnosis:
     """Findings, costliest first, and the rules that were skipped, with the reason.
 
-    ``notes`` are about rules that broke; ``all_broke`` if no other was asked.
+    ``notes`` are about rules that broke; ``all_broke`` if no other was asked. ``asked`` are the
+    names of all that were.
     """
 
     findings: tuple[Finding, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     all_broke: bool = False
+    asked: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     def __str__(self) -> str:
         numbered = (f"{number}. {one}" for number, one in enumerate(self.findings, 1))

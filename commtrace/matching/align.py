@@ -2,7 +2,8 @@
 
 Operations that look alike are distinguished by when they end: a synchronising collective
 ends on all its ranks at once, so the true alignment is the one whose end times differ by
-one line, the difference of the two clocks.
+one line, the difference of the two clocks. One with a root does not: its root may be done long
+before the others have come. It is where the others around it are.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import Int64, codes, distinct, nth
+from commtrace.arrays import Bool, Int64, codes, distinct, nth
 from commtrace.matching.clock_line import Line, fit
 
-__all__ = ["Marks", "clock_line", "partners"]
+__all__ = ["Marks", "clock_line", "nearest_left", "partners"]
 
 Float = npt.NDArray[np.float64]
 
@@ -33,10 +34,22 @@ HOUR_NS = 3_600_000_000_000
 
 
 class Marks(Struct, frozen=True):
-    """A sequence: what each operation is like, and when it ended, in this order."""
+    """A sequence: what each operation is like, and when it ended, in this order.
+
+    ``meets`` is where that is about the same time on all ranks.
+    """
 
     signature: Int64
     time: Int64
+    meets: Bool
+
+    def some(self, at: Int64 | Bool | slice) -> Marks:
+        """Some of them."""
+        return Marks(self.signature[at], self.time[at], self.meets[at])
+
+    def less(self, line: Line) -> Marks:
+        """The same, with this taken off their clock."""
+        return Marks(self.signature, self.time - line(self.time), self.meets)
 
 
 def partners(a: Marks, b: Marks, line: Line) -> Int64:
@@ -44,12 +57,35 @@ def partners(a: Marks, b: Marks, line: Line) -> Int64:
 
     Partners are alike and each other's nearest in time, once ``line`` is taken off b's
     clock; they never cross. Between two pairs so found, what is left over and alike is
-    paired too where both sequences have as much of it.
+    paired too where both sequences have as much of it: so is all that does not meet.
     """
-    if a.time.size == 0 or b.time.size == 0:
-        return np.full(b.time.size, -1, dtype=np.int64)
-    moved = Marks(b.signature, b.time - line(b.time))
-    return _filled(a, b, _without_crossings(_mutual(a, moved)))
+    in_a, in_b = np.flatnonzero(a.meets), np.flatnonzero(b.meets)
+    found = np.full(b.time.size, -1, dtype=np.int64)
+    if in_a.size == 0 or in_b.size == 0:
+        return found
+    partner = _without_crossings(_mutual(a.some(in_a), b.some(in_b).less(line)))
+    found[in_b] = np.where(partner >= 0, in_a[partner], -1)
+    return _filled(a, b, found)
+
+
+def nearest_left(a: Marks, b: Marks, line: Line, partner: Int64) -> Int64:
+    """The nearest of what does not meet and has no partner: alike, between the same pairs."""
+    in_a = np.flatnonzero(~a.meets & ~np.isin(np.arange(a.time.size), partner))
+    in_b = np.flatnonzero(~b.meets & (partner < 0))
+    found = np.full(b.time.size, -1, dtype=np.int64)
+    if in_a.size == 0 or in_b.size == 0:
+        return found
+    pairs = _without_crossings(partner)
+    rows = np.flatnonzero(pairs >= 0)
+    left = b.some(in_b).less(line)
+    between = np.concatenate((np.searchsorted(pairs[rows], in_a), np.searchsorted(rows, in_b)))
+    kind = codes(between, np.concatenate((a.signature[in_a], left.signature)))
+    of_a, of_b = kind[: in_a.size], kind[in_a.size :]
+    nearest = _without_crossings(
+        _mutual(Marks(of_a, a.time[in_a], a.meets[in_a]), Marks(of_b, left.time, left.meets))
+    )
+    found[in_b] = np.where(nearest >= 0, in_a[nearest], -1)
+    return found
 
 
 def clock_line(a: Marks, b: Marks) -> Line | None:
@@ -98,8 +134,7 @@ def _vote(a: Marks, b: Marks, middle: int, gap: float) -> int | None:
 
 def _chunk(marks: Marks, middle: int, size: int) -> Marks:
     first = max(0, min(middle - size // 2, marks.time.size - size))
-    part = slice(first, first + size)
-    return Marks(marks.signature[part], marks.time[part])
+    return marks.some(slice(first, first + size))
 
 
 def _widened(a: Marks, b: Marks, offset_ns: int, centre_ns: int) -> Line:
@@ -112,8 +147,8 @@ def _widened(a: Marks, b: Marks, offset_ns: int, centre_ns: int) -> Line:
     reach = max(1, int(np.ptp(first.time)))
     while True:
         near = np.abs(b.time - centre_ns) <= reach
-        part = Marks(b.signature[near], b.time[near])
-        partner = _mutual(a, Marks(part.signature, part.time - line(part.time)))
+        part = b.some(near)
+        partner = _mutual(a, part.less(line))
         found = partner >= 0
         if found.any():
             line = fit(part.time[found], part.time[found] - a.time[partner[found]])
@@ -130,7 +165,7 @@ def _beyond_chance(a: Marks, b: Marks, line: Line, gap: float) -> bool:
     """
     moved = b.time - line(b.time)
     inside = (moved >= a.time[0] - gap) & (moved <= a.time[-1] + gap)
-    partner = _mutual(a, Marks(b.signature, moved))
+    partner = _mutual(a, b.less(line))
     found = partner >= 0
     if found.sum() < max(3, inside.sum() / 3):
         return False

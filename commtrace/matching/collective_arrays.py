@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows
-from commtrace.comms import POINT_TO_POINT, SYNCHRONISING, members
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows, least, most
+from commtrace.comms import FROM_ROOT, POINT_TO_POINT, SYNCHRONISING, TO_ROOT, members
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
 from commtrace.table import Coded
@@ -28,7 +28,9 @@ class Collectives(Struct, frozen=True, dict=True):
     """One entry per row of ``collectives``; codes are -1 where the trace does not show.
 
     ``called`` is when an operation was enqueued where it runs on a CPU, else its start.
-    ``signature`` is equal where operation, type, size and root are, as far as all ranks know them;
+    ``signature`` is equal where operation, type, size and root are, as far as all ranks know them.
+    ``awaited`` is whose coming others wait for, as far as that is known, and ``awaits`` who waits
+    for others: of an operation with a root, the root or all but it.
     ``seq_key`` is equal for what one communicator gave one number; ``expected`` ranks are
     NULL if unknown. ``is_one`` says that all groups that the trace lists have the same ranks, but
     those of one. ``clock_of`` has, for each rank, the lowest rank of its host; an
@@ -36,6 +38,7 @@ class Collectives(Struct, frozen=True, dict=True):
     """
 
     rank: Int64
+    step: Int64
     start: Int64
     called: Int64
     end: Int64
@@ -45,6 +48,8 @@ class Collectives(Struct, frozen=True, dict=True):
     signature: Int64
     known: Bool
     synchronises: Bool
+    awaited: Bool
+    awaits: Bool
     p2p: Bool
     sends: Bool
     peer: Int64
@@ -78,21 +83,28 @@ def rows_of(run: Measures) -> Collectives:
     communicator, names = _communicators(rank, table.coded("group"), identity)
     p2p = op.where(POINT_TO_POINT.__contains__)
     on_cpu = table.coded("device").being("cpu")
+    root = _roots(table, codes(communicator, op.codes))
+    is_root, has_root = root == rank, root != NULL
+    from_root, to_root = (op.where(its.__contains__) for its in (FROM_ROOT, TO_ROOT))
+    met = op.where((*SYNCHRONISING, *POINT_TO_POINT).__contains__)
     seq, launch = table.ints("seq"), table.ints("launch_ns")
     numbered = (seq != NULL) & (communicator >= 0) & ~p2p
     # The backends of one group count by themselves: gloo on the CPU, NCCL on the GPU.
     seq_key = np.where(numbered, codes(communicator, on_cpu, seq), -1)
     return Collectives(
         rank=rank,
+        step=table.ints("step"),
         start=start,
         called=np.where(on_cpu & (launch != NULL), launch, start),
         end=start + table.ints("duration_ns"),
         communicator=communicator,
         communicators=names,
         is_one=len({its for name in identity.values() if len(its := members(name)) > 1}) < 2,
-        signature=_signatures(table, op, communicator, p2p),
+        signature=_signatures(table, op, root, communicator, p2p),
         known=op.known,
         synchronises=op.where(SYNCHRONISING.__contains__),
+        awaited=met | (has_root & ((from_root & is_root) | (to_root & ~is_root))),
+        awaits=met | (has_root & ((from_root & ~is_root) | (to_root & is_root))),
         p2p=p2p,
         sends=op.being("send"),
         peer=table.ints("peer"),
@@ -150,7 +162,16 @@ def _group_ranks(given: Int64, communicator: Int64, names: tuple[str, ...]) -> I
     return np.where(given == NULL, sizes[communicator], given)
 
 
-def _signatures(table: Rows, called: Coded, communicator: Int64, p2p: Bool) -> Int64:
+def _roots(table: Rows, kind: Int64) -> Int64:
+    """The roots; NULL where all of several ranks name themselves, as some backends' do."""
+    rank, root = table.ints("rank"), table.ints("root")
+    count = int(kind.max(initial=-1)) + 1
+    others = np.bincount(kind, root != rank, minlength=count)
+    several = least(kind, rank, count) != most(kind, rank, count)
+    return np.where(((others == 0) & several)[kind], NULL, root)
+
+
+def _signatures(table: Rows, called: Coded, root: Int64, communicator: Int64, p2p: Bool) -> Int64:
     """A property that some rank of a group does not know of an operation tells nothing there.
 
     The sizes of an uneven all_to_all differ by rank.
@@ -160,7 +181,7 @@ def _signatures(table: Rows, called: Coded, communicator: Int64, p2p: Bool) -> I
     properties = (
         table.coded("dtype").codes.astype(np.int64),
         np.where(called.being("all_to_all"), 0, table.ints("size_bytes")),
-        table.ints("root"),
+        root,
     )
     shared = []
     for values in properties:

@@ -111,7 +111,7 @@ def diagnose(
         for one in (_placed(found, run) for found in _mooted(findings))
     ]
     all_broke = 0 < len(chosen) == len(notes)
-    return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes), all_broke)
+    return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes), all_broke, frozenset(chosen))
 
 
 def _mooted(findings: list[Finding]) -> Iterator[Finding]:

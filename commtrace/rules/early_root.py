@@ -10,9 +10,9 @@ import numpy as np
 from commtrace.arrays import NULL, Int64, codes, distinct, grouped
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.chance import at_least
+from commtrace.comms import TO_ROOT
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough, too_few
 from commtrace.intervals import total, union
-from commtrace.metrics.run.arrivals import TO_ROOT
 from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._examples import rooted
@@ -43,8 +43,9 @@ class EarlyRoot(Rule, frozen=True):
         root is early because it has less to do, give it more.
 
     Blind spots
-        NCCL's metadata does not name the root: there the rule is skipped. Waiting for the
-        later ones, after the first came, is not counted.
+        Traces of NCCL before torch 2.5 and of gloo without shapes do not name the root: there it
+        is who alone waited, if several operations show the same. Waiting for the later ones, after
+        the first came, is not counted.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("straggler", "jitter", "exposed-communication")

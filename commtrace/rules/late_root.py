@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.arrays import NULL
+from commtrace.comms import FROM_ROOT
 from commtrace.diagnosis import CannotLook, Finding
-from commtrace.metrics.run.arrivals import FROM_ROOT
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._culprit import delays
 from commtrace.rules._examples import rooted
@@ -33,9 +33,9 @@ class LateRoot(Rule, frozen=True):
         work that does not need it; choose a root that is ready sooner.
 
     Blind spots
-        NCCL's metadata does not name the root, nor do traces without shapes: there it is who the
-        others waited for, which may be a rank that only passes on what it receives. A root that is
-        late because it waited elsewhere is not blamed.
+        Traces of NCCL before torch 2.5 and of gloo without shapes do not name the root: there it
+        is who the others waited for, which may be a rank that only passes on what it receives. A
+        root that is late because it waited elsewhere is not blamed.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)

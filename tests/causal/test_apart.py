@@ -106,3 +106,15 @@ def test_a_root_that_is_done_before_others_arrive_has_not_waited(
     its = calls(run.trace())
     waited_ns = (its.last_ns - its.start_ns)[its.rank == 0]
     assert waited_ns.tolist() == [waits_us * 1_000] * 2
+
+
+@pytest.mark.parametrize(("backend", "waits_us"), [("nccl", 700), ("gloo", 0)])
+@pytest.mark.parametrize("root_us", [900, 40])
+def test_what_gpus_receive_they_pass_on(backend: str, waits_us: float, root_us: float) -> None:
+    """The second of three is kept by the third, too, if the root is."""
+    run = Tiny(3, backend=backend)
+    for rank, at, took in ((0, 0, root_us), (1, 0, 900), (2, 700, 200)):
+        run.collective(rank, "broadcast", at, took, size=1 << 26, root=0, thread=1)
+    its = calls(run.trace())
+    waited_ns = (its.last_ns - its.start_ns)[its.rank == 1]
+    assert waited_ns.tolist() == [waits_us * 1_000 * (root_us > 700)]

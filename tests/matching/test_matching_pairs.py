@@ -27,6 +27,7 @@ def messages(
     zeros = np.zeros(n, dtype=np.int64)
     columns: dict[str, Any] = {
         "rank": np.where(is_send, 0, 1),
+        "step": zeros,
         "start": start,
         "called": start,
         "end": end,
@@ -36,6 +37,8 @@ def messages(
         "signature": zeros,
         "known": np.ones(n, dtype=np.bool_),
         "synchronises": np.zeros(n, dtype=np.bool_),
+        "awaited": np.ones(n, dtype=np.bool_),
+        "awaits": np.ones(n, dtype=np.bool_),
         "p2p": np.ones(n, dtype=np.bool_),
         "sends": is_send,
         "peer": np.where(is_send, 1, 0),

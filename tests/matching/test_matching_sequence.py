@@ -23,7 +23,9 @@ def rows_with(**columns: Any) -> Collectives:
 def part(*spans: tuple[int, int]) -> Part:
     start, end = np.asarray(spans, dtype=np.int64).T
     at = np.arange(start.size)
-    return Part(rows_with(start=start, end=end, called=start), at, np.zeros_like(at))
+    all_for_all = dict.fromkeys(("awaited", "awaits"), np.ones(start.size, dtype=np.bool_))
+    rows = rows_with(start=start, end=end, called=start, step=np.zeros_like(at), **all_for_all)
+    return Part(rows, at, np.zeros_like(at))
 
 
 def after(*parts: Part) -> Sequence:
@@ -52,7 +54,7 @@ def test_the_last_arrival_and_the_first_end_are_kept() -> None:
 def test_nobody_is_done_before_all_have_come(span: tuple[int, int], possible: bool) -> None:
     """But for what the clocks may be off."""
     found = np.zeros(1, dtype=np.int64)
-    causal = after(part(FIRST))._causal(part(span), found, Line(0.0))
+    causal = after(part(FIRST))._possible(part(span), found, Line(0.0))
     assert causal.tolist() == [possible]
 
 

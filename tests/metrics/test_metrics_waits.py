@@ -10,6 +10,7 @@ import pytest
 from commtrace.arrays import NULL
 from commtrace.measures import Measures
 from commtrace.metrics.run.waits import matched, operations, unmatched, waits
+from commtrace.synthetic import Tiny
 from commtrace.table import rows
 
 Make = Callable[..., Measures]
@@ -99,6 +100,16 @@ def test_without_its_root_a_rooted_operation_tells_nothing(make_trace: Make, op:
     assert waited(trace) == [None, None]
     assert not one(trace)["exact"]
     assert waited(run(make_trace, [(2, 7), (4, 6)], op=op)) == [None, None]  # who sends?
+
+
+@pytest.mark.parametrize(("named", "root"), [((0, 0), 0), ((0, None), 0), ((0, 1), None)])
+def test_ranks_that_name_several_roots_name_none(
+    named: tuple[int | None, ...], root: int | None
+) -> None:
+    tiny = Tiny(ranks=2)
+    for rank, its in enumerate(named):
+        tiny.collective(rank, "broadcast", 10 * rank, 20, size=8, root=its)
+    assert one(tiny.trace())["root"] == root
 
 
 def test_a_root_that_no_call_names_is_who_all_others_were_held_for(make_trace: Make) -> None:

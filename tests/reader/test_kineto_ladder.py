@@ -240,7 +240,7 @@ def test_peer_and_root_are_global_ranks(read: Any, events: Any) -> None:
     group = {"Process Group Name": "5", "Process Group Ranks": "[0, 2]", "Group size": 2}
     found = read(
         [
-            events.kernel(SEND_RECV, 10, 5, **told("recv", 8, 8, **group, **{"Src Rank": 1})),
+            events.kernel(SEND_RECV, 10, 5, **told("recv", 8, 8, **group, **{"Src Rank": 2})),
             events.op(
                 "c10d::broadcast_",
                 20,
@@ -256,6 +256,47 @@ def test_peer_and_root_are_global_ranks(read: Any, events: Any) -> None:
     received, broadcast = found.collectives
     assert (received["peer"], received["in_bytes"], received["out_bytes"]) == (2, 0, 16)
     assert (broadcast["root"], broadcast["group"]) == (2, "5")
+
+
+@pytest.mark.parametrize(
+    ("op", "more", "peer"),
+    [
+        ("send", {"Dst Rank": 2}, 2),
+        ("send", {"Dst Rank": 1}, None),  # of another group
+        ("recv", {"Rank": 1}, 2),
+        ("recv", {"Rank": 1, "Src Rank": 2}, 2),
+        ("recv", {"Rank": 2, "Src Rank": 0}, 0),  # the group has no third rank
+        ("recv", {"Rank": -1}, None),
+    ],
+)
+def test_nccl_names_a_peer_by_both_its_ranks(
+    read: Any, events: Any, op: str, more: dict[str, int], peer: int | None
+) -> None:
+    group = {"Process Group Name": "5", "Process Group Ranks": "[0, 2]", "Group size": 2}
+    found = read([events.kernel(SEND_RECV, 10, 5, **told(op, 8, 8, **group, **more))])
+    assert only(found.collectives)["peer"] == peer
+
+
+@pytest.mark.parametrize(
+    ("call", "rank", "root"),
+    [
+        ("broadcast", 1, 2),
+        ("_broadcast_oop", 0, 0),
+        ("reduce", 1, 2),
+        ("_reduce_oop", 1, 2),
+        ("gather", 1, 2),
+        ("scatter", 1, 2),
+        ("scatter", 2, None),
+        ("allreduce", 1, None),
+    ],
+)
+def test_nccl_records_a_root_as_the_rank(
+    read: Any, events: Any, call: str, rank: int, root: int | None
+) -> None:
+    group = {"Process Group Name": "5", "Process Group Ranks": "[0, 2]", "Group size": 2}
+    record = events.op("record_param_comms", 0, 10, **told(call, 8, 8, Rank=rank, **group))
+    found = read([record, events.launch(5, 1), events.kernel(GENERIC, 10, 5, 1)])
+    assert only(found.collectives)["root"] == root
 
 
 @pytest.mark.parametrize(

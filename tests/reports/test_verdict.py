@@ -101,7 +101,7 @@ def test_what_the_answer_said_is_not_said_again() -> None:
         (
             one_rank(1_000, at_us=1_000),
             {},
-            " exposed-communication was not selected, or saves less than its thresholds ask for.",
+            " exposed-communication was not selected.",
         ),
     ],
 )
@@ -109,6 +109,14 @@ def test_exposed_communication_is_never_nothing_without_a_reason(
     run: Tiny, skipped: dict[str, str], why: str
 ) -> None:
     assert content.verdict(analysed(run, **skipped)) == [f"No findings.{why}"]
+
+
+def test_a_rule_that_was_asked_and_found_nothing_is_not_said_to_be_left_out() -> None:
+    never = {"exposed-communication": {"min_step_share": 2.0, "large_step_share": 2.0}}
+    analysis = Run(BOTH.trace(), "run").analysis(select=["exposed-communication"], thresholds=never)
+    assert content.verdict(analysis) == [
+        "No findings. exposed-communication was checked, and stays below its thresholds."
+    ]
 
 
 def test_rules_that_lack_data_are_named_by_what_they_lack() -> None:

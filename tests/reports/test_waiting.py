@@ -16,9 +16,10 @@ from commtrace.metrics.run.collectives import COLLECTIVES
 from commtrace.reports import Look, notebook
 from commtrace.reports.content.tables import collectives
 from commtrace.reports.content.waiting import straggler
-from commtrace.reports.formats import markdown
+from commtrace.reports.formats import html, markdown
 from commtrace.reports.formats import text as terminal
 from commtrace.run import Run
+from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 
 Make = Callable[..., Measures]
@@ -65,7 +66,7 @@ def test_a_straggler_is_named_with_what_it_costs(make_trace: Make) -> None:
     said = "Rank 2 arrived last in 10 of 10 operations; the others waited 300 ms for it."
     assert straggler(analysis) == said
     lines = terminal.render(analysis, Look(width=100)).splitlines()
-    assert lines[3] == said
+    assert lines[4] == said
     start = lines.index("Who waits for whom")
     assert lines[start + 2 : start + 8] == [
         "rank  arrived last  waited  caused",
@@ -143,6 +144,25 @@ def test_clocks_are_mentioned_where_hosts_differ(make_trace: Make) -> None:
     assert "Clocks" not in alone
     two_hosts = run_of(make_trace, always_late(LATE), hosts=("a", "a", "b", "b"))
     assert "Clocks are known to within" in terminal.render(two_hosts, Look(width=100))
+
+
+def test_clocks_that_nothing_ties_are_not_said_to_be_known() -> None:
+    """As of a pipeline's hosts, between which there are only sends and recvs."""
+    tiny = Tiny(ranks=3, hosts=("a", "a", "b"))
+    for at in range(0, 10_000, 1_000):
+        tiny.collective(0, "all_reduce", at, 50, size=4_000)
+        for rank, op, peer in ((1, "send", 2), (2, "recv", 1)):
+            tiny.collective(rank, op, at + 100, 50, size=4_000, peer=peer)
+    analysis = Run(tiny.trace(), "run").analysis(select=["straggler"])
+    shown = " ".join(terminal.render(analysis, Look(width=100)).split())
+    untied = "nothing ties rank 2 to the others'"
+    assert f"No critical path: it needs one clock for all ranks: {untied}." in shown
+    assert f"straggler: needs one clock for all ranks: {untied}" in shown
+    assert "Nothing ties rank 2 to the others' clock: waits across clocks are unknown." in shown
+    assert "Clocks are known" not in shown
+    page = html.render(analysis)
+    assert "waits across clocks are unknown" in page
+    assert "Clocks are known" not in page
 
 
 def test_one_rank_waits_for_nobody(make_trace: Make) -> None:

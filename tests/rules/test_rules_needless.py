@@ -629,13 +629,21 @@ def test_what_comes_later_in_a_forward_pass_is_the_modules_own(other: dict[str, 
 
 
 def sending(
-    parts: int = 2, root: int | None = None, update_us: float = 500, reduces: bool = False
+    parts: int = 2,
+    root: int | None = None,
+    update_us: float = 500,
+    reduces: bool = False,
+    first: int = 0,
 ) -> Measures:
-    """In each step 2 MB of gradients are averaged, and some of 1 MB each sent by rank 0."""
-    run = Tiny(2, backend="gloo")
+    """In each step 2 MB of gradients are averaged, and some of 1 MB each sent by rank 0.
+
+    Of a group of two ranks, of which the ``first`` is what rank 0 is else.
+    """
+    run = Tiny(first + 2, backend="gloo")
+    run.groups = {"0": (first, first + 1)}
     call = {"thread": 1, "stream": 50, "asynchronous": 0}
     for step in range(6):
-        for rank in range(2):
+        for rank in range(first, first + 2):
             at = step * 20_000
             run.step(rank, step, at, 20_000)
             run.op(rank, at, 4000)
@@ -643,7 +651,7 @@ def sending(
             run.gap(rank, at + 4000, 2000)
             if reduces:
                 run.collective(rank, "reduce", at - 1000, 500, size=8, step=step, root=0, **call)
-            mine = update_us if rank == 0 else 500
+            mine = update_us if rank == first else 500
             run.op(rank, at + 6000, mine)
             for part in range(parts):
                 sent = {"root": part if root is None else root, "step": step, **call}
@@ -654,8 +662,9 @@ def sending(
     return run.trace()
 
 
-def test_parameters_that_follow_from_the_gradients_need_not_be_sent() -> None:
-    (finding,) = found(sending(root=0), "redundant")
+@pytest.mark.parametrize("first", [0, 2])
+def test_parameters_that_follow_from_the_gradients_need_not_be_sent(first: int) -> None:
+    (finding,) = found(sending(root=first, first=first), "redundant")
     assert "12 operations too many" in finding.summary
     assert finding.cost_ns == pytest.approx(6 * 3_000_000, rel=0.05)
 

@@ -17,26 +17,28 @@ from commtrace.arrays import (
     Int64,
     Signed,
     codes,
+    distinct,
     fewest,
     first_rows,
     in_order,
+    most,
     nth,
 )
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
 from commtrace.heap import passing
 from commtrace.measures import measure
-from commtrace.metrics.run.arrivals import FROM_ROOT, TO_ROOT
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.waits import matched
 from commtrace.packed import Packed
 from commtrace.table import Coded
+from commtrace.units import numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Calls", "calls", "kernels_of", "op_and_dimension"]
+__all__ = ["Calls", "calls", "kept_by_all", "kernels_of", "op_and_dimension"]
 
 _FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
 
@@ -139,7 +141,8 @@ def calls(run: Measures) -> Calls:
     rank, thread = map(table.ints, ("rank", "thread"))
     arrival, end = map(waits.ints, ("arrival_ns", "end_ns"))
     if (arrival == NULL).any():
-        raise CannotLook("no clock that all ranks have in common")
+        untied = numbered("rank", distinct(rank[arrival == NULL]).tolist())
+        raise CannotLook(f"needs one clock for all ranks: nothing ties {untied} to the others'")
     launch = table.ints("launch_ns")
     # A send or recv of gloo arrives with its call: `arrival` is that already.
     ahead = end - table.ints("duration_ns") - table.ints("start_ns")
@@ -252,6 +255,21 @@ def op_and_dimension(run: Measures) -> Int64:
     )
 
 
+def kept_by_all(every: Calls) -> Bool:
+    """Which calls of what a root sends are done only when all take it.
+
+    The root's that came before the last, if it has more to send than fits into buffers; GPUs pass
+    on what they receive, so that there the others', too.
+    """
+    number = every.operation
+    count = int(number.max(initial=-1)) + 1
+    latest = most(number, every.start_ns, count)[number]
+    after = every.from_root & (every.end_ns > latest)
+    root = after & every.is_root & (latest > every.start_ns)
+    with_root = np.bincount(number[root], minlength=count) > 0
+    return root | (after & ~every.on_cpu & with_root[number])
+
+
 def _last(every: Calls) -> Int64:
     """When all were there whom a call needs, itself included."""
     number = every.operation
@@ -262,9 +280,7 @@ def _last(every: Calls) -> Int64:
     np.maximum.at(root, number[every.is_root], start_ns[every.is_root])
     last = latest[number]
     by_root = np.maximum(start_ns, root[number])
-    # A root that has more to send than fits into buffers is done when all take it.
-    kept = every.is_root & (end_ns > last)
-    last = np.where(every.from_root & ~kept, by_root, last)
+    last = np.where(every.from_root & ~kept_by_all(every), by_root, last)
     last = np.where(every.to_root & ~every.is_root, start_ns, last)
     sent_before = every.is_p2p & every.is_send & (end_ns <= last)
     last = np.where(sent_before, start_ns, last)

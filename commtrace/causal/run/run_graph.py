@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commtrace.arrays import NULL, Int32, Int64, distinct, ranges, sorted_by
 from commtrace.causal.replay.graph import Graph
 from commtrace.causal.run.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
-from commtrace.causal.run.calls import Calls, calls, kernels_of
+from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of
 from commtrace.causal.run.gpu_part import add_gpus
 from commtrace.causal.run.host_part import add_hosts
 from commtrace.causal.run.step_ends import StepEnds
@@ -198,8 +198,7 @@ def _meet(made: Builder, mine: Calls) -> Int32:
     each, beside = _of_kernels(mine, each)
     source, target = _pairs(order, begins[of[beside]], sizes[of[beside]], each)
     own = source == target
-    kept = mine.is_root & (mine.last_ns > mine.start_ns)
-    from_root = mine.is_root[source] | kept[target] | ~mine.from_root[target]
+    from_root = mine.is_root[source] | kept_by_all(mine)[target] | ~mine.from_root[target]
     to_root = mine.is_root[target] | ~mine.to_root[target]
     needs = own | (from_root & to_root & (mine.start_ns[source] <= mine.last_ns[target]))
     source, target = source[needs], target[needs]

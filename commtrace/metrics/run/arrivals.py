@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from commtrace import matching
 from commtrace.arrays import NULL, Bool, Int64, codes
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.metrics.run.unnamed_roots import unnamed_roots
 from commtrace.table import Coded
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["FROM_ROOT", "TO_ROOT", "TRUST", "Arrivals", "called_ns"]
+__all__ = ["TRUST", "Arrivals", "called_ns"]
 
-FROM_ROOT = ("broadcast", "scatter")
-TO_ROOT = ("reduce", "gather")
 TRUST = 3  # what is smaller than this many clock errors is not reported
 FOREVER = np.iinfo(np.int64).max
 
@@ -56,7 +54,7 @@ class Arrivals:
         self.to_root = op.where(TO_ROOT.__contains__)
         self.p2p = op.where(POINT_TO_POINT.__contains__)
         self.rooted = self.from_root | self.to_root
-        self.root = self.max(table.ints("root")[self.order])
+        self.root = self._named_root(table.ints("root")[self.order])
         self.complete = self.size == matches.ints("expected")[self.lowest]
         self._compare(found.clock)
         self.root = unnamed_roots(self, codes(matches.coded("communicator").take(self.lowest), op))
@@ -65,6 +63,12 @@ class Arrivals:
         self.has_root = ~self.rooted | (self.root_arrival != NULL)
         on_gpu = ~table.coded("device").being("cpu")
         self.ready = self._ready(table.ints("stream")[self.order], on_gpu[self.order])
+
+    def _named_root(self, named: Int64) -> Int64:
+        """The root of each operation; NULL where no rank names one, or ranks name several."""
+        last = self.max(named)
+        one = self.min(np.where(named == NULL, FOREVER, named)) == last
+        return np.where(one, last, NULL)
 
     def _ready(self, stream: Int64, on_gpu: Bool) -> Int64:
         """When all were there: of messages on a GPU also the peers of those of the same kernels.

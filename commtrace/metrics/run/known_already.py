@@ -24,8 +24,7 @@ from commtrace.arrays import (
     sorted_by,
     sums,
 )
-from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, members
-from commtrace.metrics.run.arrivals import TO_ROOT
+from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, TO_ROOT, members
 from commtrace.metrics.run.called_in import in_backward
 
 if TYPE_CHECKING:
@@ -167,9 +166,9 @@ def _for_nothing(steps: _Steps, ranks: Sequence[int], alone: float) -> bool:
     if steps.alike.mean() < _ALWAYS:
         return False
     root = int(np.median(steps.root[steps.root != NULL]))
-    if not 0 <= root < len(ranks):
+    if root not in ranks:
         return False
-    roots = steps.rank == ranks[root]
+    roots = steps.rank == root
     own, others = (_median(steps.own[its]) for its in (roots, ~roots))
     return own <= alone * max(others, 0)
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes, first_rows, numbered, ranges, sorted_by, sums
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import POINT_TO_POINT, TO_ROOT
 from commtrace.measures import measure
-from commtrace.metrics.run.arrivals import TO_ROOT
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.message_peers import message_peers
 from commtrace.metrics.run.waits import matched

@@ -42,7 +42,7 @@ def sequences(run: Measures, *, barriers: bool = False) -> Rows:
 
     Barriers only if those are asked for.
     """
-    table, found = run.rows("collectives"), matched(run).matches
+    table, found, its = run.rows("collectives"), matched(run).matches, matched(run).operations
     communicator, op = found.coded("communicator"), table.coded("op")
     named = np.argsort(np.argsort(np.asarray(communicator.names, np.str_)))  # by their names
     group = np.append(named, -1)[communicator.codes]
@@ -53,12 +53,14 @@ def sequences(run: Measures, *, barriers: bool = False) -> Rows:
     mine = mine[in_order(rank[mine], group[mine], called[mine], start[mine])]
     first = np.diff(rank[mine], prepend=-1) | np.diff(group[mine], prepend=-1)
     begins = np.append(first != 0, True)
-    own = run.rows("collectives", mine)
+    own, number = run.rows("collectives", mine), found.ints("operation")[mine]
+    agreed = own.ints("root") == its.ints("root")[number]
     return own.having(
         SEQUENCES,
         {
             "executed": _or_else(own.coded("executed"), own.coded("op")),
-            "operation": found.ints("operation")[mine],
+            "operation": number,
+            "root": np.where(agreed, own.ints("root"), NULL),
             "communicator": communicator.take(mine),
             "order": called[mine],
             "end_ns": own.ints("start_ns") + own.ints("duration_ns"),

@@ -59,7 +59,10 @@ _MOST_DIMENSIONS = 64  # of a tensor, says torch
 
 
 class Described(NamedTuple):
-    """Facts about one operation; None if unknown. ``peer`` and ``root`` are group ranks."""
+    """Facts about one operation; None if unknown.
+
+    ``peer`` and ``root`` are group ranks, ``global_peer`` is a global one.
+    """
 
     op: str | None = None
     call: str | None = None
@@ -68,6 +71,7 @@ class Described(NamedTuple):
     out_elements: int | None = None
     group_size: int | None = None
     peer: int | None = None
+    global_peer: int | None = None
     root: int | None = None
     asynchronous: bool | None = None
 
@@ -80,7 +84,11 @@ def first(*rungs: Described) -> Described:
 
 
 def parameters(args: Arguments) -> Described:
-    """Read the arguments of an NCCL kernel or of ``record_param_comms``."""
+    """Read the arguments of an NCCL kernel or of ``record_param_comms``.
+
+    ``Rank`` is the peer's or the root's rank in the group, where an operation has one;
+    ``Src Rank`` and ``Dst Rank`` are global.
+    """
     call = args.collective or ""
     op = comms.canonical_operation(call)
     sends, receives = op != "recv", op != "send"
@@ -91,7 +99,9 @@ def parameters(args: Arguments) -> Described:
         in_elements=args.in_elements if sends else 0,
         out_elements=args.out_elements if receives else 0,
         group_size=args.group_size,
-        peer={"send": args.destination, "recv": args.source}.get(op or ""),
+        peer=args.rank if op in comms.POINT_TO_POINT else None,
+        global_peer={"send": args.destination, "recv": args.source}.get(op or ""),
+        root=args.rank if op in (*comms.FROM_ROOT, *comms.TO_ROOT) else None,
     )
 
 

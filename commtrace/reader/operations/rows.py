@@ -81,6 +81,14 @@ class RankContext(Struct, frozen=True):
         found = {group.member(index) for group in groups}
         return found.pop() if len(found) == 1 else None
 
+    def peer(self, facts: Described, place: GroupPlace) -> int | None:
+        """The global rank of a peer, which is of the group where that is known."""
+        peer = self.global_rank(facts.peer, place, facts.peer)
+        if peer is not None:
+            return peer
+        ranks = place.group.ranks if place.group is not None else None
+        return facts.global_peer if ranks is None or facts.global_peer in ranks else None
+
 
 def row(
     context: RankContext,
@@ -131,7 +139,7 @@ def row(
         "group_size": _fitting(whole.group_size),
         "device": device,
         "stream": stream,
-        "peer": context.global_rank(facts.peer, place, facts.peer),
+        "peer": context.peer(facts, place),
         "root": root,
         "asynchronous": None if facts.asynchronous is None else int(facts.asynchronous),
         "launch_ns": launch_ns,

@@ -35,16 +35,17 @@ _NAMED = 4
 def headline(analysis: Analysis) -> list[str]:
     """A line each: the name, what ran, its communication's cost, critical path, who was waited for.
 
-    The path only if it is known, the rank only if one stands out. What a recorded workload asked,
+    Where no path is known, why; the rank only if one stands out. What a recorded workload asked,
     and the answer, comes before what ran.
     """
     run, noted = analysis.run, {note.code for note in analysis.notes}
+    path = critical_path.sentence(analysis.measures) or critical_path.lacking(analysis.measures)
     return [
         clean(run.name),
         *filter(None, [ranges.answer(analysis)]),
         what_ran(run),
         clean(_exposure(devices(analysis.measures).dicts(), noted)),
-        *filter(None, [critical_path.sentence(analysis.measures), waiting.straggler(analysis)]),
+        *filter(None, [path, waiting.straggler(analysis)]),
     ]
 
 

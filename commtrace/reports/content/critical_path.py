@@ -10,17 +10,17 @@ import numpy as np
 
 from commtrace.arrays import NULL, sums
 from commtrace.causal.path_causes import labelled_on_path
-from commtrace.causal.run.replayable import replayable
+from commtrace.causal.run.replayable import need_replay, replayable
 from commtrace.causal.steps import path_of
-from commtrace.diagnosis import Cause
+from commtrace.diagnosis import CannotLook, Cause
 from commtrace.reports.content.tables import Section
-from commtrace.units import duration, percent
+from commtrace.units import clean, duration, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["CAUSE_NAMES", "section", "sentence", "shares"]
+__all__ = ["CAUSE_NAMES", "lacking", "section", "sentence", "shares"]
 
 CAUSE_NAMES: Mapping[str, str] = {
     "loader": "data loading",
@@ -42,6 +42,17 @@ def sentence(run: Measures) -> str | None:
         return None
     of_step = " of a step" if (run.rows("steps").ints("step") != NULL).any() else ""
     return f"Critical path{of_step}: {shares(path, labelled_on_path(run))}."
+
+
+def lacking(run: Measures) -> str | None:
+    """Why nothing is known of a path of ranks that communicate; None where there are none."""
+    if len(run.rows("ranks")) < 2 or not len(run.rows("collectives")):
+        return None
+    try:
+        need_replay(run)
+    except CannotLook as reason:
+        return f"No critical path: it {clean(str(reason))}."
+    return None
 
 
 def shares(path: Rows, labelled: Mapping[Cause, int] | None = None) -> str:

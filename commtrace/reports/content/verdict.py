@@ -54,8 +54,9 @@ def _reason(analysis: Analysis) -> list[str]:
     most = max(known, key=exposed_share, default=None)
     if most is None or exposed_share(most) < _HIGH:
         return []
-    if reason := analysis.verdict.diagnosis.skipped.get("exposed-communication"):
-        return [f"exposed-communication was not checked: {clean(reason)}."]
+    diagnosis, rule = analysis.verdict.diagnosis, "exposed-communication"
+    if reason := diagnosis.skipped.get(rule):
+        return [f"{rule} was not checked: {clean(reason)}."]
     alike = len(known) > 1 and exposed_share(most) - min(map(exposed_share, known)) < _ALIKE
     who, whose = f"Rank {most['rank']} has", f"rank {most['rank']}'s "
     if alike:
@@ -69,4 +70,6 @@ def _reason(analysis: Analysis) -> list[str]:
     if most["overlapped_communication_ns"] >= _HIDDEN * communication:
         share = percent(most["overlapped_communication_ns"], communication)
         return [f"Of {whose}communication {share} is hidden already."]
-    return ["exposed-communication was not selected, or saves less than its thresholds ask for."]
+    if rule not in diagnosis.asked:
+        return [f"{rule} was not selected."]
+    return [f"{rule} was checked, and stays below its thresholds."]

@@ -9,14 +9,15 @@ from commtrace.measures import Measures, measure
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.ranks import arrivals
+from commtrace.metrics.run.run_clock import own_clocks
 from commtrace.metrics.run.waits import matched
 from commtrace.reports.content.tables import Section, more
-from commtrace.units import clean, cut, duration
+from commtrace.units import clean, cut, duration, numbered
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
 
-__all__ = ["clocks", "matters", "section", "straggler"]
+__all__ = ["clocks", "matters", "section", "straggler", "untied_clocks"]
 
 _SHOWN = 8
 _SLIVER = 0.01  # of the run's span: less waiting is worth no table
@@ -102,11 +103,21 @@ def section(analysis: Analysis) -> Section:
 
 def clocks(analysis: Analysis) -> list[str]:
     """How well the ranks' clocks are known, where that hides waiting or hosts differ."""
+    if line := untied_clocks(analysis.measures):
+        return [line]
     error_ns = int(matched(analysis.measures).clock.ints("error_ns").max(initial=0))
     if len(analysis.run.hosts) < 2 and error_ns < _LARGE_NS:
         return []
     known, hidden = duration(error_ns), duration(TRUST * error_ns)
     return [f"Clocks are known to within {known}: no wait below {hidden} is known."]
+
+
+def untied_clocks(run: Measures) -> str | None:
+    """Whose clocks could not be compared; None where all are."""
+    if not (ranks := own_clocks(run)):
+        return None
+    whose = numbered("rank", ranks)
+    return f"Nothing ties {whose} to the others' clock: waits across clocks are unknown."
 
 
 @measure

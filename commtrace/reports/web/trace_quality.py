@@ -10,6 +10,7 @@ from commtrace.arrays import NULL
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.waits import matched
 from commtrace.reports import content
+from commtrace.reports.content import waiting
 from commtrace.reports.web.markup import Markup, tag
 from commtrace.units import clean, counted, duration
 
@@ -52,6 +53,8 @@ def _clocks(analysis: Analysis) -> str:
     known = int(matched(analysis.measures).clock.ints("error_ns").max(initial=NULL))
     if len(analysis.run.ranks) < 2 or known == NULL:
         return "One rank: there is no other clock to compare with."
+    if line := waiting.untied_clocks(analysis.measures):
+        return line
     hidden = duration(TRUST * known)
     return f"Clocks are known to within {duration(known)}: no wait below {hidden} is known."
 
