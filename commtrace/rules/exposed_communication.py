@@ -22,6 +22,7 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
+from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._less import asked, fewer_bytes, longest
 from commtrace.rules._overlapped import mostly_needed_at_once, on_callers_stream, overlapped
 from commtrace.rules._rule import Rule
@@ -202,7 +203,9 @@ class ExposedCommunication(Rule, frozen=True):
                 else ()
             ),
             operations=_all_of(run, most),
-            advice=asked(run, most) + overlapped(run, calls, op, starved=starved),
+            advice=asked(run, most)
+            + overlapped(run, calls, op, starved=starved)
+            + far_slower_between_hosts(run, op),
             explained_by="launch-gap" if starved else None,
         )
 

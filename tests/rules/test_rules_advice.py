@@ -82,6 +82,43 @@ def test_only_all_reduces_have_ddps_options(op: str, asked: bool) -> None:
     assert ("bucket_cap_mb" in exposed(op, **OF_GRADIENTS)) == asked
 
 
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [("FSDP::pre_forward", "set_requires_all_reduce"), ("forward", "bucket_cap_mb")],
+)
+def test_who_shards_has_no_options_of_ddp(label: str, told: str) -> None:
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 2000 * i
+        run.step(rank, i, start, 90, label=label)
+        run.step(rank, i, start + 90, 1400, label="backward")
+        run.kernel(rank, start, 100)
+        its = {"size": 1 << 20, "asynchronous": 1, "launch_ns": BASE_NS + 1000 * (start + 95)}
+        run.collective(rank, "all_reduce", start + 100, 400, **its)
+        run.kernel(rank, start + 500, 400, launch_ns=BASE_NS + 1000 * (start + 99))
+    advice = found(run.trace(), "exposed-communication").advice
+    options = {"set_requires_all_reduce", "bucket_cap_mb"}
+    assert {its for its in options if its in advice} == {told}
+
+
+@pytest.mark.parametrize(("within_us", "told"), [(10, True), (200, False)])
+def test_operations_that_are_far_slower_between_hosts_tell_of_the_network(
+    within_us: float, told: bool
+) -> None:
+    run = Tiny(ranks=4, hosts=("a", "b"))
+    run.groups = {"near": (0, 1), "next": (2, 3), "far": (0, 2), "farther": (1, 3)}
+    for rank, i in product(range(4), range(10)):
+        start = 2000 * i
+        near, far = "near" if rank < 2 else "next", "farther" if rank % 2 else "far"
+        run.kernel(rank, start, 100)
+        its = {"size": 1 << 20, "launch_ns": BASE_NS + 1000 * (start + 5)}
+        run.collective(rank, "all_reduce", start + 100, within_us, group=near, **its)
+        run.collective(rank, "all_reduce", start + 400, 400, group=far, **its)
+        run.kernel(rank, start + 800, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    advice = found(run.trace(), "exposed-communication").advice
+    assert ("between hosts it runs at 2.62 GB/s" in advice) == told
+
+
 @pytest.mark.parametrize("group", ["TENSOR_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP"])
 def test_what_tensor_parallelism_needs_at_once_cannot_be_awaited_later(group: str) -> None:
     advice = exposed("all_reduce", group=group, size=1 << 20)

@@ -64,6 +64,23 @@ def test_what_is_asynchronous_already_is_not_advised_again(asynchronous: int | N
     assert finding.advice.startswith("all_reduce runs asynchronously already")
 
 
+def test_copies_on_a_stream_of_their_own_do_not_make_a_call_asynchronous() -> None:
+    """As FSDP's of the parameters that it gathers next, while compute waits for an all_reduce."""
+    run = in_turn(500, size=1 << 20)
+    for i in range(10):
+        run.kernel(0, 1000 * i + 150, 10, launch_ns=at(1000 * i + 110), stream=8)
+    (finding,) = found(run.trace(), "exposed-communication")
+    assert finding.advice.startswith("start all_reduce asynchronously")
+
+
+def test_compute_that_had_begun_when_a_call_started_runs_beside_it() -> None:
+    run = in_turn(500, size=1 << 20)
+    for i in range(10):
+        run.kernel(0, 1000 * i + 90, 60, launch_ns=at(1000 * i + 80), stream=8)
+    (finding,) = found(run.trace(), "exposed-communication")
+    assert finding.advice.startswith("all_reduce runs asynchronously already")
+
+
 def test_only_the_calls_that_are_not_asynchronous_are_advised() -> None:
     run = in_turn(500, size=1 << 20, asynchronous=1)
     for row in run.rows["collectives"][:3]:
