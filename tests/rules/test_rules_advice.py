@@ -286,6 +286,20 @@ def test_hosts_that_launch_late_in_turn_need_no_batches_of_like_length(hosts: bo
     assert ("hosts launch late in turn" in found(run.trace(), "jitter").advice) == hosts
 
 
+def test_hosts_that_all_starve_their_gpus_are_not_why_ranks_take_turns() -> None:
+    """In each step both hosts stall for 4 ms, and one of two ranks computes 3 ms longer."""
+    run = Tiny(ranks=2)
+    for step in range(STEPS):
+        for rank in (0, 1):
+            begin = 10_000 * step
+            start, took = begin + 4_000, 2_000 + 3_000 * (step % 2 == rank)
+            run.step(rank, step, begin, 10_000)
+            run.kernel(rank, start + 10, took)
+            came = start + took + 20
+            run.collective(rank, "all_reduce", came, begin + 9_990 - came, size=1 << 26)
+    assert "batches of equal length" in found(run.trace(), "jitter").advice
+
+
 @pytest.mark.parametrize(("tokens", "told"), [(3, True), (1, False)])
 def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(tokens: int, told: bool) -> None:
     """Rank 1 of three computes three times as long, behind an all_to_all, and before the next."""
