@@ -24,6 +24,7 @@ from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._less import asked, fewer_bytes, longest
+from commtrace.rules._missing_ranks import mostly_with_missing
 from commtrace.rules._overlapped import mostly_needed_at_once, on_callers_stream, overlapped
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -32,6 +33,10 @@ from commtrace.units import ms, percent
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
+
+
+_UNSURE = " (not sure: some of it may be waiting for ranks without a trace file)"
+_ALL_FIRST = "see with the files of all ranks whether one is late, for which all wait; if none is: "
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -65,7 +70,8 @@ class ExposedCommunication(Rule, frozen=True):
     Blind spots
         Whether the compute is independent: a trace does not show which result it needs, and
         compute that needs it cannot hide it. Where the run cannot be replayed (see straggler),
-        exposed time includes waiting for late ranks and hosts.
+        exposed time includes waiting for late ranks and hosts; where ranks lack a trace file
+        nobody knows whether it is waiting for these, and the finding is not sure.
         Without recorded shapes calls count as asynchronous if compute launched later runs
         beside them.
     """
@@ -177,6 +183,7 @@ class ExposedCommunication(Rule, frozen=True):
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls.phase) > 0 and bool(calls.asynchronous.all())
+        unsure = mostly_with_missing(run, _all_of(run, most))
         communication = run.rows("collectives")
         if not len(communication):  # of kernels of libraries that name no operations
             kernels = run.rows("kernels")
@@ -185,7 +192,7 @@ class ExposedCommunication(Rule, frozen=True):
             communication,
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"mostly {op}; compute could hide {ms(gain.cost_ns)}"
+                f"mostly {op}; compute could hide {ms(gain.cost_ns)}{_UNSURE if unsure else ''}"
             ),
             ranks=tuple(distinct(found.rank).tolist()),
             saving=gain,
@@ -203,10 +210,12 @@ class ExposedCommunication(Rule, frozen=True):
                 else ()
             ),
             operations=_all_of(run, most),
-            advice=asked(run, most)
+            advice=(_ALL_FIRST if unsure else "")
+            + asked(run, most)
             + overlapped(run, calls, op, starved=starved)
             + far_slower_between_hosts(run, op),
             explained_by="launch-gap" if starved else None,
+            confidence="low" if unsure else "medium",
         )
 
     @staticmethod
