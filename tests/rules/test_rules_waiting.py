@@ -417,6 +417,20 @@ def test_contention_is_a_slowdown_and_no_other_shape(beside_us: float, fires: bo
     assert bool(loose.findings) == fires
 
 
+@pytest.mark.parametrize(("longer_alone", "fires"), [(1, True), (9, False)])
+def test_kernels_that_take_as_long_alone_are_no_evidence(longer_alone: int, fires: bool) -> None:
+    """As those of backward, of the name of forward's, where no communication runs beside them."""
+    run = Tiny()
+    for step in range(12):
+        run.collective(0, "all_reduce", step * 1000 + 500, 390, size=1 << 24)
+        for alone in range(3):
+            run.kernel(0, step * 1000 + 110 * alone, 100)
+        run.kernel(0, step * 1000 + 330, 150 if step < longer_alone else 100)
+        for beside in range(2):
+            run.kernel(0, step * 1000 + 510 + 160 * beside, 150)
+    assert bool(found(run.trace(), "contention")) == fires
+
+
 def test_the_second_half_of_a_decomposition_is_in_its_place() -> None:
     run = Tiny()
     for step in range(12):
