@@ -33,9 +33,12 @@ _AT_ONCE = {
     "parallelism, --tp-comm-overlap), or split layers over fewer ranks",
     "expert parallelism": "overlap it with work that does not need it (shared experts, another "
     "micro-batch), or spread experts over fewer ranks",
+    "pipeline parallelism": "let each stage have another micro-batch to work on meanwhile (more of "
+    "them, or a schedule that interleaves several stages on each rank), and see whether stages or "
+    "links are uneven",
 }
 """Whose operations' results are needed at once, and what to do about these."""
-_DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep"}
+_DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep", "pipeline parallelism": "pp"}
 _IS_NEEDED = frozenset(_DIMENSION.values()).__contains__
 _PREFETCH = (
     "gather parameters earlier: prefetch those of the next layers (FSDP1: forward_prefetch=True; "

@@ -50,9 +50,10 @@ class ExposedCommunication(Rule, frozen=True):
         always exposed. Where compute could hide less than ``min_hideable_pct`` of what is exposed,
         the run is nearly all communication, and overlap cannot help. Nor does it where operators
         and transfers fill the CPU's cores: exposed communication of at least ``large_step_share``
-        of the steps is named there without a saving, as it is where tensor or expert parallelism
-        waits for most of it: the next operator needs the result. Where other processes leave no
-        core idle what is named is what could hide behind sleeping, or else has no saving either.
+        of the steps is named there without a saving, as it is where tensor, expert or pipeline
+        parallelism waits for most of it: the next operator needs the result. Where other processes
+        leave no core idle what is named is what could hide behind sleeping, or else has no saving
+        either.
 
     Why it costs time
         The device waits for a result, and then the links wait for the device. Overlapped they take

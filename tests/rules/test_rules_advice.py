@@ -226,6 +226,13 @@ def test_a_pipeline_is_not_asked_for_collectives(group: str) -> None:
     assert ("served one after another" in advice) == (group == "other")
 
 
+@pytest.mark.parametrize("group", ["PIPELINE_MODEL_PARALLEL_GROUP", "other"])
+def test_what_the_next_stage_needs_cannot_be_awaited_later(group: str) -> None:
+    advice = exposed("recv", "send", group=group, size=1 << 20)
+    assert ("wait for it only where its result is used" in advice) == (group == "other")
+    assert ("another micro-batch" in advice) == (group != "other")
+
+
 def delayed(*, stall_us: float = 0, copy_us: float = 0, more_us: float = 0, since: int = 0) -> Tiny:
     """Rank 1 of three launches later than the others, or copies 8 MB, or computes, longer.
 

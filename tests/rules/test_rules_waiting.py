@@ -264,6 +264,45 @@ def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> 
     assert bubble.cost_ns == pytest.approx(0.75 * waiting - added)
 
 
+def bubbles_of(trace: Measures, **thresholds: float) -> tuple[Finding, ...]:
+    return diagnose(
+        trace, select=["pipeline-bubble"], thresholds={"pipeline-bubble": thresholds}
+    ).findings
+
+
+def filling(micro_batches: int) -> Measures:
+    """Two stages; the second waits for the first micro-batch of each step, and messages."""
+    run = Tiny(ranks=2)
+    run.groups = {"pp": (0, 1)}
+    length = (micro_batches + 1) * 1000
+    for step, rank in product(range(4), (0, 1)):
+        run.step(rank, step, step * length, length)
+    for step, batch in product(range(4), range(micro_batches)):
+        start = step * length
+        ready = start + (batch + 1) * 1000
+        posted = ready - 10 if batch else start + 5
+        its = {"size": 1 << 20, "group": "pp"}
+        run.kernel(0, ready - 990, 970)
+        run.collective(0, "send", ready - 10, 10, peer=1, **its)
+        run.collective(1, "recv", posted, ready - posted, peer=0, **its)
+        run.kernel(1, ready + 6, 970)
+    return run.trace()
+
+
+@pytest.mark.parametrize(("micro_batches", "fires"), [(3, True), (8, False)])
+def test_a_bubble_that_more_micro_batches_hardly_shorten_is_none(
+    micro_batches: int, fires: bool
+) -> None:
+    """Each added message takes time, too."""
+    trace = filling(micro_batches)
+    assert bool(bubbles_of(trace)) == fires
+
+
+def test_what_added_messages_take_is_told() -> None:
+    (bubble,) = bubbles_of(filling(8), min_step_share=0.01)
+    assert bubble.advice.endswith("idle only 3 % of the time, but 0.96 ms go to their messages")
+
+
 def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
     """Posted while the micro-batch before is computed: the stage waits for its first one alone."""
     run = Tiny(ranks=2)
@@ -277,7 +316,7 @@ def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
             run.collective(0, "send", ready - 10, 10, size=1 << 20, peer=1)
             run.collective(1, "recv", ready - 1000, 1000, size=1 << 20, peer=0)
             run.kernel(1, ready, 990)
-    (bubble,) = found(run.trace(), "pipeline-bubble")
+    (bubble,) = bubbles_of(run.trace(), min_step_share=0.01)
     waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
     assert waiting == pytest.approx(6 * 990e3 / 2)
 
