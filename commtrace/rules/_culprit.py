@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.rules._rule import Rule
 
-__all__ = ["DEVICE", "HOST", "delays"]
+__all__ = ["DEVICE", "HOST", "OF_HOST", "delays"]
 
 HOST: tuple[Cause, ...] = ("host", "loader", "checkpoint", "garbage-collection")
 """What a host does that delays others, computing nothing."""
+OF_HOST = ("copy-loop", "launch-gap")
+"""The rules whose findings are symptoms of a host's lateness."""
 DEVICE: tuple[Cause, ...] = ("compute", "copy")
 """What a device does."""
 
@@ -117,6 +119,7 @@ def _finding(
         advice=advice(culprit, run),
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
         operations=_operations(run, culprit),
+        explains=(*rule.explains, *OF_HOST) if culprit.cause in HOST else None,
     )
 
 

@@ -229,6 +229,21 @@ def test_a_root_that_is_let_out_of_its_reduce_last_is_not_late_to_the_broadcast(
     assert not found(run.trace(), "late-root")
 
 
+def test_a_root_whose_host_stalls_is_why_its_gpu_has_nothing_to_run() -> None:
+    run = Tiny(ranks=3)
+    for step, rank in product(range(12), range(3)):
+        start, late = step * 10_000, 4_000 if rank == 0 else 0
+        run.step(rank, step, start, 10_000)
+        run.kernel(rank, start + 30 + late, 1000)
+        came, launched = start + 1040 + late, {"launch_ns": BASE_NS + 1000 * (start + late + 35)}
+        run.collective(
+            rank, "broadcast", came, start + 9_000 - came, size=1 << 26, root=0, **launched
+        )
+    cause, symptom = found(run.trace(), "late-root", "launch-gap")
+    assert (cause.rule, symptom.rule) == ("late-root", "launch-gap")
+    assert symptom.explained_by == "late-root"
+
+
 def test_without_a_known_root_nobody_can_look() -> None:
     run = Tiny(ranks=2)
     for i in range(12):
