@@ -260,6 +260,24 @@ def test_a_buffered_send_waits_for_nobody() -> None:
     assert not found(run.trace(), "late-receiver")
 
 
+def test_who_sends_and_receives_at_once_is_late_for_what_others_await() -> None:
+    """Rank 0 of a chain sends to 1 and receives from it in one kernel, and comes late."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(12), (0, 1)):
+        start, late = step * 10_000, 4_000 if rank == 0 else 0
+        run.step(rank, step, start, 10_000)
+        launched = BASE_NS + 1000 * start
+        run.kernel(rank, start, 1_000 + late, launch_ns=launched)
+        came = start + 1_010 + late
+        for op in ("send", "recv"):
+            its = {"size": 1 << 26, "peer": 1 - rank, "launch_ns": launched + 10_000}
+            run.collective(rank, op, came, start + 9_000 - came, **its)
+        run.rows["kernels"].pop()
+    findings = found(run.trace(), "late-receiver", "late-sender")
+    assert [its.rule for its in findings] == ["late-receiver"]
+    assert "computing before the recv" in findings[0].summary
+
+
 def test_a_late_stage_is_a_symptom_of_the_bubble() -> None:
     bubble, *others = found(
         recorded("pipeline/gloo-4"), "pipeline-bubble", "late-sender", "exposed-communication"
