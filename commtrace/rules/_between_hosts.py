@@ -28,11 +28,14 @@ def far_slower_between_hosts(run: Measures, op: str) -> str:
     except CannotLook:
         return ""
     known = known.take((known.ints("size_bytes") >= _LARGE_BYTES) & known.flags("exact"))
-    host, groups = hosts(run), known.coded("communicator")
-    on = [{host.get(rank) for rank in members(group)} for group in groups.names]
-    several = np.array([None not in its and len(its) > 1 for its in on], np.bool_)[groups.codes]
-    alone = np.array([None not in its and len(its) == 1 for its in on], np.bool_)[groups.codes]
-    speed = known.floats("busbw_gb_s")
+    host = hosts(run)
+
+    def on(group: str) -> set[str | None]:
+        return {host.get(rank) for rank in members(group)}
+
+    groups, speed = known.coded("communicator"), known.floats("busbw_gb_s")
+    several = groups.where(lambda group: len(on(group)) > 1 and None not in on(group))
+    alone = groups.where(lambda group: len(on(group)) == 1 and None not in on(group))
     between = speed[several & known.coded("op").being(op) & ~np.isnan(speed)]
     within = speed[alone & ~np.isnan(speed)]
     if not (between.size and within.size):
