@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, distinct, sums
+from commtrace.arrays import NULL
 from commtrace.arrays import numbered as numbers
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import processor
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators
+from commtrace.causal.work.usual import mean_of
 from commtrace.diagnosis import Cause
 from commtrace.metrics.rank.timelines import starved_when
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.rules._slow_copies import PIN, of_copies
 from commtrace.rules._stalls import COMPILES, known_work
@@ -49,6 +51,7 @@ _SLOWER_THEN = (
     "power) and what else runs there"
 )
 _UNEVEN = 1.2  # times the mean
+_MANY = 0.25  # of all_to_alls
 _SPREAD = (
     "times the mean's bytes in all_to_alls, and works on them: limit the experts' capacity, add a "
     "balancing loss, or place experts or tables otherwise"
@@ -105,7 +108,7 @@ def _advice(culprit: Culprit, run: Measures) -> str:
             f"the others: look at clock rates, and at what else runs there{besides}"
         )
     if culprit.cause == "compute" and (times := _received(culprit, run)) >= _UNEVEN:
-        return f"it receives {times:.2g} {_SPREAD}"
+        return f"it receives {times:.3g} {_SPREAD}"
     if culprit.cause == "compute" and not culprit.persistent:
         return _SLOWER_THEN if _same_kernels(culprit, run) else _NOW_AND_THEN
     if culprit.cause == "copy":
@@ -118,17 +121,20 @@ def _advice(culprit: Culprit, run: Measures) -> str:
 
 
 def _received(culprit: Culprit, run: Measures) -> float:
-    """How many times the ranks' mean it receives in all_to_alls, if it is late before these."""
+    """How many times the ranks' mean it receives in all_to_alls, if it is late before these.
+
+    In a quarter of them at least: of two, one sends back what the other brought.
+    """
     rows = run.rows("collectives")
     op = rows.coded("op")
     if op.at(int(run_graph(run).calls.row[culprit.call])) != "all_to_all":
         return 0.0
-    its = rows.take(op.being("all_to_all") & (rows.ints("out_bytes") != NULL))
-    number = numbers(its.ints("rank"))
-    ranks = distinct(its.ints("rank"))
-    received = sums(number, its.ints("out_bytes"), ranks.size)
-    mine = received[np.isin(ranks, culprit.ranks)]
-    return float(mine.mean() / max(received.mean(), 1.0)) if mine.size else 0.0
+    which = np.flatnonzero(op.being("all_to_all") & (rows.ints("out_bytes") != NULL))
+    its, number = rows.take(which), numbers(operation_of(run)[which])
+    received = its.ints("out_bytes")
+    times = received / mean_of(received, number).clip(min=1)
+    mine = times[np.isin(its.ints("rank"), culprit.ranks)]
+    return float(np.quantile(mine, 1 - _MANY)) if mine.size else 0.0
 
 
 def _same_kernels(culprit: Culprit, run: Measures) -> bool:

@@ -302,7 +302,8 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         enough = other.cost_ns >= _EXPLAINED * (symptom.cost_ns or symptom.weighs_ns)
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
-        known = symptom.explained_by == other.rule or (symptom.rule in rule.explains and enough)
+        explains = rule.explains if other.explains is None else other.explains
+        known = symptom.explained_by == other.rule or (symptom.rule in explains and enough)
         if known and overlap and not elsewhere:
             return other
         times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)

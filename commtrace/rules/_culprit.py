@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.rules._rule import Rule
 
-__all__ = ["DEVICE", "HOST", "delays"]
+__all__ = ["DEVICE", "HOST", "OF_HOST", "delays"]
 
 HOST: tuple[Cause, ...] = ("host", "loader", "checkpoint", "garbage-collection")
 """What a host does that delays others, computing nothing."""
+OF_HOST = ("copy-loop", "launch-gap")
+"""The rules whose findings are symptoms of a host's lateness."""
 DEVICE: tuple[Cause, ...] = ("compute", "copy")
 """What a device does."""
 
@@ -117,6 +119,7 @@ def _finding(
         advice=advice(culprit, run),
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
         operations=_operations(run, culprit),
+        explains=(*rule.explains, *OF_HOST) if culprit.cause in HOST else None,
     )
 
 
@@ -208,11 +211,15 @@ def _place(run: Measures, culprit: Culprit) -> str:
     calls = run_graph(run).calls
     same = (calls.rank == calls.rank[culprit.call]) & (calls.step == calls.step[culprit.call])
     ops, ran = (run.rows("collectives").coded(name).take(calls.row) for name in ("op", "executed"))
-    op = ops.at(culprit.call) or ran.at(culprit.call) or "operation"
-    alike = np.flatnonzero(same & (ops.codes == ops.codes[culprit.call]))
-    number = int((alike < culprit.call).sum())
+    # Of messages that are sent and received at once, one that others await.
+    at_once = same & (calls.start_ns == calls.start_ns[culprit.call])
+    awaited = np.flatnonzero(at_once & ops.being(culprit.waits.mostly))
+    call = int(awaited[0]) if awaited.size else culprit.call
+    op = ops.at(call) or ran.at(call) or "operation"
+    alike = np.flatnonzero(same & (ops.codes == ops.codes[call]))
+    number = int((alike < call).sum())
     order = ("first ", "second ", "third ")[number] if number < 3 else ""
     last = "last " if number and number == alike.size - 1 else order
     which = (order or last) if alike.size > 1 else ""
-    dimension = dimension_of(run, int(calls.row[culprit.call]))
+    dimension = dimension_of(run, int(calls.row[call]))
     return f"before the {which}{op}" + (f" of {dimension}" if dimension else "")

@@ -22,16 +22,23 @@ __all__ = ["mostly_needed_at_once", "needed_at_once", "on_callers_stream", "over
 _HALF_BYTES = 2  # of an element in half precision
 _DDP = "other bucket sizes (bucket_cap_mb), static_graph=True"
 _SHARDED = "smaller units or buckets: less is then left when backward ends"
-
+_REPLICATED = (
+    "fewer all_reduces over the replicas of HSDP: accumulate gradients, and all_reduce them only "
+    "in the last micro-batch (FSDP2: set_requires_all_reduce)"
+)
+_SHARDING_LABELS = ("FSDP::", "FullyShardedDataParallel")
 
 _AT_ONCE = {
     "tensor parallelism": "overlap it in chunks with the matmul beside it (async tensor "
     "parallelism, --tp-comm-overlap), or split layers over fewer ranks",
     "expert parallelism": "overlap it with work that does not need it (shared experts, another "
     "micro-batch), or spread experts over fewer ranks",
+    "pipeline parallelism": "let each stage have another micro-batch to work on meanwhile (more of "
+    "them, or a schedule that interleaves several stages on each rank), and see whether stages or "
+    "links are uneven",
 }
 """Whose operations' results are needed at once, and what to do about these."""
-_DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep"}
+_DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep", "pipeline parallelism": "pp"}
 _IS_NEEDED = frozenset(_DIMENSION.values()).__contains__
 _PREFETCH = (
     "gather parameters earlier: prefetch those of the next layers (FSDP1: forward_prefetch=True; "
@@ -109,12 +116,20 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
         fewer = "" if least else ", or fewer bytes (bf16 gradients)"
         return (
             f"{op} runs asynchronously already; what is left is exposed after backward: try "
-            f"{_DDP if op == 'all_reduce' else _SHARDED}{fewer}"
+            f"{_options(run, op)}{fewer}"
         )
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
         "bytes; the trace does not show whether compute needs it at once"
     )
+
+
+def _options(run: Measures, op: str) -> str:
+    """What the library that calls it in backward lets programs choose."""
+    if op != "all_reduce":
+        return _SHARDED
+    labels = run.rows("steps").coded("label").occurring()
+    return _REPLICATED if any(its.startswith(_SHARDING_LABELS) for its in labels) else _DDP
 
 
 def _scatters(run: Measures) -> int:

@@ -64,6 +64,7 @@ class Rule(Struct, frozen=True):
         cause: Cause | None = None,
         operations: ArrayLike | None = None,
         weighs_ns: int = 0,
+        explains: tuple[str, ...] | None = None,
     ) -> Finding:
         """A finding of this rule, from the first start to the last end of these events.
 
@@ -71,7 +72,8 @@ class Rule(Struct, frozen=True):
         ``streams`` are theirs unless given, and so is the ``place`` where they are of one or two
         operations. ``operations`` are the numbers of those that the program should call
         otherwise, or is late to: theirs unless given. What it costs is the ``saving``, if one is
-        given, which also says in the evidence where it is estimated.
+        given, which also says in the evidence where it is estimated. It explains what its rule
+        does, unless ``explains`` is given.
         """
         rows = events if isinstance(events, Rows) else None
         times = _starts_and_ends(events) if isinstance(events, Rows) else events
@@ -99,6 +101,7 @@ class Rule(Struct, frozen=True):
             when=_merged(starts, ends),
             operations=_numbers(rows) if operations is None else operations,
             weighs_ns=weighs_ns,
+            explains=explains,
         )
 
     @classmethod

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _WAYS = ("beside", "alone")
 _BESIDE = 0.8  # of a kernel's time
+_FEW = 0.05  # of the kernels alone: what was long for another reason
 _ALONE = Table(
     "alone",
     "one kernel beside which no communication ran",
@@ -60,8 +61,9 @@ class Contention(Rule, frozen=True):
         Kernels of one name of which at least ``min_kernels`` ran beside communication and as many
         alone, the middle half of each within ``spread_pct``, and those beside took longer by more
         than a factor of ``min_slowdown`` (and not of ``max_slowdown``: that is another shape of the
-        same kernel). At least ``min_step_share`` of the steps' time was lost that way, by these and
-        by kernels of the same name that were partly beside.
+        same kernel, and so it is where more than a few take as long alone, too). At least
+        ``min_step_share`` of the steps' time was lost that way, by these and by kernels of the same
+        name that were partly beside.
 
     Why it costs time
         Communication kernels occupy multiprocessors and memory bandwidth that compute needs.
@@ -112,7 +114,9 @@ class Contention(Rule, frozen=True):
         slowdown = np.full(len(both), np.inf)
         np.divide(beside, alone, out=slowdown, where=alone > 0)
         lost = (both.ints("touched_ns") - both.ints("touched") * alone).clip(min=0)
-        sure = (count >= self.min_kernels) & (spread <= self.spread_pct)
+        few = np.maximum(_FEW * both.ints("count_alone"), 1)
+        another_shape = (both.ints("as_long") > few) & (slowdown > self.min_slowdown)
+        sure = (count >= self.min_kernels) & (spread <= self.spread_pct) & ~another_shape
         every = _Compared(both, slowdown, lost).take(sure & (slowdown < self.max_slowdown))
         by_name = np.argsort(every.kernels.coded("name").ordered().codes, kind="stable")
         every = every.take(by_name)

@@ -22,7 +22,9 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
+from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._less import asked, fewer_bytes, longest
+from commtrace.rules._missing_ranks import mostly_with_missing
 from commtrace.rules._overlapped import (
     mostly_needed_at_once,
     needed_at_once,
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     from commtrace.table import Rows
 
 
+_UNSURE = " (not sure: some of it may be waiting for ranks without a trace file)"
+_ALL_FIRST = "see with the files of all ranks whether one is late, for which all wait; if none is: "
+
+
 class ExposedCommunication(Rule, frozen=True):
     """Communication that compute could hide runs with no compute beside it.
 
@@ -49,9 +55,10 @@ class ExposedCommunication(Rule, frozen=True):
         always exposed. Where compute could hide less than ``min_hideable_pct`` of what is exposed,
         the run is nearly all communication, and overlap cannot help. Nor does it where operators
         and transfers fill the CPU's cores: exposed communication of at least ``large_step_share``
-        of the steps is named there without a saving, as it is where tensor or expert parallelism
-        waits for most of it: the next operator needs the result. Where other processes leave no
-        core idle what is named is what could hide behind sleeping, or else has no saving either.
+        of the steps is named there without a saving, as it is where tensor, expert or pipeline
+        parallelism waits for most of it: the next operator needs the result. Where other processes
+        leave no core idle what is named is what could hide behind sleeping, or else has no saving
+        either.
 
     Why it costs time
         The device waits for a result, and then the links wait for the device. Overlapped they take
@@ -69,7 +76,8 @@ class ExposedCommunication(Rule, frozen=True):
     Blind spots
         Whether the compute is independent: a trace does not show which result it needs, and
         compute that needs it cannot hide it. Where the run cannot be replayed (see straggler),
-        exposed time includes waiting for late ranks and hosts.
+        exposed time includes waiting for late ranks and hosts; where ranks lack a trace file
+        nobody knows whether it is waiting for these, and the finding is not sure.
         Without recorded shapes calls count as asynchronous if compute launched later runs
         beside them.
     """
@@ -181,6 +189,7 @@ class ExposedCommunication(Rule, frozen=True):
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls.phase) > 0 and bool(calls.asynchronous.all())
+        unsure = mostly_with_missing(run, _all_of(run, most))
         communication = run.rows("collectives")
         if not len(communication):  # of kernels of libraries that name no operations
             kernels = run.rows("kernels")
@@ -189,7 +198,7 @@ class ExposedCommunication(Rule, frozen=True):
             communication,
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"mostly {op}; compute could hide {ms(gain.cost_ns)}"
+                f"mostly {op}; compute could hide {ms(gain.cost_ns)}{_UNSURE if unsure else ''}"
             ),
             ranks=tuple(distinct(found.rank).tolist()),
             saving=gain,
@@ -207,8 +216,12 @@ class ExposedCommunication(Rule, frozen=True):
                 else ()
             ),
             operations=_all_of(run, most),
-            advice=asked(run, most) + overlapped(run, calls, op, starved=starved),
+            advice=(_ALL_FIRST if unsure else "")
+            + asked(run, most)
+            + overlapped(run, calls, op, starved=starved)
+            + far_slower_between_hosts(run, op),
             explained_by="launch-gap" if starved else None,
+            confidence="low" if unsure else "medium",
         )
 
     @staticmethod

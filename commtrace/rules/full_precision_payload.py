@@ -17,6 +17,7 @@ from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.rules._less import sharded
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, percent
@@ -49,9 +50,11 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     What to do
         Send gradients compressed (DDP's ``bf16_compress_hook`` or ``fp16_compress_hook``), or
-        let FSDP reduce in the parameters' type (``MixedPrecision(reduce_dtype=...)``). Make
-        float64 tensors float32 before they are sent: what comes from NumPy is float64. Convert
-        masters to the parameters' type before they are gathered.
+        let FSDP reduce in the parameters' type (``MixedPrecision(reduce_dtype=...)``), and gather
+        them in half precision (``param_dtype``). Convert what else is sent before, if half
+        precision is enough for its use. Make float64 tensors float32 before they are sent: what
+        comes from NumPy is float64. Convert masters to the parameters' type before they are
+        gathered.
 
     Blind spots
         Some gradients need float32: sums over many ranks or micro-batches, small losses
@@ -112,7 +115,8 @@ class FullPrecisionPayload(Rule, frozen=True):
                 Evidence("of it not under compute", 100 * float(exposed.mean()), "%"),
             ),
             ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
-            advice=payload.advice,
+            advice=payload.advice or _advice(some, run),
+            explains=() if not payload.advice and _of_program(some, run) else None,
             confidence="medium" if payload.evidence and some.flags("exact").all() else "low",
         )
 
@@ -134,7 +138,7 @@ class _Payload(Struct, frozen=True):
     compute: str
     enough: str
     evidence: tuple[Evidence, ...]
-    advice: str
+    advice: str | None  # none where it is by the operations
 
 
 _MASTERS = _Payload(
@@ -153,9 +157,33 @@ def _single(half: float, least: float) -> _Payload:
         f"while {percent(half, 1)} of the matrix kernels' time is in half precision",
         "two",
         (Evidence("matrix kernels in half", 100 * half, "%", 100 * least),),
-        "try a compression hook (DDP) or reduce_dtype (FSDP), and compare the loss: gradients "
-        "can need float32",
+        None,
     )
+
+
+_REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter")).__contains__
+
+
+def _of_program(some: Rows, run: Measures) -> bool:
+    """Whether these are neither gradients nor parameters, which libraries send."""
+    return not some.coded("op").where(_REDUCING).any() and not _of_parameters(some, run)
+
+
+def _of_parameters(some: Rows, run: Measures) -> bool:
+    return bool(some.coded("op").being("all_gather").any()) and sharded(run)
+
+
+def _advice(some: Rows, run: Measures) -> str:
+    """What to do about float32, by what is sent."""
+    if _of_program(some, run):
+        return "convert what is sent to half precision before, if that is enough for its use"
+    if not _of_parameters(some, run):
+        how = "a compression hook (DDP) or reduce_dtype (FSDP)"
+    elif some.coded("op").where(_REDUCING).any():
+        how = "param_dtype and reduce_dtype (FSDP's mixed precision)"
+    else:
+        return "gather parameters in half precision: param_dtype (FSDP's mixed precision)"
+    return f"try {how}, and compare the loss: gradients can need float32"
 
 
 def _double(double: float | None, most: float) -> _Payload:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.diagnosis import Finding
-from commtrace.rules._culprit import HOST, delays
+from commtrace.rules._culprit import HOST, OF_HOST, delays
 from commtrace.rules._examples import late_rank
 from commtrace.rules._rule import Rule
 
@@ -35,7 +35,7 @@ class HostLate(Rule, frozen=True):
         outermost operators are kept, and only where work runs on it.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("copy-loop", "launch-gap")
+    explains: ClassVar[tuple[str, ...]] = OF_HOST
 
     min_step_share: float = 0.05
 

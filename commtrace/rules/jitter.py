@@ -163,7 +163,7 @@ def _same(run: Measures, cost_ns: int) -> str | None:
 def _unknown_cores(run: Measures) -> str | None:
     """In words, that they may have waited for cores, where that is not known."""
     unknown = foreign_load(run) is None and run_graph(run).calls.on_cpu.all()
-    if not unknown or _cause(run) is not None:
+    if not unknown or _cause(run) in LABELLED:
         return None
     return "nothing says how long they waited for CPU cores"
 
@@ -184,9 +184,9 @@ def _advice(run: Measures, cost_ns: int) -> str:
         shared = f"{ranks} ranks share {counted(cores, 'CPU core')}"
         return f"{shared} and wait for their turn: start no more ranks than cores"
     cause = _cause(run)
-    if cause is not None:
+    if cause in LABELLED:
         return f"synchronise less often; {ADVICE[cause]}"
-    if not run_graph(run).calls.on_cpu.any():
+    if cause == "host" and not run_graph(run).calls.on_cpu.any():
         ranks = distinct(run_graph(run).calls.rank).tolist()
         if 2 * sum(total(starved_when(run, rank)) for rank in ranks) > cost_ns:
             return f"synchronise less often; {_OF_HOSTS}"
@@ -194,9 +194,9 @@ def _advice(run: Measures, cost_ns: int) -> str:
 
 
 def _cause(run: Measures) -> Cause | None:
-    """What most of the work beyond the ranks' mean at each place is, if it is labelled."""
+    """What most of the work beyond the ranks' mean at each place is; None if nothing is."""
     place, more = run_graph(run).calls.in_place, {}
     for cause, time in own_parts(run).items():
         more[cause] = float(np.maximum(time - mean_of(time, place), 0).sum())
     most = max(more, key=lambda cause: more[cause])
-    return most if most in LABELLED and more[most] > sum(more.values()) / 2 else None
+    return most if more[most] > sum(more.values()) / 2 else None

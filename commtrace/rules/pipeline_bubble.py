@@ -33,12 +33,13 @@ from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
-from commtrace.units import counted
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _TIMES_MORE = 4
+_MUCH = 0.1  # of the waiting
 _MOST = 0.5  # of the steps
 
 
@@ -49,8 +50,9 @@ class PipelineBubble(Rule, frozen=True):
         Ranks whose sends and recvs (at least ``min_operations``) form a chain, several
         messages going over each link of it in a step, or one that comes back as large, as a
         gradient does, where all but one send on only what they have received: a pipeline of p
-        stages with m micro-batches. It fires where the stages' mean waiting in these sends and
-        recvs, with no compute beside it, is at least ``min_step_share`` of the steps' time.
+        stages with m micro-batches. It fires where four times as many would save at least
+        ``min_step_share`` of the steps' time of the stages' mean waiting in these sends and recvs,
+        with no compute beside it.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
@@ -91,7 +93,7 @@ class PipelineBubble(Rule, frozen=True):
             waiting = float(np.mean([_idle_ns(run, mine.rows, rank) for rank in chain]))
             waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
             gain = _gain_ns(mine.rows, waiting)
-            matters = worth_reporting(waiting, run, self.min_step_share) and gain > 0
+            matters = worth_reporting(gain, run, self.min_step_share)
             if (micro_batches > 1 or _come_back(mine)) and matters:
                 alike[len(chain), micro_batches].append(_Pipeline(chain, waiting, gain))
         for (stages, micro_batches), its in alike.items():
@@ -114,6 +116,9 @@ class PipelineBubble(Rule, frozen=True):
             f"with {more} micro-batches instead of {batches}, equal stages are idle only "
             f"{better:.0f} % of the time"
         )
+        added = (1 - 1 / _TIMES_MORE) * most.waiting_ns - most.gain_ns
+        if added > _MUCH * most.waiting_ns:
+            advice += f", but {ms(added)} go to their messages"
         if uneven:
             advice += "; the rest is uneven stages or slow messages: balance the stages"
         return self.finding(
@@ -126,7 +131,13 @@ class PipelineBubble(Rule, frozen=True):
             cost_ns=most.gain_ns,
             evidence=(
                 Evidence("mean waiting of a stage", most.waiting_ns, "ns"),
-                Evidence(f"share {of_time(run)}", measured, "%", 100 * self.min_step_share),
+                Evidence(f"share {of_time(run)}", measured, "%"),
+                Evidence(
+                    f"could be saved, {of_time(run)}",
+                    share_pct(most.gain_ns, run),
+                    "%",
+                    100 * self.min_step_share,
+                ),
                 Evidence("bubble of equal stages", ideal, "%"),
                 Evidence("micro-batches", batches, "messages per link, direction and step"),
             ),

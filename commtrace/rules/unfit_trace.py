@@ -18,6 +18,7 @@ from commtrace.metrics.run.span import recorded_apart
 from commtrace.metrics.run.unrecorded_work import calls_without_work
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, worth_reporting
+from commtrace.rules._missing_ranks import missing_ranks
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -120,15 +121,14 @@ class UnfitTrace(Rule, frozen=True):
             )
 
     def _missing_ranks(self, run: Measures) -> Iterator[Finding]:
-        world = int(run.rows("ranks").ints("world_size").max(initial=0))
-        missing = set(range(world)) - _present(run)
-        if missing:
+        if missing := missing_ranks(run):
+            world = len(missing) + len(_present(run))
             slow, clause = _crawling(run)
             said = clause if worth_reporting(slow, run, self.min_step_share) else ""
             yield self._finding(
                 run,
-                f"no trace file for {numbered('rank', missing)} of {world}: waiting for them "
-                f"cannot be separated from transfer{said}",
+                f"no trace file for {numbered('rank', missing)} of {world}: waiting for "
+                f"{'it' if len(missing) == 1 else 'them'} cannot be separated from transfer{said}",
                 Evidence("ranks without a trace file", len(missing), "ranks", 0),
                 "record every rank in the same steps and give all files together",
             )

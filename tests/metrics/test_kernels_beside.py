@@ -23,6 +23,8 @@ def test_medians_and_spreads_are_those_of_pandas(beside: list[int], alone: list[
     for row in found.to_dict("records"):
         assert row["touched"] == len(beside)
         assert row["touched_ns"] == 1_000 * sum(beside)
+        lowest = pd.Series(beside).quantile(0.25)
+        assert row["as_long"] == sum(duration >= lowest for duration in alone)
         for way, durations in (("beside", beside), ("alone", alone)):
             low, middle, high = (1e3 * pd.Series(durations)).quantile([0.25, 0.5, 0.75])
             assert row[f"count_{way}"] == len(durations)

@@ -48,6 +48,10 @@ def one_rank(compute_us: float, *, at_us: float, exposed_from: float = 0) -> Tin
 
 BOTH = one_rank(1_000, at_us=1_000)
 BEHIND = "to hide its 1.00 ms of exposed communication behind."
+LEFT = (
+    "to hide its 700 µs of exposed communication behind: other communication runs beside the rest, "
+    "300 µs."
+)
 
 
 def test_the_costliest_finding_in_two_lines() -> None:
@@ -92,6 +96,11 @@ def test_what_the_answer_said_is_not_said_again() -> None:
             one_rank(0, at_us=0),
             {},
             f" Rank 0 has no compute {BEHIND}",
+        ),
+        (
+            one_rank(320, at_us=700),
+            {},
+            f" Rank 0 has only 20.0 µs of compute left {LEFT}",
         ),
         (
             one_rank(990, at_us=-150),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from commtrace.diagnosis import Diagnosis, Finding
@@ -60,6 +61,35 @@ def test_what_is_asynchronous_already_is_not_advised_again(asynchronous: int | N
     run = in_turn(500, size=1 << 20, asynchronous=asynchronous)
     for i in range(0 if asynchronous else 10):
         run.kernel(0, 1000 * i + 150, 20, launch_ns=at(1000 * i + 110), stream=8)
+    (finding,) = found(run.trace(), "exposed-communication")
+    assert finding.advice.startswith("all_reduce runs asynchronously already")
+
+
+@pytest.mark.parametrize(("world", "size", "confidence"), [(2, 2, "low"), (2, 1, "medium")])
+def test_who_lacks_a_trace_file_may_be_waited_for(world: int, size: int, confidence: str) -> None:
+    """Unless the operations are of a group whose ranks are all there."""
+    run = in_turn(500, size=1 << 20, group_size=size).trace()
+    ranks = run.rows("ranks")
+    ranks = ranks.table.rows({**ranks.columns, "world_size": np.array([world])})
+    (finding,) = found(replace(run, ranks=ranks), "exposed-communication")
+    assert finding.confidence == confidence
+    assert ("waiting for ranks without" in finding.summary) == (confidence == "low")
+    assert finding.advice.startswith("see with the files of all ranks") == (confidence == "low")
+
+
+def test_copies_on_a_stream_of_their_own_do_not_make_a_call_asynchronous() -> None:
+    """As FSDP's of the parameters that it gathers next, while compute waits for an all_reduce."""
+    run = in_turn(500, size=1 << 20)
+    for i in range(10):
+        run.kernel(0, 1000 * i + 150, 10, launch_ns=at(1000 * i + 110), stream=8)
+    (finding,) = found(run.trace(), "exposed-communication")
+    assert finding.advice.startswith("start all_reduce asynchronously")
+
+
+def test_compute_that_had_begun_when_a_call_started_runs_beside_it() -> None:
+    run = in_turn(500, size=1 << 20)
+    for i in range(10):
+        run.kernel(0, 1000 * i + 90, 60, launch_ns=at(1000 * i + 80), stream=8)
     (finding,) = found(run.trace(), "exposed-communication")
     assert finding.advice.startswith("all_reduce runs asynchronously already")
 

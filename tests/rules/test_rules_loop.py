@@ -207,8 +207,8 @@ def test_three_steps_of_false_overlap_are_not_fine() -> None:
 
 
 FEWER = {
-    "at-the-roofline": ({"min_count": 13}, "needs 13 operations of one kind in one group, has 11"),
-    "below-link-speed": ({"min_count": 13}, "needs 13 operations of one kind in one group, has 11"),
+    "at-the-roofline": ({"min_count": 13}, "needs 13 operations of one kind in one group, has 12"),
+    "below-link-speed": ({"min_count": 13}, "needs 13 operations of one kind in one group, has 12"),
     "cold-start": ({"others": 6}, "needs 6 later operations of the same kind, has 5"),
     "degraded-link": (
         {"min_count": 100},

@@ -229,6 +229,21 @@ def test_a_root_that_is_let_out_of_its_reduce_last_is_not_late_to_the_broadcast(
     assert not found(run.trace(), "late-root")
 
 
+def test_a_root_whose_host_stalls_is_why_its_gpu_has_nothing_to_run() -> None:
+    run = Tiny(ranks=3)
+    for step, rank in product(range(12), range(3)):
+        start, late = step * 10_000, 4_000 if rank == 0 else 0
+        run.step(rank, step, start, 10_000)
+        run.kernel(rank, start + 30 + late, 1000)
+        came, launched = start + 1040 + late, {"launch_ns": BASE_NS + 1000 * (start + late + 35)}
+        run.collective(
+            rank, "broadcast", came, start + 9_000 - came, size=1 << 26, root=0, **launched
+        )
+    cause, symptom = found(run.trace(), "late-root", "launch-gap")
+    assert (cause.rule, symptom.rule) == ("late-root", "launch-gap")
+    assert symptom.explained_by == "late-root"
+
+
 def test_without_a_known_root_nobody_can_look() -> None:
     run = Tiny(ranks=2)
     for i in range(12):
@@ -243,6 +258,24 @@ def test_a_buffered_send_waits_for_nobody() -> None:
         run.collective(0, "send", start, 100, size=1 << 10, peer=1)
         run.collective(1, "recv", start + 5000, 100, size=1 << 10, peer=0)
     assert not found(run.trace(), "late-receiver")
+
+
+def test_who_sends_and_receives_at_once_is_late_for_what_others_await() -> None:
+    """Rank 0 of a chain sends to 1 and receives from it in one kernel, and comes late."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(12), (0, 1)):
+        start, late = step * 10_000, 4_000 if rank == 0 else 0
+        run.step(rank, step, start, 10_000)
+        launched = BASE_NS + 1000 * start
+        run.kernel(rank, start, 1_000 + late, launch_ns=launched)
+        came = start + 1_010 + late
+        for op in ("send", "recv"):
+            its = {"size": 1 << 26, "peer": 1 - rank, "launch_ns": launched + 10_000}
+            run.collective(rank, op, came, start + 9_000 - came, **its)
+        run.rows["kernels"].pop()
+    findings = found(run.trace(), "late-receiver", "late-sender")
+    assert [its.rule for its in findings] == ["late-receiver"]
+    assert "computing before the recv" in findings[0].summary
 
 
 def test_a_late_stage_is_a_symptom_of_the_bubble() -> None:
@@ -264,6 +297,45 @@ def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> 
     assert bubble.cost_ns == pytest.approx(0.75 * waiting - added)
 
 
+def bubbles_of(trace: Measures, **thresholds: float) -> tuple[Finding, ...]:
+    return diagnose(
+        trace, select=["pipeline-bubble"], thresholds={"pipeline-bubble": thresholds}
+    ).findings
+
+
+def filling(micro_batches: int) -> Measures:
+    """Two stages; the second waits for the first micro-batch of each step, and messages."""
+    run = Tiny(ranks=2)
+    run.groups = {"pp": (0, 1)}
+    length = (micro_batches + 1) * 1000
+    for step, rank in product(range(4), (0, 1)):
+        run.step(rank, step, step * length, length)
+    for step, batch in product(range(4), range(micro_batches)):
+        start = step * length
+        ready = start + (batch + 1) * 1000
+        posted = ready - 10 if batch else start + 5
+        its = {"size": 1 << 20, "group": "pp"}
+        run.kernel(0, ready - 990, 970)
+        run.collective(0, "send", ready - 10, 10, peer=1, **its)
+        run.collective(1, "recv", posted, ready - posted, peer=0, **its)
+        run.kernel(1, ready + 6, 970)
+    return run.trace()
+
+
+@pytest.mark.parametrize(("micro_batches", "fires"), [(3, True), (8, False)])
+def test_a_bubble_that_more_micro_batches_hardly_shorten_is_none(
+    micro_batches: int, fires: bool
+) -> None:
+    """Each added message takes time, too."""
+    trace = filling(micro_batches)
+    assert bool(bubbles_of(trace)) == fires
+
+
+def test_what_added_messages_take_is_told() -> None:
+    (bubble,) = bubbles_of(filling(8), min_step_share=0.01)
+    assert bubble.advice.endswith("idle only 3 % of the time, but 0.96 ms go to their messages")
+
+
 def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
     """Posted while the micro-batch before is computed: the stage waits for its first one alone."""
     run = Tiny(ranks=2)
@@ -277,7 +349,7 @@ def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
             run.collective(0, "send", ready - 10, 10, size=1 << 20, peer=1)
             run.collective(1, "recv", ready - 1000, 1000, size=1 << 20, peer=0)
             run.kernel(1, ready, 990)
-    (bubble,) = found(run.trace(), "pipeline-bubble")
+    (bubble,) = bubbles_of(run.trace(), min_step_share=0.01)
     waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
     assert waiting == pytest.approx(6 * 990e3 / 2)
 
@@ -415,6 +487,20 @@ def test_contention_is_a_slowdown_and_no_other_shape(beside_us: float, fires: bo
         run.trace(), select=["contention"], thresholds={"contention": {"min_step_share": 0.0}}
     )
     assert bool(loose.findings) == fires
+
+
+@pytest.mark.parametrize(("longer_alone", "fires"), [(1, True), (9, False)])
+def test_kernels_that_take_as_long_alone_are_no_evidence(longer_alone: int, fires: bool) -> None:
+    """As those of backward, of the name of forward's, where no communication runs beside them."""
+    run = Tiny()
+    for step in range(12):
+        run.collective(0, "all_reduce", step * 1000 + 500, 390, size=1 << 24)
+        for alone in range(3):
+            run.kernel(0, step * 1000 + 110 * alone, 100)
+        run.kernel(0, step * 1000 + 330, 150 if step < longer_alone else 100)
+        for beside in range(2):
+            run.kernel(0, step * 1000 + 510 + 160 * beside, 150)
+    assert bool(found(run.trace(), "contention")) == fires
 
 
 def test_the_second_half_of_a_decomposition_is_in_its_place() -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, rows_by, sums
-from commtrace.intervals import covered, subtract
+from commtrace.arrays import NULL, Bool, codes, rows_by, sums
+from commtrace.intervals import covered, subtract, union
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Called", "asynchronous", "most_exposed", "unlaunched_ns"]
 
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
+_INEXACT_NS = 1_000  # by which what waits for each other can seem to run at once
+_AT_WORK = 0.05  # of what the busiest stream computes: FSDP copies on streams of its own
 
 
 def most_exposed(run: Measures) -> tuple[str | None, float]:
@@ -47,8 +49,8 @@ class Called(NamedTuple):
 def asynchronous(run: Measures, op: str | None) -> Called:
     """Which calls of an operation are asynchronous, so hold up no device, and in which phase.
 
-    A trace with shapes has it. On a GPU it also shows: of calls of one phase that a stream
-    waits for at once, none has compute beside it that was launched later.
+    A trace with shapes has it. On a GPU it also shows: while calls of one phase run that a stream
+    waits for at once, and that wait for it, none computes.
     """
     mine = np.flatnonzero(run.rows("collectives").coded("op").where(lambda name: name == op))
     calls, phase = run.rows("collectives", mine), phases(run).take(mine)
@@ -59,16 +61,22 @@ def asynchronous(run: Measures, op: str | None) -> Called:
 
 
 def _beside(calls: Rows, run: Measures) -> Bool:
-    """Whether compute that was launched after a call starts while it runs."""
-    launch_ns, start_ns = calls.ints("launch_ns"), calls.ints("start_ns")
+    """Whether compute runs beside a call, of streams that compute much.
+
+    FSDP copies what it gathers and scatters on others, which wait for no compute.
+    """
+    start_ns = calls.ints("start_ns")
     end_ns = start_ns + calls.ints("duration_ns")
     found = np.zeros(len(calls), np.bool_)
-    for (rank, device), its in rows_by(calls.ints("rank"), calls.coded("device")).items():
-        at = its[launch_ns[its] != NULL]
-        begun, launched = _compute(run, rank, device)
-        first, last = np.searchsorted(begun, start_ns[at]), np.searchsorted(begun, end_ns[at])
-        latest = np.append(np.maximum.accumulate(launched), 0)[last - 1]
-        found[at] = (last > first) & (latest > launch_ns[at])
+    for (rank, device), at in rows_by(calls.ints("rank"), calls.coded("device")).items():
+        kernels = _compute_kernels(run, rank, device)
+        if len(kernels):
+            stream, duration_ns = codes(kernels.ints("stream")), kernels.ints("duration_ns")
+            computed = sums(stream, duration_ns, int(stream.max()) + 1)
+            its = kernels.take(computed[stream] >= _AT_WORK * computed.max())
+            begun = its.ints("start_ns")
+            busy = union(begun, begun + its.ints("duration_ns"))
+            found[at] = covered(start_ns[at], end_ns[at], busy) > _INEXACT_NS
     return found
 
 
@@ -78,9 +86,11 @@ def unlaunched_ns(run: Measures) -> int:
     for place, done in device_work(run).items():
         if done.compute is None or not done.communication[0].size:
             continue
-        begun, launched = _compute(run, *place)
-        if not begun.size:
+        kernels = _compute_kernels(run, *place)
+        if not len(kernels):
             continue
+        begun, launched = kernels.ints("start_ns"), kernels.ints("launch_ns")
+        launched = np.where(launched == NULL, 0, launched)  # long ago where it is unknown
         exposed = subtract(done.communication, done.compute)
         opens, closes = done.compute
         launch = np.minimum(launched[np.searchsorted(begun, opens)], opens)
@@ -89,10 +99,8 @@ def unlaunched_ns(run: Measures) -> int:
     return int(np.median(times)) if times else 0
 
 
-def _compute(run: Measures, rank: int, device: str) -> tuple[Int64, Int64]:
-    """When compute on a device began and was launched; long ago where that is unknown."""
+def _compute_kernels(run: Measures, rank: int, device: str) -> Rows:
+    """The rows of ``kernels`` that compute on a device, by their start."""
     its = rows_of_rank(run, "kernels", rank)
     rows = np.flatnonzero(its.coded("kind").being("compute") & its.coded("device").being(device))
-    rows = rows[np.argsort(its.ints("start_ns")[rows], kind="stable")]
-    launch = its.ints("launch_ns")[rows]
-    return its.ints("start_ns")[rows], np.where(launch == NULL, 0, launch)
+    return its.take(rows[np.argsort(its.ints("start_ns")[rows], kind="stable")])

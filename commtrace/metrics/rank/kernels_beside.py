@@ -39,6 +39,12 @@ KERNELS_BESIDE = Table(
         Column("device", "category", "torch's name, with the trace's own number."),
         Column("name", "category", "The kernels' name."),
         *(column for way in _WAYS for column in _of_way(way)),
+        Column(
+            "as_long",
+            "int64",
+            "How many ran alone and took as long as the first quartile of those beside.",
+            "kernels",
+        ),
         Column("touched", "int64", "How many ran beside communication at all.", "kernels"),
         Column("touched_ns", "int64", "Their durations' sum.", "ns"),
     ),
@@ -63,6 +69,9 @@ def kernels_beside(run: Measures, rank: int) -> Columns:
     found: dict[str, Any] = {"touched": touched, "touched_ns": touched_ns}
     for way, which in zip(_WAYS, (beside, alone), strict=True):
         found |= _spread(of_kind[which], duration[which], kinds.size, way)
+    long = alone & (duration >= found.pop("low_beside")[of_kind])
+    found["as_long"] = np.bincount(of_kind[long], minlength=kinds.size)
+    del found["low_alone"]
     both = np.argsort(first)  # the tables of one rank and of all number names in another order
     both = both[(found["count_beside"] > 0)[both] & (found["count_alone"] > 0)[both]]
     kinds = kinds[both]
@@ -99,6 +108,7 @@ def _spread(of_kind: Int64, duration: Int64, kinds: int, way: str) -> dict[str, 
         for q in (0.25, 0.5, 0.75)
     )
     return {
+        f"low_{way}": low,
         f"count_{way}": count,
         f"median_{way}": middle,
         f"spread_{way}": 100 * (high - low) / middle.clip(min=1),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "SERVED", "fitted", "hidden", "served", "streams", "typical_ns"]
 
 _MAX_RESIDUAL = 0.3
+_FAR_LONGER = 1.5
 _NEEDED = ("size_bytes", "transfer_ns", "first_arrival_ns", "last_end_ns")
 KIND = ["communicator", "op", "dtype", "size_bytes"]
 
@@ -48,11 +49,12 @@ SERVED = Table(
 def served(run: Measures, *, cold: bool = False, late: bool = False) -> Rows:
     """The operations whose size is known, in the order of their arrival: SERVED.
 
-    Each communicator's first, which sets it up, only if ``cold``; messages that gloo noted late,
-    whose transfer is an upper bound, only if ``late``. CannotLook if there is none.
+    Each communicator's first, if it may have set it up, only if ``cold``: one that takes far longer
+    than others of its kind, or has none. Messages that gloo noted late, whose transfer is an upper
+    bound, only if ``late``. CannotLook if there is none.
     """
     its, bounds = _sized(run), message_waits(run).late_operations
-    rows = its.rows if cold else its.rows[~its.first]
+    rows = its.rows if cold else its.rows[~its.cold]
     if not late:
         if not bounds.size:
             return served(run, cold=cold, late=True)
@@ -63,10 +65,10 @@ def served(run: Measures, *, cold: bool = False, late: bool = False) -> Rows:
 
 
 class _Sized(Struct, frozen=True, eq=False):
-    """The ``rows`` of operations whose size is known, and which is its communicator's first."""
+    """The ``rows`` of operations whose size is known, and which may have set up their group."""
 
     rows: Int32
-    first: Bool
+    cold: Bool
 
 
 @measure
@@ -79,7 +81,16 @@ def _sized(run: Measures) -> _Sized:
     known = its.coded("op").where(lambda op: op != "barrier") & ((ranks == NULL) | (ranks > 1))
     known &= np.logical_and.reduce([its.ints(name) != NULL for name in _NEEDED])
     known &= (its.ints("size_bytes") > 0) & (its.ints("transfer_ns") > 0)
-    return _Sized(order[known[order]].astype(np.int32), first[known[order]])
+    rows, first = order[known[order]].astype(np.int32), first[known[order]]
+    return _Sized(rows, _cold(its.take(rows), first))
+
+
+def _cold(known: Rows, first: Bool) -> Bool:
+    """Which of the first took far longer than the others of their kind, or are alone."""
+    kind, transfer = codes(*(known.columns[name] for name in KIND)), known.ints("transfer_ns")
+    usual = quantiles(kind[~first], transfer[~first], 50, kind.max(initial=-1) + 1)
+    cold: Bool = first & ~(transfer <= _FAR_LONGER * usual[kind])  # NaN where there are no others
+    return cold
 
 
 def _served(run: Measures, rows: Int32) -> Rows:

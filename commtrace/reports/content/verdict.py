@@ -66,7 +66,10 @@ def _reason(analysis: Analysis) -> list[str]:
     if free < _LITTLE * exposed:
         compute = f"only {duration(free)} of compute" if free else "no compute"
         what = f"{duration(exposed)} of exposed communication"
-        return [f"{who} {compute} to hide its {what} behind."]
+        if not most["overlapped_communication_ns"]:
+            return [f"{who} {compute} to hide its {what} behind."]
+        rest = f"other communication runs beside the rest, {duration(most['compute_ns'] - free)}"
+        return [f"{who} {compute} left to hide its {what} behind: {rest}."]
     if most["overlapped_communication_ns"] >= _HIDDEN * communication:
         share = percent(most["overlapped_communication_ns"], communication)
         return [f"Of {whose}communication {share} is hidden already."]
