@@ -9,7 +9,12 @@ import numpy as np
 from commtrace.arrays import Bool, Int64, rows_by
 from commtrace.comms import element_bytes
 from commtrace.metrics.rank.activity import work
-from commtrace.metrics.rank.exposed_calls import Called, asynchronous, most_exposed
+from commtrace.metrics.rank.exposed_calls import (
+    Called,
+    asynchronous,
+    exposed_ns,
+    most_exposed,
+)
 from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._less import fused, sharded, small
@@ -82,7 +87,7 @@ def on_callers_stream(run: Measures, op: str) -> bool:
 
 
 def _whose(run: Measures, op: str) -> str | None:
-    """Of which such dimension most of an operation's time is; None of none."""
+    """Of which such dimension most of an operation's exposed time is; None of none."""
     rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
     return next((its for its, name in _DIMENSION.items() if _mostly(run, rows, name)), None)
 
@@ -137,10 +142,10 @@ def _scatters(run: Measures) -> int:
 
 
 def _mostly(run: Measures, rows: Int64, dimension: str) -> bool:
-    """Whether most of the time of these rows of ``collectives`` is of such groups."""
+    """Whether most of what is exposed of these rows of ``collectives`` is of such groups."""
     its = dimensions_of(run, matched(run).matches.coded("communicator").take(rows)).being(dimension)
-    duration_ns = run.rows("collectives", rows).ints("duration_ns")
-    return bool(2 * duration_ns[its].sum() > duration_ns.sum())
+    time_ns = exposed_ns(run, rows)
+    return bool(2 * time_ns[its].sum() > time_ns.sum())
 
 
 def _in_half(run: Measures, rows: Int64) -> bool:

@@ -367,3 +367,18 @@ def test_only_what_nobody_needs_at_once_is_promised() -> None:
             everyone_computes(loop, 0.05, kernels=1, place="update")
     its = found(loop.trace(), "exposed-communication")
     assert its.cost_ns / 1e6 / loop.steps == pytest.approx(2, rel=0.1)
+
+
+def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:
+    """Data parallelism's all_reduces take longer, behind compute; tensor parallelism's show."""
+    run = Tiny(ranks=2)
+    run.groups = {"TENSOR_MODEL_PARALLEL_GROUP": (0, 1), "DATA_PARALLEL_GROUP": (0, 1)}
+    for rank, i in product((0, 1), range(20)):
+        launched = BASE_NS + 10_000 * i
+        run.kernel(rank, 1200 * i, 800, launch_ns=launched)
+        at = {"size": 1 << 20, "launch_ns": launched + 5_000}
+        run.collective(rank, "all_reduce", 1200 * i + 5, 790, group="DATA_PARALLEL_GROUP", **at)
+        tensor = {"group": "TENSOR_MODEL_PARALLEL_GROUP", "stream": 21}
+        run.collective(rank, "all_reduce", 1200 * i + 800, 400, **tensor, **at)
+    its = found(run.trace(), "exposed-communication")
+    assert "mostly tensor parallelism's all_reduce" in its.summary

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, codes, rows_by, sums
+from commtrace.arrays import NULL, Bool, Int64, codes, rows_by, sums
 from commtrace.intervals import covered, subtract, union
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -17,7 +17,7 @@ from commtrace.table import Coded, Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Called", "asynchronous", "most_exposed", "unlaunched_ns"]
+__all__ = ["Called", "asynchronous", "exposed_ns", "most_exposed", "unlaunched_ns"]
 
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
 _INEXACT_NS = 1_000  # by which what waits for each other can seem to run at once
@@ -49,12 +49,12 @@ class Called(NamedTuple):
 def asynchronous(run: Measures, op: str | None) -> Called:
     """Which calls of an operation are asynchronous, so hold up no device, and in which phase.
 
-    A trace with shapes has it. On a GPU it also shows: while calls of one phase run that a stream
-    waits for at once, and that wait for it, none computes.
+    A trace with shapes has it. On a GPU it also shows: while calls of one group and phase run that
+    a stream waits for at once, and that wait for it, none computes.
     """
     mine = np.flatnonzero(run.rows("collectives").coded("op").where(lambda name: name == op))
     calls, phase = run.rows("collectives", mine), phases(run).take(mine)
-    kind = codes(calls.ints("rank"), phase)
+    kind = codes(calls.ints("rank"), phase, calls.coded("group"))
     share = np.bincount(kind, _beside(calls, run)) / np.bincount(kind)
     recorded = calls.ints("asynchronous")
     return Called(np.where(recorded == NULL, share[kind] >= _BESIDE, recorded == 1), phase)
@@ -77,6 +77,20 @@ def _beside(calls: Rows, run: Measures) -> Bool:
             begun = its.ints("start_ns")
             busy = union(begun, begun + its.ints("duration_ns"))
             found[at] = covered(start_ns[at], end_ns[at], busy) > _INEXACT_NS
+    return found
+
+
+def exposed_ns(run: Measures, rows: Int64) -> Int64:
+    """How long each of these rows of ``collectives`` ran with no compute beside it, as is known."""
+    calls = run.rows("collectives", rows)
+    start_ns = calls.ints("start_ns")
+    end_ns = start_ns + calls.ints("duration_ns")
+    found = np.zeros(rows.size, np.int64)
+    for (rank, device), at in rows_by(calls.ints("rank"), calls.coded("device")).items():
+        done = device_work(run).get(Device(rank, device))
+        if done is not None and done.compute is not None:
+            exposed = subtract(done.communication, done.compute)
+            found[at] = covered(start_ns[at], end_ns[at], exposed)
     return found
 
 
