@@ -36,7 +36,8 @@ FIFTH = (
     Program("dino_teacher", (Fault("share-teacher", NEEDLESS, place="broadcast"),)),
     Program(
         "dit_fsdp2",
-        (Fault("cold-cache", LATE, (1, 2), "all_gather", LOADER, 40),),
+        # two of three: who waits for data may be said of both
+        (Fault("cold-cache", (*LATE, "input-bound"), (1, 2), "all_gather", LOADER, 40),),
         world_size=3,
     ),
     Program("gru_monitor", (Fault("whole-history", LATE, (0,), "all_reduce", (*COMPUTE, *IDLE)),)),
