@@ -126,8 +126,8 @@ _NVLINK = {  # by GPU: generation, GB/s of one link, its links, what they all us
 }
 _PCIE = {
     **dict.fromkeys(("P100", "V100", "T4"), "PCIe 3 x16"),
-    **dict.fromkeys(("A100", "A800", "A10", "L4"), "PCIe 4 x16"),
-    **dict.fromkeys(("H100", "H200", "H800", "B200"), "PCIe 5 x16"),
+    **dict.fromkeys(("A100", "A800", "A10", "L4", "L40", "L40S"), "PCIe 4 x16"),
+    **dict.fromkeys(("H100", "H200", "H800", "B200", "MI300X"), "PCIe 5 x16"),
 }
 _FEW_LINKS = 0.93  # of the peak: 23 of 25, 47 of 50, 93 of 100 GB/s
 _CODES = {

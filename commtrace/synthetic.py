@@ -271,6 +271,7 @@ class Tiny:
             "host": self.hosts[rank * len(self.hosts) // self.ranks],
             "world_size": self.ranks,
             "backend": self.backend,
+            "gpu": None,
             "rank_provenance": "metadata",
             "start_ns": min((row["start_ns"] for row in mine), default=None),
             "end_ns": max((row["start_ns"] + row["duration_ns"] for row in mine), default=None),

@@ -1,4 +1,4 @@
-"""What the manifest tells of the links between GPUs."""
+"""What the manifest and the traces tell of the links between GPUs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ __all__ = ["code", "device_of", "gpu_name", "inferred", "link", "named", "names"
 
 
 def gpu_name(run: Measures) -> str:
-    """The model of the machine's GPUs; empty if unknown or not one model."""
-    models = {str(gpu.get("name", "")) for gpu in (run.manifest or {}).get("devices") or []}
+    """The model of the machines' GPUs; empty if unknown or not one model."""
+    recorded = {str(gpu.get("name", "")) for gpu in (run.manifest or {}).get("devices") or []}
+    models = recorded or {*run.rows("ranks").coded("gpu").occurring()}
     return models.pop() if len(models) == 1 else ""
 
 

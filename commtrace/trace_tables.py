@@ -269,6 +269,7 @@ RANKS = Table(
         _RANK,
         _text("file", "The path of its file as it was given or found; of several the first."),
         _text("host", "The host's name; null if unknown."),
+        _text("gpu", "The model of its GPUs; null if unknown, or of several models."),
         _maybe("world_size", "Ranks in the job, as this trace says.", "ranks"),
         _text("backend", "The default group's backend, as this trace says."),
         _text("rank_provenance", "`metadata`, `calls`, `file-name`, or `assumed`."),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["Edit", "Saving", "of_copies", "of_transfers", "saving"]
+__all__ = ["Edit", "Saving", "of_copies", "of_transfers", "saving", "taking_less"]
 
 Edit = Callable[[Lags], Lags]
 """Makes of a graph's lags those with something mended."""
@@ -133,6 +133,11 @@ def of_transfers(
     """
     if not worth_reporting(estimate_ns, run, min_step_share):
         return Saving(round(estimate_ns))
+    return saving(run, taking_less(run, known, less_ns), estimate_ns, min_step_share)
+
+
+def taking_less(run: Measures, known: Rows, less_ns: npt.NDArray[np.floating[Any]]) -> Edit:
+    """Operations (rows with ``operation``) take so much less once all are there."""
     number, less = known.ints("operation"), np.rint(less_ns.clip(min=0)).astype(np.int64)
 
     def edit(lag_ns: Lags) -> Lags:
@@ -142,4 +147,4 @@ def of_transfers(
         less_of[number] = less
         return transferring_less(run, less_of[operation], lag_ns)
 
-    return saving(run, edit, estimate_ns, min_step_share)
+    return edit

@@ -22,7 +22,6 @@ from commtrace.causal.edits.run_edits import (
     without_waits,
 )
 from commtrace.causal.replay.graph import Lags, changed
-from commtrace.causal.run.builder import TRANSFER
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import FULL, cores_used
@@ -214,9 +213,9 @@ def _without_waits(run: Measures, op: str, lag: Lags) -> Lags:
 def _transfer(run: Measures, lag: Lags) -> Int64:
     """How long each call takes with these lags once all are there."""
     its = run_graph(run)
-    edges = np.flatnonzero(its.graph.kind == TRANSFER)
+    edges, call = its.transfers
     took = np.zeros(its.calls.rank.size, dtype=np.int64)
-    took[its.call_of[its.graph.target[edges]]] = np.maximum(lag[edges], 0)
+    took[call] = np.maximum(lag[edges], 0)
     return took
 
 

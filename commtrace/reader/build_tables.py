@@ -187,6 +187,7 @@ def _ranks(scan: Scan, job: JobMetadata, identity: Identity) -> Columns:
                 "rank": rank,
                 "file": scan.file,
                 "host": job.host,
+                "gpu": job.gpu,
                 "world_size": job.world_size,
                 "backend": job.backend,
                 "rank_provenance": provenance,

@@ -21,7 +21,8 @@ class JobMetadata(Struct, frozen=True):
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
     rank's clock, the ``last_step`` that it recorded, what the process saw of its ``machine``,
-    and, in ``partial``, why there is no more. ``unusable`` lists what they tell that cannot be.
+    and, in ``partial``, why there is no more. ``gpu`` is the model of the GPUs that it saw.
+    ``unusable`` lists what they tell that cannot be.
     """
 
     file: str
@@ -29,6 +30,7 @@ class JobMetadata(Struct, frozen=True):
     world_size: int | None
     backend: str | None
     host: str | None
+    gpu: str | None
     group_list: Any
     flight_dump: Any
     probes: tuple[Mapping[str, int], ...] = ()
@@ -61,6 +63,7 @@ class JobMetadata(Struct, frozen=True):
             + ((f"machine is {quoted(said)}",) if said is not None and machine is None else ()),
             backend=_backend(_text(torch.get("backend"), ours.get("backend"))),
             host=_text(scan.metadata.get("host_name"), ours.get("host")),
+            gpu=_model(scan.metadata.get("deviceProperties")),
             # The recorder's list also has the groups made while it recorded.
             group_list=ours.get("groups") or torch.get("pg_config"),
             flight_dump=ours.get("flight_recorder") or scan.metadata.get("flight_recorder"),
@@ -104,6 +107,13 @@ def _is_probe(value: Any) -> bool:
         return False
     numbers = [value.get(key) for key in ("at_ns", "offset_ns", "error_ns")]
     return all(type(v) is int and abs(v) < _LATEST_NS for v in numbers) and value["error_ns"] >= 0
+
+
+def _model(devices: Any) -> str | None:
+    """The name that all devices have."""
+    named = devices if isinstance(devices, list) else []
+    names = {_text(its.get("name")) if isinstance(its, Mapping) else None for its in named}
+    return names.pop() if len(names) == 1 else None
 
 
 def _backend(name: str | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, least, numbered, sums
+from commtrace.arrays import NULL, Int64, codes, least, numbered, sums
 from commtrace.causal.critical_path import critical_path
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -22,6 +22,7 @@ __all__ = ["asked", "fewer_bytes", "fused", "longest", "sharded", "small"]
 
 _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
+_MOSTLY = 0.5
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
@@ -60,7 +61,7 @@ def _does_so_already(run: Measures, op: str) -> bool:
     all_to_alls that send and receive unlike amounts, or unlike ones from rank to rank, have split
     sizes; groups that also reduce_scatter gather parameters, or a sequence, of which each rank
     keeps a part; what is fused with a matmul is cut for it; the stages of a pipeline send to their
-    neighbours alone.
+    neighbours alone; what is sent and received by one kernel goes at once.
     """
     calls, groups = run.rows("collectives"), matched(run).matches.coded("communicator")
     mine = calls.coded("op").being(op)
@@ -69,8 +70,17 @@ def _does_so_already(run: Measures, op: str) -> bool:
     if op == "all_gather":
         return sharded(run) or fused(calls.take(mine))
     if op in POINT_TO_POINT:
-        return bool(dimensions_of(run, groups.take(mine)).being("pp").all())
+        messages = calls.take(calls.coded("op").where(POINT_TO_POINT.__contains__))
+        in_pipeline = bool(dimensions_of(run, groups.take(mine)).being("pp").all())
+        return in_pipeline or _together(messages)
     return False
+
+
+def _together(messages: Rows) -> bool:
+    """Whether most of them share a kernel with another: they are called for together."""
+    names = ("rank", "stream", "start_ns", "duration_ns")
+    kernel = codes(*(messages.ints(name) for name in names), messages.coded("device"))
+    return bool(np.mean(np.bincount(kernel)[kernel] > 1) > _MOSTLY)
 
 
 def _has_splits(calls: Rows, operation: Int64) -> bool:

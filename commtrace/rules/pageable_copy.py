@@ -34,7 +34,8 @@ class PageableCopy(Rule, frozen=True):
         Copies marked Pageable of at least ``min_bytes``, where pinned memory would be more
         than ``min_ratio`` times as fast, and that is worth ``min_step_share`` of the step. How
         fast pinned copies are is taken, best first, from those in the trace, the same way or
-        the other way, from the GPU's PCIe, or from PCIe 3, which is then an assumption.
+        the other way, the rank's own or other ranks', from the GPU's PCIe, or from PCIe 3, which is
+        then an assumption.
 
     Why it costs time
         A GPU can only read memory that stays in place. From pageable memory the driver
@@ -177,12 +178,15 @@ def _gb_s(copies: Rows) -> Float64:
 
 def _reachable(copies: Rows, rank: int, kind: str, run: Measures) -> tuple[float, str, Confidence]:
     """What a rank's pinned copies reach in GB/s, which ones those are, and how sure that is."""
-    pinned = (copies.ints("rank") == rank) & copies.coded("memory").being("pinned")
+    pinned = copies.take(copies.coded("memory").being("pinned"))
+    own = pinned.ints("rank") == rank
     ways: tuple[tuple[str, Confidence], ...] = ((kind, "high"), (_OTHER_WAY[kind], "medium"))
     for way, confidence in ways:
-        of_way = copies.take(pinned & copies.coded("kind").being(way))
-        if len(of_way):
-            return float(np.median(_gb_s(of_way))), f"pinned {way} copies here", confidence
+        of_way = pinned.coded("kind").being(way)
+        for some, whose, sure in ((own, "here", confidence), (~own, "of other ranks", "medium")):
+            these = pinned.take(some & of_way)
+            if len(these):
+                return float(np.median(_gb_s(these))), f"pinned {way} copies {whose}", sure
     link = pcie(gpu_name(run))
     if link:
         return link.usual_gb_s, f"pinned copies over {link.name} usually", "medium"

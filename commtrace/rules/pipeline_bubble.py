@@ -31,6 +31,7 @@ from commtrace.metrics.run.joined_rows import joined_messages
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
+from commtrace.rules._slow_links import waits_left
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 from commtrace.units import counted, ms
@@ -52,7 +53,7 @@ class PipelineBubble(Rule, frozen=True):
         gradient does, where all but one send on only what they have received: a pipeline of p
         stages with m micro-batches. It fires where four times as many would save at least
         ``min_step_share`` of the steps' time of the stages' mean waiting in these sends and recvs,
-        with no compute beside it.
+        with no compute beside it and without what late stages and a slow link cause.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
@@ -92,6 +93,7 @@ class PipelineBubble(Rule, frozen=True):
             micro_batches = _messages_per_step(mine)
             waiting = float(np.mean([_idle_ns(run, mine.rows, rank) for rank in chain]))
             waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
+            waiting *= waits_left(run, chain)
             gain = _gain_ns(mine.rows, waiting)
             matters = worth_reporting(gain, run, self.min_step_share)
             if (micro_batches > 1 or _come_back(mine)) and matters:

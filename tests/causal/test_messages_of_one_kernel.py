@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.whatif import whatif
 from commtrace.measures import Measures
+from commtrace.metrics.run.link_times import link_times
 from commtrace.metrics.run.waits import matched
+from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
 
 
@@ -34,3 +39,45 @@ def test_a_receiver_that_also_sends_waits_for_whom_it_sends_to() -> None:
     its = run_graph(run)
     assert set(its.transfer_ns.tolist()) == {100_000}
     assert set(matched(run).operations.ints("transfer_ns").tolist()) == {100_000}
+
+
+def of_link(slow_us: float, ranks: int = 6) -> Measures:
+    """A ring whose messages take 100 µs once both ends are there, those from 2 to 3 longer.
+
+    Who waited for one of these is late for its next, and so for its other neighbour.
+    """
+    run, free = Tiny(ranks), [0.0] * ranks
+    for step in range(12):
+        came = [begin + 500 for begin in free]
+        done = [
+            max(came[rank], came[(rank + 1) % ranks]) + (slow_us if rank == 2 else 100)
+            for rank in range(ranks)
+        ]
+        over = [max(done[rank], done[rank - 1]) for rank in range(ranks)]
+        for rank in range(ranks):
+            run.step(rank, step, free[rank], over[rank] - free[rank])
+            run.kernel(rank, free[rank] + 5, 490)
+            for op, peer in (("recv", (rank - 1) % ranks), ("send", (rank + 1) % ranks)):
+                took = over[rank] - came[rank]
+                run.collective(rank, op, came[rank], took, size=1 << 26, peer=peer)
+        free = over
+    return run.trace()
+
+
+def test_a_kernels_time_is_its_slowest_messages_alone() -> None:
+    its = link_times(of_link(400))
+    slow = (its.ints("sender") == 2) & (its.ints("receiver") == 3)
+    assert set(its.ints("transfer_ns")[slow].tolist()) == {400_000}
+    assert set(its.ints("transfer_ns")[~slow].tolist()) == {100_000}
+
+
+def test_with_a_link_mended_the_other_messages_of_its_kernels_are_as_fast_as_elsewhere() -> None:
+    run = of_link(400)
+    (saved,) = whatif(run, ["link=2-3:671GB/s"]).edits  # 100 µs
+    mended = of_link(100)
+    shorter = int(run_graph(run).step_ns.sum() - run_graph(mended).step_ns.sum())
+    assert saved.saved_ns is not None
+    np.testing.assert_allclose(saved.saved_ns, shorter, rtol=0.01)
+    (finding,) = diagnose(run, select=["slow-link"]).findings
+    assert finding.ranks == (2, 3)
+    np.testing.assert_allclose(finding.cost_ns, shorter, rtol=0.01)

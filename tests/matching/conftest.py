@@ -179,6 +179,7 @@ def _generate(
                         "host": f"host{host[rank]}" if named_hosts else None,
                         "world_size": world_size,
                         "backend": "nccl",
+                        "gpu": None,
                         "rank_provenance": "metadata",
                         "start_ns": None,
                         "end_ns": None,

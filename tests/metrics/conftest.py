@@ -414,6 +414,7 @@ def _measures(job: _Job) -> Measures:
             "file": f"rank{rank}.json",
             "host": "host",
             "world_size": len(job.ranks),
+            "gpu": None,
             "rank_provenance": "metadata",
             "events": 1,
         }

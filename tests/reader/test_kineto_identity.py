@@ -129,3 +129,20 @@ def test_a_backend_for_each_type_of_device_has_no_name_of_its_own(read: Any, eve
     info = {"rank": 0, "world_size": 2, "backend": "undefined"}
     (row,) = read([events.note("gloo:barrier", 0, 5)], distributedInfo=info).ranks
     assert row["backend"] is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "model"),
+    [
+        ([{"id": 0, "name": "NVIDIA A10"}, {"id": 1, "name": "NVIDIA A10"}], "NVIDIA A10"),
+        ([{"id": 0, "name": "NVIDIA A10"}, {"id": 1, "name": "NVIDIA L4"}], None),
+        ([{"id": 0}], None),
+        ([{"name": 7}, "x"], None),
+        ([], None),
+        ("x", None),
+    ],
+)
+def test_the_gpus_of_a_rank_are_of_one_model_or_of_none(
+    read: Any, devices: Any, model: str | None
+) -> None:
+    assert read([], deviceProperties=devices).ranks[0]["gpu"] == model

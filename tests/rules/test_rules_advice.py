@@ -235,6 +235,19 @@ def test_what_the_next_stage_needs_cannot_be_awaited_later(group: str) -> None:
     assert ("another micro-batch" in advice) == (group != "other")
 
 
+def test_what_is_sent_and_received_at_once_needs_no_batch() -> None:
+    run = Tiny(ranks=2)
+    for i, rank in product(range(10), (0, 1)):
+        start = 2000 * i
+        launched = {"launch_ns": BASE_NS + 1000 * (start + 5)}
+        run.kernel(rank, start, 100)
+        for op in ("send", "recv"):
+            run.collective(rank, op, start + 100, 400, size=1 << 20, peer=1 - rank, **launched)
+        run.kernel(rank, start + 500, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    advice = found(run.trace(), "exposed-communication").advice
+    assert "served one after another" not in advice
+
+
 def delayed(*, stall_us: float = 0, copy_us: float = 0, more_us: float = 0, since: int = 0) -> Tiny:
     """Rank 1 of three launches later than the others, or copies 8 MB, or computes, longer.
 

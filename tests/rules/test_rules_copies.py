@@ -12,6 +12,7 @@ from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
+from tests.edited import edited
 
 MB40 = 40_000_000
 FAST_US = 430.0  # 93 GB/s
@@ -70,8 +71,8 @@ class TestTheP2PPuzzle:
         (finding,) = uneven(trace)
         assert finding.summary == (
             "cuda:0 → cuda:2 copies at 7.5 GB/s even alone (SYS: across CPU sockets), "
-            "cuda:0 → cuda:4 at 47 GB/s (NV2: 2 NVLinks), "
-            "cuda:0 → cuda:1 at 93 GB/s (NV4: 4 NVLinks)"
+            "cuda:0 → cuda:4 at 47 GB/s (NV2: NVLink2 x2), "
+            "cuda:0 → cuda:1 at 93 GB/s (NV4: NVLink2 x4)"
         )
         assert finding.confidence == "high"
         assert [reason.partition(":")[0] for reason in finding.ruled_out] == [
@@ -87,11 +88,19 @@ class TestTheP2PPuzzle:
         (finding,) = detours(trace)
         assert "cuda:0 → cuda:2 copies at 7.5 GB/s" in finding.summary
         assert (
-            "over pinned host memory they would reach 12 GB/s (assuming PCIe 3" in finding.summary
+            "over pinned host memory they would reach 12 GB/s (as PCIe 3 x16 usually does)"
+            in finding.summary
         )
-        assert finding.confidence == "low", "an assumption"
+        assert finding.confidence == "medium"
         assert "cuda:1 or cuda:4 has NVLinks to cuda:2" in finding.advice
         assert "4.2 to 6.3 times the direct copy" in finding.advice
+
+    def test_of_a_gpu_that_nobody_names_pcie_3_is_an_assumption(self, trace: Measures) -> None:
+        (finding,) = detours(edited(trace, "ranks", gpu=None))
+        assert (
+            "over pinned host memory they would reach 12 GB/s (assuming PCIe 3" in finding.summary
+        )
+        assert finding.confidence == "low"
 
     def test_both_are_told_the_fault_first(self, trace: Measures) -> None:
         findings = diagnose(trace).findings
@@ -272,6 +281,31 @@ class TestPageableCopy:
         (finding,) = found(self.copies(pinned=pinned, **manifest), "pageable-copy")
         assert reference in finding.summary
         assert finding.confidence == confidence
+
+    def test_other_ranks_pinned_copies_are_known_better_than_any_link(self) -> None:
+        run = Tiny(2)
+        for i in range(10):
+            for rank, took, memory in ((0, 800, "pageable"), (1, 100, "pinned")):
+                way = {"kind": "HtoD", "source": "host", "destination": "cuda:0"}
+                run.copy(rank, i * 3000, took, size=4_000_000, memory=memory, **way)
+        (finding,) = found(run.trace(), "pageable-copy")
+        assert "where pinned HtoD copies of other ranks reach 40 GB/s" in finding.summary
+        assert finding.confidence == "medium"
+        assert finding.cost_ns == pytest.approx(10 * 700e3)
+
+    @pytest.mark.parametrize(
+        ("gpu", "link", "gb_s"),
+        [
+            ("NVIDIA H100 80GB HBM3", "PCIe 5 x16 usually", 52),
+            ("NVIDIA L40S", "PCIe 4 x16 usually", 25),
+            ("AMD Instinct MI300X", "PCIe 5 x16 usually", 52),
+            ("Tesla T4", "PCIe 3 x16 usually", 12),
+            ("NVIDIA PG509-210", "PCIe 3 x16 (assumed) usually", 12),
+        ],
+    )
+    def test_a_trace_names_the_gpu_and_so_its_link(self, gpu: str, link: str, gb_s: int) -> None:
+        (finding,) = found(edited(self.copies(), "ranks", gpu=gpu), "pageable-copy")
+        assert f"where pinned copies over {link} reach {gb_s} GB/s" in finding.summary
 
     def test_small_copies_do_not_matter(self) -> None:
         assert not found(self.copies(size=900_000), "pageable-copy")

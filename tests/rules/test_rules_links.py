@@ -374,6 +374,11 @@ class TestSlowLink:
     def test_both_ways_of_a_cable_are_one_link(self) -> None:
         (finding,) = found(self.pairs({(1, 2): 300.0, (2, 1): 300.0}), "slow-link")
         assert finding.ranks == (1, 2)
+        assert (
+            "24 transfers rank 1 ↔ rank 2 take 3.00 times as long as the same between the other 5 "
+            "pairs" in finding.summary
+        )
+        assert finding.cost_ns == pytest.approx(24 * 200e3, rel=0.02)
 
     def test_two_links_are_named_together(self) -> None:
         (finding,) = found(self.pairs({(1, 2): 300.0, (3, 0): 300.0}), "slow-link")

@@ -336,6 +336,43 @@ def test_what_added_messages_take_is_told() -> None:
     assert bubble.advice.endswith("idle only 3 % of the time, but 0.96 ms go to their messages")
 
 
+def pipeline(slow_us: float) -> Tiny:
+    """Four stages, six micro-batches, all launched as a step begins, and an all_reduce.
+
+    Messages take 100 µs, those from stage 1 to 2 as given.
+    """
+    run, free = Tiny(ranks=4), [0.0] * 4
+    for step in range(6):
+        begin = max(free)
+        free = [begin + 50] * 4
+        for batch, rank in product(range(6), range(4)):
+            launched = {"launch_ns": BASE_NS + round(1e3 * (begin + 5 * batch))}
+            if rank:
+                over = max(free[rank - 1 : rank + 1]) + (slow_us if rank == 2 else 100)
+                for one, op, peer in ((rank - 1, "send", rank), (rank, "recv", rank - 1)):
+                    took = over - free[one]
+                    run.collective(one, op, free[one], took, size=1 << 20, peer=peer, **launched)
+                    free[one] = over
+            run.kernel(rank, free[rank], 1000, **launched)
+            free[rank] += 1000
+        over = max(free) + 20
+        for rank in range(4):
+            run.collective(rank, "all_reduce", free[rank], over - free[rank], size=4, **launched)
+            run.blocking_call(rank, "cudaDeviceSynchronize", begin + 40, over - begin - 40)
+            run.step(rank, step, begin, over - begin)
+        free = [over] * 4
+    return run
+
+
+def test_what_waits_for_a_slow_link_is_no_bubble() -> None:
+    (healthy,) = found(pipeline(100).trace(), "pipeline-bubble")
+    slow = pipeline(1500).trace()
+    (link,) = found(slow, "slow-link")
+    assert link.ranks == (1, 2)
+    (bubble,) = bubbles_of(slow, min_step_share=0.01)
+    assert bubble.cost_ns == pytest.approx(healthy.cost_ns, rel=0.1)
+
+
 def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
     """Posted while the micro-batch before is computed: the stage waits for its first one alone."""
     run = Tiny(ranks=2)

@@ -11,7 +11,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
 from commtrace.causal.replay.graph import DROPPED, Change, Lags, changed, changes
-from commtrace.causal.run.builder import HOSTS, JOIN, LAUNCH, QUEUE, TRANSFER
+from commtrace.causal.run.builder import HOSTS, JOIN, LAUNCH, QUEUE
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import OwnWork, own_work
 
@@ -156,9 +156,10 @@ def needing_nobody(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
     called = np.zeros(time.size, dtype=np.bool_)  # what their threads did within the calls
     called[begin[starts & on_cpu[call]]] = True
     lag[starts | ((kind == LAUNCH) & called[begin])] = 0
-    moves = np.flatnonzero((call >= 0) & which[call] & (kind == TRANSFER))
-    arrived = (time[its.started] - time[its.met])[call[moves]]
-    lag[moves] = np.where(its.calls.on_cpu[call[moves]], 0, arrived)
+    moves, moved = its.transfers
+    moves, moved = moves[which[moved]], moved[which[moved]]
+    arrived = (time[its.started] - time[its.met])[moved]
+    lag[moves] = np.where(its.calls.on_cpu[moved], 0, arrived)
     mine, out = (call >= 0) & on_cpu[call], (source >= 0) & on_cpu[source]
     lag[(mine & (kind == QUEUE)) | (out & np.isin(kind, (QUEUE, JOIN)))] = DROPPED
     return lag
@@ -183,18 +184,15 @@ def transferring(run: Measures, which: Bool, time_ns: Float64, lag_ns: Lags) -> 
 
 def transfers(run: Measures, which: Bool, time_ns: Float64) -> Change:
     """The same as what it changes of any lags."""
-    its = run_graph(run)
-    edges = np.flatnonzero(its.graph.kind == TRANSFER)
-    call = its.call_of[its.graph.target[edges]]
-    mine = which[call] & (call >= 0)
+    edges, call = run_graph(run).transfers
+    mine = which[call]
     return edges[mine].astype(np.int32), np.rint(time_ns[call[mine]]).astype(np.int64)
 
 
 def transferring_less(run: Measures, less_ns: Int64, lag_ns: Lags) -> Lags:
     """The transfers of calls take so much less (a time for each), as far as they take that long."""
-    its = run_graph(run)
-    edges = np.flatnonzero(its.graph.kind == TRANSFER)
-    less = less_ns[its.call_of[its.graph.target[edges]]]
+    edges, call = run_graph(run).transfers
+    less = less_ns[call]
     edges, less = edges[less > 0], less[less > 0]
     return changed(lag_ns, (edges, np.maximum(lag_ns[edges] - less, 0)))
 

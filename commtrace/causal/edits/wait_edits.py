@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Int64
 from commtrace.causal.replay.graph import DROPPED, Lags
-from commtrace.causal.run.builder import JOIN, QUEUE, TRANSFER
+from commtrace.causal.run.builder import JOIN, QUEUE
 from commtrace.causal.run.run_graph import run_graph
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def unqueued(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
     call, blocker = its.call_of[graph.target[queue]], its.call_of[graph.source[queue]]
     mine = (call >= 0) & (blocker >= 0) & which[call]
     lag[queue[mine]] = DROPPED
-    transfers = np.flatnonzero(graph.kind == TRANSFER)
+    transfers, moved = its.transfers
     more = np.zeros(its.calls.rank.size, dtype=np.int64)
     np.maximum.at(more, blocker[mine], its.transfer_ns[call[mine]])
-    lag[transfers] += more[its.call_of[graph.target[transfers]]]
+    lag[transfers] += more[moved]
     return lag

@@ -38,7 +38,14 @@ from commtrace.units import numbered
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Calls", "calls", "kept_by_all", "kernels_of", "op_and_dimension"]
+__all__ = [
+    "Calls",
+    "calls",
+    "kept_by_all",
+    "kernels_of",
+    "op_and_dimension",
+    "shares_kernel",
+]
 
 _FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
 
@@ -300,3 +307,9 @@ def kernels_of(every: Calls) -> Int64:
     same = codes(its.rank, its.worker, its.start_ns, its.end_ns)
     kernel[rows] = rows[first_rows(same)][same]
     return kernel
+
+
+def shares_kernel(every: Calls) -> Bool:
+    """Whether another call is of the same kernel."""
+    kernel = kernels_of(every)
+    return np.bincount(kernel, minlength=kernel.size)[kernel] > 1

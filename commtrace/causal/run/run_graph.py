@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commtrace.arrays import NULL, Int32, Int64, distinct, ranges, sorted_by
 from commtrace.causal.replay.graph import Graph
 from commtrace.causal.run.builder import DEVICES, HOST, HOSTS, MEET, TRANSFER, Builder
-from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of
+from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of, shares_kernel
 from commtrace.causal.run.gpu_part import add_gpus
 from commtrace.causal.run.host_part import add_hosts
 from commtrace.causal.run.step_ends import StepEnds
@@ -20,6 +20,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.heap import passing
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps
 
 if TYPE_CHECKING:
@@ -109,6 +110,19 @@ class RunGraph:
             found[nodes] = np.arange(nodes.size)
         return found
 
+    @passing
+    def transfers(self) -> tuple[Int64, Int64]:
+        """The edges of transfers, and the call that each is of."""
+        graph = self.graph
+        edges = np.flatnonzero(graph.kind == TRANSFER)
+        source, target = graph.source[edges], graph.target[edges]
+        call = self.call_of[target].astype(np.int64)
+        shared = np.bincount(self.ended, minlength=graph.time_ns.size) > 1
+        mine, calls = np.flatnonzero(shared[target]), np.flatnonzero(shared[self.ended])
+        mine = mine[np.lexsort((source[mine], target[mine]))]
+        call[mine] = calls[np.lexsort((self.met[calls], self.ended[calls]))]
+        return edges, call
+
     @property
     def transfer_ns(self) -> Int64:
         """How long each call took once all were there."""
@@ -150,7 +164,7 @@ def run_graph(run: Measures) -> RunGraph:
     if on_host.size < mine.rank.size:
         add_gpus(run, made, np.flatnonzero(~mine.on_cpu))
     met = _meet(made, mine)
-    made.edges(TRANSFER, met, made.ended)
+    made.edges(TRANSFER, met, made.ended, _transfers(run, mine))
     whole = made.graph()
     if whole is None:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")
@@ -204,6 +218,18 @@ def _meet(made: Builder, mine: Calls) -> Int32:
     source, target = source[needs], target[needs]
     made.edges(MEET, made.started[source], met[target], np.zeros(source.size, np.int64))
     return met
+
+
+def _transfers(run: Measures, mine: Calls) -> Int64:
+    """What each transfer takes at least: as measured, but of messages of one kernel each its own.
+
+    What that kernel took is only its slowest message's.
+    """
+    least = np.full(mine.rank.size, np.iinfo(np.int64).max)
+    several = np.flatnonzero(shares_kernel(mine))
+    own = matched(run).operations.ints("transfer_ns")[mine.operation[several]]
+    least[several] = np.where(own == NULL, least[several], own)
+    return least
 
 
 def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64, Int64]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace import matching
-from commtrace.arrays import NULL, Bool, Int64, codes
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.metrics.run.unnamed_roots import unnamed_roots
 from commtrace.table import Coded
@@ -62,7 +62,7 @@ class Arrivals:
         self.root_arrival = self.max(np.where(self.is_root, self.arrival, NULL))
         self.has_root = ~self.rooted | (self.root_arrival != NULL)
         on_gpu = ~table.coded("device").being("cpu")
-        self.ready = self._ready(table.ints("stream")[self.order], on_gpu[self.order])
+        self.took = self._took(table.ints("stream")[self.order], on_gpu[self.order])
 
     def _named_root(self, named: Int64) -> Int64:
         """The root of each operation; NULL where no rank names one, or ranks name several."""
@@ -70,18 +70,27 @@ class Arrivals:
         one = self.min(np.where(named == NULL, FOREVER, named)) == last
         return np.where(one, last, NULL)
 
-    def _ready(self, stream: Int64, on_gpu: Bool) -> Int64:
-        """When all were there: of messages on a GPU also the peers of those of the same kernels.
+    def _took(self, stream: Int64, on_gpu: Bool) -> Int64:
+        """What each operation took once all were there.
 
-        What is sent and received together is one kernel, done when all of it is.
+        What a GPU sends and receives together is one kernel, done when all of it is. It starts
+        when all its peers are there, and what remains is its slowest message's: each of its
+        messages was done with whichever of its two kernels took less.
         """
+        took: Int64 = self.max(self.end) - self.tau
         rows = np.flatnonzero(self.p2p[self.of] & on_gpu)
-        ready: Int64 = self.tau[self.of]
         kernel = codes(*(its[rows] for its in (self.rank, stream, self.arrival, self.end)))
-        latest = np.full(int(kernel.max(initial=-1)) + 1, NULL)
-        np.maximum.at(latest, kernel, ready[rows])
-        ready[rows] = latest[kernel]
-        return self.max(ready)
+        several = np.bincount(kernel)[kernel] > 1
+        if not several.any():
+            return took
+        ready = np.full(int(kernel.max()) + 1, NULL)
+        np.maximum.at(ready, kernel, self.tau[self.of[rows]])
+        left = self.end[rows] - ready[kernel]
+        least = np.full(took.size, FOREVER)
+        np.minimum.at(least, self.of[rows], np.where(left > 0, left, FOREVER))
+        together = distinct(self.of[rows[several]])
+        took[together] = np.where(least[together] < FOREVER, least[together], 0)
+        return took
 
     def _compare(self, clocks: Rows) -> None:
         """When the first and the last arrived, as far as the clocks can tell."""
@@ -121,7 +130,7 @@ class Arrivals:
     def transfer(self) -> tuple[Int64, Bool]:
         """What is left once everybody is there, and whether it is exact."""
         ready = np.maximum(self.arrival, self.root_arrival[self.of])
-        time = np.where(self.from_root, self.max(self.end - ready), self.max(self.end) - self.ready)
+        time = np.where(self.from_root, self.max(self.end - ready), self.took)
         exact = self.complete & self.comparable & self.has_root
         return np.where(exact & (time > self.gate), time, self.min(self.duration)), exact
 

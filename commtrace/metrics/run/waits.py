@@ -98,8 +98,8 @@ OPERATIONS = Table(
             "transfer_ns",
             "Int64",
             "From the last arrival (of a broadcast or scatter, each rank's or the root's; of "
-            "messages of one kernel that of all their peers) to the last end; the shortest "
-            "duration where below three clock errors or not `exact`.",
+            "messages of one kernel that of all their peers) to the last end (of such messages to "
+            "the first); the shortest duration where below three clock errors or not `exact`.",
             "ns",
         ),
         Column(
