@@ -14,6 +14,7 @@ from commtrace.causal.replay.graph import Lags, longest_way, replayed
 from commtrace.causal.run.builder import (
     COPY,
     DEVICE,
+    FEED,
     HOST,
     JOIN,
     LAUNCH,
@@ -53,6 +54,7 @@ KIND_OF_EDGE = {
     WAIT: "host",
     DEVICE: "idle",  # but for what ran meanwhile
     COPY: "copy",
+    FEED: "copy",
     LAUNCH: "launch",
     QUEUE: "launch",
     MEET: "transfer",

@@ -12,7 +12,7 @@ import numpy as np
 from commtrace.arrays import NULL, Int64, distinct, sums
 from commtrace.causal.critical_path import KIND_OF_EDGE, cut, path_pieces
 from commtrace.causal.edits.run_edits import as_measured
-from commtrace.causal.run.builder import COPY, DEVICE, HOST, WAIT
+from commtrace.causal.run.builder import COPY, DEVICE, FEED, HOST, WAIT
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.busy import devices_busy
 from commtrace.causal.work.segments import own_intervals
@@ -173,7 +173,7 @@ def _own(run: Measures, pieces: _Pieces) -> Iterator[tuple[Own, int, Int64, Int6
             what = Own(cause, None) if cause == "compute" else Own("host", cause)
             yield what, rank, mine, time
         yield Own("host", None), rank, mine, left
-        mine = np.flatnonzero((pieces.kind == COPY) & (pieces.rank == rank))
+        mine = np.flatnonzero(np.isin(pieces.kind, (COPY, FEED)) & (pieces.rank == rank))
         yield Own("copy", None), rank, mine, length[mine]
         mine = np.flatnonzero((pieces.kind == DEVICE) & (pieces.rank == rank))
         time = covered(pieces.start_ns[mine], pieces.end_ns[mine], devices_busy(run, rank))

@@ -10,7 +10,7 @@ import numpy as np
 from commtrace.arrays import Bool, Float64, Int32, Int64, codes, distinct, sorted_by
 from commtrace.causal.blame.step_patterns import MANY_STEPS
 from commtrace.causal.edits.run_edits import as_measured, saved_by, typical
-from commtrace.causal.run.builder import DEVICES, HOSTS
+from commtrace.causal.run.builder import DEVICES, FEED, HOSTS
 from commtrace.causal.run.calls import op_and_dimension
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import asleep_ns, fight, processor, taken_cores
@@ -75,21 +75,33 @@ def _of_most(numbers: Int64 | Int32, more: Float64) -> Bool:
 
 
 def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]) -> Cause | None:
-    """What most of the excess is; on GPUs of the host or the device, whichever saves more."""
+    """What most of the excess is; on GPUs of the host or the device, whichever saves more.
+
+    A copy that the host feeds is of both, and may be faster only with both.
+    """
     possible = dict(parts)
     if not run_graph(run).calls.on_cpu.any():
         edits = (typical(run, ranks, None, part) for part in (None, HOSTS, DEVICES))
         both, host, device = saved_by(run, as_measured(run), edits).sum(axis=0).tolist()
-        if max(host, device) < both / 2:
+        fed = "copy" if _feed_copies(run, ranks) else None
+        together = max(host, device) < both / 2
+        if together and not fed:
             return None
         possible = {
             cause: time
             for cause, time in parts.items()
-            if (cause in ("compute", "copy")) == (device >= host)
+            if together or cause == fed or (cause in ("compute", "copy")) == (device >= host)
         }
     total = sum(max(value, 0) for value in possible.values())
     cause = max(possible, key=lambda cause: possible[cause])
     return cause if possible[cause] > total / 2 else None
+
+
+def _feed_copies(run: Measures, ranks: tuple[int, ...]) -> bool:
+    """Whether hosts of these ranks feed copies from pageable memory."""
+    its = run_graph(run)
+    feeds = its.graph.kind[its.own] == FEED
+    return bool(np.isin(its.calls.rank[its.own_call[feeds]], ranks).any())
 
 
 def doubt_of(

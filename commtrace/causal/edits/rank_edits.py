@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64, distinct, rows_of_each
 from commtrace.causal.replay.graph import DROPPED
-from commtrace.causal.run.builder import COPY, HOST, JOIN, WAIT
+from commtrace.causal.run.builder import COPY, FEED, HOST, JOIN, WAIT
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
@@ -55,12 +55,10 @@ def copying_within(
 ) -> None:
     """A rank's copies that started at these times, on its own clock, take at most so long each.
 
-    So does what waits from their start on: the host that feeds one from pageable memory.
+    So does the host that feeds one from pageable memory.
     """
     its = run_graph(run)
-    copies, joins = (_of_kind(run, kind).get(rank, _NONE) for kind in (COPY, JOIN))
-    of_copies = np.isin(its.graph.source[joins], its.graph.source[copies])
-    edges = np.append(copies, joins[of_copies])
+    edges = np.concatenate([_of_kind(run, kind).get(rank, _NONE) for kind in (COPY, FEED)])
     started_ns = on_run(run, rank, start_ns)
     order = np.argsort(started_ns, kind="stable")
     begin = its.graph.time_ns[its.graph.source[edges]]

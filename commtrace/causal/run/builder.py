@@ -17,6 +17,7 @@ __all__ = [
     "COPY",
     "DEVICE",
     "DEVICES",
+    "FEED",
     "HOST",
     "HOSTS",
     "JOIN",
@@ -29,11 +30,12 @@ __all__ = [
     "Builder",
 ]
 
-HOST, DEVICE, COPY, WAIT, LAUNCH, QUEUE, MEET, TRANSFER, JOIN = range(9)
+HOST, DEVICE, COPY, WAIT, LAUNCH, QUEUE, MEET, TRANSFER, JOIN, FEED = range(10)
 """Kinds of edges: a host's own work; a device's, computing or copying; from a wait's beginning to
 its end; from a call to its start; from what ran before on the same stream or thread of gloo; from
-a start to where all are there; from there to the end; from an end to who waited for it."""
-OWN = (HOST, DEVICE, COPY)
+a start to where all are there; from there to the end; from an end to who waited for it; a host's
+own work again, from the start of a copy that it feeds from pageable memory."""
+OWN = (HOST, DEVICE, COPY, FEED)
 HOSTS, DEVICES = range(2)
 """The two columns of own work: that of host threads, and that of a device's streams."""
 

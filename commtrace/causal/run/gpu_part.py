@@ -12,7 +12,18 @@ from commtrace.causal.rank.device_graph import EDGES, NODES, DeviceGraph, explai
 from commtrace.causal.rank.device_work import rank_tables
 from commtrace.causal.rank.moments import Moments
 from commtrace.causal.rank.rank_graph import rank_graph
-from commtrace.causal.run.builder import COPY, DEVICE, HOST, JOIN, LAUNCH, QUEUE, WAIT, Builder
+from commtrace.causal.run.builder import (
+    COPY,
+    DEVICE,
+    FEED,
+    HOST,
+    JOIN,
+    LAUNCH,
+    OWN,
+    QUEUE,
+    WAIT,
+    Builder,
+)
 from commtrace.diagnosis import CannotLook
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import Rows
@@ -63,8 +74,9 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     communicates = np.zeros(time.size, dtype=np.bool_)
     communicates[start[kernel]] = True
     kind = _KINDS[its.edge_kind].copy()
-    is_run = its.edge_kind == EDGES.index("run")
+    is_run, from_start = its.edge_kind == EDGES.index("run"), its.node_kind == _START
     kind[is_run & (its.node_table[its.edge_to] == 1)] = COPY
+    kind[(its.edge_kind == EDGES.index("resume")) & from_start[its.edge_from]] = FEED
     still = (kind == QUEUE) & its.edge_binds & (its.edge_lag_ns > _UNEXPLAINED_NS)
     kind[still] = DEVICE
     kind[(its.edge_kind == EDGES.index("call")) & ~its.edge_binds] = WAIT
@@ -77,7 +89,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
             nodes[its.edge_from[which]],
             nodes[its.edge_to[which]],
             its.edge_lag_ns[which],
-            segment[which] if each in (HOST, DEVICE, COPY) else None,
+            segment[which] if each in OWN else None,
         )
     _begin(run, made, tables, rank, rows, nodes, its)
     _end_steps(made, tables, nodes, its)

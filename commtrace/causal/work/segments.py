@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Float64, Int32, Int64, Signed, narrow, rows_by
 from commtrace.causal.replay.graph import Lags
-from commtrace.causal.run.builder import COPY, DEVICES, HOSTS
+from commtrace.causal.run.builder import COPY, DEVICES, FEED, HOSTS
 from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.busy import host_busy
@@ -190,13 +190,13 @@ def own_parts(run: Measures) -> Mapping[Cause, Int32 | Int64]:
         np.add.at(parts[cause], calls, time_ns)
 
     on_device = its.own_column == DEVICES
-    copies = its.graph.kind[its.own] == COPY
+    copies, feeds = (its.graph.kind[its.own] == kind for kind in (COPY, FEED))
     with_gpu = np.zeros(int(its.calls.rank.max()) + 1, dtype=np.bool_)
     with_gpu[its.calls.rank[~its.calls.on_cpu]] = True
     add("copy", segment[copies], lag[copies])
     computes = on_device & ~copies
     add("compute", segment[computes], lag[computes])
-    on_host = np.flatnonzero(~on_device)
+    on_host = np.flatnonzero(~on_device & ~feeds)  # what it feeds is a copy already
     for (one,), at in rows_by(rank[on_host]).items():
         mine, found = on_host[at], own_intervals(run, one)
         if with_gpu[one]:
