@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import (
-    NULL,
-    Bool,
-    Int64,
-    codes,
-    distinct,
-    first_rows,
-    least,
-    numbered,
-    rows_by,
-)
+from commtrace.arrays import distinct
 from commtrace.causal.blame.awaited import Waits
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
+from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import nccl_latency_ns
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
-from commtrace.metrics.run.joined_rows import joined_messages
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_links import waits_left
+from commtrace.rules._stages import Messages, chains_of, messages_of
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 from commtrace.units import counted, ms
@@ -41,7 +31,6 @@ if TYPE_CHECKING:
 
 _TIMES_MORE = 4
 _MUCH = 0.1  # of the waiting
-_MOST = 0.5  # of the steps
 
 
 class PipelineBubble(Rule, frozen=True):
@@ -79,57 +68,47 @@ class PipelineBubble(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per kind of pipeline: tensor parallelism has one for each of its ranks."""
-        messages = _messages(run, self.min_operations)
-        share = _handed_on(messages.rows)
-        handing_on = [
-            (chain, mine)
-            for chain in _chains(messages)
-            if _hand_on(chain, share, mine := messages.of(chain))
-        ]
-        if not handing_on:
+        messages = messages_of(run, self.min_operations)
+        if not (handing_on := [*chains_of(messages)]):
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         alike: dict[tuple[int, int], list[_Pipeline]] = defaultdict(list)
         for chain, mine in handing_on:
-            micro_batches = _messages_per_step(mine)
+            micro_batches = mine.per_step
             waiting = float(np.mean([_idle_ns(run, mine.rows, rank) for rank in chain]))
             waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
             waiting *= waits_left(run, chain)
             gain = _gain_ns(mine.rows, waiting)
             matters = worth_reporting(gain, run, self.min_step_share)
-            if (micro_batches > 1 or _come_back(mine)) and matters:
+            if (micro_batches > 1 or mine.come_back) and matters:
                 alike[len(chain), micro_batches].append(_Pipeline(chain, waiting, gain))
         for (stages, micro_batches), its in alike.items():
-            rows = messages.of([rank for one in its for rank in one.ranks]).rows
-            yield self._finding(rows, its, stages, micro_batches, run)
+            mine = messages.of([rank for one in its for rank in one.ranks])
+            yield self._finding(mine, its, stages, micro_batches if mine.has_steps else None, run)
 
     def _finding(
-        self, rows: Rows, pipelines: list[_Pipeline], stages: int, batches: int, run: Measures
+        self,
+        messages: Messages,
+        pipelines: list[_Pipeline],
+        stages: int,
+        batches: int | None,
+        run: Measures,
     ) -> Finding:
+        """``batches`` are the micro-batches of a step, None in a run without steps."""
         most = max(pipelines, key=lambda its: its.gain_ns)  # they run at once
         measured = share_pct(most.waiting_ns, run)
-        more = _TIMES_MORE * batches
-        ideal, better = _bubble_pct(stages, batches), _bubble_pct(stages, more)
-        uneven = measured > 1.25 * ideal
-        leave = f"{counted(batches, 'micro-batch')} {'leaves' if batches == 1 else 'leave'}"
+        ideal = None if batches is None else _bubble_pct(stages, batches)
+        uneven = ideal is None or measured > 1.25 * ideal
         who = f"{stages} pipeline stages"
         if len(pipelines) > 1:
             who = f"the {stages} stages of {len(pipelines)} pipelines"
-        advice = (
-            f"with {more} micro-batches instead of {batches}, equal stages are idle only "
-            f"{better:.0f} % of the time"
-        )
-        added = (1 - 1 / _TIMES_MORE) * most.waiting_ns - most.gain_ns
-        if added > _MUCH * most.waiting_ns:
-            advice += f", but {ms(added)} go to their messages"
-        if uneven:
-            advice += "; the rest is uneven stages or slow messages: balance the stages"
+        equal = ""
+        if batches is not None:
+            leave = f"{counted(batches, 'micro-batch')} {'leaves' if batches == 1 else 'leave'}"
+            equal = f"; with equal stages, {leave} {ideal:.0f} % idle"
         return self.finding(
-            rows,
-            summary=(
-                f"{who} wait {measured:.0f} % of the time for their neighbours; with equal stages, "
-                f"{leave} {ideal:.0f} % idle"
-            ),
-            ranks=tuple(_ranks(rows).tolist()),
+            messages.rows,
+            summary=f"{who} wait {measured:.0f} % of the time for their neighbours{equal}",
+            ranks=tuple(messages.ranks.tolist()),
             cost_ns=most.gain_ns,
             evidence=(
                 Evidence("mean waiting of a stage", most.waiting_ns, "ns"),
@@ -140,12 +119,11 @@ class PipelineBubble(Rule, frozen=True):
                     "%",
                     100 * self.min_step_share,
                 ),
-                Evidence("bubble of equal stages", ideal, "%"),
-                Evidence("micro-batches", batches, "messages per link, direction and step"),
+                *_of_batches(ideal, batches),
             ),
             ruled_out=() if uneven else ("uneven stages: the waits are what equal ones must cost",),
-            advice=advice,
-            confidence="medium" if uneven else "high",
+            advice=_advice(most, stages, batches, uneven=uneven),
+            confidence="low" if batches is None else "medium" if uneven else "high",
         )
 
     @staticmethod
@@ -174,6 +152,31 @@ def _run(steps: int, micro_batches: int) -> Measures:
             run.collective(1, "recv", posted, ready + 5 - posted, size=1 << 20, peer=0)
             run.kernel(1, ready + 6, 980)
     return run.trace()
+
+
+def _of_batches(ideal: float | None, batches: int | None) -> Iterator[Evidence]:
+    if ideal is not None and batches is not None:
+        yield Evidence("bubble of equal stages", ideal, "%")
+        yield Evidence("micro-batches", batches, "messages per link, direction and step")
+
+
+def _advice(most: _Pipeline, stages: int, batches: int | None, *, uneven: bool) -> str:
+    if batches is None:
+        return (
+            f"{_TIMES_MORE} times as many micro-batches, as much smaller; or balance the stages: "
+            "without steps in the trace (prof.step()) nothing tells which it is"
+        )
+    more = _TIMES_MORE * batches
+    advice = (
+        f"with {more} micro-batches instead of {batches}, equal stages are idle only "
+        f"{_bubble_pct(stages, more):.0f} % of the time"
+    )
+    added = (1 - 1 / _TIMES_MORE) * most.waiting_ns - most.gain_ns
+    if added > _MUCH * most.waiting_ns:
+        advice += f", but {ms(added)} go to their messages"
+    if uneven:
+        advice += "; the rest is uneven stages or slow messages: balance the stages"
+    return advice
 
 
 def _bubble_pct(stages: int, micro_batches: int) -> float:
@@ -205,7 +208,7 @@ def _gain_ns(rows: Rows, waiting: float) -> int:
     latency = max(float(took.min()), 0.0)
     if not rows.coded("device").being("cpu").any():
         latency = min(latency, nccl_latency_ns("send", 2, nodes=2, protocol="Simple"))
-    messages = len(rows) / _ranks(rows).size
+    messages = len(rows) / distinct(rows.ints("rank")).size
     added = (_TIMES_MORE - 1) * messages * latency
     return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
 
@@ -240,128 +243,3 @@ class _Pipeline(Struct, frozen=True):
     ranks: list[int]
     waiting_ns: float
     gain_ns: int
-
-
-class _Messages(Struct, frozen=True, eq=False):
-    """Rows of sends and recvs, with the ranks of both sides."""
-
-    rows: Rows
-    sender: Int64
-    receiver: Int64
-
-    def take(self, which: Bool) -> _Messages:
-        """Some of them."""
-        return _Messages(self.rows.take(which), self.sender[which], self.receiver[which])
-
-    def of(self, ranks: list[int]) -> _Messages:
-        """The rows of some ranks."""
-        return self.take(np.isin(self.rows.ints("rank"), ranks))
-
-    @property
-    def sends(self) -> _Messages:
-        """Each message once: where it is sent."""
-        return self.take(self.rows.coded("op").being("send"))
-
-
-def _messages(run: Measures, min_operations: int) -> _Messages:
-    """The rows of sends and recvs whose other side is there; CannotLook if these are too few."""
-    rows = joined_messages(run)
-    known = (rows.ints("peer") != NULL) & (rows.ints("skew_ns") != NULL)
-    rows = rows.take(known & (rows.ints("present") == 2))
-    if (count := distinct(rows.ints("operation")).size) < min_operations:
-        raise too_few(count, "send", min_operations, "matched with their recv")
-    sends, rank, peer = rows.coded("op").being("send"), rows.ints("rank"), rows.ints("peer")
-    return _Messages(rows, np.where(sends, rank, peer), np.where(sends, peer, rank))
-
-
-def _ranks(rows: Rows) -> Int64:
-    return distinct(rows.ints("rank"))
-
-
-def _come_back(messages: _Messages) -> bool:
-    """Whether what goes over a link comes back as large: an activation, and then its gradient."""
-    sends = messages.sends
-    size = {
-        way: _median(sends.rows.ints("size_bytes")[at])
-        for way, at in rows_by(sends.sender, sends.receiver).items()
-    }
-    return size == {way[::-1]: its for way, its in size.items()}
-
-
-def _median(values: Int64) -> float | None:
-    known = values[values != NULL]
-    return float(np.median(known)) if known.size else None
-
-
-def _messages_per_step(messages: _Messages) -> int:
-    sends = messages.sends
-    link = codes(sends.rows.ints("step"), sends.sender, sends.receiver)
-    once = first_rows(codes(link, sends.rows.ints("operation")))
-    return int(np.median(np.bincount(link[once])))
-
-
-def _chains(messages: _Messages) -> list[list[int]]:
-    """The groups of ranks whose links are a path: each neighbour at most two, without a ring."""
-    pairs = rows_by(messages.sender, messages.receiver)
-    links = {(min(pair), max(pair)) for pair in pairs}
-    degree = Counter(rank for link in links for rank in link)
-    home = {rank: {rank} for rank in degree}
-    for a, b in links:
-        together = home[a] | home[b]
-        home.update(dict.fromkeys(together, together))
-    groups = {tuple(sorted(group)) for group in home.values()}
-    return [
-        list(group)
-        for group in sorted(groups)
-        if max(degree[rank] for rank in group) <= 2
-        and sum(link[0] in group for link in links) == len(group) - 1
-    ]
-
-
-def _handed_on(rows: Rows) -> dict[int, float]:
-    """Of each rank the share of its steps in which it sends only what it received before."""
-    rows = rows.take(rows.ints("step") != NULL)
-    step, is_send = numbered(rows.ints("rank"), rows.ints("step")), rows.coded("op").being("send")
-    first = first_rows(step)
-    sent = least(step[is_send], rows.ints("arrival_ns")[is_send], first.size)
-    received = least(step[~is_send], rows.ints("end_ns")[~is_send], first.size)
-    after = sent >= received  # a step without one of them has the end of time for it
-    by_rank = rows_by(rows.ints("rank")[first])
-    return {rank: float(after[steps].mean()) for (rank,), steps in by_rank.items()}
-
-
-def _exchange(messages: _Messages) -> bool:
-    """Whether most messages are under way while another comes back, as where neighbours exchange.
-
-    The borders of a grid, say. What a pipeline sends back depends on what has arrived.
-    """
-    sends, operation = messages.sends, messages.rows.ints("operation")
-    end = np.zeros(int(operation.max()) + 1, np.int64)
-    np.maximum.at(end, operation, messages.rows.ints("end_ns"))
-    sent = sends.rows.ints("arrival_ns")
-    got = end[sends.rows.ints("operation")]
-    ways = {
-        way: at[np.argsort(sent[at])] for way, at in rows_by(sends.sender, sends.receiver).items()
-    }
-    count = crossing = 0
-    for (one, other), at in ways.items():
-        back = ways.get((other, one), at[:0])
-        there, here = at[: back.size], back[: at.size]
-        count += at.size
-        crossing += int(((sent[there] < got[here]) & (sent[here] < got[there])).sum())
-    return 2 * crossing > count
-
-
-def _has_steps(rows: Rows) -> bool:
-    return bool((rows.ints("step") != NULL).any())
-
-
-def _hand_on(chain: list[int], share: dict[int, float], mine: _Messages) -> bool:
-    """Whether all ranks but the first stage send in most steps only what they received before.
-
-    A run without steps begins anywhere in its schedule, and tells only what passes each other.
-    """
-    if not _has_steps(mine.rows):
-        return not _exchange(mine)
-    of_chain = sorted(share[rank] for rank in chain if rank in share)
-    return all(one >= _MOST for one in of_chain[1:])

@@ -698,5 +698,7 @@ def test_neighbours_that_exchange_without_steps_are_no_pipeline(both: bool) -> N
         run.collective(1, "recv", start, 4390, peer=0, stream=30, **its)
         run.collective(1, "send", back, 390, peer=0, stream=31, **its)
         run.collective(0, "recv", start + 4000, back - start - 3610, peer=1, stream=31, **its)
-    rules = [its.rule for its in diagnose(run.trace(), select=["pipeline-bubble"]).findings]
-    assert rules == ([] if both else ["pipeline-bubble"])
+    bubbles = found(run.trace(), "pipeline-bubble")
+    assert [its.confidence for its in bubbles] == ([] if both else ["low"])
+    # How many micro-batches a step has nothing tells.
+    assert not [its for its in bubbles if "micro-batches" in its.summary]

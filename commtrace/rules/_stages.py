@@ -1,0 +1,169 @@
+"""Which ranks are the stages of a pipeline, by the messages that they hand on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Int64,
+    codes,
+    distinct,
+    first_rows,
+    least,
+    numbered,
+    rows_by,
+)
+from commtrace.diagnosis import too_few
+from commtrace.metrics.run.joined_rows import joined_messages
+from commtrace.table import Rows
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Messages", "chains_of", "messages_of"]
+
+_MOST = 0.5  # of the steps
+
+
+class Messages(Struct, frozen=True, eq=False):
+    """Rows of sends and recvs, with the ranks of both sides."""
+
+    rows: Rows
+    sender: Int64
+    receiver: Int64
+
+    def take(self, which: Bool) -> Messages:
+        """Some of them."""
+        return Messages(self.rows.take(which), self.sender[which], self.receiver[which])
+
+    def of(self, ranks: list[int]) -> Messages:
+        """The rows of some ranks."""
+        return self.take(np.isin(self.rows.ints("rank"), ranks))
+
+    @property
+    def ranks(self) -> Int64:
+        """Those of the rows."""
+        return distinct(self.rows.ints("rank"))
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether any is known to be of a step."""
+        return bool((self.rows.ints("step") != NULL).any())
+
+    @property
+    def per_step(self) -> int:
+        """How many go over a link one way in a step, or in all of a run without steps."""
+        sends = self.sends
+        link = codes(sends.rows.ints("step"), sends.sender, sends.receiver)
+        once = first_rows(codes(link, sends.rows.ints("operation")))
+        return int(np.median(np.bincount(link[once])))
+
+    @property
+    def come_back(self) -> bool:
+        """Whether what goes over a link comes back as large: an activation, then its gradient."""
+        sends = self.sends
+        size = {
+            way: _median(sends.rows.ints("size_bytes")[at])
+            for way, at in rows_by(sends.sender, sends.receiver).items()
+        }
+        return size == {way[::-1]: its for way, its in size.items()}
+
+    @property
+    def sends(self) -> Messages:
+        """Each message once: where it is sent."""
+        return self.take(self.rows.coded("op").being("send"))
+
+
+def messages_of(run: Measures, min_operations: int) -> Messages:
+    """The rows of sends and recvs whose other side is there; CannotLook if these are too few."""
+    rows = joined_messages(run)
+    known = (rows.ints("peer") != NULL) & (rows.ints("skew_ns") != NULL)
+    rows = rows.take(known & (rows.ints("present") == 2))
+    if (count := distinct(rows.ints("operation")).size) < min_operations:
+        raise too_few(count, "send", min_operations, "matched with their recv")
+    sends, rank, peer = rows.coded("op").being("send"), rows.ints("rank"), rows.ints("peer")
+    return Messages(rows, np.where(sends, rank, peer), np.where(sends, peer, rank))
+
+
+def _median(values: Int64) -> float | None:
+    known = values[values != NULL]
+    return float(np.median(known)) if known.size else None
+
+
+def chains_of(messages: Messages) -> Iterator[tuple[list[int], Messages]]:
+    """The ranks of each pipeline, and its messages."""
+    share = _handed_on(messages.rows)
+    for chain in _chains(messages):
+        mine = messages.of(chain)
+        if _hand_on(chain, share, mine):
+            yield chain, mine
+
+
+def _chains(messages: Messages) -> list[list[int]]:
+    """The groups of ranks whose links are a path: each neighbour at most two, without a ring."""
+    pairs = rows_by(messages.sender, messages.receiver)
+    links = {(min(pair), max(pair)) for pair in pairs}
+    degree = Counter(rank for link in links for rank in link)
+    home = {rank: {rank} for rank in degree}
+    for a, b in links:
+        together = home[a] | home[b]
+        home.update(dict.fromkeys(together, together))
+    groups = {tuple(sorted(group)) for group in home.values()}
+    return [
+        list(group)
+        for group in sorted(groups)
+        if max(degree[rank] for rank in group) <= 2
+        and sum(link[0] in group for link in links) == len(group) - 1
+    ]
+
+
+def _handed_on(rows: Rows) -> dict[int, float]:
+    """Of each rank the share of its steps in which it sends only what it received before."""
+    rows = rows.take(rows.ints("step") != NULL)
+    step, is_send = numbered(rows.ints("rank"), rows.ints("step")), rows.coded("op").being("send")
+    first = first_rows(step)
+    sent = least(step[is_send], rows.ints("arrival_ns")[is_send], first.size)
+    received = least(step[~is_send], rows.ints("end_ns")[~is_send], first.size)
+    after = sent >= received  # a step without one of them has the end of time for it
+    by_rank = rows_by(rows.ints("rank")[first])
+    return {rank: float(after[steps].mean()) for (rank,), steps in by_rank.items()}
+
+
+def _exchange(messages: Messages) -> bool:
+    """Whether most messages are under way while another comes back, as where neighbours exchange.
+
+    The borders of a grid, say. What a pipeline sends back depends on what has arrived.
+    """
+    sends, operation = messages.sends, messages.rows.ints("operation")
+    end = np.zeros(int(operation.max()) + 1, np.int64)
+    np.maximum.at(end, operation, messages.rows.ints("end_ns"))
+    sent = sends.rows.ints("arrival_ns")
+    got = end[sends.rows.ints("operation")]
+    ways = {
+        way: at[np.argsort(sent[at])] for way, at in rows_by(sends.sender, sends.receiver).items()
+    }
+    count = crossing = 0
+    for (one, other), at in ways.items():
+        back = ways.get((other, one), at[:0])
+        there, here = at[: back.size], back[: at.size]
+        count += at.size
+        crossing += int(((sent[there] < got[here]) & (sent[here] < got[there])).sum())
+    return 2 * crossing > count
+
+
+def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
+    """Whether all ranks but the first stage send in most steps only what they received before.
+
+    A run without steps begins anywhere in its schedule, and tells only what passes each other.
+    """
+    if not mine.has_steps:
+        return not _exchange(mine)
+    of_chain = sorted(share[rank] for rank in chain if rank in share)
+    return all(one >= _MOST for one in of_chain[1:])
