@@ -23,6 +23,7 @@ __all__ = [
     "link_name",
     "links_like",
     "nccl_latency_ns",
+    "nvlinks",
     "pcie",
 ]
 
@@ -157,6 +158,18 @@ def link_between(code: str, gpu: str) -> Link | None:
     if code == "SYS":
         return LINKS["across CPU sockets"]
     return pcie(gpu) if code in _CODES else None
+
+
+def nvlinks(gpu: str) -> Link | None:
+    """All the NVLinks of a GPU, by its name; None for one without, or with few of them.
+
+    >>> nvlinks("NVIDIA H100 80GB HBM3"), nvlinks("NVIDIA H100 PCIe")
+    (Link(name='NVLink4 x18', peak_gb_s=450.0, usual_gb_s=370.0), None)
+    """
+    model = next((name for name in _NVLINK if name in gpu), None)
+    if model is None or any(card in gpu.upper() for card in ("PCIE", "NVL")):
+        return None
+    return link_between(f"NV{_NVLINK[model][2]}", gpu)
 
 
 def pcie(gpu: str) -> Link | None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commtrace.expect import Link, link_between, link_name, links_like
+from commtrace.expect import Link, link_between, link_name, links_like, nvlinks
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["code", "device_of", "gpu_name", "inferred", "link", "named", "names", "uniform_link"]
+__all__ = [
+    "code",
+    "device_of",
+    "gpu_name",
+    "inferred",
+    "link",
+    "named",
+    "names",
+    "uniform_link",
+    "usual_link",
+]
 
 
 def gpu_name(run: Measures) -> str:
@@ -77,6 +87,16 @@ def uniform_link(run: Measures) -> Link | None:
     codes = {links[i][j] for i in gpus for j in gpus if i != j}
     only = codes.pop() if len(codes) == 1 else None
     return link_between(only, gpu_name(run)) if isinstance(only, str) else None
+
+
+def usual_link(run: Measures) -> Link | None:
+    """The link between any two GPUs of the one machine: as recorded, else as is usual of them.
+
+    The latter is an assumption: all the NVLinks that they have.
+    """
+    several = len(run.rows("ranks").coded("host").occurring()) > 1
+    recorded = _topology(run).get("links") is not None
+    return uniform_link(run) if recorded or several else nvlinks(gpu_name(run))
 
 
 def _topology(run: Measures) -> dict[str, Any]:

@@ -31,12 +31,16 @@ def sizes(its: Rows) -> str:
     return most if least == most else f"{least} to {most}"
 
 
-def time_taken(share: float, latency_ns: float, mean_ns: float) -> str:
-    """What share of their time is latency; with the mean, where much else delays some."""
+def time_taken(share: float, latency_ns: float, mean_ns: float, assumed: str = "") -> str:
+    """What share of their time is latency; with the mean, where much else delays some.
+
+    ``assumed`` says from what, unless that is measured.
+    """
+    each = f"{ms(latency_ns)} each{f', assumed {assumed}' if assumed else ''}"
     if mean_ns <= _DELAYED * latency_ns:
-        return f"{percent(share, 1)} of their time is latency ({ms(latency_ns)} each)"
+        return f"{percent(share, 1)} of their time is latency ({each})"
     return (
-        f"{percent(share, 1)} of their median time is latency ({ms(latency_ns)} each; "
+        f"{percent(share, 1)} of their median time is latency ({each}; "
         f"{ms(mean_ns)} in the mean, with what delays some)"
     )
 

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from commtrace.arrays import (
     NULL,
-    Bool,
     Float64,
     Int64,
     codes,
@@ -19,7 +18,6 @@ from commtrace.arrays import (
     least,
     most,
     nth,
-    quantiles,
     sums,
 )
 from commtrace.causal.edits.run_edits import joined
@@ -27,46 +25,21 @@ from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.cores import full_cores
-from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
-from commtrace.expect import Model, fit, nccl_latency_ns
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._latency import Latency, Served, latency_of
 from commtrace.rules._rule import Rule
 from commtrace.rules._together import sent_together, sizes, time_taken
 from commtrace.synthetic import Tiny
-from commtrace.table import Rows
 from commtrace.units import counted
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_SMALL_BYTES = 131_072  # moved in no time by any link
 _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
-_SELDOM = 0.1  # of the small messages
-_WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
-
-
-class _Latency(Struct, frozen=True):
-    """One operation's latency, how it is known, and of how large ones."""
-
-    ns: float
-    origin: str
-    most_bytes: int
-
-
-class _Served(Struct, frozen=True, eq=False):
-    """Operations, each one's place among its communicator's, and what its kind takes typically."""
-
-    operations: Rows
-    place: Int64
-    typical_ns: Float64
-
-    def take(self, which: Int64 | Bool) -> _Served:
-        """Some of them."""
-        return _Served(self.operations.take(which), self.place[which], self.typical_ns[which])
 
 
 class LatencyBound(Rule, frozen=True):
@@ -78,11 +51,13 @@ class LatencyBound(Rule, frozen=True):
         a pause: on every rank the next begins within one latency, at most a millisecond, of the
         last one's end, so that little was computed in between, and they could have been one.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
-        the fit is off by at most ``max_residual`` in the messages' mean, else it is that of NCCL's
-        own tuning constants; without NCCL, of collectives up to 131 kB, what moving them at 1 GB/s
-        within a host, at 0.1 GB/s between hosts, leaves of their median.
+        the fit is off by at most ``max_residual`` in the messages' mean; with NCCL else it is what
+        a hundred collectives or more take alike, one twice as large as another, or is assumed from
+        NCCL's own tuning constants, as the finding says; without NCCL, of collectives up to 131 kB,
+        what moving them at 1 GB/s within a host, at 0.1 GB/s between hosts, leaves of their median.
         The potential saving, a row's time from first to last less that of the operations it could
-        have been, has to be worth ``min_step_share`` of the step.
+        have been, has to be worth ``min_step_share`` of the step. Where latency is assumed, large
+        ones are taken to be moved over the NVLinks that such GPUs have, if these are known.
 
     Why it costs time
         Every operation pays for its launch and for every hop of its ring or tree, however
@@ -115,11 +90,11 @@ class LatencyBound(Rule, frozen=True):
         known = served(run)
         known = known.take(known.flags("exact"))
         group, op, dtype = (known.coded(name) for name in ("communicator", "op", "dtype"))
-        every = _Served(known, nth(codes(group)), typical_ns(known))
+        every = Served(known, nth(codes(group)), typical_ns(known))
         looked = False
         found: list[tuple[int, Finding]] = []
         for some in map(every.take, grouped(group, op, dtype)):
-            latency = self._latency(some, run)
+            latency = latency_of(run, some, self.max_bytes, self.max_residual)
             if latency is not None:
                 looked = True
                 found += self._among(some, latency, run)
@@ -130,9 +105,7 @@ class LatencyBound(Rule, frozen=True):
                 "one; without a fit only NCCL's, and that of small operations, is known"
             )
 
-    def _among(
-        self, some: _Served, known: _Latency, run: Measures
-    ) -> Iterator[tuple[int, Finding]]:
+    def _among(self, some: Served, known: Latency, run: Measures) -> Iterator[tuple[int, Finding]]:
         """A finding of the group, with how many operations it is about."""
         latency = known.ns
         small = some.take(
@@ -142,7 +115,7 @@ class LatencyBound(Rule, frozen=True):
         row = _rows(small, latency)
         if distinct(row).size == row.size:
             return
-        of_row = _measured(small, row, latency)
+        of_row = _measured(small, row, known)
         left = np.minimum(1 + of_row.size_bytes // self.bucket_bytes, of_row.count)
         fewer = int((of_row.count - left).sum())
         saved = of_row.took_ns - left * latency - of_row.moving_ns
@@ -163,7 +136,7 @@ class LatencyBound(Rule, frozen=True):
             joining,
             summary=(
                 f"{counted(len(joining), op)} of {sizes(joining)} each follow one another, and "
-                f"{time_taken(share, latency, mean_ns)}: "
+                f"{time_taken(share, latency, mean_ns, known.assumed)}: "
                 f"{_left(run, small, row, len(joining) - fewer)} would do{unsure}"
             ),
             streams=streams(joining, run),
@@ -173,26 +146,13 @@ class LatencyBound(Rule, frozen=True):
                 Evidence(f"latency, {known.origin}", latency / 1e3, "µs"),
                 Evidence("of a row's time each has, mean", mean_ns / 1e3, "µs"),
                 Evidence("operations that could join another", fewer, "operations"),
+                *known.of_link,
             ),
             ruled_out=("order: nothing ran long enough in between to need the result",),
             advice=sent_together(run, joining),
             confidence="low" if full else "medium",
         )
         yield len(joining), finding
-
-    def _latency(self, some: _Served, run: Measures) -> _Latency | None:
-        """One operation's latency; None if unknown."""
-        if model := _fitted(some.operations, self.max_residual):
-            return _Latency(model.latency_ns, "fitted from this trace", self.max_bytes)
-        if (some.operations.ints("ranks") == NULL).any():
-            return None
-        op, ranks = str(some.operations.coded("op").at(0)), int(some.operations.ints("ranks")[0])
-        nodes = min(max(len(run.rows("ranks").coded("host").occurring()), 1), ranks)
-        if run.rows("groups").coded("backend").being("nccl").any():
-            ns, origin = nccl_latency_ns(op, ranks, nodes=nodes), "by NCCL's tuning constants"
-            return None if ns is None else _Latency(ns, origin, self.max_bytes)
-        # A message that was posted early takes as long as the other end lets it.
-        return None if op in POINT_TO_POINT else _beyond_moving(some, nodes)
 
     @staticmethod
     def bad() -> Measures:
@@ -205,36 +165,7 @@ class LatencyBound(Rule, frozen=True):
         return _all_reduces(pause_us=200)
 
 
-def _fitted(some: Rows, max_residual: float) -> Model | None:
-    """The model of what each size takes in the median, however much one message varies.
-
-    None if messages' medians are off by more than that in the mean.
-    """
-    size, number = np.unique(some.ints("size_bytes"), return_inverse=True)
-    median = quantiles(number, some.ints("transfer_ns"), 50, size.size)
-    model = fit(size.astype(np.float64), median)
-    if model is None:
-        return None
-    off = np.abs(median / [model.time_ns(one) for one in size.tolist()] - 1)
-    return model if np.average(off, weights=np.bincount(number)) <= max_residual else None
-
-
-def _beyond_moving(some: _Served, nodes: int) -> _Latency | None:
-    """What small messages of some sizes take least, beyond moving at a slow link's bandwidth.
-
-    That of a tenth of them: what comes seldom may have met idle cores by chance.
-    """
-    gb_s = _WITHIN_GB_S if nodes == 1 else _BETWEEN_GB_S
-    size, factor = some.operations.ints("size_bytes"), some.operations.floats("factor")
-    small = (size <= _SMALL_BYTES) & ~np.isnan(factor)
-    if not small.any():
-        return None
-    beyond = float(np.quantile((some.typical_ns - size * factor / gb_s)[small], _SELDOM))
-    origin = f"what is left of it at {gb_s:g} GB/s"
-    return _Latency(beyond, origin, _SMALL_BYTES) if beyond > 0 else None
-
-
-def _rows(small: _Served, latency: float) -> Int64:
+def _rows(small: Served, latency: float) -> Int64:
     """Numbers the rows of operations without a pause or another one in between."""
     its = small.operations
     pause = its.ints("last_arrival_ns")[1:] - its.ints("last_end_ns")[:-1]
@@ -242,7 +173,7 @@ def _rows(small: _Served, latency: float) -> Int64:
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
 
 
-def _left(run: Measures, small: _Served, row: Int64, count: int) -> str:
+def _left(run: Measures, small: Served, row: Int64, count: int) -> str:
     """How many would do: fewer yet if pauses alone part rows of one step."""
     number = matched(run).matches.ints("operation")
     step = np.full(1 + number.max(), NULL)
@@ -252,7 +183,7 @@ def _left(run: Measures, small: _Served, row: Int64, count: int) -> str:
     return f"at most {count}" if paused.any() else f"{count}"
 
 
-def _joined(run: Measures, small: _Served, row: Int64, time_ns: Float64) -> Edit:
+def _joined(run: Measures, small: Served, row: Int64, time_ns: Float64) -> Edit:
     """Each row as its last operation, which takes the time that all need together."""
     first = np.concatenate(([True], row[1:] != row[:-1]))
     last = np.append(first[1:], True)
@@ -277,15 +208,19 @@ class _OfRow(Struct, frozen=True, eq=False):
     moving_ns: Float64
 
 
-def _measured(small: _Served, row: Int64, latency: float) -> _OfRow:
+def _measured(small: Served, row: Int64, known: Latency) -> _OfRow:
     its, count = small.operations, np.bincount(row)
+    moving = (small.typical_ns - known.ns).clip(min=0)
+    if known.link is not None:
+        size = its.ints("size_bytes") * its.floats("factor")
+        moving = np.fmin(moving, size / known.link.usual_gb_s)
     start = least(row, its.ints("last_arrival_ns"), count.size)
     end = most(row, its.ints("last_end_ns"), count.size)
     return _OfRow(
         count,
         sums(row, its.ints("size_bytes"), count.size),
         end - start,  # pauses in a row are what the host takes to call the next: one call has none
-        np.bincount(row, (small.typical_ns - latency).clip(min=0)).astype(np.float64),
+        np.bincount(row, moving).astype(np.float64),
     )
 
 

@@ -18,6 +18,7 @@ from commtrace.rules import RULES, diagnose
 from commtrace.rules.degraded_link import DegradedLink
 from commtrace.synthetic import BASE_NS, Tiny, on_links, one_machine
 from commtrace.trace_tables import TABLES
+from tests.edited import edited
 
 MB = 1_000_000
 
@@ -199,6 +200,35 @@ class TestLatencyBound:
         trace = all_reduces([16.0] * 60, sizes=8_000, ranks=8, pause_us=2).trace()
         (finding,) = found(trace, "latency-bound")
         assert any("NCCL's tuning constants" in one.name for one in finding.evidence)
+
+        assert "(15 µs each, assumed from NCCL's tuning constants)" in finding.summary
+
+    @pytest.mark.parametrize(
+        ("gpu", "left_us"),
+        [
+            (None, 13),  # as slowly as the small ones seem to be moved
+            ("NVIDIA H100 PCIe", 13),
+            ("NVIDIA H100 80GB HBM3", 1.5135),  # 320 kB × 7/4 at 370 GB/s
+        ],
+    )
+    def test_of_one_size_what_a_large_one_would_take_is_what_its_links_do(
+        self, gpu: str | None, left_us: float
+    ) -> None:
+        trace = all_reduces([28.0] * 60, sizes=320_000, ranks=8, pause_us=2).trace()
+        (finding,) = found(edited(trace, "ranks", gpu=gpu), "latency-bound")
+        assert finding.cost_ns == pytest.approx(1e3 * (59 * 30 - 2 - 15 - 59 * left_us), rel=0.01)
+        evidence = {one.name: one.value for one in finding.evidence}
+        assert (evidence.get("assumed of one in their place, NVLink4 x18") == 370) == (left_us < 13)
+
+    @pytest.mark.parametrize(("larger_us", "latency_us"), [(24.5, 24), (28, 15)])
+    def test_what_many_take_alike_whatever_their_size_is_latency(
+        self, larger_us: float, latency_us: float
+    ) -> None:
+        sizes, times = [160_000, 320_000] * 60, [24.0, larger_us] * 60
+        trace = all_reduces(times, sizes=sizes, ranks=8, pause_us=2).trace()
+        findings = found(trace, "latency-bound")
+        assert findings[0].evidence[1].value == pytest.approx(latency_us)
+        assert ("assumed" in findings[0].summary) == (latency_us == 15)
 
     def test_of_one_size_on_gloo_nothing_tells(self) -> None:
         trace = all_reduces([300.0] * 60, sizes=200_000, backend="gloo").trace()

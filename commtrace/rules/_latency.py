@@ -1,0 +1,121 @@
+"""What the latency of a run's operations is, and how that is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import NULL, Bool, Float64, Int64, quantiles
+from commtrace.comms import POINT_TO_POINT
+from commtrace.diagnosis import Evidence
+from commtrace.expect import Link, Model, fit, nccl_latency_ns
+from commtrace.table import Rows
+from commtrace.topology import usual_link
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Latency", "Served", "latency_of"]
+
+_SMALL_BYTES = 131_072  # moved in no time by any link
+_SELDOM = 0.1  # of the small messages
+_MANY, _UNLIKE, _SAME, _FEW = 100, 2.0, 1.1, 0.05  # messages, their sizes, their times, outliers
+_WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
+
+
+class Latency(Struct, frozen=True):
+    """One operation's latency, how it is known, and of how large ones.
+
+    Where it is assumed, ``assumed`` says from what, and ``link`` is what a large one is moved over,
+    if that is known: what is neither may be latency, too.
+    """
+
+    ns: float
+    origin: str
+    most_bytes: int
+    assumed: str = ""
+    link: Link | None = None
+
+    @property
+    def of_link(self) -> tuple[Evidence, ...]:
+        """What large ones are moved at."""
+        if self.link is None:
+            return ()
+        return (
+            Evidence(
+                f"assumed of one in their place, {self.link.name}", self.link.usual_gb_s, "GB/s"
+            ),
+        )
+
+
+class Served(Struct, frozen=True, eq=False):
+    """Operations, each one's place among its communicator's, and what its kind takes typically."""
+
+    operations: Rows
+    place: Int64
+    typical_ns: Float64
+
+    def take(self, which: Int64 | Bool) -> Served:
+        """Some of them."""
+        return Served(self.operations.take(which), self.place[which], self.typical_ns[which])
+
+
+def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float) -> Latency | None:
+    """The latency of operations of one kind but for their sizes; None if unknown."""
+    if model := _fitted(some.operations, max_residual):
+        return Latency(model.latency_ns, "fitted from this trace", max_bytes)
+    if (some.operations.ints("ranks") == NULL).any():
+        return None
+    op, ranks = str(some.operations.coded("op").at(0)), int(some.operations.ints("ranks")[0])
+    nodes = min(max(len(run.rows("ranks").coded("host").occurring()), 1), ranks)
+    if run.rows("groups").coded("backend").being("nccl").any():
+        if op not in POINT_TO_POINT and (alike := _alike(some, max_bytes)):
+            return alike
+        ns, constants = nccl_latency_ns(op, ranks, nodes=nodes), "NCCL's tuning constants"
+        link = usual_link(run)
+        return Latency(ns, f"by {constants}", max_bytes, f"from {constants}", link)
+    # A message that was posted early takes as long as the other end lets it.
+    return None if op in POINT_TO_POINT else _beyond_moving(some, nodes)
+
+
+def _fitted(some: Rows, max_residual: float) -> Model | None:
+    """The model of what each size takes in the median, however much one message varies.
+
+    None if messages' medians are off by more than that in the mean.
+    """
+    size, number = np.unique(some.ints("size_bytes"), return_inverse=True)
+    median = quantiles(number, some.ints("transfer_ns"), 50, size.size)
+    model = fit(size.astype(np.float64), median)
+    if model is None:
+        return None
+    off = np.abs(median / [model.time_ns(one) for one in size.tolist()] - 1)
+    return model if np.average(off, weights=np.bincount(number)) <= max_residual else None
+
+
+def _alike(some: Served, max_bytes: int) -> Latency | None:
+    """What small messages of unlike sizes take, if that is the same, and these are many."""
+    size = some.operations.ints("size_bytes")
+    small = size <= max_bytes
+    if small.sum() < _MANY or size[small].max() < _UNLIKE * size[small].min():
+        return None
+    least, most = np.quantile(some.typical_ns[small], (_FEW, 1 - _FEW))
+    if most > _SAME * least:
+        return None
+    return Latency(float(least), "what all sizes take", int(size[small].max()))
+
+
+def _beyond_moving(some: Served, nodes: int) -> Latency | None:
+    """What small messages of some sizes take least, beyond moving at a slow link's bandwidth.
+
+    That of a tenth of them: what comes seldom may have met idle cores by chance.
+    """
+    gb_s = _WITHIN_GB_S if nodes == 1 else _BETWEEN_GB_S
+    size, factor = some.operations.ints("size_bytes"), some.operations.floats("factor")
+    small = (size <= _SMALL_BYTES) & ~np.isnan(factor)
+    if not small.any():
+        return None
+    beyond = float(np.quantile((some.typical_ns - size * factor / gb_s)[small], _SELDOM))
+    origin = f"what is left of it at {gb_s:g} GB/s"
+    return Latency(beyond, origin, _SMALL_BYTES) if beyond > 0 else None
