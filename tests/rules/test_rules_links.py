@@ -216,7 +216,7 @@ class TestLatencyBound:
     ) -> None:
         trace = all_reduces([28.0] * 60, sizes=320_000, ranks=8, pause_us=2).trace()
         (finding,) = found(edited(trace, "ranks", gpu=gpu), "latency-bound")
-        assert finding.cost_ns == pytest.approx(1e3 * (59 * 30 - 2 - 15 - 59 * left_us), rel=0.01)
+        assert finding.cost_ns == pytest.approx(1e3 * (60 * 30 - 2 - 15 - 60 * left_us), rel=0.01)
         evidence = {one.name: one.value for one in finding.evidence}
         assert (evidence.get("assumed of one in their place, NVLink4 x18") == 370) == (left_us < 13)
 
