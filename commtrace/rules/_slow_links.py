@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, codes, rows_by, sums
+from commtrace.arrays import Bool, Float64, Int64, codes, rows_by, sums
 from commtrace.causal.edits.run_edits import as_measured
 from commtrace.causal.replay.graph import replayed
 from commtrace.causal.run.run_graph import run_graph
@@ -94,8 +94,8 @@ def slow_transfers(run: Measures, min_count: int, min_ratio: float) -> SlowTrans
     return SlowTransfers(link, transfers.take(_of(transfers, link.slow)), slow, rest, ratio)
 
 
-def waits_left(run: Measures, ranks: Collection[int]) -> float:
-    """The share of these ranks' waiting for messages that would be left without a slow link."""
+def waits_left(run: Measures, calls: Int64) -> float:
+    """The share of the waiting in some of the graph's calls that is left without a slow link."""
     try:
         slow = slow_transfers(run, MIN_COUNT, MIN_RATIO)
     except CannotLook:
@@ -103,10 +103,9 @@ def waits_left(run: Measures, ranks: Collection[int]) -> float:
     if slow is None:
         return 1.0
     its, measured = run_graph(run), as_measured(run)
-    mine = its.calls.is_p2p & np.isin(its.calls.rank, [*ranks])
     mended = taking_less(run, slow.transfers, slow.less_ns)(measured)
     before, after = (
-        float((time[its.met[mine]] - time[its.started[mine]]).sum())
+        float((time[its.met[calls]] - time[its.started[calls]]).sum())
         for time in (its.graph.time_ns, replayed(its.graph, mended))
     )
     return min(after / before, 1.0) if before > 0 else 1.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import distinct
+from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.awaited import Waits
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.run.run_graph import run_graph
@@ -42,7 +42,8 @@ class PipelineBubble(Rule, frozen=True):
         gradient does, where all but one send on only what they have received: a pipeline of p
         stages with m micro-batches. It fires where four times as many would save at least
         ``min_step_share`` of the steps' time of the stages' mean waiting in these sends and recvs,
-        with no compute beside it and without what late stages and a slow link cause.
+        and in what they call together right behind the last of a step, with no compute beside it
+        and without what late stages and a slow link cause.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
@@ -56,8 +57,8 @@ class PipelineBubble(Rule, frozen=True):
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
-        outside sends and recvs, as in a collective at the step's end. Ranks that exchange the
-        edges of their domains with both neighbours at once are no pipeline.
+        elsewhere, or longer for other pipelines. Ranks that exchange the edges of their domains
+        with both neighbours at once are no pipeline.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -74,9 +75,13 @@ class PipelineBubble(Rule, frozen=True):
         alike: dict[tuple[int, int], list[_Pipeline]] = defaultdict(list)
         for chain, mine in handing_on:
             micro_batches = mine.per_step
-            waiting = float(np.mean([_idle_ns(run, mine.rows, rank) for rank in chain]))
-            waiting = max(waiting - _for_culprits_ns(run, chain, self.min_step_share), 0.0)
-            waiting *= waits_left(run, chain)
+            drains = _drains(run, chain)
+            waiting = float(np.mean([_idle_ns(run, mine.rows, rank, drains) for rank in chain]))
+            late = _for_culprits_ns(run, chain, drains, self.min_step_share)
+            waiting = max(waiting - late, 0.0)
+            calls = run_graph(run).calls
+            sent = np.flatnonzero(calls.is_p2p & np.isin(calls.rank, chain))
+            waiting *= waits_left(run, np.append(sent, drains))
             gain = _gain_ns(mine.rows, waiting)
             matters = worth_reporting(gain, run, self.min_step_share)
             if (micro_batches > 1 or mine.come_back) and matters:
@@ -184,14 +189,34 @@ def _bubble_pct(stages: int, micro_batches: int) -> float:
     return 100 * (stages - 1) / (micro_batches + stages - 1)
 
 
-def _idle_ns(run: Measures, rows: Rows, rank: int) -> int:
-    """How long a stage waited for messages and computed nothing.
+def _drains(run: Measures, chain: list[int]) -> Int64:
+    """The calls of the stages in which the first wait until the pipeline has drained.
+
+    Those right behind the last message of a step, if they are of several stages: as where the
+    gradients' norm is summed up.
+    """
+    calls = run_graph(run).calls
+    mine = np.isin(calls.rank, chain)
+    stages = np.bincount(calls.operation[mine], minlength=int(calls.operation.max()) + 1)
+    last = np.full(int(calls.in_step.max()) + 1, -2)
+    sent = np.flatnonzero(calls.is_p2p & mine)
+    np.maximum.at(last, calls.in_step[sent], sent)
+    behind = np.arange(mine.size) == last[calls.in_step] + 1
+    return np.flatnonzero(behind & mine & (stages[calls.operation] > 1))
+
+
+def _idle_ns(run: Measures, rows: Rows, rank: int, drains: Int64) -> int:
+    """How long a stage waited for messages, and behind them, and computed nothing.
 
     A recv that is posted early waits beside compute: that is no bubble.
     """
     mine = rows.take(rows.ints("rank") == rank)
-    arrival = mine.ints("arrival_ns")
-    waits = union(arrival, arrival + mine.ints("wait_ns"))
+    arrival, calls = mine.ints("arrival_ns"), run_graph(run).calls
+    its = drains[calls.rank[drains] == rank]
+    waits = union(
+        np.append(arrival, calls.start_ns[its]),
+        np.append(arrival + mine.ints("wait_ns"), calls.last_ns[its]),
+    )
     for device in mine.coded("device").occurring():
         done = device_work(run).get(Device(rank, device))
         if done is not None and done.compute is not None:
@@ -213,13 +238,18 @@ def _gain_ns(rows: Rows, waiting: float) -> int:
     return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
 
 
-def _for_culprits_ns(run: Measures, chain: list[int], min_step_share: float) -> int:
-    """What late ranks among these, or that these wait for between messages, cost: no bubble."""
+def _for_culprits_ns(run: Measures, chain: list[int], drains: Int64, min_step_share: float) -> int:
+    """What late ranks among these, or that these wait for between or behind messages, cost.
+
+    That is no bubble.
+    """
     found = culprits(run, min_step_share).found
     return sum(
         max(one.on_top_ns, 0)
         for one in found
-        if {*one.ranks} <= {*chain} or _between_messages(run, one.waits, chain)
+        if {*one.ranks} <= {*chain}
+        or np.isin(one.waits.call, drains).any()
+        or _between_messages(run, one.waits, chain)
     )
 
 

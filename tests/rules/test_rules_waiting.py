@@ -702,3 +702,24 @@ def test_neighbours_that_exchange_without_steps_are_no_pipeline(both: bool) -> N
     assert [its.confidence for its in bubbles] == ([] if both else ["low"])
     # How many micro-batches a step has nothing tells.
     assert not [its for its in bubbles if "micro-batches" in its.summary]
+
+
+def test_stages_that_wait_in_what_sums_up_all_gradients_drain_the_pipeline() -> None:
+    """GPipe, two stages, two micro-batches: one waits for the first, the other behind its last."""
+    run = Tiny(2)
+    for step in range(6):
+        start = 5_000.0 * step
+        for rank in (0, 1):
+            run.step(rank, step, start, 5_000)
+        for batch in range(2):
+            ready = start + 1_000 * (batch + 1)
+            its = {"size": 1 << 20, "stream": 30}
+            run.kernel(0, ready - 990, 970)
+            run.collective(0, "send", ready - 10, 10, peer=1, **its)
+            posted = ready - 10 if batch else start + 5
+            run.collective(1, "recv", posted, ready - posted, peer=0, **its)
+            run.kernel(1, ready + 6, 970)
+        for rank, came in enumerate((2_010, 2_990)):
+            run.collective(rank, "all_reduce", start + came, 3_000 - came, size=4)
+    (bubble,) = bubbles_of(run.trace(), min_step_share=0.01)
+    assert bubble.evidence[0].value == pytest.approx(6 * 980_000, rel=0.02)
