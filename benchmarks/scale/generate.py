@@ -152,7 +152,7 @@ def _trace(job: list[Operation], grid: np.ndarray[Any, Any], rank: int) -> dict[
             "Seq": seq[each.dimension, peer < 0],
         }
         if peer >= 0:
-            source, target = sorted(map(members.index, (rank, peer)))  # as the group counts
+            source, target = sorted((rank, peer))
             args |= {"Src Rank": source, "Dst Rank": target}
         seq[each.dimension, peer < 0] += 1
         kernel = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,21 +94,27 @@ def slow_transfers(run: Measures, min_count: int, min_ratio: float) -> SlowTrans
     return SlowTransfers(link, transfers.take(_of(transfers, link.slow)), slow, rest, ratio)
 
 
-def waits_left(run: Measures, calls: Int64) -> float:
-    """The share of the waiting in some of the graph's calls that is left without a slow link."""
+def waits_left(run: Measures) -> Callable[[Int64], float]:
+    """What share of the waiting in calls of the graph is left without a slow link, if there is one.
+
+    A function of these calls' rows.
+    """
     try:
         slow = slow_transfers(run, MIN_COUNT, MIN_RATIO)
     except CannotLook:
-        return 1.0
+        slow = None
     if slow is None:
-        return 1.0
-    its, measured = run_graph(run), as_measured(run)
-    mended = taking_less(run, slow.transfers, slow.less_ns)(measured)
-    before, after = (
-        float((time[its.met[calls]] - time[its.started[calls]]).sum())
-        for time in (its.graph.time_ns, replayed(its.graph, mended))
+        return lambda _: 1.0
+    its, mend = run_graph(run), taking_less(run, slow.transfers, slow.less_ns)
+    waits_ns, left_ns = (
+        time[its.met] - time[its.started]
+        for time in (its.graph.time_ns, replayed(its.graph, mend(as_measured(run))))
     )
-    return min(after / before, 1.0) if before > 0 else 1.0
+
+    def share(calls: Int64) -> float:
+        return min(float(left_ns[calls].sum() / max(waits_ns[calls].sum(), 1)), 1.0)
+
+    return share
 
 
 class Link(Struct, frozen=True):

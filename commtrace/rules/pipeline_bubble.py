@@ -73,15 +73,14 @@ class PipelineBubble(Rule, frozen=True):
         if not (handing_on := [*chains_of(messages)]):
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         alike: dict[tuple[int, int], list[_Pipeline]] = defaultdict(list)
+        behind, left = _behind(run), waits_left(run)
         for chain, mine in handing_on:
             micro_batches = mine.per_step
-            drains = _drains(run, chain)
+            drains = _drains(run, chain, behind)
             waiting = float(np.mean([_idle_ns(run, mine.rows, rank, drains) for rank in chain]))
             late = _for_culprits_ns(run, chain, drains, self.min_step_share)
             waiting = max(waiting - late, 0.0)
-            calls = run_graph(run).calls
-            sent = np.flatnonzero(calls.is_p2p & np.isin(calls.rank, chain))
-            waiting *= waits_left(run, np.append(sent, drains))
+            waiting *= left(np.append(_messages_of(run, chain), drains))
             gain = _gain_ns(mine.rows, waiting)
             matters = worth_reporting(gain, run, self.min_step_share)
             if (micro_batches > 1 or mine.come_back) and matters:
@@ -189,20 +188,31 @@ def _bubble_pct(stages: int, micro_batches: int) -> float:
     return 100 * (stages - 1) / (micro_batches + stages - 1)
 
 
-def _drains(run: Measures, chain: list[int]) -> Int64:
+def _messages_of(run: Measures, chain: list[int]) -> Int64:
+    """These ranks' messages, as calls of the graph."""
+    calls = run_graph(run).calls
+    return np.flatnonzero(calls.is_p2p & np.isin(calls.rank, chain))
+
+
+def _behind(run: Measures) -> Int64:
+    """The calls right behind the last message of a step."""
+    calls = run_graph(run).calls
+    last = np.full(int(calls.in_step.max()) + 1, -2)
+    sent = np.flatnonzero(calls.is_p2p)
+    np.maximum.at(last, calls.in_step[sent], sent)
+    return np.flatnonzero(np.arange(calls.rank.size) == last[calls.in_step] + 1)
+
+
+def _drains(run: Measures, chain: list[int], behind: Int64) -> Int64:
     """The calls of the stages in which the first wait until the pipeline has drained.
 
     Those right behind the last message of a step, if they are of several stages: as where the
     gradients' norm is summed up.
     """
     calls = run_graph(run).calls
-    mine = np.isin(calls.rank, chain)
-    stages = np.bincount(calls.operation[mine], minlength=int(calls.operation.max()) + 1)
-    last = np.full(int(calls.in_step.max()) + 1, -2)
-    sent = np.flatnonzero(calls.is_p2p & mine)
-    np.maximum.at(last, calls.in_step[sent], sent)
-    behind = np.arange(mine.size) == last[calls.in_step] + 1
-    return np.flatnonzero(behind & mine & (stages[calls.operation] > 1))
+    mine = behind[np.isin(calls.rank[behind], chain)]
+    _, operation, stages = np.unique(calls.operation[mine], return_inverse=True, return_counts=True)
+    return mine[stages[operation] > 1]
 
 
 def _idle_ns(run: Measures, rows: Rows, rank: int, drains: Int64) -> int:
