@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, distinct
+from commtrace.arrays import Int64, distinct, ranges
 from commtrace.causal.blame.awaited import Waits
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.run.run_graph import run_graph
@@ -73,12 +73,12 @@ class PipelineBubble(Rule, frozen=True):
         if not (handing_on := [*chains_of(messages)]):
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         alike: dict[tuple[int, int], list[_Pipeline]] = defaultdict(list)
-        behind, left = _behind(run), waits_left(run)
+        ends, left = _ends(run), waits_left(run)
         for chain, mine in handing_on:
             micro_batches = mine.per_step
-            drains = _drains(run, chain, behind)
+            drains = _drains(run, chain, ends.behind)
             waiting = float(np.mean([_idle_ns(run, mine.rows, rank, drains) for rank in chain]))
-            late = _for_culprits_ns(run, chain, drains, self.min_step_share)
+            late = _for_culprits_ns(run, chain, drains, ends.sent_ns, self.min_step_share)
             waiting = max(waiting - late, 0.0)
             waiting *= left(np.append(_messages_of(run, chain), drains))
             gain = _gain_ns(mine.rows, waiting)
@@ -188,19 +188,33 @@ def _bubble_pct(stages: int, micro_batches: int) -> float:
     return 100 * (stages - 1) / (micro_batches + stages - 1)
 
 
-def _messages_of(run: Measures, chain: list[int]) -> Int64:
-    """These ranks' messages, as calls of the graph."""
-    calls = run_graph(run).calls
-    return np.flatnonzero(calls.is_p2p & np.isin(calls.rank, chain))
+class _Ends(Struct, frozen=True, eq=False):
+    """Where each rank's step has its last message: when it is called for, and the call behind it.
+
+    ``sent_ns`` are by the graph's ``in_step``, ``behind`` are its calls.
+    """
+
+    sent_ns: Int64
+    behind: Int64
 
 
-def _behind(run: Measures) -> Int64:
-    """The calls right behind the last message of a step."""
+def _ends(run: Measures) -> _Ends:
     calls = run_graph(run).calls
     last = np.full(int(calls.in_step.max()) + 1, -2)
     sent = np.flatnonzero(calls.is_p2p)
     np.maximum.at(last, calls.in_step[sent], sent)
-    return np.flatnonzero(np.arange(calls.rank.size) == last[calls.in_step] + 1)
+    behind = np.flatnonzero(np.arange(calls.rank.size) == last[calls.in_step] + 1)
+    sent_ns = np.zeros(last.size, np.int64)
+    sent_ns[last >= 0] = calls.packed["launch_ns"].values(last[last >= 0])
+    return _Ends(sent_ns, behind)
+
+
+def _messages_of(run: Measures, chain: list[int]) -> Int64:
+    """These ranks' messages, as calls of the graph, which has one rank's behind another's."""
+    calls = run_graph(run).calls
+    first, last = (np.searchsorted(calls.rank, chain, side=side) for side in ("left", "right"))
+    mine = ranges(first, last - first)
+    return mine[calls.is_p2p[mine]]
 
 
 def _drains(run: Measures, chain: list[int], behind: Int64) -> Int64:
@@ -248,7 +262,9 @@ def _gain_ns(rows: Rows, waiting: float) -> int:
     return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
 
 
-def _for_culprits_ns(run: Measures, chain: list[int], drains: Int64, min_step_share: float) -> int:
+def _for_culprits_ns(
+    run: Measures, chain: list[int], drains: Int64, sent_ns: Int64, min_step_share: float
+) -> int:
     """What late ranks among these, or that these wait for between or behind messages, cost.
 
     That is no bubble.
@@ -259,20 +275,19 @@ def _for_culprits_ns(run: Measures, chain: list[int], drains: Int64, min_step_sh
         for one in found
         if {*one.ranks} <= {*chain}
         or np.isin(one.waits.call, drains).any()
-        or _between_messages(run, one.waits, chain)
+        or _between_messages(run, one.waits, chain, sent_ns)
     )
 
 
-def _between_messages(run: Measures, waits: Waits, chain: list[int]) -> bool:
+def _between_messages(run: Measures, waits: Waits, chain: list[int], sent_ns: Int64) -> bool:
     """Whether these ranks wait so mostly before the last message of a step: then it is passed on.
 
     As where tensor parallelism's operations are between a pipeline's messages.
     """
     calls = run_graph(run).calls
-    last = np.zeros(int(calls.in_step.max()) + 1, np.int64)
-    np.maximum.at(last, calls.in_step[calls.is_p2p], calls.launch_ns[calls.is_p2p])
     mine = waits.call[np.isin(calls.rank[waits.call], chain) & ~calls.is_p2p[waits.call]]
-    between = calls.launch_ns[mine] < last[calls.in_step[mine]]
+    launch_ns = calls.packed["launch_ns"].values(mine)
+    between = launch_ns < sent_ns[calls.in_step[mine]]
     waited_ns = calls.last_ns[mine] - calls.start_ns[mine]
     return bool(2 * waited_ns[between].sum() > waited_ns.sum())
 
