@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from benchmarks.gpu_jobs.groups import Group
 from benchmarks.gpu_jobs.job import MESSAGE, STEPS, Job
 from benchmarks.gpu_jobs.operations import ADAM, ALL_REDUCE, ATTENTION, Kernel
 from benchmarks.gpu_jobs.rank import Blocking, Part, Rank
@@ -32,6 +35,18 @@ def _uneven_experts(faulty: bool) -> Simulation:
             rank.kernel(1200 * times * share[rank.number] * RANKS, EXPERTS)
             rank.all_to_all(experts, receives, sends, WIDTH)
 
+    return _trained(job, group, layers, 80_000_000, 500)
+
+
+def _trained(
+    job: Simulation,
+    group: Group,
+    layers: Callable[[Rank, float], None],
+    gradients_bytes: int,
+    update_us: float,
+) -> Simulation:
+    """Layers forward, and backward in twice the time; gradients are reduced behind these."""
+
     def program(rank: Rank) -> Blocking:
         for step in range(STEPS):
             with rank.step(step):
@@ -39,8 +54,8 @@ def _uneven_experts(faulty: bool) -> Simulation:
                 layers(rank, 1)
                 with rank.backward():
                     layers(rank, 2)
-                rank.together(group, ALL_REDUCE, 80_000_000)
-                rank.kernel(500, ADAM)
+                rank.together(group, ALL_REDUCE, gradients_bytes)
+                rank.kernel(update_us, ADAM)
                 yield from rank.item()
         yield from rank.synchronize()
 
@@ -63,19 +78,7 @@ def _ring(job: Simulation, links: dict[tuple[int, int], float]) -> Simulation:
                 rank.wait(moving)
             rank.kernel(420 * times, ATTENTION)
 
-    def program(rank: Rank) -> Blocking:
-        for step in range(STEPS):
-            with rank.step(step):
-                rank.busy(200)
-                layers(rank, 1)
-                with rank.backward():
-                    layers(rank, 2)
-                rank.together(group, ALL_REDUCE, 60_000_000)
-                rank.kernel(300, ADAM)
-                yield from rank.item()
-        yield from rank.synchronize()
-
-    return job.run(program)
+    return _trained(job, group, layers, 60_000_000, 300)
 
 
 def _ring_slow_gpu(faulty: bool) -> Simulation:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int32, Int64, distinct
+from commtrace.arrays import Float64, Int32
 from commtrace.causal.edits.run_edits import factors, scaled
 from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.builder import HOSTS
@@ -40,9 +40,9 @@ def loading(run: Measures) -> Loading:
     What it loads longer than that delays the others, and is a straggler's.
     CannotLook as ``run_graph``.
     """
-    ranks, (row, step) = _cells(run)
+    ranks, cells = run_graph(run).cells
     steps = np.zeros((ranks.size, len(run_graph(run).steps)))
-    np.add.at(steps, (row, step), own_parts(run)["loader"])
+    np.add.at(steps, cells, own_parts(run)["loader"])
     typical = np.sort(steps, axis=0)[(ranks.size - 1) // 2]
     return Loading(ranks, np.minimum(steps, typical), steps)
 
@@ -63,13 +63,6 @@ def without_loading(run: Measures, lag_ns: Lags) -> Lags:
     share = np.divide(its.steps_ns, its.all_ns, out=np.zeros_like(its.all_ns), where=its.all_ns > 0)
     left = loads * factors(own, work.own_ns[:, HOSTS].astype(np.float64))
     wanted = work.own_ns.astype(np.float64)
-    wanted[:, HOSTS] -= np.minimum(loads * share[_cells(run)[1]], left)
+    wanted[:, HOSTS] -= np.minimum(loads * share[run_graph(run).cells[1]], left)
     everyone = np.ones(calls.rank.size, np.bool_)
     return changed(lag_ns, scaled(run, work, wanted, everyone, lag_ns, HOSTS))
-
-
-def _cells(run: Measures) -> tuple[Int32, tuple[Int64, Int64]]:
-    """The ranks in order, and of each call which of them and which step it is of."""
-    graph = run_graph(run)
-    ranks: Int32 = distinct(graph.calls.rank)
-    return ranks, (np.searchsorted(ranks, graph.calls.rank), graph.step_of)

@@ -89,7 +89,12 @@ def on_callers_stream(run: Measures, op: str) -> bool:
 def _whose(run: Measures, op: str) -> str | None:
     """Of which such dimension most of an operation's exposed time is; None of none."""
     rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
-    return next((its for its, name in _DIMENSION.items() if _mostly(run, rows, name)), None)
+    its = dimensions_of(run, matched(run).matches.coded("communicator").take(rows))
+    time_ns = exposed_ns(run, rows)
+    for whose, name in _DIMENSION.items():
+        if 2 * time_ns[its.being(name)].sum() > time_ns.sum():
+            return whose
+    return None
 
 
 def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
@@ -139,13 +144,6 @@ def _options(run: Measures, op: str) -> str:
 
 def _scatters(run: Measures) -> int:
     return int(run.rows("collectives").coded("op").being("reduce_scatter").sum())
-
-
-def _mostly(run: Measures, rows: Int64, dimension: str) -> bool:
-    """Whether most of what is exposed of these rows of ``collectives`` is of such groups."""
-    its = dimensions_of(run, matched(run).matches.coded("communicator").take(rows)).being(dimension)
-    time_ns = exposed_ns(run, rows)
-    return bool(2 * time_ns[its].sum() > time_ns.sum())
 
 
 def _in_half(run: Measures, rows: Int64) -> bool:

@@ -153,9 +153,9 @@ def _others_stall(
     That is how much longer they take than in their other steps.
     """
     its = run_graph(run)
-    every = distinct(its.calls.rank)
+    every, cells = its.cells
     time = np.zeros((every.size, len(its.steps)))
-    np.add.at(time, (np.searchsorted(every, its.calls.rank), its.step_of), own_parts(run)[cause])
+    np.add.at(time, cells, own_parts(run)[cause])
     rest = np.delete(time, list(spikes), axis=1)
     if not rest.size:
         return None

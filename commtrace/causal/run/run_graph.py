@@ -74,6 +74,12 @@ class RunGraph:
         step = np.where(number == NULL, done, np.searchsorted(self.steps, number))
         return np.minimum(step, len(self.steps) - 1)
 
+    @property
+    def cells(self) -> tuple[Int32, tuple[Int64, Int64]]:
+        """The ranks in order, and of each call which of them and which of ``steps`` it is of."""
+        ranks: Int32 = distinct(self.calls.rank)
+        return ranks, (np.searchsorted(ranks, self.calls.rank), self.step_of)
+
     @passing
     def step_ends(self) -> StepEnds:
         """What each step ends with: also the operations that were done within it.
