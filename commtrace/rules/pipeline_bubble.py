@@ -236,10 +236,10 @@ def _idle_ns(run: Measures, rows: Rows, rank: int, drains: Int64) -> int:
     """
     mine = rows.take(rows.ints("rank") == rank)
     arrival, calls = mine.ints("arrival_ns"), run_graph(run).calls
-    its = drains[calls.rank[drains] == rank]
+    its = calls.taken(drains[calls.rank[drains] == rank])
     waits = union(
-        np.append(arrival, calls.start_ns[its]),
-        np.append(arrival + mine.ints("wait_ns"), calls.last_ns[its]),
+        np.append(arrival, its.start_ns),
+        np.append(arrival + mine.ints("wait_ns"), its.last_ns),
     )
     for device in mine.coded("device").occurring():
         done = device_work(run).get(Device(rank, device))
@@ -286,9 +286,9 @@ def _between_messages(run: Measures, waits: Waits, chain: list[int], sent_ns: In
     """
     calls = run_graph(run).calls
     mine = waits.call[np.isin(calls.rank[waits.call], chain) & ~calls.is_p2p[waits.call]]
-    launch_ns = calls.packed["launch_ns"].values(mine)
-    between = launch_ns < sent_ns[calls.in_step[mine]]
-    waited_ns = calls.last_ns[mine] - calls.start_ns[mine]
+    its = calls.taken(mine)
+    between = its.launch_ns < sent_ns[calls.in_step[mine]]
+    waited_ns = its.last_ns - its.start_ns
     return bool(2 * waited_ns[between].sum() > waited_ns.sum())
 
 
