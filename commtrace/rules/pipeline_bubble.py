@@ -64,7 +64,7 @@ class PipelineBubble(Rule, frozen=True):
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
     moots: ClassVar[tuple[str, ...]] = ("exposed-communication",)  # a stage needs what it waits for
 
-    min_operations: int = 10
+    min_operations: int = 6  # in three steps one goes there and one back
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
