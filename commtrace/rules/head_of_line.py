@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -16,8 +17,10 @@ from commtrace.causal.work.cores import idle_cores_ns
 from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import covered, subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
-from commtrace.metrics.rank.rows_of import places_of_rank
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import ready_ns
+from commtrace.metrics.run.group_dimensions import dimension_of, dimensions_of
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
@@ -42,8 +45,9 @@ class HeadOfLine(Rule, frozen=True):
         ``min_operations`` of them; replayed with each of them before what it queued behind, which
         then takes longer by its time, the run is shorter by at least ``min_step_share`` of the
         steps' time; by no more than the time in which they queued and the device computed nothing,
-        nor than the compute (gloo: whatever the host does) that follows before the host calls the
-        next operation, since only that could run beside what was in front.
+        nor than the compute that follows before the next like what was in front (gloo: whatever the
+        host does before it calls the next operation), since only that could run beside it. Groups
+        of one dimension are taken together.
 
     Why it costs time
         A stream runs one thing after the other, whether or not the second needs the first:
@@ -90,14 +94,18 @@ class HeadOfLine(Rule, frozen=True):
         share = share_pct(cost, run)
         wait = "waits" if count == 1 else "wait"
         group, other = (its.coded("group").at(0) for its in (calls, blockers))
-        same = " of another group" if group is None or group != other else ""
+        parts = [dimension_of(run, int(rows[0])) for rows in (stuck.row, stuck.blocker)]
+        apart = parts[0] != parts[1] and None not in parts
+        of_its, of_other = (f" of {part}" if apart else "" for part in parts)
+        if not apart and (group is None or group != other):
+            of_other = " of another group"
         on_cpu = calls.coded("device").at(0) == "cpu"
         queue, what = ("thread of gloo", "the host") if on_cpu else ("stream", "compute")
         return self.finding(
             (stuck.ready_ns, start_ns),
             summary=(
-                f"{counted(count, str(op))} ready to start {wait} {ms(queued)} each "
-                f"behind {blocker}{same} on the same {queue}: {ms(cost)} that {what} "
+                f"{counted(count, str(op))}{of_its} ready to start {wait} {ms(queued)} each "
+                f"behind {blocker}{of_other} on the same {queue}: {ms(cost)} that {what} "
                 "could fill"
             ),
             ranks=tuple(distinct(calls.ints("rank")).tolist()),
@@ -118,7 +126,7 @@ class HeadOfLine(Rule, frozen=True):
                 "inputs: the compute launched before it was done",
                 "intended order: of one kind and group only what is awaited at once is compared",
             ),
-            advice=_advice(str(op), str(blocker)),
+            advice=_advice(f"{op}{of_its}", f"{blocker}{of_other}", group == other),
         )
 
     @staticmethod
@@ -132,13 +140,14 @@ class HeadOfLine(Rule, frozen=True):
         return _run(stream=21)
 
 
-def _advice(op: str, blocker: str) -> str:
+def _advice(op: str, blocker: str, one_group: bool) -> str:
     if {op, blocker} == {"all_gather", "reduce_scatter"}:
         return (
             "let the two run on communicators of their own: FSDP2's modules have "
             "set_separate_reduce_scatter_group(); else give one a process group of its own"
         )
-    return f"give {op} a process group of its own, or call it before {blocker}"
+    own = "a process group of its own" if one_group else "a stream of its own"
+    return f"give {op} {own}, or call it before {blocker}"
 
 
 def _run(stream: int) -> Measures:
@@ -175,10 +184,17 @@ class _Stuck(Struct, frozen=True, eq=False):
 
 
 def _by_kind(stuck: _Stuck, run: Measures) -> Iterator[_Stuck]:
-    """Those of each kind and group behind each kind and group."""
-    both = stuck.calls(run), run.rows("collectives", stuck.blocker)
-    names = (its.coded(name) for its in both for name in ("op", "group"))
-    yield from map(stuck.take, grouped(*names))
+    """Those of each kind and group, or dimension, behind each such."""
+    op = run.rows("collectives").coded("op")
+    kinds = ((op.take(rows), _kin(rows, run)) for rows in (stuck.row, stuck.blocker))
+    yield from map(stuck.take, grouped(*chain(*kinds)))
+
+
+def _kin(rows: Int64, run: Measures) -> Int64:
+    """A number for the dimension of each one's group, or the group: all of one are stuck alike."""
+    dimension = dimensions_of(run, matched(run).matches.coded("communicator").take(rows))
+    group = run.rows("collectives", rows).coded("group").codes.astype(np.int64)
+    return np.where(dimension.known, -2 - dimension.codes.astype(np.int64), group)
 
 
 def _by_rank(stuck: _Stuck, run: Measures) -> list[_Stuck]:
@@ -241,8 +257,10 @@ def _gain_ns(stuck: _Stuck, run: Measures) -> int:
     if compute is None:
         return 0
     waits = start - ready - covered(ready, start, compute)
-    until = np.maximum(_next_call_ns(end, rank, run), end)
-    behind = until - end if device == "cpu" else covered(end, until, compute)
+    if device == "cpu":
+        behind = _next_call_ns(end, rank, run) - end
+    else:
+        behind = covered(end, _next_alike_ns(end, stuck, rank, run), compute)
     # Threads may be stuck at the same time: that time is saved once.
     at_most = total(subtract(union(ready, start), compute))
     return min(int(np.minimum(waits, behind).sum()), at_most)
@@ -253,10 +271,25 @@ def _compute(run: Measures, rank: int, device: str) -> Intervals | None:
     return done.compute if done else None
 
 
+def _next_alike_ns(moments: Int64, stuck: _Stuck, rank: int, run: Measures) -> Int64:
+    """When the rank's next operation like what these are stuck behind starts after each moment.
+
+    The end of time if none does.
+    """
+    calls = rows_of_rank(run, "collectives", rank)
+    blocker = run.rows("collectives", stuck.blocker[:1])
+    alike = np.ones(len(calls), np.bool_)
+    for name in ("op", "group"):
+        alike &= calls.coded(name).codes == blocker.coded(name).codes
+    return _next_ns(moments, calls.ints("start_ns")[alike])
+
+
 def _next_call_ns(moments: Int64, rank: int, run: Measures) -> Int64:
     """When the rank's host calls the next operation after each moment; the end of time if never."""
-    places = places_of_rank(run, "collectives", rank)
-    launched = np.sort(run.rows("collectives", places).ints("launch_ns"))
-    launched = np.append(launched, np.iinfo(np.int64).max)
-    found: Int64 = launched[np.searchsorted(launched, moments, side="right")]
-    return found
+    return _next_ns(moments, rows_of_rank(run, "collectives", rank).ints("launch_ns"))
+
+
+def _next_ns(moments: Int64, times: Int64) -> Int64:
+    found = np.append(np.sort(times), np.iinfo(np.int64).max)
+    after: Int64 = found[np.searchsorted(found, moments, side="right")]
+    return after

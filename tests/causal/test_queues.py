@@ -59,3 +59,35 @@ def test_of_one_kind_who_is_awaited_at_once_is_stuck_behind_who_is_not(sleeps: b
 def test_of_one_kind_who_is_awaited_alike_is_in_its_place() -> None:
     run = queued(work_us=12_000, op="all_reduce", asynchronous=1)
     assert not diagnose(run, select=["head-of-line"]).findings
+
+
+def shared_stream() -> Measures:
+    """Two tp and two dp groups on one stream: every 1 ms a tp all_reduce, once 4 ms of dp's."""
+    run = Tiny(4)
+    run.groups = {"tp0": (0, 1), "tp1": (2, 3), "dp0": (0, 2), "dp1": (1, 3)}
+    for step in range(STEPS):
+        for rank in range(4):
+            tp, dp = f"tp{rank // 2}", f"dp{rank % 2}"
+            at = step * STEP_US
+            run.step(rank, step, at, STEP_US)
+            run.kernel(rank, at + 10, 990)
+            launched = {"launch_ns": BASE_NS + round(1e3 * (at + 900))}
+            run.collective(
+                rank, "all_reduce", at + 1_000, 4_000, size=1 << 28, group=dp, **launched
+            )
+            begins = at + 5_002
+            for _ in range(8):
+                run.collective(rank, "all_reduce", begins, 200, size=1 << 20, group=tp, **launched)
+                run.kernel(rank, begins + 205, 1_000, **launched)
+                begins += 1_210
+                launched = {}
+    return run.trace()
+
+
+def test_groups_of_one_dimension_are_stuck_together() -> None:
+    """Replayed one by one they save nothing: the others of the dimension stay where they are."""
+    (its,) = diagnose(shared_stream(), select=["head-of-line"]).findings
+    assert its.cost_ns == pytest.approx(STEPS * 4 * MS, rel=0.05)
+    assert "40 all_reduces of tp ready to start" in its.summary
+    assert "behind all_reduce of dp on the same stream" in its.summary
+    assert "give all_reduce of tp a stream of its own" in its.advice
