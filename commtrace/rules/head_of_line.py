@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, distinct, grouped, in_order
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, grouped, in_order
 from commtrace.causal.edits.wait_edits import unqueued
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
@@ -42,12 +42,11 @@ class HeadOfLine(Rule, frozen=True):
         other bytes, and of another group or kind, ran on the same stream (gloo: the same thread),
         and that started as soon as it was done. Also of its group and kind, if the host waited for
         the one at once (``async_op=False``) and went on with the other under way. At least
-        ``min_operations`` of them; replayed with each of them before what it queued behind, which
-        then takes longer by its time, the run is shorter by at least ``min_step_share`` of the
-        steps' time; by no more than the time in which they queued and the device computed nothing,
-        nor than the compute that follows before the next like what was in front (gloo: whatever the
-        host does before it calls the next operation), since only that could run beside it. Groups
-        of one dimension are taken together.
+        ``min_operations`` of them; replayed with these in a queue of their own, and what was in
+        front longer by their time, the run is shorter by at least ``min_step_share`` of the steps'
+        time; by no more than the time in which they queued and the device computed nothing. For
+        gloo, and where there is no replay, by no more than what the host does, or the device
+        computes, before the next call. Groups of one dimension are taken together.
 
     Why it costs time
         A stream runs one thing after the other, whether or not the second needs the first:
@@ -76,11 +75,13 @@ class HeadOfLine(Rule, frozen=True):
         found = []
         for mine in _by_kind(_stuck(launched, run), run):
             per_rank = _by_rank(mine, run)
-            estimate = max(_gain_ns(of_rank, run) for of_rank in per_rank)
-            if not worth_reporting(estimate, run, self.min_step_share):
+            at_most, estimate = map(
+                max, zip(*(_gain_ns(its, run) for its in per_rank), strict=True)
+            )
+            if not worth_reporting(at_most, run, self.min_step_share):
                 continue
             gain = saving(run, _first(run, mine), estimate, self.min_step_share)
-            gain = gain.at_most(estimate, run).at_most(idle_cores_ns(run), run)
+            gain = gain.at_most(at_most, run).at_most(idle_cores_ns(run), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 found.append((max(of_rank.row.size for of_rank in per_rank), (mine, gain)))
         for mine, gain in enough(found, self.min_operations, "operation", "stuck behind one kind"):
@@ -203,7 +204,13 @@ def _by_rank(stuck: _Stuck, run: Measures) -> list[_Stuck]:
 
 def _first(run: Measures, stuck: _Stuck) -> Edit:
     """These operations before what they queued behind."""
-    return lambda lag_ns: unqueued(run, np.isin(run_graph(run).calls.row, stuck.row), lag_ns)
+    row, every = run_graph(run).calls.row, np.arange(len(run.rows("collectives")))
+    queued_ns = np.zeros(every.size, np.int64)
+    queued_ns[stuck.row] = stuck.calls(run).ints("start_ns") - stuck.ready_ns
+    calls = run.rows("collectives")
+    kind = codes(calls.coded("op"), _kin(every, run), calls.ints("asynchronous"))
+    apart, in_front = (kind[row] == kind[one[0]] for one in (stuck.row, stuck.blocker))
+    return lambda lag_ns: unqueued(run, queued_ns[row], apart, in_front, lag_ns)
 
 
 def _stuck(launched: Int64, run: Measures) -> _Stuck:
@@ -247,23 +254,24 @@ def _following(calls: Rows) -> tuple[Int64, Int64]:
     return after[follows], before[follows]
 
 
-def _gain_ns(stuck: _Stuck, run: Measures) -> int:
-    """What one rank saves if none of them is stuck."""
+def _gain_ns(stuck: _Stuck, run: Measures) -> tuple[int, int]:
+    """What one rank saves at most if none of them is stuck, and what of it compute behind fills."""
     calls = stuck.calls(run)
     rank, device = int(calls.ints("rank")[0]), str(calls.coded("device").at(0))
     ready, start = stuck.ready_ns, calls.ints("start_ns")
     end = start + calls.ints("duration_ns")
     compute = _compute(run, rank, device)
     if compute is None:
-        return 0
+        return 0, 0
     waits = start - ready - covered(ready, start, compute)
-    if device == "cpu":
-        behind = _next_call_ns(end, rank, run) - end
-    else:
-        behind = covered(end, _next_alike_ns(end, stuck, rank, run), compute)
+    until = np.maximum(_next_call_ns(end, rank, run), end)
+    behind = until - end if device == "cpu" else covered(end, until, compute)
+    filled = np.minimum(waits, behind)
     # Threads may be stuck at the same time: that time is saved once.
-    at_most = total(subtract(union(ready, start), compute))
-    return min(int(np.minimum(waits, behind).sum()), at_most)
+    alone = total(subtract(union(ready, start), compute))
+    # On CPUs nothing tells what waits for the result of those in front.
+    at_most = filled if device == "cpu" else waits
+    return min(int(at_most.sum()), alone), min(int(filled.sum()), alone)
 
 
 def _compute(run: Measures, rank: int, device: str) -> Intervals | None:
@@ -271,25 +279,9 @@ def _compute(run: Measures, rank: int, device: str) -> Intervals | None:
     return done.compute if done else None
 
 
-def _next_alike_ns(moments: Int64, stuck: _Stuck, rank: int, run: Measures) -> Int64:
-    """When the rank's next operation like what these are stuck behind starts after each moment.
-
-    The end of time if none does.
-    """
-    calls = rows_of_rank(run, "collectives", rank)
-    blocker = run.rows("collectives", stuck.blocker[:1])
-    alike = np.ones(len(calls), np.bool_)
-    for name in ("op", "group"):
-        alike &= calls.coded(name).codes == blocker.coded(name).codes
-    return _next_ns(moments, calls.ints("start_ns")[alike])
-
-
 def _next_call_ns(moments: Int64, rank: int, run: Measures) -> Int64:
     """When the rank's host calls the next operation after each moment; the end of time if never."""
-    return _next_ns(moments, rows_of_rank(run, "collectives", rank).ints("launch_ns"))
-
-
-def _next_ns(moments: Int64, times: Int64) -> Int64:
-    found = np.append(np.sort(times), np.iinfo(np.int64).max)
-    after: Int64 = found[np.searchsorted(found, moments, side="right")]
-    return after
+    launched = np.sort(rows_of_rank(run, "collectives", rank).ints("launch_ns"))
+    launched = np.append(launched, np.iinfo(np.int64).max)
+    found: Int64 = launched[np.searchsorted(launched, moments, side="right")]
+    return found

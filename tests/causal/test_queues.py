@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
+from typing import Any
+
 import pytest
 
 from commtrace.measures import Measures
@@ -67,20 +70,21 @@ def shared_stream() -> Measures:
     run.groups = {"tp0": (0, 1), "tp1": (2, 3), "dp0": (0, 2), "dp1": (1, 3)}
     for step in range(STEPS):
         for rank in range(4):
-            tp, dp = f"tp{rank // 2}", f"dp{rank % 2}"
             at = step * STEP_US
             run.step(rank, step, at, STEP_US)
-            run.kernel(rank, at + 10, 990)
-            launched = {"launch_ns": BASE_NS + round(1e3 * (at + 900))}
-            run.collective(
-                rank, "all_reduce", at + 1_000, 4_000, size=1 << 28, group=dp, **launched
-            )
-            begins = at + 5_002
-            for _ in range(8):
-                run.collective(rank, "all_reduce", begins, 200, size=1 << 20, group=tp, **launched)
-                run.kernel(rank, begins + 205, 1_000, **launched)
-                begins += 1_210
-                launched = {}
+            launch = count(BASE_NS + round(1e3 * at), 1000)
+            dp, tp = ({"group": name, "stream": 20} for name in (f"dp{rank % 2}", f"tp{rank // 2}"))
+
+            def call(group: dict[str, Any], start: float, took: float, size: int) -> None:
+                known = {"size": size, "launch_ns": next(launch), **group}  # noqa: B023
+                run.collective(rank, "all_reduce", start, took, **known)  # noqa: B023
+
+            run.kernel(rank, at + 100, 900, launch_ns=next(launch))
+            call(dp, at + 1_000, 4_000, 1 << 28)
+            for begins in range(at + 5_001, at + 14_681, 1_210):
+                call(tp, begins, 200, 1 << 20)
+                run.kernel(rank, begins + 205, 1_000, launch_ns=next(launch))
+            run.blocking_call(rank, "cudaDeviceSynchronize", at + 50, 14_650)
     return run.trace()
 
 
@@ -88,6 +92,7 @@ def test_groups_of_one_dimension_are_stuck_together() -> None:
     """Replayed one by one they save nothing: the others of the dimension stay where they are."""
     (its,) = diagnose(shared_stream(), select=["head-of-line"]).findings
     assert its.cost_ns == pytest.approx(STEPS * 4 * MS, rel=0.05)
+    assert its.replayed_step_ns == pytest.approx((20 - 3.8) * MS, rel=0.02)
     assert "40 all_reduces of tp ready to start" in its.summary
     assert "behind all_reduce of dp on the same stream" in its.summary
     assert "give all_reduce of tp a stream of its own" in its.advice
