@@ -49,7 +49,7 @@ NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
 _FAR = 2**31
 _MOST = 2**62  # apart: further, and differences overflow
-_HALF_BITS = 16  # numbers of so many numpy sorts without comparing them
+_DIGIT_BITS = 16  # numbers of so many numpy sorts without comparing them
 _FEW = 1 << 16  # so many numbers are faster looked up than sorted
 
 
@@ -89,7 +89,9 @@ def codes(*columns: Any) -> Int64:
 
 def distinct(values: npt.ArrayLike) -> npt.NDArray[Any]:
     """Those that occur, each once, ascending: as ``np.unique``, which imports masked arrays."""
-    ordered = np.sort(values, axis=None)
+    ordered = np.ravel(values)
+    if (ordered[1:] < ordered[:-1]).any():
+        ordered = np.sort(ordered)
     first = np.ones(ordered.size, np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return ordered[first]
@@ -282,13 +284,12 @@ def in_order(*columns: Int32 | Int64) -> Int64:
 
 def sorted_by(number: Int32 | Int64) -> Int64:
     """The rows in the order of numbers from 0, in their own where these are equal."""
-    most = int(number.max(initial=0))
-    if most >> 2 * _HALF_BITS:
-        return np.argsort(number, kind="stable")
+    if not (number[1:] < number[:-1]).any():
+        return np.arange(number.size)
     order = np.argsort(number.astype(np.uint16), kind="stable")
-    if most >> _HALF_BITS:
-        high = (number >> _HALF_BITS).astype(np.uint16)[order]
+    for bits in range(_DIGIT_BITS, int(number.max()).bit_length(), _DIGIT_BITS):
+        digit = (number >> bits).astype(np.uint16)[order]
         if order.size < _FAR:  # of many rows both orders are much
             order = order.astype(np.int32)
-        order = order[np.argsort(high, kind="stable")].astype(np.int64)
-    return order
+        order = order[np.argsort(digit, kind="stable")]
+    return order.astype(np.int64, copy=False)

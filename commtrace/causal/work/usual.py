@@ -21,7 +21,7 @@ class Grouped:
 
     def __init__(self, group: Int32 | Int64, value: _Values) -> None:
         self.group = group
-        order = np.argsort(value)
+        order = sorted_by(value.astype(np.int64) - int(value.min(initial=0)))
         self._order = order[sorted_by(group[order])].astype(np.int32)
         self._value = value
         self._sizes = np.bincount(group)
