@@ -153,9 +153,7 @@ def _others_stall(
     That is how much longer they take than in their other steps.
     """
     its = run_graph(run)
-    every, cells = its.cells
-    time = np.zeros((every.size, len(its.steps)))
-    np.add.at(time, cells, own_parts(run)[cause])
+    every, time = its.by_cell(own_parts(run)[cause])
     rest = np.delete(time, list(spikes), axis=1)
     if not rest.size:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Int32, Int64, distinct, ranges, sorted_by
+from commtrace.arrays import NULL, Float64, Int32, Int64, distinct, ranges, sorted_by
 from commtrace.causal.replay.graph import Graph
 from commtrace.causal.run.builder import DEVICES, FEED, HOST, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of, shares_kernel
@@ -79,6 +79,13 @@ class RunGraph:
         """The ranks in order, and of each call which of them and which of ``steps`` it is of."""
         ranks: Int32 = distinct(self.calls.rank)
         return ranks, (np.searchsorted(ranks, self.calls.rank), self.step_of)
+
+    def by_cell(self, time_ns: Int32 | Int64) -> tuple[Int32, Float64]:
+        """The ranks in order, and the sums of a time of each call: ranks × steps."""
+        ranks, (rank, step) = self.cells
+        shape = ranks.size, len(self.steps)
+        sums = np.bincount(rank * shape[1] + step, time_ns, shape[0] * shape[1])
+        return ranks, np.asarray(sums.reshape(shape), dtype=np.float64)
 
     @passing
     def step_ends(self) -> StepEnds:
