@@ -93,22 +93,22 @@ class Calls(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """A number for gloo's thread, or the GPU's stream."""
         return self.packed["worker"].values()
 
-    @property
+    @passing
     def launch_ns(self) -> Int64:
         """When it was made."""
         return self.packed["launch_ns"].values()
 
-    @property
+    @passing
     def start_ns(self) -> Int64:
         """When it arrived."""
         return self.waits.some(self.row).ints("arrival_ns")
 
-    @property
+    @passing
     def end_ns(self) -> Int64:
         """When it was done."""
         return np.maximum(self.waits.some(self.row).ints("end_ns"), self.start_ns)
 
-    @property
+    @passing
     def last_ns(self) -> Int64:
         """When all arrived whom it needs."""
         return self.packed["last_ns"].values()

@@ -76,7 +76,7 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     started = made.nodes(mine.start_ns, mine.rank)
     ended = made.nodes(ended_ns, mine.rank)
     made.started[rows], made.ended[rows] = started, ended
-    made.edges(JOIN, ended[waited], resumes[at_gap], np.zeros(at_gap.size, np.int64))
+    made.edges(JOIN, ended[waited], resumes[at_gap], 0)
     _start(made, mine, called, started, ended, ended_ns)
 
 
@@ -94,7 +94,7 @@ def _chain(
     own = follows & ~waits & ~calling
     made.edges(HOST, node[:-1][own], node[1:][own], np.diff(time_ns)[own], segment[own])
     made.edges(LAUNCH, node[:-1][calling], node[1:][calling], np.diff(time_ns)[calling])
-    made.edges(WAIT, node[:-1][waits], node[1:][waits], np.zeros(int(waits.sum()), np.int64))
+    made.edges(WAIT, node[:-1][waits], node[1:][waits], 0)
 
 
 def _start(

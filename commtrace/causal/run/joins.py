@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, rows_of_each
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, rows_of_each, sorted_by
 from commtrace.causal.rank.moments import Moments
 from commtrace.causal.run.calls import Calls
 
@@ -168,7 +168,9 @@ def _odds(calls: Calls, place: Int64, gaps: Gaps, several: Sequence[Int64]) -> l
             wait = np.minimum(end, ends) - begins
             wake = np.maximum(np.abs(ends - end), _LATE_NS)
             # Per gap at least so long: the part of it that is as near its end, at most all of it.
-            more = length.size - np.searchsorted(length, wait)
+            order = sorted_by(wait)  # of moments in order the search is far faster
+            more = np.empty(wait.size, dtype=np.int64)
+            more[order] = length.size - np.searchsorted(length, wait[order])
             odds[mine] = np.minimum(1.0, more * np.minimum(wake, length[-1]) / max(span, 1))
     return found
 

@@ -217,9 +217,7 @@ def _meet(made: Builder, mine: Calls) -> Int32:
     node = np.zeros(sizes.size, dtype=np.int64)
     node[joint] = made.nodes(latest[joint], np.full(joint.size, -1))
     met[~several] = node[of[~several]]
-    made.edges(
-        MEET, made.started[~several], met[~several], np.zeros(int((~several).sum()), np.int64)
-    )
+    made.edges(MEET, made.started[~several], met[~several], 0)
     each = np.flatnonzero(several)
     met[each] = made.nodes(mine.last_ns[each], mine.rank[each])
     each, beside = _of_kernels(mine, each)
@@ -229,7 +227,7 @@ def _meet(made: Builder, mine: Calls) -> Int32:
     to_root = mine.is_root[target] | ~mine.to_root[target]
     needs = own | (from_root & to_root & (mine.start_ns[source] <= mine.last_ns[target]))
     source, target = source[needs], target[needs]
-    made.edges(MEET, made.started[source], met[target], np.zeros(source.size, np.int64))
+    made.edges(MEET, made.started[source], met[target], 0)
     return met
 
 
