@@ -176,7 +176,7 @@ def as_cores_are_shared(
     mine = np.isin(its.calls.rank, ranks)
     typical = work.typical_ns[:, HOSTS].copy()
     if len(ranks) > 1:
-        typical[mine] = work.parts[HOSTS].of_the_rest(mine)
+        typical[mine] = work.parts[HOSTS].of_the_rest(mine, mine)
     mine = mine & ~np.isnan(typical)
     if spikes:
         mine &= its.step_of == spikes[0]
