@@ -45,6 +45,7 @@ def order_of(time_ns: Int64 | NodeTimes, source: Int32, target: Int32) -> Order 
     is_link = into[target] == 1
     link, several = np.full(count, -1, dtype=np.int32), _where(~is_link)
     link[target[is_link]] = _where(is_link)
+    del is_link
     trees = _trees(_parents(link, source))
     if trees is None or (into[trees[0]] == 1).any():
         return None
@@ -69,7 +70,9 @@ def order_of(time_ns: Int64 | NodeTimes, source: Int32, target: Int32) -> Order 
     places, levels = _batches(joint, level, into, free.size)
     links = np.empty_like(link)
     links[place] = link
-    edges = np.append(several[places], links[links >= 0])
+    links = links[links >= 0]
+    del link
+    edges = np.append(several[places], links)
     return Order(place, edges, first, free.size, hung, levels)
 
 

@@ -58,9 +58,9 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     bounds = made.nodes(bound_ns, rank_of[bound_place])
     made.end_steps(bounds[is_end], step[is_end])
     return_ns = mine.launch_ns + in_call_ns(run, mine)
-    wait = Moments(gap_place, gaps.start_ns[used]).last(place, return_ns)
-    waits_within = np.append(resume_ns, NULL)[wait] > mine.launch_ns
-    back = np.flatnonzero((return_ns > mine.launch_ns) & ~waits_within)
+    back = np.flatnonzero(return_ns > mine.launch_ns)
+    wait = Moments(gap_place, gaps.start_ns[used]).last(place[back], return_ns[back])
+    back = back[np.append(resume_ns, NULL)[wait] <= mine.launch_ns[back]]  # waits none within
     returns = made.nodes(return_ns[back], mine.rank[back])
     _chain(
         made,
