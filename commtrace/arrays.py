@@ -81,10 +81,12 @@ def codes(*columns: Any) -> Int64:
     """
     number = _numbered(map(_integers, columns))
     first = first_rows(number)
-    appears = np.zeros(number.size, np.bool_)
-    appears[first] = True
-    found: Int64 = _running(appears)[first][number]
-    return found
+    if not (first[1:] < first[:-1]).any():  # they appear in their order
+        return number
+    order = sorted_by(first)
+    turn = np.empty_like(order)
+    turn[order] = np.arange(order.size)
+    return turn[number]
 
 
 def distinct(values: npt.ArrayLike) -> npt.NDArray[Any]:
