@@ -23,6 +23,7 @@ __all__ = [
     "fewest",
     "first_rows",
     "grouped",
+    "in_a_row",
     "in_order",
     "integers",
     "least",
@@ -271,6 +272,14 @@ def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:
     """The rows of each of some numbers in order, from 0 on, which are all that occur."""
     order = sorted_by(number)
     return np.split(order, np.searchsorted(number[order], numbers[1:]))
+
+
+def in_a_row(rows: Int64) -> slice | Int64:
+    """A slice of all rows from the first to the last, if they are that: it takes no copies."""
+    if not rows.size:
+        return rows
+    first, end = int(rows[0]), int(rows[-1]) + 1
+    return slice(first, end) if end - first == rows.size else rows
 
 
 def in_order(*columns: Int32 | Int64) -> Int64:
