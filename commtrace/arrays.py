@@ -23,6 +23,7 @@ __all__ = [
     "fewest",
     "first_rows",
     "grouped",
+    "in_a_row",
     "in_order",
     "integers",
     "least",
@@ -49,7 +50,7 @@ NULL = np.iinfo(np.int64).min
 """Stands for a missing integer while a column is still a numpy array."""
 _FAR = 2**31
 _MOST = 2**62  # apart: further, and differences overflow
-_HALF_BITS = 16  # numbers of so many numpy sorts without comparing them
+_DIGIT_BITS = 16  # numbers of so many numpy sorts without comparing them
 _FEW = 1 << 16  # so many numbers are faster looked up than sorted
 
 
@@ -81,15 +82,19 @@ def codes(*columns: Any) -> Int64:
     """
     number = _numbered(map(_integers, columns))
     first = first_rows(number)
-    appears = np.zeros(number.size, np.bool_)
-    appears[first] = True
-    found: Int64 = _running(appears)[first][number]
-    return found
+    if not (first[1:] < first[:-1]).any():  # they appear in their order
+        return number
+    order = sorted_by(first)
+    turn = np.empty_like(order)
+    turn[order] = np.arange(order.size)
+    return turn[number]
 
 
 def distinct(values: npt.ArrayLike) -> npt.NDArray[Any]:
     """Those that occur, each once, ascending: as ``np.unique``, which imports masked arrays."""
-    ordered = np.sort(values, axis=None)
+    ordered = np.ravel(values)
+    if (ordered[1:] < ordered[:-1]).any():
+        ordered = np.sort(ordered)
     first = np.ones(ordered.size, np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return ordered[first]
@@ -269,6 +274,14 @@ def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:
     return np.split(order, np.searchsorted(number[order], numbers[1:]))
 
 
+def in_a_row(rows: Int64) -> slice | Int64:
+    """A slice of all rows from the first to the last, if they are that: it takes no copies."""
+    if not rows.size:
+        return rows
+    first, end = int(rows[0]), int(rows[-1]) + 1
+    return slice(first, end) if end - first == rows.size else rows
+
+
 def in_order(*columns: Int32 | Int64) -> Int64:
     """The rows by these columns, the first first, in their own order where all are equal."""
     equal = np.ones(max(columns[0].size - 1, 0), dtype=np.bool_)
@@ -282,13 +295,12 @@ def in_order(*columns: Int32 | Int64) -> Int64:
 
 def sorted_by(number: Int32 | Int64) -> Int64:
     """The rows in the order of numbers from 0, in their own where these are equal."""
-    most = int(number.max(initial=0))
-    if most >> 2 * _HALF_BITS:
-        return np.argsort(number, kind="stable")
+    if not (number[1:] < number[:-1]).any():
+        return np.arange(number.size)
     order = np.argsort(number.astype(np.uint16), kind="stable")
-    if most >> _HALF_BITS:
-        high = (number >> _HALF_BITS).astype(np.uint16)[order]
+    for bits in range(_DIGIT_BITS, int(number.max()).bit_length(), _DIGIT_BITS):
+        digit = (number >> bits).astype(np.uint16)[order]
         if order.size < _FAR:  # of many rows both orders are much
             order = order.astype(np.int32)
-        order = order[np.argsort(high, kind="stable")].astype(np.int64)
-    return order
+        order = order[np.argsort(digit, kind="stable")]
+    return order.astype(np.int64, copy=False)

@@ -28,9 +28,10 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     first, last = first[real], last[real]
     if first.size == 0:
         return first, last
-    order = np.argsort(first, kind="stable")
-    first = first[order]
-    reach = np.maximum.accumulate(last[order])
+    if (first[1:] < first[:-1]).any():
+        order = np.argsort(first, kind="stable")
+        first, last = first[order], last[order]
+    reach = np.maximum.accumulate(last)
     opens = np.concatenate(([True], first[1:] > reach[:-1]))
     closes = np.concatenate((opens[1:], [True]))
     return first[opens], reach[closes]

@@ -40,9 +40,7 @@ def loading(run: Measures) -> Loading:
     What it loads longer than that delays the others, and is a straggler's.
     CannotLook as ``run_graph``.
     """
-    ranks, cells = run_graph(run).cells
-    steps = np.zeros((ranks.size, len(run_graph(run).steps)))
-    np.add.at(steps, cells, own_parts(run)["loader"])
+    ranks, steps = run_graph(run).by_cell(own_parts(run)["loader"])
     typical = np.sort(steps, axis=0)[(ranks.size - 1) // 2]
     return Loading(ranks, np.minimum(steps, typical), steps)
 

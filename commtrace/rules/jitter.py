@@ -197,6 +197,7 @@ def _cause(run: Measures) -> Cause | None:
     """What most of the work beyond the ranks' mean at each place is; None if nothing is."""
     place, more = run_graph(run).calls.in_place, {}
     for cause, time in own_parts(run).items():
-        more[cause] = float(np.maximum(time - mean_of(time, place), 0).sum())
+        beyond = np.maximum(time - mean_of(time, place), 0) if time.any() else time
+        more[cause] = float(beyond.sum())
     most = max(more, key=lambda cause: more[cause])
     return most if more[most] > sum(more.values()) / 2 else None

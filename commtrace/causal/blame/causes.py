@@ -153,9 +153,7 @@ def _others_stall(
     That is how much longer they take than in their other steps.
     """
     its = run_graph(run)
-    every, cells = its.cells
-    time = np.zeros((every.size, len(its.steps)))
-    np.add.at(time, cells, own_parts(run)[cause])
+    every, time = its.by_cell(own_parts(run)[cause])
     rest = np.delete(time, list(spikes), axis=1)
     if not rest.size:
         return None
@@ -178,7 +176,7 @@ def as_cores_are_shared(
     mine = np.isin(its.calls.rank, ranks)
     typical = work.typical_ns[:, HOSTS].copy()
     if len(ranks) > 1:
-        typical[mine] = work.parts[HOSTS].of_the_rest(mine)
+        typical[mine] = work.parts[HOSTS].of_the_rest(mine, mine)
     mine = mine & ~np.isnan(typical)
     if spikes:
         mine &= its.step_of == spikes[0]

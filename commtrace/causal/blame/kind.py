@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.edits.bounds import Way
 from commtrace.causal.edits.run_edits import changed_step_ns, of_ranks, scaled
 from commtrace.causal.replay.graph import Change, Lags
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import OwnWork
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ Made = Literal["all", "sure", "median"]
 
 
 class Kind(Struct, frozen=True, eq=False):
-    """An edit of ranks' ``work``: what is ``wanted`` of the calls of some ranks together.
+    """An edit of ranks' ``work``: what is ``wanted`` of some calls of ranks edited together.
 
     ``wanted_ns`` is that of each call if its rank alone is edited. It changes these lags, with
     which ``way`` is the critical path.
@@ -32,13 +34,18 @@ class Kind(Struct, frozen=True, eq=False):
     lag_ns: Lags
     work: OwnWork
     way: Way
-    wanted: Callable[[tuple[int, ...]], Float64]
+    wanted: Callable[[tuple[int, ...], Bool], Float64]
     wanted_ns: Float64
     made: Made
 
     def change(self, ranks: tuple[int, ...], own: Int64 | None = None) -> Change:
         """What changes of the lags; of the graph's ``own`` edges only some, if they are given."""
-        mine, wanted = of_ranks(self.run, ranks), self.wanted(ranks)
+        mine = of_ranks(self.run, ranks)
+        if own is not None:
+            is_before = np.zeros(mine.size, dtype=np.bool_)
+            is_before[run_graph(self.run).own_call[own]] = True
+            mine &= is_before
+        wanted = self.wanted(ranks, mine)
         return scaled(self.run, self.work, wanted, mine, self.lag_ns, own=own)
 
     def saved(self, sets: Sequence[tuple[int, ...]]) -> Int64:

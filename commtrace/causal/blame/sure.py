@@ -37,7 +37,7 @@ def more_surely_ns(run: Measures, ranks: Collection[int] = ()) -> Float64:
     more = _more(run)
     if len(ranks) > 1:
         sure, mine, more = _sure(run), of_ranks(run, ranks), more.copy()
-        more[mine] = sure.time_ns[mine] - sure.of_the_rest(mine)
+        more[mine] = sure.time_ns[mine] - sure.of_the_rest(mine, mine)
     return more
 
 

@@ -117,8 +117,8 @@ def suspects(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> l
     work = work_on_cores(run, lag_ns)  # those mended before are typical of the others, too
     way = critical_way(run, lag_ns)
 
-    def wanted(ranks: tuple[int, ...]) -> Float64:
-        return of_the_rest(run, ranks, work)
+    def wanted(ranks: tuple[int, ...], which: Bool) -> Float64:
+        return of_the_rest(run, ranks, work, which)
 
     kind = Kind(run, lag_ns, work, way, wanted, work.typical_ns, "all")
     found = [_of_kind(left, least_ns, kind)]
@@ -144,8 +144,8 @@ def _surely(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> Su
     alike = computing_alike(run, left, lag_ns, before)
     work = work_on_cores(run, alike)
 
-    def wanted(ranks: tuple[int, ...]) -> Float64:
-        return wanted_ns(run, work, ranks)[of_ranks(run, ranks)]
+    def wanted(ranks: tuple[int, ...], which: Bool) -> Float64:
+        return wanted_ns(run, work, ranks)[which]
 
     way = critical_way(run, alike)
     kind = Kind(run, alike, work, way, wanted, wanted_ns(run, work), "sure")
@@ -171,8 +171,8 @@ def suspects_in_median(
 
     wanted_ns = wanted_in_median(run, work)
 
-    def wanted(ranks: tuple[int, ...]) -> Float64:
-        return wanted_ns[of_ranks(run, ranks)]
+    def wanted(_ranks: tuple[int, ...], which: Bool) -> Float64:
+        return wanted_ns[which]
 
     kind = Kind(run, lag_ns, work, critical_way(run, lag_ns), wanted, wanted_ns, "median")
     search = Search(left, least_ns, kind)

@@ -66,7 +66,8 @@ def typical(
     measured; so in the others.
     """
     work = work or own_work(run)
-    return scaled(run, work, of_the_rest(run, ranks, work), of_ranks(run, ranks), lag_ns, part)
+    mine = of_ranks(run, ranks)
+    return scaled(run, work, of_the_rest(run, ranks, work, mine), mine, lag_ns, part)
 
 
 def of_ranks(run: Measures, ranks: Collection[int]) -> Bool:
@@ -74,12 +75,12 @@ def of_ranks(run: Measures, ranks: Collection[int]) -> Bool:
     return np.isin(run_graph(run).calls.rank, list(ranks))
 
 
-def of_the_rest(run: Measures, ranks: Collection[int], work: OwnWork) -> Float64:
-    """The own work of these ranks' calls as is typical of those that are not among them."""
-    mine = of_ranks(run, ranks)
+def of_the_rest(run: Measures, ranks: Collection[int], work: OwnWork, which: Bool) -> Float64:
+    """The own work of some of these ranks' calls as is typical of those not among them."""
     if len(ranks) > 1:
-        return np.stack([column.of_the_rest(mine) for column in work.parts], axis=1)
-    return work.typical_ns[mine]
+        mine = of_ranks(run, ranks)
+        return np.stack([column.of_the_rest(mine, which) for column in work.parts], axis=1)
+    return work.typical_ns[which]
 
 
 def typical_in_median(
@@ -99,17 +100,17 @@ def wanted_in_median(run: Measures, work: OwnWork) -> Float64:
     at = codes(calls.rank, calls.place)
     count = np.bincount(at)
     middle = np.cumsum(count) - count + (count - 1) // 2  # half of the steps are not most of them
-    excess = np.nan_to_num(work.own_ns - work.typical_ns)
+    excess = np.maximum(np.nan_to_num(work.own_ns - work.typical_ns), 0.0)
     usual = np.stack([_nth_of_each(at, its, middle) for its in excess.T], axis=1)[at]
-    wanted: Float64 = np.maximum(work.own_ns - np.maximum(usual, 0.0), 0.0)
+    wanted: Float64 = np.maximum(work.own_ns - usual, 0.0)
     return wanted
 
 
 def _nth_of_each(number: Int64, values: Float64, places: Int64) -> Float64:
-    """The values at some places, once they are in the order of their numbers."""
+    """The values, 0 or more, at some places, once they are in the order of their numbers."""
     if not values.any():
         return values[: places.size]
-    order = np.argsort(values)
+    order = sorted_by(np.abs(values).view(np.int64))  # as their bits are
     return values[order[sorted_by(number[order])[places]]]
 
 

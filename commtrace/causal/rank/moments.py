@@ -56,4 +56,5 @@ class Moments:
 
     def _row(self, group: Int64, at: Int64) -> Int64:
         keys, order = np.append(self._sorted, -1), np.append(self._order, -1)  # also for row -1
-        return np.where((group >= 0) & (keys[at] // self._span == group), order[at], -1)
+        begins, key = group * self._span, keys[at]
+        return np.where((begins <= key) & (key < begins + self._span), order[at], -1)

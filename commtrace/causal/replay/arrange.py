@@ -42,11 +42,14 @@ def order_of(time_ns: Int64 | NodeTimes, source: Int32, target: Int32) -> Order 
     """
     count = time_ns.size
     into = fewest(np.bincount(target, minlength=count))
-    trees = _trees(_parents(source, target, into))
+    is_link = into[target] == 1
+    link, several = np.full(count, -1, dtype=np.int32), _where(~is_link)
+    link[target[is_link]] = _where(is_link)
+    del is_link
+    trees = _trees(_parents(link, source))
     if trees is None or (into[trees[0]] == 1).any():
         return None
     roots, place, size = trees
-    several = _where(into[target] > 1)
     several = several[sorted_by(target[several])]
     level = _levels(roots[source[several]], target[several], into, time_ns)
     if level is None:
@@ -65,16 +68,18 @@ def order_of(time_ns: Int64 | NodeTimes, source: Int32, target: Int32) -> Order 
     hung[place] = size
     del trees, at, roots, size
     places, levels = _batches(joint, level, into, free.size)
-    links, single = np.full(count, -1, dtype=np.int32), _where(into[target] == 1)
-    links[place[target[single]]] = single
-    edges = np.append(several[places], links[links >= 0])
+    links = np.empty_like(link)
+    links[place] = link
+    links = links[links >= 0]
+    del link
+    edges = np.append(several[places], links)
     return Order(place, edges, first, free.size, hung, levels)
 
 
-def _parents(source: Int32, target: Int32, into: Signed) -> Int32:
-    """Of each node with one edge only where that comes from; of the others these themselves."""
-    parent, single = np.arange(into.size, dtype=np.int32), _where(into[target] == 1)
-    parent[target[single]] = source[single]
+def _parents(link: Int32, source: Int32) -> Int32:
+    """Where the only edge to each node comes from; the others are their own."""
+    parent, linked = np.arange(link.size, dtype=np.int32), _where(link >= 0)
+    parent[linked] = source[link[linked]]
     return parent
 
 
@@ -85,7 +90,8 @@ def _where(those: Bool) -> Int32:
 def _trees(parent: Int32) -> tuple[Int32, Int32, _Sizes] | None:
     """Of each node its root, its place behind it, and how many hang on it, itself included.
 
-    The last in as few bytes as they need. None where nodes hang on themselves.
+    A node that hangs on none is its own parent. The last in as few bytes as they need. None where
+    nodes hang on themselves.
     """
     own = np.arange(parent.size, dtype=np.int32)
     inner = parent != own
@@ -168,17 +174,21 @@ def _levels(source: Int32, target: Int32, into: Signed, time_ns: Int64 | NodeTim
     )
     if (source == target).any():
         return None
+    if not heads.size:
+        return np.zeros(joint.size, dtype=np.int32)
     wrong = np.ones(heads.size, dtype=np.bool_)
+    come = level[source]
+    highest = np.maximum.reduceat(come, begins)
     while wrong.any():
-        highest = np.where(wrong, np.maximum.reduceat(level[source], begins), -1)
-        chosen = level[source] == np.repeat(highest, sizes)
+        chosen = come == np.repeat(np.where(wrong, highest, -1), sizes)
         above[target[chosen]] = source[chosen]
-        del highest, chosen
+        del chosen
         if (found := _depths(above)) is None:
             return None
-        level = found
-        wrong = np.maximum.reduceat(level[source], begins) >= level[heads]
-    return level.astype(np.int32) if heads.size else np.zeros(joint.size, dtype=np.int32)
+        level, come = found, found[source]
+        highest = np.maximum.reduceat(come, begins)
+        wrong = highest >= level[heads]
+    return level.astype(np.int32, copy=False)
 
 
 def _depths(above: Int32) -> Int32 | None:
@@ -186,13 +196,22 @@ def _depths(above: Int32) -> Int32 | None:
 
     None where they lead nowhere.
     """
-    up, depth = above, (above != np.arange(above.size, dtype=np.int32)).astype(np.int32)
-    for _ in range(above.size.bit_length()):
+    own = np.arange(above.size, dtype=np.int32)
+    is_inner = np.zeros(above.size, dtype=np.bool_)
+    is_inner[above] = True
+    inner, number = _where(is_inner), np.cumsum(is_inner, dtype=np.int32) - 1
+    on = number[above]  # most have none below them: all go by these few
+    up = on[inner]
+    depth = (up != own[: up.size]).astype(np.int32)
+    for _ in range(up.size.bit_length()):
         if not (more := depth[up]).any():
             break
         depth += more
         up = up[up]
-    return None if (above[up] != up).any() else depth
+    if (on[inner][up] != up).any():
+        return None
+    below: Int32 = depth[on] + (above != own)
+    return below
 
 
 def _batches(joint: Int32, level: Int32, into: Signed, free: int) -> tuple[Int32, Levels]:

@@ -16,7 +16,8 @@ from commtrace.causal.replay.ways import Levels
 __all__ = ["Sources", "Targets"]
 
 _BITS = 6  # of heads that are looked through for one
-_AT_ONCE = 1 << 18  # links
+_MANY = 1 / 8  # of the links: so many are faster looked up
+_AT_ONCE = 1 << 18  # nodes
 
 
 class Targets:
@@ -42,6 +43,9 @@ class Targets:
 
     def _heads_before(self, link: Int32) -> Int32:
         """How many heads come before the nodes that some links lead to."""
+        if link.size > _MANY * (self.edges - self.ways):
+            heads = np.arange(1, self._heads + 1, dtype=np.int32)
+            return np.repeat(heads, np.diff(self._first) - 1)[link]
         head = np.searchsorted(self._links, link, side="right").astype(np.int32)
         head -= 1
         head <<= _BITS
@@ -53,14 +57,18 @@ class Targets:
 
 
 class Sources:
-    """The node that each edge comes from: of links that is near the one that they lead to."""
+    """The node that each edge comes from: of links so far ``before`` the one that they lead to."""
 
     def __init__(self, source: Int32, first: Int32, targets: Targets) -> None:
         self.ways, self._targets = Places(first, source[: targets.ways]), targets
-        bounds = range(targets.ways, targets.edges, _AT_ONCE)
-        parts = [slice(at, min(at + _AT_ONCE, targets.edges)) for at in bounds]
-        each = [fewest(targets[part] - source[part]) for part in parts]
-        self._before = np.concatenate((np.empty(0, np.int8), *each))
+        is_linked = np.ones(int(first[-1]), dtype=np.bool_)
+        is_linked[first[:-1]] = False
+        each, links = [np.empty(0, np.int8)], source[targets.ways :]
+        for begin in range(0, is_linked.size, _AT_ONCE):
+            nodes = begin + np.flatnonzero(is_linked[begin : begin + _AT_ONCE])
+            its, links = links[: nodes.size], links[nodes.size :]
+            each.append(fewest(nodes - its))
+        self.before = np.concatenate(each)
 
     def __getitem__(self, edges: Int32 | Int64 | slice) -> Int32:
         """Of some edges, by their numbers."""
@@ -70,9 +78,5 @@ class Sources:
         source = np.empty(edges.size, dtype=np.int32)
         source[is_way] = self.ways[edges[is_way]]
         links = edges[~is_way]
-        source[~is_way] = self._targets[links] - self._before[links - self.ways.size]
+        source[~is_way] = self._targets[links] - self.before[links - self.ways.size]
         return source
-
-    def linked(self, link: int, node: int) -> int:
-        """The node that a link, numbered among these, to a node comes from."""
-        return node - int(self._before[link])

@@ -44,6 +44,7 @@ Lags = Int32 | Int64
 Change = tuple[Int32 | Int64, Int64]
 """Edges, and the lags that they get by an edit."""
 _AT_ONCE = 16  # edits
+_ANEW_AT_ONCE = 4  # edits, each with a time for every node
 _MOST_BYTES = 1 << 26  # of what is known of heads with these
 _PART = 1 << 14  # nodes
 _MANY = 1 / 32  # of the edges
@@ -174,14 +175,17 @@ class Latest:
             if by == _KNOWN:
                 found += [self.at(graph.time_ns)[:, None] for _ in some]
             elif by:  # what is told by edge costs more than all anew
-                found += [self._changed(lag_ns, change) for change in some]
+                found += self._anew(lag_ns, some)
             else:
                 found += self._followed(lag_ns, some)
         return np.concatenate(found, axis=1)
 
-    def _changed(self, lag_ns: Lags, change: Change) -> Int64:
-        behind, ways = self._graph.plan.behind(lag_ns, (change[0], _more(lag_ns, change)))
-        return self._latest(behind, lag_ns, [ways], [NOTHING])
+    def _anew(self, lag_ns: Lags, edits: Iterator[Change]) -> Iterator[Int64]:
+        plan = self._graph.plan
+        for some in _some_at_once(edits, _ANEW_AT_ONCE, lag_ns.size * _ANEW_AT_ONCE):
+            each = (plan.behind(lag_ns, (change[0], _more(lag_ns, change))) for change in some)
+            behind, later = zip(*each, strict=True)
+            yield self._latest(behind, lag_ns, later, [NOTHING] * len(some))
 
     def _followed(self, lag_ns: Lags, edits: Iterator[Change]) -> Iterator[Int64]:
         plan = self._graph.plan
@@ -193,11 +197,11 @@ class Latest:
                 nodes, ways = plan.later(change[0], _more(lag_ns, change))
                 later.append(ways)
                 ends.append(self._ways.later(nodes))
-            yield self._latest(behind, lag_ns, later, ends)
+            yield self._latest([behind], lag_ns, later, ends)
 
     def _latest(
         self,
-        behind_ns: Int32 | Int64,
+        behind_ns: Sequence[Int32 | Int64],
         lag_ns: Lags,
         later: Sequence[Later],
         ends: Sequence[Later],

@@ -118,19 +118,23 @@ class Plan:
         # A number of another type would make numpy convert all of them.
         head = int(self.first.searchsorted(np.int32(node), side="right")) - 1
         found, ways = list[int](), self.ways.place.size
-        begin_ns = time_ns[self.ways.place[:]]
+        places = self.ways.place[:]
+        begin_ns = time_ns[places]
         end_ns = begin_ns + lag_ns[:ways]
+        # Views whose items are Python's own numbers are faster to look at one by one.
+        firsts, place = self.first.data, places.data
+        since, before = self.ways.place.since.data, self._source.before.data
         while True:
-            first = int(self.first[head])
+            first = firsts[head]
             while node != first:
                 link = node - head - 1
                 found.append(ways + link)
-                node = self._source.linked(link, node)
+                node -= before[link]
             way = self._waited(head, begin_ns, end_ns, time_ns[first])
             if way < 0:
                 return found
             found.append(way)
-            node, head = int(self.ways.place[way]), int(self.ways.place.since[way])
+            node, head = place[way], since[way]
 
     def _waited(self, head: int, begin_ns: Int64, end_ns: Int64, time_ns: np.int64) -> int:
         """The way that a head waited for until then, by when ways begin and end; -1 if for none.
@@ -140,18 +144,22 @@ class Plan:
         if head < self._free_ns.size:
             return -1
         ways = self.ways.to(head)
-        binds = np.flatnonzero(end_ns[ways] == time_ns)
+        (binds,) = (end_ns[ways] == time_ns).nonzero()
         if not binds.size:
             return -1
         latest = binds[begin_ns[ways][binds].argmax()] if binds.size > 1 else binds[0]
-        return int(ways.start + latest * ways.step)
+        return ways.start + int(latest) * ways.step  # type: ignore[no-any-return]
 
     def heads(
-        self, behind_ns: Int32 | Int64, lag_ns: Lags, later: Sequence[Later], more: int = 0
+        self,
+        behind_ns: Sequence[Int32 | Int64],
+        lag_ns: Lags,
+        later: Sequence[Later],
+        more: int = 0,
     ) -> Int64:
         """The time of each head, with what each edit makes later: heads × edits.
 
-        With room for so many more behind them.
+        Where nodes are ``behind`` them, in each edit or in all; with room for so many more times.
         """
         time = np.empty((self.count + more, len(later)), dtype=np.int64)
         time[: self._free_ns.size] = self._free_ns[:, None]
@@ -161,7 +169,7 @@ class Plan:
     def times(self, lag_ns: Lags) -> Int64:
         """The time of each node, with these lags."""
         behind, nothing = self.behind(lag_ns, dtype=np.int64)
-        time = self.heads(behind, lag_ns, [nothing])[:, 0]
+        time = self.heads([behind], lag_ns, [nothing])[:, 0]
         times: Int64 = behind.astype(np.int64, copy=False)
         for at in range(0, self.count, _AT_ONCE):
             first = self.first[at : at + _AT_ONCE + 1]

@@ -104,18 +104,20 @@ class Ways:
     def follow(
         self,
         time_ns: Int64,
-        behind_ns: Int32 | Int64,
+        behind_ns: Sequence[Int32 | Int64],
         lag_ns: Int32 | Int64,
         later: Sequence[Later],
     ) -> None:
         """Fill the times of the heads led to: heads × edits, with what each edit makes later.
 
-        ``behind_ns`` is how long after its head each place is, and ``lag_ns`` has what ways take.
+        ``behind_ns`` is how long after its head each place is, in each edit or in all of them,
+        and ``lag_ns`` has what ways take.
         """
         edits = len(later)
         if edits * self.place.size < _FEW * self._levels.way.size:
             for edit in range(edits):
-                after = self._after(behind_ns, lag_ns, slice(self.place.size))
+                behind = behind_ns[edit % len(behind_ns)]
+                after = self._after(behind, lag_ns, slice(self.place.size))
                 np.add.at(after, *later[edit])
                 time_ns[:, edit] = self._one_by_one(time_ns[:, edit], after)
             return
@@ -128,8 +130,8 @@ class Ways:
         bounds = pairwise(np.cumsum([0, *np.bincount(block, minlength=len(self._blocks))]).tolist())
         for levels, (low, high) in zip(self._blocks, bounds, strict=True):
             begin, end = levels[0][0].start, levels[-1][0].stop
-            alike = self._after(behind_ns, lag_ns, slice(begin, end))
-            after = np.repeat(alike[:, None], edits, axis=1)
+            each = [self._after(behind, lag_ns, slice(begin, end)) for behind in behind_ns]
+            after = np.repeat(np.stack(each, axis=1), edits // len(each), axis=1)
             np.add.at(after.reshape(-1), at[low:high] - begin * edits, by[low:high])
             for ways, size, heads in levels:
                 come = time_ns.take(self.place.since[ways], axis=0)

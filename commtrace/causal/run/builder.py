@@ -86,19 +86,19 @@ class Builder:
         kind: int,
         source: Int32 | Int64,
         target: Int32 | Int64,
-        lag_ns: Int64 | None = None,
+        lag_ns: Int64 | int | None = None,
         segment: Int64 | None = None,
     ) -> None:
-        """More of one kind: with the lag that is known, else what was measured.
+        """More of one kind: with the lag that is known, or that all have, else what was measured.
 
         ``segment`` has, of own work, the call whose segment each is part of; -1 behind the last.
         """
-        far = np.full(source.size, np.iinfo(np.int64).max) if lag_ns is None else lag_ns
-        self._kinds.append(np.full(source.size, kind, dtype=np.int8))
+        lag = np.asarray(np.iinfo(np.int64).max if lag_ns is None else lag_ns, dtype=np.int64)
+        self._kinds.append(np.broadcast_to(np.int8(kind), source.size))
         self._sources.append(source.astype(np.int32))
         self._targets.append(target.astype(np.int32))
-        self._lags.append(far)
-        own = np.zeros(source.size, dtype=np.bool_) if segment is None else segment >= 0
+        self._lags.append(np.broadcast_to(lag, source.size))
+        own = np.broadcast_to(np.False_, source.size) if segment is None else segment >= 0
         self._own.append(own)
         if segment is not None:
             self._own_calls.append(segment[own].astype(np.int32))

@@ -93,22 +93,22 @@ class Calls(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """A number for gloo's thread, or the GPU's stream."""
         return self.packed["worker"].values()
 
-    @property
+    @passing
     def launch_ns(self) -> Int64:
         """When it was made."""
         return self.packed["launch_ns"].values()
 
-    @property
+    @passing
     def start_ns(self) -> Int64:
         """When it arrived."""
         return self.waits.some(self.row).ints("arrival_ns")
 
-    @property
+    @passing
     def end_ns(self) -> Int64:
         """When it was done."""
         return np.maximum(self.waits.some(self.row).ints("end_ns"), self.start_ns)
 
-    @property
+    @passing
     def last_ns(self) -> Int64:
         """When all arrived whom it needs."""
         return self.packed["last_ns"].values()
@@ -126,7 +126,7 @@ class Calls(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @passing
     def first(self) -> Int64:
         """The first of each rank's step, by these numbers."""
-        return np.unique(self.in_step, return_index=True)[1]
+        return first_rows(self.in_step)
 
     @passing
     def in_place(self) -> Signed:
@@ -268,6 +268,8 @@ def kept_by_all(every: Calls) -> Bool:
     The root's that came before the last, if it has more to send than fits into buffers; GPUs pass
     on what they receive, so that there the others', too.
     """
+    if not every.from_root.any():
+        return every.from_root
     number = every.operation
     count = int(number.max(initial=-1)) + 1
     latest = most(number, every.start_ns, count)[number]

@@ -58,9 +58,9 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     bounds = made.nodes(bound_ns, rank_of[bound_place])
     made.end_steps(bounds[is_end], step[is_end])
     return_ns = mine.launch_ns + in_call_ns(run, mine)
-    wait = Moments(gap_place, gaps.start_ns[used]).last(place, return_ns)
-    waits_within = np.append(resume_ns, NULL)[wait] > mine.launch_ns
-    back = np.flatnonzero((return_ns > mine.launch_ns) & ~waits_within)
+    back = np.flatnonzero(return_ns > mine.launch_ns)
+    wait = Moments(gap_place, gaps.start_ns[used]).last(place[back], return_ns[back])
+    back = back[np.append(resume_ns, NULL)[wait] <= mine.launch_ns[back]]  # waits none within
     returns = made.nodes(return_ns[back], mine.rank[back])
     _chain(
         made,
@@ -76,7 +76,7 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     started = made.nodes(mine.start_ns, mine.rank)
     ended = made.nodes(ended_ns, mine.rank)
     made.started[rows], made.ended[rows] = started, ended
-    made.edges(JOIN, ended[waited], resumes[at_gap], np.zeros(at_gap.size, np.int64))
+    made.edges(JOIN, ended[waited], resumes[at_gap], 0)
     _start(made, mine, called, started, ended, ended_ns)
 
 
@@ -94,7 +94,7 @@ def _chain(
     own = follows & ~waits & ~calling
     made.edges(HOST, node[:-1][own], node[1:][own], np.diff(time_ns)[own], segment[own])
     made.edges(LAUNCH, node[:-1][calling], node[1:][calling], np.diff(time_ns)[calling])
-    made.edges(WAIT, node[:-1][waits], node[1:][waits], np.zeros(int(waits.sum()), np.int64))
+    made.edges(WAIT, node[:-1][waits], node[1:][waits], 0)
 
 
 def _start(

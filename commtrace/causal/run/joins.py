@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, rows_of_each
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, rows_of_each, sorted_by
 from commtrace.causal.rank.moments import Moments
 from commtrace.causal.run.calls import Calls
 
@@ -104,6 +104,9 @@ def _usually_at_once(
     An end that is noted late lies in a later gap: gloo's thread notes it when it gets a core. By
     chance: a long gap that ends with it has waited for it.
     """
+    later = at_call & (found > own)
+    if not later.any():
+        return np.asarray(later)
     kind = codes(calls.kind, place)
     size = int(kind.max()) + 1
     waited = np.bincount(kind[found >= 0], minlength=size)
@@ -111,8 +114,7 @@ def _usually_at_once(
     usual = (at_once > 0) & (2 * at_once >= waited)
     wake = np.maximum(np.abs(gaps.end_ns[found] - calls.end_ns), _LATE_NS)
     chance = wake > _WAKES * (gaps.end_ns - gaps.start_ns)[found]
-    later = at_call & (found > own) & chance
-    return np.asarray(later & usual[kind] & (gaps.end_ns[own] > calls.last_ns))
+    return np.asarray(later & chance & usual[kind] & (gaps.end_ns[own] > calls.last_ns))
 
 
 def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:
@@ -120,15 +122,16 @@ def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:
 
     Not where the thread still waited when that one was done.
     """
+    waits = (calls.asynchronous == 1) & (found >= 0)
+    if not waits.any():
+        return np.asarray(waits)
     until = np.full(gaps.start_ns.size, NULL)
     blocks = (found >= 0) & (calls.asynchronous == 0)
     np.maximum.at(until, found[blocks], calls.end_ns[blocks])
     length = gaps.end_ns - gaps.start_ns
     soon = until + np.maximum(_LATE_NS, (_WAKES * length).astype(np.int64))
     ends = np.minimum(calls.end_ns, gaps.end_ns[found])
-    during: Bool = (calls.asynchronous == 1) & (found >= 0) & (until[found] != NULL)
-    done: Bool = ends <= soon[found]
-    return np.logical_and(during, done)
+    return np.asarray(waits & (until[found] != NULL) & (ends <= soon[found]))
 
 
 def _ended_before(calls: Calls, place: Int64, gaps: Gaps, last: Int64) -> Int64:
@@ -168,7 +171,9 @@ def _odds(calls: Calls, place: Int64, gaps: Gaps, several: Sequence[Int64]) -> l
             wait = np.minimum(end, ends) - begins
             wake = np.maximum(np.abs(ends - end), _LATE_NS)
             # Per gap at least so long: the part of it that is as near its end, at most all of it.
-            more = length.size - np.searchsorted(length, wait)
+            order = sorted_by(wait)  # of moments in order the search is far faster
+            more = np.empty(wait.size, dtype=np.int64)
+            more[order] = length.size - np.searchsorted(length, wait[order])
             odds[mine] = np.minimum(1.0, more * np.minimum(wake, length[-1]) / max(span, 1))
     return found
 

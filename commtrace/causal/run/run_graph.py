@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Int32, Int64, distinct, ranges, sorted_by
+from commtrace.arrays import NULL, Float64, Int32, Int64, distinct, ranges, sorted_by
 from commtrace.causal.replay.graph import Graph
 from commtrace.causal.run.builder import DEVICES, FEED, HOST, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of, shares_kernel
@@ -79,6 +79,13 @@ class RunGraph:
         """The ranks in order, and of each call which of them and which of ``steps`` it is of."""
         ranks: Int32 = distinct(self.calls.rank)
         return ranks, (np.searchsorted(ranks, self.calls.rank), self.step_of)
+
+    def by_cell(self, time_ns: Int32 | Int64) -> tuple[Int32, Float64]:
+        """The ranks in order, and the sums of a time of each call: ranks × steps."""
+        ranks, (rank, step) = self.cells
+        shape = ranks.size, len(self.steps)
+        sums = np.bincount(rank * shape[1] + step, time_ns, shape[0] * shape[1])
+        return ranks, np.asarray(sums.reshape(shape), dtype=np.float64)
 
     @passing
     def step_ends(self) -> StepEnds:
@@ -210,9 +217,7 @@ def _meet(made: Builder, mine: Calls) -> Int32:
     node = np.zeros(sizes.size, dtype=np.int64)
     node[joint] = made.nodes(latest[joint], np.full(joint.size, -1))
     met[~several] = node[of[~several]]
-    made.edges(
-        MEET, made.started[~several], met[~several], np.zeros(int((~several).sum()), np.int64)
-    )
+    made.edges(MEET, made.started[~several], met[~several], 0)
     each = np.flatnonzero(several)
     met[each] = made.nodes(mine.last_ns[each], mine.rank[each])
     each, beside = _of_kernels(mine, each)
@@ -222,7 +227,7 @@ def _meet(made: Builder, mine: Calls) -> Int32:
     to_root = mine.is_root[target] | ~mine.to_root[target]
     needs = own | (from_root & to_root & (mine.start_ns[source] <= mine.last_ns[target]))
     source, target = source[needs], target[needs]
-    made.edges(MEET, made.started[source], met[target], np.zeros(source.size, np.int64))
+    made.edges(MEET, made.started[source], met[target], 0)
     return met
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Float64, Int32, Int64, Signed, narrow, rows_by
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, Signed, narrow, rows_by
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.builder import COPY, DEVICES, FEED, HOSTS
 from commtrace.causal.run.calls import Calls
@@ -84,8 +84,8 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True, weakref=True):
         Where ranks call differently, its own times what the step's own work of a rank is to its
         own in the median; NaN where nobody is to compare with.
         """
-        typical = np.empty(self.own_ns.shape)
-        for at, part in enumerate(self.parts):
+        typical = np.where(self._alone, np.nan, 0.0)[:, None].repeat(2, axis=1)
+        for at, part in self._working:
             usual = part.at_place.others()
             scaled = _as_in_step(part, part.at_step.others())
             typical[:, at] = np.where(np.isnan(usual), scaled, usual)
@@ -94,12 +94,23 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @property
     def mean_ns(self) -> Float64:
         """The mean of all ranks at the same place of the same step, its own included."""
-        alone = (np.bincount(self.place) == 1)[self.place]
-        mean = np.empty(self.own_ns.shape)
-        for at, part in enumerate(self.parts):
+        alone = self._alone
+        mean = np.zeros(self.own_ns.shape)
+        for at, part in self._working:
             scaled = _as_in_step(part, mean_of(part.in_step, part.at_step.group))
             mean[:, at] = np.where(alone, scaled, mean_of(part.time_ns, self.place))
         return mean
+
+    @property
+    def _alone(self) -> Bool:
+        """Whose rank alone comes to that place in that step."""
+        alone: Bool = (np.bincount(self.place) == 1)[self.place]
+        return alone
+
+    @property
+    def _working(self) -> list[tuple[int, Usual]]:
+        """The columns that hold any work."""
+        return [(at, part) for at, part in enumerate(self.parts) if part.is_any]
 
     @property
     def excess_ns(self) -> Float64:
@@ -197,14 +208,16 @@ def own_parts(run: Measures) -> Mapping[Cause, Int32 | Int64]:
     computes = on_device & ~copies
     add("compute", segment[computes], lag[computes])
     on_host = np.flatnonzero(~on_device & ~feeds)  # what it feeds is a copy already
+    every_end = its.graph.time_ns[its.graph.target[its.own[on_host]]]
     for (one,), at in rows_by(rank[on_host]).items():
-        mine, found = on_host[at], own_intervals(run, one)
+        mine, end, found = on_host[at], every_end[at], own_intervals(run, one)
         if with_gpu[one]:
             del found["compute"]  # operators that feed it
         left = lag[mine]
-        end = its.graph.time_ns[its.graph.target[its.own[mine]]]
         window = end - left, end
         for cause, when in found.items():
+            if not when[0].size:
+                continue
             time = covered(*window, when)
             left = left - time
             if on is not None:
@@ -231,8 +244,10 @@ def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     found: dict[Cause, Intervals] = {}
     taken = _NEVER
     for cause, ranges in labelled(run).items():
-        its = subtract(intervals_on_run(run, rank, ranges.get(rank, _NEVER)), taken)
-        found[cause], taken = its, _both(taken, its)
+        found[cause] = _NEVER
+        if rank in ranges:  # few are under a label
+            found[cause] = subtract(intervals_on_run(run, rank, ranges[rank]), taken)
+            taken = _both(taken, found[cause])
     return found | {"compute": subtract(host_busy(run, rank), taken)}
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
+from commtrace.arrays import Bool, Float64, Int32, Int64, Signed, codes, ranges, sorted_by
 from commtrace.causal.run.calls import Calls
 from commtrace.heap import passing
 
@@ -19,9 +19,9 @@ _Values = Int32 | Int64 | Float64
 class Grouped:
     """Values, integers all, in groups that are numbered from 0 without gaps."""
 
-    def __init__(self, group: Int32 | Int64, value: _Values) -> None:
+    def __init__(self, group: Signed, value: _Values) -> None:
         self.group = group
-        order = np.argsort(value)
+        order = sorted_by(value.astype(np.int64) - int(value.min(initial=0)))
         self._order = order[sorted_by(group[order])].astype(np.int32)
         self._value = value
         self._sizes = np.bincount(group)
@@ -41,16 +41,23 @@ class Grouped:
         median[self._order] = np.where(safe, _middle(a, b), np.nan)
         return median
 
-    def rest(self, but: Bool) -> Float64:
-        """Of each group the median of all values but some (a flag each); NaN if none is left."""
-        left = np.flatnonzero(~but[self._order])
-        begins = np.searchsorted(left, np.append(self._begins, self._value.size))
+    def rest(self, but: Bool, groups: Signed) -> Float64:
+        """Of each of some groups the median of all values but some (a flag each); NaN of none."""
+        is_asked = np.zeros(self._sizes.size, dtype=np.bool_)
+        is_asked[groups] = True
+        asked = np.flatnonzero(is_asked)
+        sizes = self._sizes[asked]
+        rows = self._order[ranges(self._begins[asked], sizes)]
+        left = np.flatnonzero(~but[rows])
+        begins = np.searchsorted(left, np.append(0, np.cumsum(sizes)))
         begin, size = begins[:-1], np.diff(begins)
         a, b = (
-            self._value[self._order[np.append(left, 0)[begin + half]]]
+            self._value[rows[np.append(left, 0)[begin + half]]]
             for half in (np.maximum(size - 1, 0) // 2, size // 2)
         )
-        return np.where(size > 0, _middle(a, b), np.nan)
+        median = np.full(self._sizes.size, np.nan)
+        median[asked] = np.where(size > 0, _middle(a, b), np.nan)
+        return median[groups]
 
 
 def _middle(a: _Values, b: _Values) -> Float64:
@@ -92,13 +99,13 @@ class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
         every = np.arange(self.time_ns.size)
         return self._scaled(every, self.at_place.others(), self.at_step.others())
 
-    def of_the_rest(self, mine: Bool) -> Float64:
-        """Of each call that is mine what is usual of those that are not."""
-        rows = np.flatnonzero(mine)
+    def of_the_rest(self, mine: Bool, which: Bool) -> Float64:
+        """Of some calls that are mine (a flag for each) what is usual of those that are not."""
+        rows = np.flatnonzero(which)
         if not self.is_any:
             return np.zeros(rows.size)
-        usual = self.at_place.rest(mine)[self.calls.in_place[rows]]
-        by_step = self.at_step.rest(mine[self.calls.first])[self.at_step.group]
+        usual = self.at_place.rest(mine, self.calls.in_place[rows])
+        by_step = self.at_step.rest(mine[self.calls.first], self.at_step.group)
         return self._scaled(rows, usual, by_step)
 
     def _scaled(self, rows: Int64, usual: Float64, by_step: Float64) -> Float64:
@@ -115,4 +122,4 @@ def mean_of(value: _Values, group: Int32 | Int64) -> Float64:
 def of_the_rest(value: _Values, group: Int32 | Int64, mine: Bool) -> Float64:
     """The median in each value's group of those that are not mine; NaN where there is none."""
     its = Grouped(codes(group), value)
-    return its.rest(mine)[its.group]
+    return its.rest(mine, its.group)

@@ -5,7 +5,8 @@ Analysing leaves them out, so that the files of the ranks in question are read o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from commtrace.arrays import Int64, grouped
 from commtrace.causal.run.builder import DEVICES, HOSTS
-from commtrace.causal.work.own_times import own_times, steps_of_work
+from commtrace.causal.work.own_times import OwnTimes, own_times, steps_of_work
 from commtrace.engine import each, for_files
 from commtrace.errors import TraceError
 from commtrace.measures import measure
@@ -66,7 +67,8 @@ def worked_on(run: Measures, ranks: tuple[int, ...]) -> Mapping[int, Mapping[int
     own, without those that it calls. A rank lacks where shapes were not recorded
     (``record_shapes=True``), and where its file cannot be read again, or is one of several.
     """
-    asked = {rank: its for rank in ranks if (its := _asked(run, rank)) is not None}
+    work = cache(partial(own_times, run))
+    asked = {rank: its for rank in ranks if (its := _asked(run, rank, work)) is not None}
     rank_of = {its.file: rank for rank, its in asked.items()}
     outcomes = each(_done, [*asked.values()], for_files([*rank_of]))
     return {
@@ -74,7 +76,7 @@ def worked_on(run: Measures, ranks: tuple[int, ...]) -> Mapping[int, Mapping[int
     }
 
 
-def _asked(run: Measures, rank: int) -> _Asked | None:
+def _asked(run: Measures, rank: int, work: Callable[[int], OwnTimes]) -> _Asked | None:
     file = file_of(run, rank)
     if file is None:
         return None
@@ -82,8 +84,10 @@ def _asked(run: Measures, rank: int) -> _Asked | None:
     table, at = ("kernels", "launch_ns") if is_launched else ("ops", "start_ns")
     its = run.rows(table, places_of_rank(run, table, rank))
     its = its.take(its.coded("kind").being("compute"))
-    work = own_times(run, DEVICES if is_launched else HOSTS)
-    step = steps_of_work(run, rank, its.ints("start_ns"), its.ints("step"), work)
+    if not len(its):
+        return None
+    of = work(DEVICES if is_launched else HOSTS)
+    step = steps_of_work(run, rank, its.ints("start_ns"), its.ints("step"), of)
     thread, at_ns, duration_ns = map(its.ints, ("thread", at, "duration_ns"))
     return _Asked(file, is_launched, thread, at_ns, duration_ns, step)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Int64, first_rows, numbered, rows_by
+from commtrace.arrays import NULL, Int64, first_rows, in_a_row, numbered, rows_by
 from commtrace.few_bytes import Integers
 from commtrace.intervals import Intervals, Places, subtract, union
 from commtrace.measures import measure, rank_measure, taken
@@ -186,15 +186,9 @@ def calls_by_device(run: Measures) -> dict[tuple[int, str], slice | Int64]:
     called = run.rows("collectives")
     places = rows_by(called.ints("rank"), called.coded("device"))
     return {
-        device: _in_a_row(places[device]) if device in places else slice(0)
+        device: in_a_row(places[device]) if device in places else slice(0)
         for device in device_work(run)
     }
-
-
-def _in_a_row(rows: Int64) -> slice | Int64:
-    """A slice of all rows from the first to the last, if they are that."""
-    first, end = int(rows[0]), int(rows[-1]) + 1
-    return slice(first, end) if end - first == rows.size else rows
 
 
 def _together(parts: Sequence[Work]) -> Work:

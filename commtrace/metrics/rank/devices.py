@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Int64, first_rows, numbered
+from commtrace.arrays import NULL, Int64, first_rows, in_a_row, numbered
 from commtrace.intervals import Intervals, Places, intersect, subtract, union
 from commtrace.measures import measure, rank_measure, taken
 from commtrace.metrics.rank.activity import device_order
@@ -207,10 +207,13 @@ class _Events(Struct, frozen=True):
 def _events(its: Events, *, by_step: bool) -> _Events:
     """All but those of streams that only call, and, in steps, of none."""
     step = its.step if by_step else np.zeros_like(its.step)
-    known = (its.device >= 0) & (step != NULL) & (its.stream != NULL) & (its.kind >= 0)
-    stream = numbered(*(column[known] for column in (its.rank, its.device, step, its.stream)))
-    works = np.bincount(stream, its.kind[known] != CALL) > 0
-    rows = np.flatnonzero(known)[works[stream]]
+    known = np.flatnonzero(
+        (its.device >= 0) & (step != NULL) & (its.stream != NULL) & (its.kind >= 0)
+    )
+    some = in_a_row(known)
+    stream = numbered(*(column[some] for column in (its.rank, its.device, step, its.stream)))
+    works = np.bincount(stream, its.kind[some] != CALL) > 0
+    rows = in_a_row(known[works[stream]])
     names = sorted(its.devices, key=device_order)
     device = np.asarray([names.index(name) for name in its.devices], np.int64)[its.device[rows]]
     place = numbered(its.rank[rows], device, step[rows])
@@ -223,5 +226,5 @@ def _events(its: Events, *, by_step: bool) -> _Events:
         place,
         its.rank[rows][at],
         Coded.of([names[number] for number in device[at].tolist()]),
-        step[rows[at]],
+        step[rows][at],
     )
