@@ -18,7 +18,7 @@ from commtrace.expect import nccl_latency_ns
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.run_clock import intervals_on_run
-from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_links import waits_left
 from commtrace.rules._stages import Messages, chains_of, messages_of
@@ -53,7 +53,8 @@ class PipelineBubble(Rule, frozen=True):
         More micro-batches per step, or a schedule that interleaves several parts of the model per
         stage. Where the waits are far longer than that, balance the stages. The potential saving is
         that of four times as many: a stage waits for p-1 micro-batches, each then a quarter as
-        long. The latency of the added messages, taken from the shortest, is subtracted.
+        long, no more than equal stages wait. The latency of the added messages, taken from the
+        shortest, is subtracted.
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
@@ -81,10 +82,11 @@ class PipelineBubble(Rule, frozen=True):
             late = _for_culprits_ns(run, chain, drains, ends.sent_ns, self.min_step_share)
             waiting = max(waiting - late, 0.0)
             waiting *= left(np.append(_messages_of(run, chain), drains))
-            gain = _gain_ns(mine.rows, waiting)
+            filling = _filling_ns(run, mine, len(chain), waiting)
+            gain = _gain_ns(mine.rows, filling)
             matters = worth_reporting(gain, run, self.min_step_share)
             if (micro_batches > 1 or mine.come_back) and matters:
-                alike[len(chain), micro_batches].append(_Pipeline(chain, waiting, gain))
+                alike[len(chain), micro_batches].append(_Pipeline(chain, waiting, filling, gain))
         for (stages, micro_batches), its in alike.items():
             mine = messages.of([rank for one in its for rank in one.ranks])
             yield self._finding(mine, its, stages, micro_batches if mine.has_steps else None, run)
@@ -175,8 +177,8 @@ def _advice(most: _Pipeline, stages: int, batches: int | None, *, uneven: bool) 
         f"with {more} micro-batches instead of {batches}, equal stages are idle only "
         f"{_bubble_pct(stages, more):.0f} % of the time"
     )
-    added = (1 - 1 / _TIMES_MORE) * most.waiting_ns - most.gain_ns
-    if added > _MUCH * most.waiting_ns:
+    added = (1 - 1 / _TIMES_MORE) * most.filling_ns - most.gain_ns
+    if added > _MUCH * most.filling_ns:
         advice += f", but {ms(added)} go to their messages"
     if uneven:
         advice += "; the rest is uneven stages or slow messages: balance the stages"
@@ -248,6 +250,16 @@ def _idle_ns(run: Measures, rows: Rows, rank: int, drains: Int64) -> int:
     return total(waits)
 
 
+def _filling_ns(run: Measures, mine: Messages, stages: int, waiting: float) -> float:
+    """What of the waiting is while the pipeline fills and drains: the rest stays.
+
+    However uneven the stages are, the slowest is idle no longer than equal ones would be.
+    """
+    if not mine.has_steps:
+        return waiting
+    return min(waiting, _bubble_pct(stages, mine.per_step) / 100 * whole(run).time_ns)
+
+
 def _gain_ns(rows: Rows, waiting: float) -> int:
     """What so many more micro-batches gain, less what their messages take.
 
@@ -293,8 +305,9 @@ def _between_messages(run: Measures, waits: Waits, chain: list[int], sent_ns: In
 
 
 class _Pipeline(Struct, frozen=True):
-    """Its stages' ranks, how long a stage waits, and what more micro-batches gain."""
+    """Its stages' ranks, how long a stage waits, in all and to fill, and what is gained."""
 
     ranks: list[int]
     waiting_ns: float
+    filling_ns: float
     gain_ns: int

@@ -303,7 +303,7 @@ def bubbles_of(trace: Measures, **thresholds: float) -> tuple[Finding, ...]:
     ).findings
 
 
-def filling(micro_batches: int) -> Measures:
+def filling(micro_batches: int, second_us: float = 970) -> Measures:
     """Two stages; the second waits for the first micro-batch of each step, and messages."""
     run = Tiny(ranks=2)
     run.groups = {"pp": (0, 1)}
@@ -313,12 +313,12 @@ def filling(micro_batches: int) -> Measures:
     for step, batch in product(range(4), range(micro_batches)):
         start = step * length
         ready = start + (batch + 1) * 1000
-        posted = ready - 10 if batch else start + 5
+        posted = ready - 994 + second_us if batch else start + 5
         its = {"size": 1 << 20, "group": "pp"}
         run.kernel(0, ready - 990, 970)
         run.collective(0, "send", ready - 10, 10, peer=1, **its)
         run.collective(1, "recv", posted, ready - posted, peer=0, **its)
-        run.kernel(1, ready + 6, 970)
+        run.kernel(1, ready + 6, second_us)
     return run.trace()
 
 
@@ -329,6 +329,13 @@ def test_a_bubble_that_more_micro_batches_hardly_shorten_is_none(
     """Each added message takes time, too."""
     trace = filling(micro_batches)
     assert bool(bubbles_of(trace)) == fires
+
+
+def test_what_a_short_stage_waits_for_a_long_one_more_micro_batches_do_not_shorten() -> None:
+    """It waits half of the time; a ninth fills, of which a quarter is left, and messages."""
+    (bubble,) = bubbles_of(filling(8, second_us=485), min_step_share=0.01)
+    assert bubble.evidence[0].value > 4 * 4.5 * 1e6 / 2
+    assert bubble.cost_ns == pytest.approx(4 * (0.75 * 1e6 - 3 * 8 * 10_000), rel=0.01)
 
 
 def test_what_added_messages_take_is_told() -> None:
