@@ -50,6 +50,10 @@ _PREFETCH = (
     "FSDP2: set_modules_to_forward_prefetch; ZeRO-3: stage3_prefetch_bucket_size), or keep them "
     "after forward where memory allows (reshard_after_forward=False)"
 )
+_WRAP = (
+    "wrap larger modules (fully_shard a block, not each of its layers): most of so small "
+    "all_gathers is latency; "
+)
 _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backward
 
 
@@ -114,7 +118,7 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
     if (held or not count) and (whose := _whose(run, op)) is not None:
         return _AT_ONCE[whose]
     if op == "all_gather" and sharded(run) and rows.size >= _TWICE * _scatters(run):
-        return _PREFETCH
+        return _WRAP + _PREFETCH if small(run, [op]) else _PREFETCH
     if held or not count:
         which = f"the {held} of {count} {op} that hold up their device"
         return (

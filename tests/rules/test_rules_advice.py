@@ -179,8 +179,12 @@ def test_parameters_that_are_sharded_must_be_gathered(behind: str, asked: bool) 
     assert ("all_reduce what is only summed" in advice) == asked
 
 
-@pytest.mark.parametrize(("gathers", "told"), [(2, True), (1, False)])
-def test_parameters_that_are_gathered_twice_are_to_be_prefetched(gathers: int, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("gathers", "size", "told"), [(2, 99, True), (2, 1 << 24, True), (1, 99, False)]
+)
+def test_parameters_that_are_gathered_twice_are_to_be_prefetched(
+    gathers: int, size: int, told: bool
+) -> None:
     """In forward and in backward, as FSDP does; an optimizer that is sharded gathers once."""
     run = Tiny(ranks=2)
     for rank, i in product((0, 1), range(10)):
@@ -188,11 +192,12 @@ def test_parameters_that_are_gathered_twice_are_to_be_prefetched(gathers: int, t
         run.kernel(rank, start, 100)
         launched = {"launch_ns": BASE_NS + 1000 * (start + 5)}
         for nth in range(gathers):
-            run.collective(rank, "all_gather", start + 100 + 200 * nth, 200, size=99, **launched)
+            run.collective(rank, "all_gather", start + 100 + 200 * nth, 200, size=size, **launched)
         run.collective(rank, "reduce_scatter", start + 500, 50, size=99, **launched)
         run.kernel(rank, start + 550, 400, launch_ns=BASE_NS + 1000 * (start + 10))
     advice = found(run.trace(), "exposed-communication").advice
     assert ("set_modules_to_forward_prefetch" in advice) == told
+    assert ("wrap larger modules" in advice) == (told and size < 1_000_000)
 
 
 def test_experts_need_their_tokens_at_once() -> None:
