@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.programs.eighth_lot import EIGHTH
 from benchmarks.programs.eleventh_lot import ELEVENTH
+from benchmarks.programs.fifteenth_lot import FIFTEENTH
 from benchmarks.programs.fifth_lot import FIFTH
 from benchmarks.programs.fourteenth_lot import FOURTEENTH
 from benchmarks.programs.fourth_lot import FOURTH
@@ -30,6 +31,7 @@ from benchmarks.programs.twelfth_lot import TWELFTH
 __all__ = [
     "EIGHTH",
     "ELEVENTH",
+    "FIFTEENTH",
     "FIFTH",
     "FIRST",
     "FOURTEENTH",
@@ -269,5 +271,6 @@ PROGRAMS = (
     *TWELFTH,
     *THIRTEENTH,
     *FOURTEENTH,
+    *FIFTEENTH,
 )
 """In the order in which they were written, each lot by name."""
