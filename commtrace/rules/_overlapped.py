@@ -26,7 +26,10 @@ __all__ = ["mostly_needed_at_once", "needed_at_once", "on_callers_stream", "over
 
 _HALF_BYTES = 2  # of an element in half precision
 _DDP = "other bucket sizes (bucket_cap_mb), static_graph=True"
-_SHARDED = "smaller units or buckets: less is then left when backward ends"
+_SHARDED = (
+    "smaller units or buckets: less is then left when backward ends (Megatron-LM: "
+    "--overlap-grad-reduce)"
+)
 _REPLICATED = (
     "fewer all_reduces over the replicas of HSDP: accumulate gradients, and all_reduce them only "
     "in the last micro-batch (FSDP2: set_requires_all_reduce)"

@@ -18,7 +18,7 @@ from commtrace.causal.work.cores import idle_cores_ns
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
-from commtrace.metrics.rank.rows_of import rows_of_device
+from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_device, rows_of_rank
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
@@ -35,6 +35,7 @@ _AT_ONCE_NS = 200_000
 _AT_ONCE = 0.25  # of the operation's time: where cores are scarce a thread wakes later
 _MOSTLY = 0.8
 _NAME = 40  # characters
+_UPDATE = "Optimizer.step#"
 _FAR = np.iinfo(np.int64).max
 
 
@@ -58,11 +59,13 @@ class FalseOverlap(Rule, frozen=True):
 
     Blind spots
         Whether the compute after it needs the result: then it is no fault. It is known only of
-        gradients, which the rest of the backward pass does not need. A wait has no
-        event: it is inferred from the idle time until the operation's end. Which calls are
-        asynchronous is known only from recorded shapes (``record_shapes=True``). On CPUs what
-        DDP waits for, and functional collectives, whose results are waited for where they are
-        used, are no wait that a program could move: they are exposed-communication's.
+        gradients, which the rest of the backward pass does not need, and on GPUs of what an
+        optimizer steps with right behind it: that is left out. A wait has no event: it is inferred
+        from the idle time until the operation's end. Which calls are asynchronous is known from
+        recorded shapes (``record_shapes=True``), and from what newer versions of PyTorch tell of
+        NCCL's. On CPUs what DDP waits for, and functional collectives, whose results are waited
+        for where they are used, are no wait that a program could move: they are
+        exposed-communication's.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -226,6 +229,7 @@ class _Waits(NamedTuple):
 def _calls(run: Measures) -> _Calls:
     """On CPUs those that a thread waited for, as the graph shows."""
     row = np.flatnonzero(run.rows("collectives").ints("asynchronous") == 1)
+    row = row[~_before_update(row, run)]
     calls = run.rows("collectives", row)
     rank, device = calls.ints("rank"), calls.coded("device")
     on_cpu = _on_cpu(row, run) if row.size else None
@@ -238,6 +242,23 @@ def _calls(run: Measures) -> _Calls:
     none = np.empty(0, np.int64), *(np.empty(0, np.bool_),) * 2, *(np.empty(0, np.int64),) * 2
     its = _Waits(*map(np.concatenate, zip(none, *parts, strict=True)))
     return _Calls(row[its.at], calls.take(its.at), _labels(calls, run).take(its.at), *its[1:])
+
+
+def _before_update(row: Int64, run: Measures) -> Bool:
+    """Which are the last that their GPU's host called before an optimizer's step, which needs them.
+
+    As the one bucket of a model's gradients, or the last of several.
+    """
+    every = np.arange(len(run.rows("collectives")))
+    found = np.zeros(every.size, np.bool_)
+    for rank in distinct(run.rows("collectives").ints("rank")[row]).tolist():
+        ranges, places = rows_of_rank(run, "steps", rank), places_of_rank(run, "collectives", rank)
+        update = ranges.coded("label").where(lambda label: label.startswith(_UPDATE))
+        launch = run.rows("collectives", places).ints("launch_ns")
+        order = np.argsort(launch, kind="stable")
+        last = np.searchsorted(launch[order], ranges.ints("start_ns")[update]) - 1
+        found[every[places][order[last[last >= 0]]]] = True
+    return found[row] & ~run.rows("collectives", row).coded("device").being("cpu")
 
 
 def _on_cpu(row: Int64, run: Measures) -> _Waits | None:

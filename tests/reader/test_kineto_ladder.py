@@ -236,6 +236,21 @@ def test_coalesced_collectives_are_told_by_what_encloses_them(read: Any, events:
     assert (row["provenance"], row["size_bytes"]) == ("kernel-name", None)
 
 
+@pytest.mark.parametrize(("told_so", "known"), [(1, 1), (0, 0), (True, 1), (None, None)])
+def test_newer_records_tell_whether_a_call_is_asynchronous(
+    read: Any, events: Any, told_so: int | None, known: int | None
+) -> None:
+    more = {} if told_so is None else {"Is asynchronized op": told_so}
+    found = read(
+        [
+            events.op("record_param_comms", 10, 20, **told("allreduce", 10, 10, **more)),
+            events.launch(15, 1),
+            events.kernel(ALL_REDUCE, 50, 5, 1),
+        ]
+    )
+    assert only(found.collectives)["asynchronous"] == known
+
+
 def test_peer_and_root_are_global_ranks(read: Any, events: Any) -> None:
     group = {"Process Group Name": "5", "Process Group Ranks": "[0, 2]", "Group size": 2}
     found = read(

@@ -479,6 +479,19 @@ def test_a_thread_that_wakes_late_still_waited(woke_us: float, fires: bool) -> N
     assert bool(found(run.trace(), "false-overlap")) == fires
 
 
+@pytest.mark.parametrize(("update", "fires"), [(True, False), (False, True)])
+def test_what_an_update_needs_is_not_waited_for_too_early(update: bool, fires: bool) -> None:
+    """The one bucket of all gradients, right before the optimizer steps."""
+    run = Tiny()
+    for step in range(12):
+        start = 10_000 * step
+        run.collective(0, "all_reduce", start, 4000, size=1 << 24, asynchronous=1)
+        if update:
+            run.step(0, step, start + 10, 100, label="Optimizer.step#AdamW.step")
+        run.kernel(0, start + 4010, 3000)
+    assert bool(found(run.trace(), "false-overlap")) == fires
+
+
 def test_synchronous_calls_overlap_nothing_falsely() -> None:
     trace = RULES["false-overlap"].bad()
     assert not found(edited(trace, "collectives", asynchronous=0), "false-overlap")

@@ -38,6 +38,7 @@ class Arguments(
         "comms_id": "Comms Id",
         "source": "Src Rank",
         "destination": "Dst Rank",
+        "asynchronous": "Is asynchronized op",
         "dims": "Input Dims",
         "old_dims": "Input dims",
         "types": "Input type",
@@ -65,6 +66,7 @@ class Arguments(
     comms_id: str | int | None = None
     source: int | None = None
     destination: int | None = None
+    asynchronous: int | bool | None = None
     dims: Any = None
     old_dims: Any = None
     types: Any = None

@@ -87,7 +87,7 @@ def parameters(args: Arguments) -> Described:
     """Read the arguments of an NCCL kernel or of ``record_param_comms``.
 
     ``Rank`` is the peer's or the root's rank in the group, where an operation has one;
-    ``Src Rank`` and ``Dst Rank`` are global.
+    ``Src Rank`` and ``Dst Rank`` are global. Newer records have ``Is asynchronized op``.
     """
     call = args.collective or ""
     op = comms.canonical_operation(call)
@@ -102,6 +102,7 @@ def parameters(args: Arguments) -> Described:
         peer=args.rank if op in comms.POINT_TO_POINT else None,
         global_peer={"send": args.destination, "recv": args.source}.get(op or ""),
         root=args.rank if op in (*comms.FROM_ROOT, *comms.TO_ROOT) else None,
+        asynchronous=None if args.asynchronous is None else bool(args.asynchronous),
     )
 
 
