@@ -7,13 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, grouped, quantiles
+from commtrace.arrays import Float64, quantiles
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.measures import taken
-from commtrace.metrics.rank.kernels_beside import KERNELS_BESIDE, covered_shares, kernels_beside
+from commtrace.metrics.rank.kernels_beside import covered_shares
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
+from commtrace.metrics.run.kernels_compared import Compared, kernels_compared
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
@@ -24,68 +23,12 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_WAYS = ("beside", "alone")
 _BESIDE = 0.8  # of a kernel's time
-_FEW = 0.05  # of the kernels alone: what was long for another reason
-_TELLS_OF = 3  # times as much compute beside communication as was compared
 _ALONE = Table(
     "alone",
     "one kernel beside which no communication ran",
     KERNELS.only(("name", "start_ns", "duration_ns")),
 )
-
-
-class _Compared(Struct, frozen=True, eq=False):
-    """Kernels' times beside communication and alone on one device: rows of KERNELS_BESIDE.
-
-    ``slowdown`` is the one by the other, ``alone_ns`` what those beside would take alone.
-    """
-
-    kernels: Rows
-    slowdown: Float64
-    alone_ns: Float64
-
-    def take(self, which: Int64 | Bool) -> _Compared:
-        """Some of them."""
-        return _Compared(self.kernels.take(which), self.slowdown[which], self.alone_ns[which])
-
-    @property
-    def rank(self) -> int:
-        """The rank of the first."""
-        return int(self.kernels.ints("rank")[0])
-
-    @property
-    def times(self) -> float:
-        """How many times as long all take beside communication."""
-        return float((self.slowdown * self.alone_ns).sum() / self.alone_ns.sum().clip(min=1))
-
-    @property
-    def usual_times(self) -> float:
-        """How many times as long at least half of them take, by time: one kind proves nothing."""
-        order = np.argsort(self.slowdown)
-        until = np.cumsum(self.alone_ns[order])
-        return float(self.slowdown[order][np.searchsorted(until, until[-1] / 2)])
-
-    @property
-    def share(self) -> float:
-        """Of all compute beside communication on the device, these kernels'."""
-        return min(self._touched_ns / max(self._all_ns, 1.0), 1.0)
-
-    @property
-    def lost_ns(self) -> float:
-        """What they lost, and as much of what else ran beside communication, as far as it tells."""
-        alone = self.kernels.floats("median_alone")
-        lost = float((self.kernels.ints("touched_ns") - self.kernels.ints("touched") * alone).sum())
-        others = min(max(self._all_ns - self._touched_ns, 0.0), _TELLS_OF * self._touched_ns)
-        return max(lost, 0.0) + others * (1 - 1 / max(self.times, 1.0))
-
-    @property
-    def _touched_ns(self) -> float:
-        return float(self.kernels.ints("touched_ns").sum())
-
-    @property
-    def _all_ns(self) -> float:
-        return float(self.kernels.floats("all_beside_ns")[0])
 
 
 class Contention(Rule, frozen=True):
@@ -138,29 +81,15 @@ class Contention(Rule, frozen=True):
             worst = max(worth, key=lambda one: one.lost_ns)
             yield self._finding(run, worst, tuple(sorted({one.rank for one in worth})))
 
-    def _compared(self, run: Measures) -> list[_Compared]:
+    def _compared(self, run: Measures) -> list[Compared]:
         """Of each device's kernels the times beside communication and alone, if steady."""
         ranks = sorted(ranks_of(run, "kernels"))
         if not any(map(partial(_computes, run), ranks)) or not _communicates(run):
             raise CannotLook("needs compute kernels and communication on one GPU")
-        both = KERNELS_BESIDE.rows(*(taken(kernels_beside, run, rank) for rank in ranks))
-        count = np.minimum(*(both.ints(f"count_{way}") for way in _WAYS))
-        spread = np.maximum(*(both.floats(f"spread_{way}") for way in _WAYS))
-        beside, alone = (both.floats(f"median_{way}") for way in _WAYS)
-        slowdown = np.full(len(both), np.inf)
-        np.divide(beside, alone, out=slowdown, where=alone > 0)
-        few = np.maximum(_FEW * both.ints("count_alone"), 1)
-        another_shape = (both.ints("as_long") > few) & (slowdown > self.min_slowdown)
-        sure = (count >= self.min_kernels) & (spread <= self.spread_pct) & ~another_shape
-        every = _Compared(both, slowdown, both.ints("count_beside") * alone).take(
-            sure & (slowdown < self.max_slowdown)
-        )
-        by_name = np.argsort(every.kernels.coded("name").ordered().codes, kind="stable")
-        every = every.take(by_name)
-        device = every.kernels.coded("device").ordered()
-        return [every.take(its) for its in grouped(every.kernels.ints("rank"), device)]
+        limits = self.min_kernels, self.min_slowdown, self.max_slowdown, self.spread_pct
+        return kernels_compared(run, *limits)
 
-    def _finding(self, run: Measures, worst: _Compared, ranks: tuple[int, ...]) -> Finding:
+    def _finding(self, run: Measures, worst: Compared, ranks: tuple[int, ...]) -> Finding:
         rank, device = worst.rank, str(worst.kernels.coded("device").at(0))
         slow = worst.take(worst.slowdown > self.min_slowdown)
         names = frozenset(slow.kernels.coded("name").occurring())
