@@ -7,21 +7,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, distinct
 from commtrace.arrays import numbered as numbers
 from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.run.builder import DEVICES
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import processor
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators
+from commtrace.causal.work.own_times import own_times
+from commtrace.causal.work.segments import labelled
 from commtrace.causal.work.usual import mean_of
 from commtrace.diagnosis import Cause
+from commtrace.intervals import intersect, total, union
 from commtrace.metrics.rank.timelines import starved_when
+from commtrace.metrics.run.host_speed import slower_operators
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.object_collectives import of_objects
+from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.rules._slow_copies import PIN, of_copies
 from commtrace.rules._stalls import COMPILES, known_work
-from commtrace.units import clean, ms, numbered
+from commtrace.units import clean, duration, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -49,6 +55,15 @@ _SLOWER_THEN = (
     "it runs there the kernels that the others run, and no more: look at what is larger in these "
     "steps only, as its batches; if nothing, at clock rates (nvidia-smi -q -d PERFORMANCE: heat, "
     "power) and what else runs there"
+)
+_SLOWER = (
+    "no other kernels run there than on the others, and no more: if batches, sequences or tables "
+    "are larger there, split them evenly; else look at clock rates (nvidia-smi -q -d PERFORMANCE: "
+    "heat, power) and at what else runs there"
+)
+_SLOW_HOST = (
+    "look at the CPU's clock rate (governor, heat), at the cores and memory in use (numactl "
+    "--cpunodebind --membind), and at other processes there"
 )
 _UNEVEN = 1.2  # times the mean
 _MANY = 0.25  # of all_to_alls
@@ -109,10 +124,12 @@ def _advice(culprit: Culprit, run: Measures) -> str:
         )
     if culprit.cause == "compute" and (times := _received(culprit, run)) >= _UNEVEN:
         return f"it receives {times:.3g} {_SPREAD}"
+    if culprit.cause == "compute" and _same_kernels(culprit, run):
+        return _SLOWER if culprit.persistent else _SLOWER_THEN
     if culprit.cause == "compute" and not culprit.persistent:
-        return _SLOWER_THEN if _same_kernels(culprit, run) else _NOW_AND_THEN
+        return _NOW_AND_THEN
     if culprit.cause == "copy":
-        return of_copies(run, culprit.ranks)
+        return ADVICE["checkpoint"] if _saves(culprit, run) else of_copies(run, culprit.ranks)
     if culprit.cause == "host":
         return _of_host(culprit, run)
     if culprit.cause == "loader" and culprit.waits.mostly == "root":
@@ -142,6 +159,21 @@ def _same_kernels(culprit: Culprit, run: Measures) -> bool:
     calls, call = run_graph(run).calls, culprit.call
     there = calls.rank[calls.place == calls.place[call]]
     return not calls.on_cpu[call] and not np.isin(there, culprit.ranks).all()
+
+
+def _saves(culprit: Culprit, run: Measures) -> bool:
+    """Whether most of what its device did before the call lies in a label of a checkpoint."""
+    rank, its = culprit.ranks[0], run_graph(run)
+    labels = labelled(run)["checkpoint"].get(rank)
+    if labels is None:
+        return False
+    there = (its.calls.rank == rank) & (its.calls.place == its.calls.place[culprit.call])
+    if not culprit.persistent:
+        there &= np.isin(its.step_of, culprit.spikes)
+    work = own_times(run, DEVICES)
+    _, *when = work.of(there[work.call])
+    did = union(*when)
+    return 2 * total(intersect(did, intervals_on_run(run, rank, labels))) > total(did)
 
 
 def named(operators: Sequence[str]) -> str:
@@ -187,7 +219,11 @@ def _of_host(culprit: Culprit, run: Measures) -> str:
     """What to do about a host without operators, as far as it is known what it did then."""
     if not run_graph(run).calls.on_cpu.any():
         rank = culprit.ranks[0]
-        return known_work(run, rank, starved_when(run, rank)) or ADVICE["host"]
+        return (
+            _of_slow_host(culprit, run)
+            or known_work(run, rank, starved_when(run, rank))
+            or ADVICE["host"]
+        )
     took = processor(run, culprit.ranks)
     if took is None:
         return ADVICE["host"]
@@ -196,6 +232,21 @@ def _of_host(culprit: Culprit, run: Measures) -> str:
     if worked > _WORKED * parts["host"]:
         return _PICKLES if _sends_objects(culprit, run) else _IN_PYTHON
     return _WAITING if worked < _WAITED * parts["host"] else ADVICE["host"]
+
+
+def _of_slow_host(culprit: Culprit, run: Measures) -> str | None:
+    """What to do if its hosts take longer for each operator than the others', else None."""
+    calls = run_graph(run).calls
+    there = distinct(calls.rank[calls.place == calls.place[culprit.call]])
+    others = there[~np.isin(there, culprit.ranks)].tolist()
+    its = slower_operators(run, culprit.ranks, tuple(others))
+    if its is None:
+        return None
+    time, usual = (duration(round(each)) for each in (its.time_ns, its.usual_ns))
+    return (
+        f"nearly all operators take the host longer than the others', {its.times:.2f} times in the "
+        f"median ({clean(its.name, 40)}: {time}, not {usual}): {_SLOW_HOST}"
+    )
 
 
 def _sends_objects(culprit: Culprit, run: Measures) -> bool:

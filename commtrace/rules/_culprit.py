@@ -14,12 +14,14 @@ from commtrace.causal.blame.step_patterns import CHANCE, CHANCE_IF_COUNTED
 from commtrace.causal.run.recorded_steps import steps_in_common
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving
+from commtrace.causal.work.beside_waits import slowed_beside_waits_ns
 from commtrace.causal.work.cores import foreign_load, processor
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import dimension_of
+from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct
 from commtrace.rules._advice import advice, in_the_mean
@@ -39,6 +41,7 @@ DEVICE: tuple[Cause, ...] = ("compute", "copy")
 """What a device does."""
 
 _ALIKE = 2  # times as long: of stalls that differ by more the longest is told
+_LEFT_OUT = 0.1  # of the saving: less than that is not worth a word
 _Confidence = Literal["high", "medium", "low"]
 _LESS: dict[_Confidence, _Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
@@ -104,9 +107,10 @@ def _finding(
     if count < each.size:
         unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
     compared = _compared(run, culprit.ranks)
+    besides = _slowed(run, culprit, part)
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
-        summary=f"{whom} {how}{does} {place}{unsure}{compared}",
+        summary=f"{whom} {how}{does} {place}{unsure}{compared}{besides}",
         ranks=culprit.ranks,
         streams=(),
         saving=Saving(
@@ -120,6 +124,19 @@ def _finding(
         confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
         operations=_operations(run, culprit),
         explains=(*rule.explains, *OF_HOST) if culprit.cause in HOST else None,
+    )
+
+
+def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
+    """That the others would compute faster as well, in words, if it is worth it."""
+    slowed = slowed_beside_waits_ns(run, culprit.ranks)
+    if slowed <= _LEFT_OUT * culprit.on_top_ns:
+        return ""
+    whom = "it" if len(culprit.ranks) == 1 else "them"
+    return (
+        f"; communication that waits for {whom} also slows the others' kernels "
+        f"({times_beside(run):.2f} times as long), about {ms(slowed / culprit.steps_ns.size)} a "
+        f"{part} that the saving leaves out"
     )
 
 
@@ -161,6 +178,11 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     elif isinstance(more, Inputs):
         said = f"time that operators take longer on larger inputs, {in_the_mean(culprit)}"
         yield Evidence(said, more.larger_ns, "ns")
+    if (slowed := slowed_beside_waits_ns(run, culprit.ranks)) > _LEFT_OUT * culprit.on_top_ns:
+        beside = (
+            "time that others compute longer beside communication that waits, not in the saving"
+        )
+        yield Evidence(beside, slowed, "ns")
     if culprit.slower is not None:
         yield Evidence("time for the same operators on the same inputs", culprit.slower, "x")
 

@@ -41,7 +41,9 @@ class Straggler(Rule, frozen=True):
     Blind spots
         Lateness below the clocks' error. A rank outside the trace. A host's or device's waits
         that the trace lacks count as its own work; where it shows too few of them the finding
-        says that it is not sure, or the rule is skipped.
+        says that it is not sure, or the rule is skipped. Communication that waits slows kernels
+        beside it, and the replay keeps the others' as they were: the finding says about how much
+        that is, taken to be as much as beside communication that transfers.
     """
 
     explains: ClassVar[tuple[str, ...]] = (

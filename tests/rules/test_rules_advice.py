@@ -290,6 +290,20 @@ def test_pinned_copies_that_are_slow_on_one_rank_need_no_pinning() -> None:
     assert "from pinned memory" not in its.advice
 
 
+def test_copies_of_a_checkpoint_are_part_of_saving_it() -> None:
+    run = delayed(copy_us=3500)
+    assert "copies" in found(run.trace(), "straggler").advice
+    for step in range(STEPS):
+        run.step(1, step, 10_000 * step + 5, 4_010, label="save_checkpoint")
+    assert found(run.trace(), "straggler").advice.startswith("rank 1: save checkpoints async")
+
+
+def test_who_computes_longer_in_every_step_runs_nothing_more() -> None:
+    its = found(delayed(more_us=3000).trace(), "straggler")
+    assert "no other kernels run there than on the others, and no more" in its.advice
+    assert "clock rates" in its.advice
+
+
 def test_who_computes_longer_from_some_step_on_runs_nothing_more() -> None:
     its = found(delayed(more_us=3000, since=6).trace(), "straggler")
     assert "rank 1 delays the last 6 of 12 steps by 3 ms, computing" in its.summary

@@ -15,7 +15,7 @@ from commtrace.metrics.run.run_clock import intervals_on_run
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["devices_busy", "devices_only_communicate", "host_busy"]
+__all__ = ["devices_busy", "devices_compute", "devices_only_communicate", "host_busy"]
 
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -32,6 +32,11 @@ def devices_busy(run: Measures, rank: int) -> Intervals:
     """When any of a rank's GPUs computed or copied."""
     its = _gpus(run).get(rank, [])
     return _on_run(run, rank, [part for work in its for part in (work.compute, work.copy)])
+
+
+def devices_compute(run: Measures, rank: int) -> Intervals:
+    """When any of a rank's GPUs computed."""
+    return _on_run(run, rank, [work.compute for work in _gpus(run).get(rank, [])])
 
 
 def devices_only_communicate(run: Measures, rank: int) -> Intervals:

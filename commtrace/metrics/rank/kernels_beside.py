@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, first_rows, in_order, numbered
 from commtrace.intervals import covered
 from commtrace.measures import rank_measure
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.rows_of import rows_of_rank
-from commtrace.table import Coded, Column, Columns, Table
+from commtrace.table import Coded, Column, Columns, Rows, Table
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -20,6 +20,7 @@ __all__ = ["KERNELS_BESIDE", "covered_shares", "kernels_beside"]
 
 _WAYS = ("beside", "alone")
 _BESIDE = 0.8  # of a kernel's time
+_NEIGHBOURS = (-2, -1, 1, 2)  # along a stream
 
 
 def _of_way(way: str) -> tuple[Column, ...]:
@@ -32,8 +33,8 @@ def _of_way(way: str) -> tuple[Column, ...]:
 
 KERNELS_BESIDE = Table(
     "kernels_beside",
-    "the compute kernels of one name on one GPU of which some ran beside communication, for at "
-    "least four fifths of their time, and some alone",
+    "the compute kernels of one name on one GPU, between the same two before and two behind, of "
+    "which some ran beside communication, for at least four fifths of their time, and some alone",
     (
         Column("rank", "int64", "The rank."),
         Column("device", "category", "torch's name, with the trace's own number."),
@@ -47,40 +48,69 @@ KERNELS_BESIDE = Table(
         ),
         Column("touched", "int64", "How many ran beside communication at all.", "kernels"),
         Column("touched_ns", "int64", "Their durations' sum.", "ns"),
+        Column(
+            "all_beside_ns",
+            "float64",
+            "How long any compute kernel of the GPU ran beside communication, summed.",
+            "ns",
+        ),
     ),
 )
 
 
 @rank_measure
 def kernels_beside(run: Measures, rank: int) -> Columns:
-    """The rank's rows of ``KERNELS_BESIDE``."""
+    """The rank's rows of ``KERNELS_BESIDE``.
+
+    One name has many shapes: what runs before and behind, as in the next layer, tells them apart.
+    """
     its = rows_of_rank(run, "kernels", rank)
     name, device, kind = its.coded("name"), its.coded("device"), its.coded("kind")
     rows = np.flatnonzero(kind.being("compute") & (device.codes >= 0) & (name.codes >= 0))
     duration = its.ints("duration_ns")[rows]
     share = covered_shares(run, rank, device, its.ints("start_ns"), its.ints("duration_ns"))[rows]
-    count = len(name.names)
-    number = device.codes[rows].astype(np.int64) * count + name.codes[rows]
-    kinds, first, of_kind = np.unique(number, return_index=True, return_inverse=True)
+    at = device.codes[rows].astype(np.int64)
+    of_kind = numbered(at, *_with_neighbours(its.take(rows)))
+    first = first_rows(of_kind)
+    kinds = first.size
     alone, beside = share == 0, share >= _BESIDE
-    touched = np.bincount(of_kind[~alone], minlength=kinds.size)
-    touched_ns = np.zeros(kinds.size, np.int64)
+    touched = np.bincount(of_kind[~alone], minlength=kinds)
+    touched_ns = np.zeros(kinds, np.int64)
     np.add.at(touched_ns, of_kind[~alone], duration[~alone])
     found: dict[str, Any] = {"touched": touched, "touched_ns": touched_ns}
     for way, which in zip(_WAYS, (beside, alone), strict=True):
-        found |= _spread(of_kind[which], duration[which], kinds.size, way)
+        found |= _spread(of_kind[which], duration[which], kinds, way)
     long = alone & (duration >= found.pop("low_beside")[of_kind])
-    found["as_long"] = np.bincount(of_kind[long], minlength=kinds.size)
+    found["as_long"] = np.bincount(of_kind[long], minlength=kinds)
     del found["low_alone"]
     both = np.argsort(first)  # the tables of one rank and of all number names in another order
     both = both[(found["count_beside"] > 0)[both] & (found["count_alone"] > 0)[both]]
-    kinds = kinds[both]
+    one = rows[first[both]]
+    beside_ns = np.bincount(at, duration * share, len(device.names))
     return {
-        "rank": np.full(kinds.size, rank),
-        "device": Coded((kinds // count).astype(np.int32), device.names),
-        "name": Coded((kinds % count).astype(np.int32), name.names),
+        "rank": np.full(one.size, rank),
+        "device": device.take(one),
+        "name": name.take(one),
+        "all_beside_ns": beside_ns[device.codes[one]],
         **{column: values[both] for column, values in found.items()},
     }
+
+
+def _with_neighbours(kernels: Rows) -> list[Int64]:
+    """The name of each and of those beside it on its stream, at whose ends there is one more."""
+    name = kernels.coded("name").codes.astype(np.int64)
+    device, stream = kernels.coded("device").codes.astype(np.int64), kernels.ints("stream")
+    order = in_order(device, stream, kernels.ints("start_ns"))
+    of = numbered(device, stream)[order]
+    begins = first_rows(of)
+    ends = np.append(begins[1:], order.size) - 1
+    place, found = np.arange(order.size), [name]
+    for offset in _NEIGHBOURS:
+        there = np.clip(place + offset, begins[of], ends[of])
+        beside = np.empty_like(name)
+        beside[order] = name[order][there]
+        found.append(beside)
+    return found
 
 
 def covered_shares(
