@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64
+from commtrace.arrays import NULL, Bool, Float64, Int64, codes, distinct
 from commtrace.causal.edits.rank_edits import copying_within, launching_within, not_blocking
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _SURE = 100  # copies
+_UPDATE = "Optimizer.step#"
 
 
 class CopyLoop(Rule, frozen=True):
@@ -36,7 +37,8 @@ class CopyLoop(Rule, frozen=True):
         next to which a device is idle because the host launches the next work only when
         the copy is done. Idle time after a copy counts, and before one if the host launched
         nothing ahead since the last; each up to ``max_stall_us`` µs. What all but one of the
-        copies cost is at least ``min_step_share`` of the steps' time.
+        copies cost is at least ``min_step_share`` of the steps' time; in steps without an optimizer
+        all but the last to the host, and the last from it, since inference needs these.
 
     Why it costs time
         The bytes take next to no time. But ``.item()``, ``.cpu()``, ``print`` or
@@ -85,12 +87,12 @@ class CopyLoop(Rule, frozen=True):
             yield replace(its, ranks=ranks, summary=summary)
 
     def _at_once(self, run: Measures, found: list[_Stalls]) -> Edit:
-        """Only the last copy of a device is left, with the host's wait and work for it."""
+        """Only what is needed of a device's copies is left, and the host's wait and work for it."""
 
         def edit(lag_ns: Lags) -> Int64:
             lag: Int64 = lag_ns.astype(np.int64)
             for its in found:
-                line, copies = its.line, np.flatnonzero(its.copies)[:-1]
+                line, copies = its.line, np.flatnonzero(its.copies & ~its.needed)
                 done_ns = np.concatenate((line.start_ns[copies], line.end_ns[copies]))
                 soon_ns = round(1e3 * self.max_stall_us)
                 not_blocking(run, line.rank, done_ns, soon_ns, lag)
@@ -121,7 +123,8 @@ class CopyLoop(Rule, frozen=True):
         kept = np.where(line.with_host[beside], idle, (idle - usual).clip(min=0))
         beside[beside] = idle > 0
         stalling = copies & (beside | np.concatenate((beside[1:], [False])))
-        return _Stalls(line, stalling, begin, end, int(idle.sum()), int(kept.sum()), usual)
+        needed = _needed(line, stalling, run)
+        return _Stalls(line, stalling, needed, begin, end, int(idle.sum()), int(kept.sum()), usual)
 
     def _finding(self, found: _Stalls, gain: Saving, run: Measures) -> Finding:
         line, kinds = found.line, {str(kind) for kind in found.line.kind[found.copies]}
@@ -178,11 +181,13 @@ _ADVICE = {
 class _Stalls(Struct, frozen=True):
     """Idle time next to small copies.
 
-    ``copies`` are those with any, ``kept_ns`` is ``idle_ns`` without the usual gaps.
+    ``copies`` are those with any, and those ``needed`` that must stay; ``kept_ns`` is ``idle_ns``
+    without the usual gaps.
     """
 
     line: Timeline
     copies: Bool
+    needed: Bool
     begin_ns: Int64
     end_ns: Int64
     idle_ns: int
@@ -196,8 +201,29 @@ class _Stalls(Struct, frozen=True):
 
     @property
     def cost_ns(self) -> int:
-        """What all cost but one, which remains."""
-        return round(self.kept_ns * (1 - 1 / max(self.count, 1)))
+        """What all cost but those that remain."""
+        return round(self.kept_ns * (1 - int(self.needed.sum()) / max(self.count, 1)))
+
+
+def _needed(line: Timeline, copies: Bool, run: Measures) -> Bool:
+    """One copy of all; where no optimizer steps, of each step the last to and from the host.
+
+    A step of inference has to be told its input and to tell its result.
+    """
+    steps = rows_of_rank(run, "steps", line.rank)
+    label, at = steps.coded("label"), np.flatnonzero(copies)
+    begins = np.sort(steps.ints("start_ns")[~label.known])
+    if begins.size and not any(name.startswith(_UPDATE) for name in label.occurring()):
+        step = np.searchsorted(begins, line.launch_ns[at], side="right")
+        last = np.zeros(at.size, np.int64)
+        place = codes(step, line.kinds.take(at))
+        np.maximum.at(last, place, np.arange(at.size))
+        at = at[distinct(last[place])]
+    else:
+        at = at[-1:]
+    needed = np.zeros_like(copies)
+    needed[at] = True
+    return needed
 
 
 def _usual_ns(line: Timeline) -> float:

@@ -287,3 +287,20 @@ def test_a_rank_that_reads_in_a_loop_is_late_because_of_it() -> None:
     because = {one.rule: one.explained_by for one in findings}
     assert because["straggler"] is None
     assert because["copy-loop"] == "host-late"
+
+
+@pytest.mark.parametrize(("update", "stalls"), [(False, 0), (True, 20)])
+def test_a_step_of_inference_needs_one_copy_each_way(update: bool, stalls: int) -> None:
+    """Of ten steps with one to the device and one from it a training loop needs one in all."""
+    run = Tiny()
+    for step in range(10):
+        begin = 1000 * step
+        run.step(0, step, begin, 1000)
+        if update:
+            run.step(0, step, begin + 500, 10, label="Optimizer.step#SGD.step")
+        for start, way in ((100, TO_DEVICE), (600, TO_HOST)):
+            run.copy(0, begin + start + 300, 2, **way, size=4, launch_ns=at(begin + start + 294))
+    its = found(run.trace(), "copy-loop")
+    assert [number(one, "copies with idle time beside them") for one in its] == [stalls] * bool(
+        stalls
+    )
