@@ -230,6 +230,24 @@ class TestLatencyBound:
         assert findings[0].evidence[1].value == pytest.approx(latency_us)
         assert ("assumed" in findings[0].summary) == (latency_us == 15)
 
+    @pytest.mark.parametrize(
+        ("size", "pause_us", "fires"),
+        [
+            (4, 8, True),
+            (4, 20, False),  # less than such a latency, and time enough to compute with the result
+            (16_000, 8, False),  # may have been moved for 28 µs of them, at 1 GB/s
+        ],
+    )
+    def test_what_any_link_moves_in_no_time_is_all_latency(
+        self, size: int, pause_us: float, fires: bool
+    ) -> None:
+        trace = all_reduces([38.0] * 60, sizes=size, ranks=8, pause_us=pause_us).trace()
+        findings = found(trace, "latency-bound")
+        assert bool(findings) == fires
+        if fires:
+            assert "100 % of their time is latency (38 µs each)" in findings[0].summary
+            assert findings[0].cost_ns == pytest.approx(59 * 46e3, rel=0.02)
+
     def test_of_one_size_on_gloo_nothing_tells(self) -> None:
         trace = all_reduces([300.0] * 60, sizes=200_000, backend="gloo").trace()
         assert "sizes vary too little" in (skipped(trace, "latency-bound") or "")
