@@ -11,6 +11,7 @@ from commtrace.arrays import NULL, Bool, Float64, Int64, quantiles
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence
 from commtrace.expect import Link, Model, fit, nccl_latency_ns
+from commtrace.metrics.run.group_hosts import host_count
 from commtrace.table import Rows
 from commtrace.topology import usual_link
 
@@ -80,7 +81,8 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
         tiny = None if op in POINT_TO_POINT else _beyond_moving(some, nodes, _NO_PART)
         if tiny is not None and tiny.ns > ns:
             return structs.replace(tiny, most_bytes=max_bytes, next_ns=ns)
-        link = usual_link(run)
+        group = str(some.operations.coded("communicator").at(0))
+        link = usual_link(run, one_host=host_count(run, group) == 1)
         return Latency(ns, f"by {constants}", max_bytes, ns, f"from {constants}", link)
     # A message that was posted early takes as long as the other end lets it.
     return None if op in POINT_TO_POINT else _beyond_moving(some, nodes)
