@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from commtrace.arrays import Bool, Float64, Int64, codes, first_rows, quantiles, rows_by
-from commtrace.comms import members
+from commtrace.comms import EVEN, members
 from commtrace.metrics.run.bandwidth import on_gpus, served
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_hosts import host_count
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SlowGroups", "slow_groups"]
 
-_EVEN = ("all_reduce", "all_gather", "reduce_scatter")  # all ranks send as much, and wait for all
 _SIBLINGS = 3  # of two nobody knows by how much such groups differ
 _NEARLY = 0.25  # of what the slowest takes more: who takes so much more is slow, too
 _FEW = 0.25  # of all siblings
@@ -94,7 +93,7 @@ def _siblings(run: Measures, min_count: int) -> _Siblings:
     known = served(run, late=True)
     known = known.take(
         known.flags("exact")
-        & known.coded("op").where(_EVEN.__contains__)
+        & known.coded("op").where(EVEN.__contains__)
         & (known.ints("ranks") > 2)
         & on_gpus(known, run)
     )

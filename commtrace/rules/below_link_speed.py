@@ -11,6 +11,7 @@ from msgspec import Struct
 from commtrace.arrays import Float64, grouped
 from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import Saving, of_transfers
+from commtrace.comms import EVEN
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.expect import Link, pcie
 from commtrace.metrics.run.bandwidth import hidden, on_gpus, served, streams
@@ -68,7 +69,8 @@ class BelowLinkSpeed(Rule, frozen=True):
         recorded link usually reaches, where that is worth ``min_step_share`` of the step; what
         compute hides does not count. Without a recorded topology, of a group on one host whose
         GPUs have NVLinks by their name, and then below what their PCIe usually reaches, too: the
-        finding says that it assumes NVLinks.
+        finding says that it assumes NVLinks. Then only all_reduces, all_gathers and reduce_scatters
+        count: what else is slow may be so for a busy rank, or between two GPUs without a link.
 
     Why it costs time
         The bytes take a slower way than they could: through the host instead of NVLink or
@@ -103,7 +105,7 @@ class BelowLinkSpeed(Rule, frozen=True):
         looked = uniform_link(run) is not None
         found = []
         for some in map(known.take, grouped(known.coded("communicator"), known.coded("op"))):
-            way = self._way(run, str(some.coded("communicator").at(0)))
+            way = self._way(run, some)
             if way is None:
                 continue
             looked = True
@@ -120,12 +122,14 @@ class BelowLinkSpeed(Rule, frozen=True):
         for slow, expected, gain, way in enough(found, self.min_count, "operation", which):
             yield self._finding(slow, expected, gain, way, run)
 
-    def _way(self, run: Measures, group: str) -> _Way | None:
-        """What a group's link is, as recorded or assumed; None if neither."""
+    def _way(self, run: Measures, some: Rows) -> _Way | None:
+        """What the link of operations of one kind is, as recorded or assumed; None if neither."""
         if recorded := uniform_link(run):
             return _Way(recorded, self.max_share * recorded.usual_gb_s)
+        group, op = (str(some.coded(name).at(0)) for name in ("communicator", "op"))
+        one_host = op in EVEN and host_count(run, group) == 1
         gpu = gpu_name(run)
-        nvlink, card = usual_link(run, one_host=host_count(run, group) == 1), pcie(gpu)
+        nvlink, card = usual_link(run, one_host=one_host), pcie(gpu)
         if nvlink is None or card is None:
             return None
         least = min(self.max_share * nvlink.usual_gb_s, card.usual_gb_s)

@@ -124,6 +124,11 @@ class TestSpeedOfTheLink:
         trace = edited(run.trace(), "ranks", gpu=self.H100, host=None)
         assert bool(found(trace, "below-link-speed")) == own
 
+    @pytest.mark.parametrize("op", ["all_to_all", "broadcast"])
+    def test_what_one_rank_can_bound_tells_nothing_of_all_links(self, op: str) -> None:
+        run = all_reduces([20_000] * 12, sizes=256 * MB, ranks=8, op=op).trace()
+        assert not found(edited(run, "ranks", gpu=self.H100), "below-link-speed")
+
     def test_what_gloo_moves_takes_no_nvlinks(self) -> None:
         run = all_reduces([9_000] * 12, sizes=256 * MB, ranks=8, backend="gloo").trace()
         assert not found(edited(run, "ranks", gpu=self.H100), "below-link-speed")
