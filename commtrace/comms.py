@@ -12,6 +12,7 @@ from functools import lru_cache
 
 __all__ = [
     "DDP_FORWARD",
+    "EVEN",
     "FROM_ROOT",
     "OPERATIONS",
     "POINT_TO_POINT",
@@ -51,6 +52,9 @@ POINT_TO_POINT = ("send", "recv")
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Operations in which every rank waits for every other."""
+
+EVEN = ("all_reduce", "all_gather", "reduce_scatter")
+"""Of these those in which each rank moves as many bytes: no busy one bounds the others."""
 
 FROM_ROOT = ("broadcast", "scatter")
 TO_ROOT = ("reduce", "gather")

@@ -167,7 +167,7 @@ def nvlinks(gpu: str) -> Link | None:
     (Link(name='NVLink4 x18', peak_gb_s=450.0, usual_gb_s=370.0), None)
     """
     model = next((name for name in _NVLINK if name in gpu), None)
-    if model is None or any(card in gpu.upper() for card in ("PCIE", "NVL")):
+    if model is None or any(card in gpu.upper() for card in ("PCIE", "NVL", "MIG")):
         return None
     return link_between(f"NV{_NVLINK[model][2]}", gpu)
 

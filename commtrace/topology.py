@@ -89,14 +89,14 @@ def uniform_link(run: Measures) -> Link | None:
     return link_between(only, gpu_name(run)) if isinstance(only, str) else None
 
 
-def usual_link(run: Measures) -> Link | None:
-    """The link between any two GPUs of the one machine: as recorded, else as is usual of them.
+def usual_link(run: Measures, *, one_host: bool) -> Link | None:
+    """The link between any two GPUs of a group: as recorded, else as is usual of them on one host.
 
     The latter is an assumption: all the NVLinks that they have.
     """
-    several = len(run.rows("ranks").coded("host").occurring()) > 1
-    recorded = _topology(run).get("links") is not None
-    return uniform_link(run) if recorded or several else nvlinks(gpu_name(run))
+    if _topology(run).get("links") is not None:
+        return uniform_link(run)
+    return nvlinks(gpu_name(run)) if one_host else None
 
 
 def _topology(run: Measures) -> dict[str, Any]:

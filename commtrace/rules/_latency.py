@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Bool, Float64, Int64, quantiles
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence
 from commtrace.expect import Link, Model, fit, nccl_latency_ns
+from commtrace.metrics.run.group_hosts import host_count
 from commtrace.table import Rows
 from commtrace.topology import usual_link
 
@@ -23,18 +24,21 @@ _SMALL_BYTES = 131_072  # moved in no time by any link
 _SELDOM = 0.1  # of the small messages
 _MANY, _UNLIKE, _SAME, _FEW = 100, 2.0, 1.1, 0.05  # messages, their sizes, their times, outliers
 _WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
+_NO_PART = 0.1  # of a time: what moving takes no more of leaves it all to latency
 
 
 class Latency(Struct, frozen=True):
     """One operation's latency, how it is known, and of how large ones.
 
-    Where it is assumed, ``assumed`` says from what, and ``link`` is what a large one is moved over,
-    if that is known: what is neither may be latency, too.
+    In a row the next begins ``next_ns`` after it at the latest. Where it is assumed, ``assumed``
+    says from what, and ``link`` is what a large one is moved over, if that is known: what is
+    neither may be latency, too.
     """
 
     ns: float
     origin: str
     most_bytes: int
+    next_ns: float
     assumed: str = ""
     link: Link | None = None
 
@@ -65,7 +69,7 @@ class Served(Struct, frozen=True, eq=False):
 def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float) -> Latency | None:
     """The latency of operations of one kind but for their sizes; None if unknown."""
     if model := _fitted(some.operations, max_residual):
-        return Latency(model.latency_ns, "fitted from this trace", max_bytes)
+        return Latency(model.latency_ns, "fitted from this trace", max_bytes, model.latency_ns)
     if (some.operations.ints("ranks") == NULL).any():
         return None
     op, ranks = str(some.operations.coded("op").at(0)), int(some.operations.ints("ranks")[0])
@@ -74,8 +78,12 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
         if op not in POINT_TO_POINT and (alike := _alike(some, max_bytes)):
             return alike
         ns, constants = nccl_latency_ns(op, ranks, nodes=nodes), "NCCL's tuning constants"
-        link = usual_link(run)
-        return Latency(ns, f"by {constants}", max_bytes, f"from {constants}", link)
+        tiny = None if op in POINT_TO_POINT else _beyond_moving(some, nodes, _NO_PART)
+        if tiny is not None and tiny.ns > ns:
+            return structs.replace(tiny, most_bytes=max_bytes, next_ns=ns)
+        group = str(some.operations.coded("communicator").at(0))
+        link = usual_link(run, one_host=host_count(run, group) == 1)
+        return Latency(ns, f"by {constants}", max_bytes, ns, f"from {constants}", link)
     # A message that was posted early takes as long as the other end lets it.
     return None if op in POINT_TO_POINT else _beyond_moving(some, nodes)
 
@@ -103,19 +111,21 @@ def _alike(some: Served, max_bytes: int) -> Latency | None:
     least, most = np.quantile(some.typical_ns[small], (_FEW, 1 - _FEW))
     if most > _SAME * least:
         return None
-    return Latency(float(least), "what all sizes take", int(size[small].max()))
+    ns = float(least)
+    return Latency(ns, "what all sizes take", int(size[small].max()), ns)
 
 
-def _beyond_moving(some: Served, nodes: int) -> Latency | None:
+def _beyond_moving(some: Served, nodes: int, part: float = np.inf) -> Latency | None:
     """What small messages of some sizes take least, beyond moving at a slow link's bandwidth.
 
-    That of a tenth of them: what comes seldom may have met idle cores by chance.
+    Of those that moving takes no more than a ``part`` of the time of. That of a tenth of them: what
+    comes seldom may have met idle cores by chance.
     """
     gb_s = _WITHIN_GB_S if nodes == 1 else _BETWEEN_GB_S
-    size, factor = some.operations.ints("size_bytes"), some.operations.floats("factor")
-    small = (size <= _SMALL_BYTES) & ~np.isnan(factor)
+    size, typical_ns = some.operations.ints("size_bytes"), some.typical_ns
+    moving_ns = size * some.operations.floats("factor") / gb_s
+    small = (size <= _SMALL_BYTES) & (moving_ns <= part * typical_ns)  # not if a factor is unknown
     if not small.any():
         return None
-    beyond = float(np.quantile((some.typical_ns - size * factor / gb_s)[small], _SELDOM))
-    origin = f"what is left of it at {gb_s:g} GB/s"
-    return Latency(beyond, origin, _SMALL_BYTES) if beyond > 0 else None
+    ns = float(np.quantile((typical_ns - moving_ns)[small], _SELDOM))
+    return Latency(ns, f"what is left of it at {gb_s:g} GB/s", _SMALL_BYTES, ns) if ns > 0 else None

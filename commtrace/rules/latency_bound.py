@@ -51,10 +51,13 @@ class LatencyBound(Rule, frozen=True):
         a pause: on every rank the next begins within one latency, at most a millisecond, of the
         last one's end, so that little was computed in between, and they could have been one.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
-        the fit is off by at most ``max_residual`` in the messages' mean; with NCCL else it is what
-        a hundred collectives or more take alike, one twice as large as another, or is assumed from
-        NCCL's own tuning constants, as the finding says; without NCCL, of collectives up to 131 kB,
-        what moving them at 1 GB/s within a host, at 0.1 GB/s between hosts, leaves of their median.
+        the fit is off by at most ``max_residual`` in the messages' mean. With NCCL else it is what
+        a hundred collectives or more take alike, one twice as large as another; or what NCCL's own
+        tuning constants say, assumed, as the finding says; or what tiny collectives take, if that
+        is more: those that moving, at less than any link's bandwidth, takes a tenth of at most. (In
+        a row, these are within the constants' latency, too.) Without NCCL it is what moving leaves
+        of the median of collectives up to 131 kB. Moving is taken to be at 1 GB/s within a host,
+        at 0.1 GB/s between hosts.
         The potential saving, a row's time from first to last less that of the operations it could
         have been, has to be worth ``min_step_share`` of the step. Where latency is assumed, large
         ones are taken to be moved over the NVLinks that such GPUs have, if these are known.
@@ -112,7 +115,7 @@ class LatencyBound(Rule, frozen=True):
             (latency > self.min_latency_share * some.typical_ns)
             & (some.operations.ints("size_bytes") <= known.most_bytes)
         )
-        row = _rows(small, latency)
+        row = _rows(small, known.next_ns)
         if distinct(row).size == row.size:
             return
         of_row = _measured(small, row, known)
@@ -165,11 +168,11 @@ class LatencyBound(Rule, frozen=True):
         return _all_reduces(pause_us=200)
 
 
-def _rows(small: Served, latency: float) -> Int64:
+def _rows(small: Served, next_ns: float) -> Int64:
     """Numbers the rows of operations without a pause or another one in between."""
     its = small.operations
     pause = its.ints("last_arrival_ns")[1:] - its.ints("last_end_ns")[:-1]
-    begins = (np.diff(small.place) > 1) | (pause > min(latency, _PAUSE_NS))
+    begins = (np.diff(small.place) > 1) | (pause > min(next_ns, _PAUSE_NS))
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
 
 

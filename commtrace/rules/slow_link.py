@@ -1,4 +1,4 @@
-"""One way between two ranks or hosts is slower than all others."""
+"""One way between two ranks or hosts, or a group's, is slower than all others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import POINT_TO_POINT
-from commtrace.diagnosis import Evidence, Finding
+from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.bandwidth import streams
+from commtrace.metrics.run.group_dimensions import dimensions_of, spoken
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._rule import Rule
+from commtrace.rules._slow_groups import SlowGroups, slow_groups
 from commtrace.rules._slow_links import MIN_COUNT, MIN_RATIO, SlowTransfers, by_pair, slow_transfers
 from commtrace.synthetic import Tiny
+from commtrace.units import counted, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -32,7 +35,11 @@ class SlowLink(Rule, frozen=True):
         worth ``min_step_share`` of the step. Between machines also all pairs of two hosts, or all
         that one host sends or receives. What gloo moves has to take as long nearly every time, as
         cores that are shared would not make it; of its messages only the wait for them is known,
-        which has to be four times another pair's.
+        which has to be four times another pair's. Groups of more than two ranks, on GPUs, are
+        compared with two siblings or more, of as many ranks and hosts along one dimension of the
+        job's mesh: one, or a quarter of them at most, takes more than ``min_ratio`` times as long
+        as these for the same all_reduces, all_gathers and reduce_scatters, its first quartile above
+        their third, and no other exceeds what is usual by a quarter as much.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -42,10 +49,12 @@ class SlowLink(Rule, frozen=True):
         order, so that a heavy pair does not use this link.
 
     Blind spots
-        Groups of more than two ranks do not show their edges, as NCCL chooses the rings. A
-        slow rank is slow on all its edges and is no slow link; where an end has no
-        other edge in the trace, or all edges of a host are slow, the two cannot be separated, and
-        the finding says so. Of two hosts alone nobody can tell what their link should give.
+        Groups of more than two ranks do not show their edges, as NCCL chooses the rings: all
+        their ranks are named. Where all groups of a dimension are slow, or more than a few, none
+        is. A slow rank is slow on all its edges and is no slow link; where an end has no other edge
+        in the trace, or a rank no other group that is compared, or all edges of a host are slow,
+        the two cannot be separated, and the finding says so. Of two hosts alone nobody can tell
+        what their link should give.
     """
 
     explains: ClassVar[tuple[str, ...]] = (
@@ -59,15 +68,27 @@ class SlowLink(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """At most one finding: the pairs, or the hosts, that stand out."""
-        found = slow_transfers(run, self.min_count, self.min_ratio)
-        if found is None:
+        """The pairs, or the hosts, that stand out, and of each dimension the groups."""
+        groups = slow_groups(run, self.min_count, self.min_ratio)
+        for slow in groups or ():
+            gain = self._saving(slow, run)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                yield self._of_groups(slow, gain, run)
+        try:
+            found = slow_transfers(run, self.min_count, self.min_ratio)
+        except CannotLook:
+            if groups is None:
+                raise
             return
-        transfers, less = found.transfers, found.less_ns
-        estimate = wall_ns(transfers.ints("last_end_ns"), less)
-        gain = of_transfers(run, transfers, less, estimate, self.min_step_share)
-        if worth_reporting(gain.cost_ns, run, self.min_step_share):
-            yield self._finding(found, gain, run)
+        if found is not None:
+            gain = self._saving(found, run)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                yield self._finding(found, gain, run)
+
+    def _saving(self, slow: SlowTransfers | SlowGroups, run: Measures) -> Saving:
+        its, less = slow.transfers, slow.less_ns
+        estimate = wall_ns(its.ints("last_end_ns"), less)
+        return of_transfers(run, its, less, estimate, self.min_step_share)
 
     def _finding(self, found: SlowTransfers, gain: Saving, run: Measures) -> Finding:
         link, transfers, ratio = found.link, found.transfers, found.ratio
@@ -111,6 +132,41 @@ class SlowLink(Rule, frozen=True):
                 "order the ranks so that another pair uses this link"
             ),
             confidence="medium" if separable else "low",
+        )
+
+    def _of_groups(self, found: SlowGroups, gain: Saving, run: Measures) -> Finding:
+        slow, rest, ratio = found.transfers, found.rest, found.ratio
+        named = " and ".join(spoken(run, group) for group in found.groups)
+        slow_gb_s, rest_gb_s = (float(np.median(its.floats("busbw_gb_s"))) for its in (slow, rest))
+        siblings = counted(len(rest.coded("communicator").occurring()), "group")
+        dimension = dimensions_of(run, rest.coded("communicator")).at(0)
+        doubt = "" if found.separable else " or rank"
+        alone = ", nor whether they alone are on several hosts" if found.hosts is None else ""
+        tool = "nvidia-smi nvlink -s and -e" if found.hosts == 1 else "adapters, switches"
+        return self.finding(
+            slow,
+            summary=(
+                f"{counted(len(slow), 'operation')} of {named} take {ratio:.3g} times as long as "
+                f"the same of the other {siblings} of {dimension}; which link{doubt} among them is "
+                f"slow, the trace does not show{alone}"
+            ),
+            ranks=found.ranks,
+            streams=streams(slow, run),
+            saving=gain,
+            evidence=(
+                Evidence("time against the other groups", ratio, "x", self.min_ratio),
+                Evidence("bus bandwidth", slow_gb_s, "GB/s"),
+                Evidence("bus bandwidth of the others", rest_gb_s, "GB/s"),
+            ),
+            ruled_out=(
+                "sizes and late ranks: operations of one kind are compared, without waiting",
+                *(("slow ranks: all are as fast in other groups",) if found.separable else ()),
+            ),
+            advice=(
+                f"check the links, ports and slots of {numbered('rank', found.ranks)} "
+                f"({tool}, NCCL_DEBUG=INFO), and run nccl-tests on them alone"
+            ),
+            confidence="medium" if found.separable and found.hosts else "low",
         )
 
     @staticmethod

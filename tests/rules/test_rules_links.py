@@ -92,6 +92,47 @@ class TestSpeedOfTheLink:
         assert not found(run.trace(), "below-link-speed")
         assert found(run.trace(), "at-the-roofline")
 
+    H100 = "NVIDIA H100 80GB HBM3"
+
+    @pytest.mark.parametrize(
+        ("gpu", "hosts", "took_us", "fires"),
+        [
+            (H100, ("a",), 9_000, True),  # 50 GB/s: PCIe 5 would give 52
+            (H100, ("a",), 8_300, False),  # 54
+            (H100, ("a", "b"), 9_000, False),  # the network's
+            ("NVIDIA H100 PCIe", ("a",), 9_000, False),
+            ("AMD Instinct MI300X", ("a",), 9_000, False),
+        ],
+    )
+    def test_slower_than_pcie_no_nvlinks_are_used(
+        self, gpu: str, hosts: tuple[str, ...], took_us: float, fires: bool
+    ) -> None:
+        run = all_reduces([took_us] * 12, sizes=256 * MB, ranks=8, hosts=hosts).trace()
+        findings = found(edited(run, "ranks", gpu=gpu), "below-link-speed")
+        assert bool(findings) == fires
+        if fires:
+            assert findings[0].confidence == "medium"
+            assert f"(assumed of {gpu})" in findings[0].summary
+            assert findings[0].cost_ns == pytest.approx(12 * (9e6 - 256e6 * 1.75 / 370), rel=0.01)
+
+    @pytest.mark.parametrize("own", [True, False])
+    def test_gpus_of_other_numbers_are_of_one_host(self, own: bool) -> None:
+        run = Tiny(4)
+        for i, rank in product(range(12), range(4)):
+            device = f"cuda:{rank if own else rank % 2}"
+            run.collective(rank, "all_reduce", i * 9000, 8000, size=256 * MB, device=device)
+        trace = edited(run.trace(), "ranks", gpu=self.H100, host=None)
+        assert bool(found(trace, "below-link-speed")) == own
+
+    @pytest.mark.parametrize("op", ["all_to_all", "broadcast"])
+    def test_what_one_rank_can_bound_tells_nothing_of_all_links(self, op: str) -> None:
+        run = all_reduces([20_000] * 12, sizes=256 * MB, ranks=8, op=op).trace()
+        assert not found(edited(run, "ranks", gpu=self.H100), "below-link-speed")
+
+    def test_what_gloo_moves_takes_no_nvlinks(self) -> None:
+        run = all_reduces([9_000] * 12, sizes=256 * MB, ranks=8, backend="gloo").trace()
+        assert not found(edited(run, "ranks", gpu=self.H100), "below-link-speed")
+
     def test_compute_at_the_same_time_lowers_the_confidence(self) -> None:
         run = all_reduces([4000] * 12, sizes=256 * MB, ranks=8, manifest=one_machine(8))
         for rank in range(8):
@@ -229,6 +270,24 @@ class TestLatencyBound:
         findings = found(trace, "latency-bound")
         assert findings[0].evidence[1].value == pytest.approx(latency_us)
         assert ("assumed" in findings[0].summary) == (latency_us == 15)
+
+    @pytest.mark.parametrize(
+        ("size", "pause_us", "fires"),
+        [
+            (4, 8, True),
+            (4, 20, False),  # less than such a latency, and time enough to compute with the result
+            (16_000, 8, False),  # may have been moved for 28 µs of them, at 1 GB/s
+        ],
+    )
+    def test_what_any_link_moves_in_no_time_is_all_latency(
+        self, size: int, pause_us: float, fires: bool
+    ) -> None:
+        trace = all_reduces([38.0] * 60, sizes=size, ranks=8, pause_us=pause_us).trace()
+        findings = found(trace, "latency-bound")
+        assert bool(findings) == fires
+        if fires:
+            assert "100 % of their time is latency (38 µs each)" in findings[0].summary
+            assert findings[0].cost_ns == pytest.approx(59 * 46e3, rel=0.02)
 
     def test_of_one_size_on_gloo_nothing_tells(self) -> None:
         trace = all_reduces([300.0] * 60, sizes=200_000, backend="gloo").trace()

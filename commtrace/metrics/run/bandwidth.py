@@ -23,7 +23,7 @@ from commtrace.table import Column, Rows, Table
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["KIND", "SERVED", "fitted", "hidden", "served", "streams", "typical_ns"]
+__all__ = ["KIND", "SERVED", "fitted", "hidden", "on_gpus", "served", "streams", "typical_ns"]
 
 _MAX_RESIDUAL = 0.3
 _FAR_LONGER = 1.5
@@ -137,6 +137,13 @@ def hidden(known: Rows, run: Measures) -> Float64:
     numbers = matched(run).operations.ints("operation")
     found: Float64 = mean[np.searchsorted(numbers, known.ints("operation"))]
     return found
+
+
+def on_gpus(known: Rows, run: Measures) -> Bool:
+    """Which of these operations GPUs move."""
+    on_cpu = run.rows("collectives").coded("device").being("cpu")
+    moved = matched(run).waits.ints("operation")[~on_cpu]
+    return np.isin(known.ints("operation"), moved)
 
 
 def streams(known: Rows, run: Measures) -> tuple[int, ...]:
