@@ -81,7 +81,7 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
         tiny = None if op in POINT_TO_POINT else _beyond_moving(some, nodes, _NO_PART)
         if tiny is not None and tiny.ns > ns:
             return structs.replace(tiny, most_bytes=max_bytes, next_ns=ns)
-        group = str(some.operations.coded("communicator").at(0))
+        group = some.operations.coded("communicator").at(0)
         link = usual_link(run, one_host=host_count(run, group) == 1)
         return Latency(ns, f"by {constants}", max_bytes, ns, f"from {constants}", link)
     # A message that was posted early takes as long as the other end lets it.

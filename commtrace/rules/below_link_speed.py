@@ -126,7 +126,7 @@ class BelowLinkSpeed(Rule, frozen=True):
         """What the link of operations of one kind is, as recorded or assumed; None if neither."""
         if recorded := uniform_link(run):
             return _Way(recorded, self.max_share * recorded.usual_gb_s)
-        group, op = (str(some.coded(name).at(0)) for name in ("communicator", "op"))
+        group, op = some.coded("communicator").at(0), str(some.coded("op").at(0))
         one_host = op in EVEN and host_count(run, group) == 1
         gpu = gpu_name(run)
         nvlink, card = usual_link(run, one_host=one_host), pcie(gpu)

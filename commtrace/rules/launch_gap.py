@@ -11,7 +11,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64
-from commtrace.causal.edits.rank_edits import launching_within
+from commtrace.causal.edits.rank_edits import launching_at_once
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
+_STALL_NS = 100_000
 _LARGER_UNITS = "more layers in each unit that is sharded"
 
 
@@ -43,7 +44,8 @@ class LaunchGap(Rule, frozen=True):
         Time in which a device was idle, and the event behind it was launched only when the
         device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long. Stalls: any
-        that are longer, while the rank's other devices neither compute nor copy, either.
+        that are longer, and where gaps are fewer those of 100 µs or more, while the rank's other
+        devices neither compute nor copy, either.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -105,11 +107,13 @@ class LaunchGap(Rule, frozen=True):
     def _stalls(self, line: Timeline, run: Measures) -> _Idle:
         """The same of long ones, where no device of the rank had anything to run.
 
-        So long no copy to the host keeps it from launching.
+        So long no copy to the host keeps it from launching. Where gaps are few shorter ones count.
         """
-        idle = _Idle.before(line, line.starved())
+        long, short = line.idle_ns > 1e3 * self.max_gap_us, self._gaps(line)
+        few = short & (line.idle_ns > _STALL_NS) & (short.sum() < self.min_gaps)
+        idle = _Idle.before(line, line.starved() & (long | few))
         begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, run))
-        long = end - begin > 1e3 * self.max_gap_us
+        long = end - begin > (_STALL_NS if few.any() else 1e3 * self.max_gap_us)
         return _Idle(line, begin[long], end[long])
 
     def _of_gaps(self, found: _Idle, run: Measures) -> Finding:
@@ -162,6 +166,7 @@ class LaunchGap(Rule, frozen=True):
         line, stalls = found.line, found.idle_ns
         often = "once" if len(stalls) == 1 else f"{len(stalls)} times"
         longest = int(stalls.argmax())
+        over_ns = 1e3 * self.max_gap_us if stalls.min() > 1e3 * self.max_gap_us else _STALL_NS
         when = union(found.begin_ns, found.end_ns)
         label = label_in(run, line.rank, when)
         causes = (cause for cause, its in LABELLED.items() if label and its.match(label))
@@ -171,7 +176,7 @@ class LaunchGap(Rule, frozen=True):
             found,
             run,
             summary=(
-                f"rank {line.rank}'s host stalls {often} for over {ms(1e3 * self.max_gap_us)}, and "
+                f"rank {line.rank}'s host stalls {often} for over {ms(over_ns)}, and "
                 f"{line.device} has nothing to run: {ms(int(stalls.sum()))} in all"
                 + (f", mostly in '{cut(label, NAME)}'" if label else "")
             ),
@@ -251,11 +256,6 @@ class _Idle(Struct, frozen=True):
         return cls(line, (line.start_ns - line.idle_ns)[found], line.start_ns[found])
 
     @property
-    def launch_ns(self) -> Int64:
-        """When the events behind them were launched."""
-        return self.line.launch_ns[np.isin(self.line.start_ns, self.end_ns)]
-
-    @property
     def idle_ns(self) -> Int64:
         """How long each is."""
         return self.end_ns - self.begin_ns
@@ -273,12 +273,12 @@ def _starved_ns(run: Measures, found: list[_Idle]) -> int:
 
 
 def _launching(run: Measures, found: list[_Idle]) -> Edit:
-    """What devices waited for is launched right behind the launch before it."""
+    """What devices waited for is launched as they run dry."""
 
     def edit(lag_ns: Lags) -> Int64:
         lag: Int64 = lag_ns.astype(np.int64)
         for idle in found:
-            launching_within(run, idle.line.rank, idle.launch_ns, 0, lag)
+            launching_at_once(run, idle.line.rank, union(idle.begin_ns, idle.end_ns), lag)
         return lag
 
     return edit

@@ -15,9 +15,10 @@ from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
+    from commtrace.intervals import Intervals
     from commtrace.measures import Measures
 
-__all__ = ["copying_within", "launching_within", "not_blocking"]
+__all__ = ["copying_within", "launching_at_once", "launching_within", "not_blocking"]
 
 _NONE = np.empty(0, dtype=np.int64)
 _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
@@ -34,6 +35,21 @@ def launching_within(
     at = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
     launches = edges[np.isin(at, on_run(run, rank, launch_ns))]
     lag_ns[launches] = np.minimum(lag_ns[launches], most_ns)
+
+
+def launching_at_once(run: Measures, rank: int, idle: Intervals, lag_ns: Int64) -> None:
+    """A rank's host takes no time for what it does within these, on the rank's own clock.
+
+    Nor does it resume later than what it waited for was done.
+    """
+    its, joins = run_graph(run), _of_kind(run, JOIN).get(rank, _NONE)
+    joins = joins[_of_hosts(run)[its.graph.target[joins]]]
+    edges = np.append(_of_kind(run, HOST).get(rank, _NONE), joins)
+    at = its.graph.time_ns[its.graph.target[edges]]
+    begin, end = (on_run(run, rank, times) for times in idle)
+    last = np.searchsorted(begin, at) - 1
+    inside = edges[(last >= 0) & (at <= end[last])]
+    lag_ns[inside] = np.minimum(lag_ns[inside], 0)
 
 
 def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns: Int64) -> None:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["host_count"]
 
 
-def host_count(run: Measures, communicator: str) -> int | None:
+def host_count(run: Measures, communicator: str | None) -> int | None:
     """On how many hosts a process group's ranks are; None where that is unknown.
 
     Where no host has a name, ranks whose GPUs all have other numbers are taken to share one.
     """
-    on, ranks = hosts(run), set(members(communicator))
+    on, ranks = hosts(run), set(members(communicator or ""))
     names = {on.get(rank) for rank in ranks}
     if ranks and None not in names:
         return len(names)
