@@ -153,7 +153,7 @@ def test_a_host_that_pauses_longer_does_something_else() -> None:
 
 
 def test_one_copy_a_step_behind_work_that_was_launched_ahead_is_not_late() -> None:
-    """The host prepares a batch for 0.6 ms; that is not the doing of the copy behind it."""
+    """The host prepares a batch for 0.6 ms: it stalls, and not for the copy behind that."""
     run = Tiny()
     for step in range(20):
         start = 5000 * step
@@ -161,7 +161,9 @@ def test_one_copy_a_step_behind_work_that_was_launched_ahead_is_not_late() -> No
         for kernel in range(4):
             launched = at(start + 610 + 5 * kernel)
             run.kernel(0, start + 616 + 1090 * kernel, 1090, launch_ns=launched)
-    assert not found(run.trace())
+    (finding,) = found(run.trace())
+    assert finding.rule == "launch-gap"
+    assert "stalls 19 times" in finding.summary
 
 
 def test_copies_within_a_device_block_nobody() -> None:
