@@ -165,6 +165,30 @@ def test_clocks_count_only_between_those_that_differ() -> None:
     assert (its.ranks, its.doubt) == ((1,), None)
 
 
+def test_errors_of_clocks_count_once_in_groups_side_by_side() -> None:
+    """Host b is 62 µs late to each of ten operations of its ranks with those of host a."""
+    count = 16
+    run = Tiny(2 * count, hosts=("a", "b"))
+    run.groups |= {f"dp{i}": (i, i + count) for i in range(count)}
+    now = 0.0
+    for step in range(6):
+        begin, launched = now, at(now)
+        for _ in range(10):
+            for rank in range(2 * count):
+                # Ends differ by 6 µs: the clocks are known no better.
+                come, end = now + 50 + 62 * (rank >= count), now + 142 + 6 * (rank < count)
+                run.kernel(rank, now, come - now, launch_ns=launched)
+                args = {"group": f"dp{rank % count}", "launch_ns": launched}
+                run.collective(rank, "all_reduce", come, end - come, **args)
+            now += 150
+        for rank in range(2 * count):
+            run.blocking_call(rank, "cudaDeviceSynchronize", begin + 1, now - begin - 1)
+            run.step(rank, step, begin, now - begin)
+    (its,) = culprits(run.trace(), 0.05).found
+    assert its.ranks == tuple(range(count, 2 * count))
+    assert "clocks" not in (its.doubt or "")
+
+
 @pytest.mark.parametrize("seed", [55, 65, 69])
 def test_ranks_that_take_turns_are_no_set(seed: int) -> None:
     """Half of the ranks, those that chance had late most often, in steps of their own each."""

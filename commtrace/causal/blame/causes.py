@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int32, Int64, codes, distinct, sorted_by
+from commtrace.arrays import Bool, Float64, Int32, Int64, codes, distinct, least, most, sums
 from commtrace.causal.blame.step_patterns import MANY_STEPS
 from commtrace.causal.edits.run_edits import as_measured, saved_by, typical
 from commtrace.causal.run.builder import DEVICES, FEED, HOSTS
@@ -120,8 +120,7 @@ def doubt_of(
     of GPUs that the trace lacks.
     """
     its = run_graph(run)
-    mine = np.isin(its.calls.rank, ranks)
-    error = _clock_error_ns(run, distinct(its.calls.operation[mine]))
+    error = _clock_error_ns(run, ranks)
     if saved_ns < error:
         return f"the clocks' errors in its operations add up to {ms(error)}"
     if its.explained < _EXPLAINED:
@@ -198,20 +197,23 @@ def _awake(run: Measures, ranks: tuple[int, ...], more_ns: int) -> bool:
     return max(asleep[rank] for rank in ranks) - usual < _MOST * more_ns
 
 
-def _clock_error_ns(run: Measures, operations: Int64) -> int:
-    """What differences between ranks in some operations have to exceed, summed.
+def _clock_error_ns(run: Measures, ranks: tuple[int, ...]) -> int:
+    """What differences between ranks have to exceed in all the operations of one of these, summed.
 
+    Of that which has most of it: what others do at the same time is not behind one another.
     Nothing of an operation whose ranks have one clock.
     """
     calls, clocks = run_graph(run).calls, matched(run).clock
-    rows = np.flatnonzero(np.isin(calls.operation, operations))
+    mine = np.isin(calls.rank, ranks)
+    rows = np.flatnonzero(np.isin(calls.operation, distinct(calls.operation[mine])))
     at = clocks.ints("rank").searchsorted(calls.rank[rows])
     clock = clocks.ints("clock")[at]
     error_ns = clocks.ints("error_ns").clip(min=0)[at]  # 0 where it is unknown
-    order = sorted_by(calls.operation[rows])
-    first = np.flatnonzero(np.diff(calls.operation[rows][order], prepend=-1))
-    most_ns, low, high = (
-        ufunc.reduceat(its[order], first)
-        for ufunc, its in ((np.maximum, error_ns), (np.minimum, clock), (np.maximum, clock))
-    )
-    return TRUST * int(most_ns[low != high].sum())
+    operation = codes(calls.operation[rows])
+    count = 1 + operation.max(initial=-1)
+    unlike = least(operation, clock, count) != most(operation, clock, count)
+    of_operation = np.where(unlike, most(operation, error_ns, count), 0)
+    its = mine[rows]
+    rank = codes(calls.rank[rows][its])
+    of_rank = sums(rank, of_operation[operation[its]], 1 + rank.max(initial=-1))
+    return TRUST * int(of_rank.max(initial=0))
