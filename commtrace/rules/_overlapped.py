@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Int64, rows_by
-from commtrace.comms import element_bytes
+from commtrace.comms import POINT_TO_POINT, element_bytes
 from commtrace.metrics.rank.activity import work
 from commtrace.metrics.rank.exposed_calls import (
     Called,
@@ -69,7 +69,8 @@ def mostly_needed_at_once(run: Measures) -> tuple[str, str] | None:
     if not most or not whose:
         return None
     calls = asynchronous(run, most)
-    return None if len(calls.phase) and calls.asynchronous.all() else (most, whose)
+    overlaps = most not in POINT_TO_POINT and len(calls.phase) and calls.asynchronous.all()
+    return None if overlaps else (most, whose)
 
 
 def needed_at_once(run: Measures) -> Bool:

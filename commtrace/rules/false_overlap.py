@@ -22,6 +22,7 @@ from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_device, rows_
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.rules._overlapped import needed_at_once
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.table import Coded, Rows
@@ -59,11 +60,11 @@ class FalseOverlap(Rule, frozen=True):
 
     Blind spots
         Whether the compute after it needs the result: then it is no fault. It is known only of
-        gradients, which the rest of the backward pass does not need, and on GPUs of what an
-        optimizer steps with right behind it: that is left out. A wait has no event: it is inferred
-        from the idle time until the operation's end. Which calls are asynchronous is known from
-        recorded shapes (``record_shapes=True``), and from what newer versions of PyTorch tell of
-        NCCL's. On CPUs what DDP waits for, and functional collectives, whose results are waited
+        gradients, which the rest of the backward pass does not need. On GPUs what an optimizer
+        steps with right behind it is left out, and what tensor, expert or pipeline parallelism
+        needs at once. A wait has no event: it is inferred from the idle time until the operation's
+        end. Which calls are asynchronous is known from recorded shapes (``record_shapes=True``),
+        and from what newer versions of PyTorch tell of NCCL's. On CPUs what DDP waits for, and functional collectives, whose results are waited
         for where they are used, are no wait that a program could move: they are
         exposed-communication's.
     """
@@ -229,7 +230,8 @@ class _Waits(NamedTuple):
 def _calls(run: Measures) -> _Calls:
     """On CPUs those that a thread waited for, as the graph shows."""
     row = np.flatnonzero(run.rows("collectives").ints("asynchronous") == 1)
-    row = row[~_before_update(row, run)]
+    on_gpu = ~run.rows("collectives", row).coded("device").being("cpu")
+    row = row[~(on_gpu & (_before_update(row, run) | needed_at_once(run)[row]))]
     calls = run.rows("collectives", row)
     rank, device = calls.ints("rank"), calls.coded("device")
     on_cpu = _on_cpu(row, run) if row.size else None
@@ -245,7 +247,7 @@ def _calls(run: Measures) -> _Calls:
 
 
 def _before_update(row: Int64, run: Measures) -> Bool:
-    """Which are the last that their GPU's host called before an optimizer's step, which needs them.
+    """Which are the last that their host called before an optimizer's step, which needs them.
 
     As the one bucket of a model's gradients, or the last of several.
     """
@@ -258,7 +260,7 @@ def _before_update(row: Int64, run: Measures) -> Bool:
         order = np.argsort(launch, kind="stable")
         last = np.searchsorted(launch[order], ranges.ints("start_ns")[update]) - 1
         found[every[places][order[last[last >= 0]]]] = True
-    return found[row] & ~run.rows("collectives", row).coded("device").being("cpu")
+    return found[row]
 
 
 def _on_cpu(row: Int64, run: Measures) -> _Waits | None:

@@ -492,6 +492,17 @@ def test_what_an_update_needs_is_not_waited_for_too_early(update: bool, fires: b
     assert bool(found(run.trace(), "false-overlap")) == fires
 
 
+@pytest.mark.parametrize(("group", "fires"), [("tp", False), ("dp", True)])
+def test_what_tensor_parallelism_needs_is_not_waited_for_too_early(group: str, fires: bool) -> None:
+    run = Tiny(2)
+    run.groups = {group: (0, 1)}
+    its = {"size": 1 << 24, "asynchronous": 1, "group": group}
+    for step, rank in product(range(12), range(2)):
+        run.collective(rank, "all_reduce", 10_000 * step, 4000, **its)
+        run.kernel(rank, 10_000 * step + 4010, 3000)
+    assert bool(found(run.trace(), "false-overlap")) == fires
+
+
 def test_synchronous_calls_overlap_nothing_falsely() -> None:
     trace = RULES["false-overlap"].bad()
     assert not found(edited(trace, "collectives", asynchronous=0), "false-overlap")
