@@ -64,9 +64,9 @@ class FalseOverlap(Rule, frozen=True):
         steps with right behind it is left out, and what tensor, expert or pipeline parallelism
         needs at once. A wait has no event: it is inferred from the idle time until the operation's
         end. Which calls are asynchronous is known from recorded shapes (``record_shapes=True``),
-        and from what newer versions of PyTorch tell of NCCL's. On CPUs what DDP waits for, and functional collectives, whose results are waited
-        for where they are used, are no wait that a program could move: they are
-        exposed-communication's.
+        and from what newer versions of PyTorch tell of NCCL's. On CPUs what DDP waits for, and
+        functional collectives, whose results are waited for where they are used, are no wait that
+        a program could move: they are exposed-communication's.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
