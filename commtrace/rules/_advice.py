@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from commtrace.arrays import numbered as numbers
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.run.builder import DEVICES
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.compared_with import compared_with
 from commtrace.causal.work.cores import processor
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators
@@ -25,6 +27,7 @@ from commtrace.metrics.run.host_speed import slower_operators
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.run_clock import intervals_on_run
+from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._slow_copies import PIN, of_copies
 from commtrace.rules._stalls import COMPILES, known_work
 from commtrace.units import clean, duration, ms, numbered
@@ -98,6 +101,13 @@ _ON_CPU = (
 _MORE_WORK = (
     "if no other rank does such work, share it or do it less often; else split the data evenly"
 )
+_OF_VOCABULARY = re.compile(r"softmax|cross_?entropy|nll_?loss|embedding", re.IGNORECASE)
+_FOR_VOCABULARY = (
+    ", as for a vocabulary: give it fewer layers, or share the vocabulary among ranks (vocabulary "
+    "parallelism)"
+)
+_FEWER_LAYERS = ": give it fewer layers, so that all stages take as long"
+_SUPPOSED = "the saving is that of even stages; work that is needless, if left out, saves"
 _DISPATCH_MODE = "PythonDispatchMode"  # what torch calls its time in a trace
 _DISPATCHES = (
     "use it, as FlopCounterMode, in one step only and keep what it finds, or not while training"
@@ -110,6 +120,11 @@ def advice(culprit: Culprit, run: Measures) -> str:
 
 
 def _advice(culprit: Culprit, run: Measures) -> str:
+    if culprit.instead_ns is not None and culprit.more is not None:
+        saves = f"{ms(float(culprit.instead_ns.mean()))} per step"
+        if not has_steps(run):
+            saves = f"{ms(int(culprit.instead_ns.sum()))} in all"
+        return f"{_of_stage(culprit, culprit.more)}; {_SUPPOSED} {saves}"
     if isinstance(culprit.more, OwnOperators):
         return _of_own(culprit.more, in_the_mean(culprit), several=len(culprit.ranks) > 1)
     if isinstance(culprit.more, Inputs):
@@ -156,9 +171,8 @@ def _received(culprit: Culprit, run: Measures) -> float:
 
 def _same_kernels(culprit: Culprit, run: Measures) -> bool:
     """Whether its kernels before the call were compared: any that only it runs would be named."""
-    calls, call = run_graph(run).calls, culprit.call
-    there = calls.rank[calls.place == calls.place[call]]
-    return not calls.on_cpu[call] and not np.isin(there, culprit.ranks).all()
+    on_cpu = run_graph(run).calls.on_cpu[culprit.call]
+    return not on_cpu and compared_with(run, culprit.ranks, culprit.call).others.size > 0
 
 
 def _saves(culprit: Culprit, run: Measures) -> bool:
@@ -184,6 +198,20 @@ def named(operators: Sequence[str]) -> str:
 def in_the_mean(culprit: Culprit) -> str:
     """Of which steps a mean of what they do more is: of all, or of those in which they stall."""
     return "in such a step" if culprit.spikes and not culprit.persistent else "a step in the mean"
+
+
+def _of_stage(culprit: Culprit, more: OwnOperators | Inputs) -> str:
+    """What to do about a stage of a pipeline that has more to do."""
+    in_step = in_the_mean(culprit)
+    if isinstance(more, Inputs):
+        took = f"{named(more.names)}: {ms(more.larger_ns)} {in_step}"
+        return f"its operators work on more than the other stages' ({took}){_FEWER_LAYERS}"
+    do = _FOR_VOCABULARY if any(map(_OF_VOCABULARY.search, more.only)) else _FEWER_LAYERS
+    runs = "they run" if len(culprit.ranks) > 1 else "it runs"
+    return (
+        f"{runs} {round(more.count):,} {more.kind} more than the other stages, {in_step} "
+        f"({named(more.names)}: {ms(more.time_ns)}){do}"
+    )
 
 
 def _of_own(more: OwnOperators, in_step: str, *, several: bool) -> str:

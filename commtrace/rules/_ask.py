@@ -299,7 +299,8 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         rule = RULES[other.rule]
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
-        enough = other.cost_ns >= _EXPLAINED * (symptom.cost_ns or symptom.weighs_ns)
+        size = max(other.cost_ns, other.weighs_ns)
+        enough = size >= _EXPLAINED * (symptom.cost_ns or symptom.weighs_ns)
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
         explains = rule.explains if other.explains is None else other.explains

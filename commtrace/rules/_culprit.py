@@ -106,7 +106,7 @@ def _finding(
     whom = f"{who} {numbered('rank', culprit.ranks)}{_on_one_host(run, culprit.ranks)}".lstrip()
     if count < each.size:
         unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
-    compared = _compared(run, culprit.ranks)
+    compared, sure = _compared(run, culprit.ranks), _confidence(culprit)
     besides = _slowed(run, culprit, part)
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
@@ -121,9 +121,11 @@ def _finding(
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
         advice=advice(culprit, run),
-        confidence=_LESS[_confidence(culprit)] if compared else _confidence(culprit),
+        confidence=_LESS[sure] if compared or culprit.shared else sure,
         operations=_operations(run, culprit),
         explains=(*rule.explains, *OF_HOST) if culprit.cause in HOST else None,
+        # What is saved where work is shared is less than what others wait for it.
+        weighs_ns=0 if culprit.instead_ns is None else int(culprit.instead_ns.sum()),
     )
 
 
@@ -155,9 +157,13 @@ def _operations(run: Measures, culprit: Culprit) -> Int64:
 
 
 def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:
-    median = float(np.median(culprit.steps_ns))
     chance = CHANCE if culprit.more is None else CHANCE_IF_COUNTED
-    yield Evidence("saved per step if typical, median", median, "ns", 2 * culprit.noise_ns)
+    typical_ns = culprit.steps_ns if culprit.instead_ns is None else culprit.instead_ns
+    typical = float(np.median(typical_ns))
+    yield Evidence("saved per step if typical, median", typical, "ns", 2 * culprit.noise_ns)
+    if culprit.shared:
+        shared = float(np.median(culprit.steps_ns))
+        yield Evidence("saved per step if all stages do as much, median", shared, "ns")
     yield Evidence(
         "chance that it is not in every step, corrected", culprit.p_value, "probability", chance
     )
@@ -188,6 +194,8 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
 
 
 def _does(cause: Cause, culprit: Culprit, run: Measures) -> str:
+    if culprit.shared and cause == culprit.cause:
+        return "computing more than the other stages"
     if cause == "host" and isinstance(culprit.more, OwnOperators):
         return "in Python between operators that the others do not run"
     if cause == "host" and not run_graph(run).calls.on_cpu.any():

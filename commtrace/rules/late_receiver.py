@@ -27,7 +27,8 @@ class LateReceiver(Rule, frozen=True):
         A large message is moved only when both sides are there: the sender is stalled.
 
     What to do
-        Post the recv before other work (``irecv``), or send asynchronously.
+        Post the recv before other work (``irecv``), or send asynchronously. A pipeline's stage that
+        computes more than the others needs fewer layers: see straggler.
 
     Blind spots
         A message that is buffered lets its sender go on: it waits for nobody and is not

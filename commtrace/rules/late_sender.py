@@ -38,7 +38,8 @@ class LateSender(Rule, frozen=True):
     What to do
         Post the recv later or asynchronously, after work that does not need the message;
         let the sender send as soon as the data is there, before other work. Where both ranks
-        receive first, let one send first, or use ``batch_isend_irecv``.
+        receive first, let one send first, or use ``batch_isend_irecv``. A pipeline's stage that
+        computes more than the others needs fewer layers: see straggler.
 
     Blind spots
         A sender that is late because it waited elsewhere itself is not blamed: look at the

@@ -17,11 +17,11 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import nccl_latency_ns
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.run.pipelines import Messages, chains_of, messages_of
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_links import waits_left
-from commtrace.rules._stages import Messages, chains_of, messages_of
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 from commtrace.units import counted, ms
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _TIMES_MORE = 4
 _MUCH = 0.1  # of the waiting
+_INTERLEAVED = (
+    "; on smaller ones kernels may be less efficient, which interleaving (several model chunks per "
+    "stage) avoids"
+)
 
 
 class PipelineBubble(Rule, frozen=True):
@@ -54,7 +58,7 @@ class PipelineBubble(Rule, frozen=True):
         stage. Where the waits are far longer than that, balance the stages. The potential saving is
         that of four times as many: a stage waits for p-1 micro-batches, each then a quarter as
         long, no more than equal stages wait. The latency of the added messages, taken from the
-        shortest, is subtracted.
+        shortest, is subtracted; that kernels are less efficient on small micro-batches is not.
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
@@ -85,7 +89,7 @@ class PipelineBubble(Rule, frozen=True):
             filling = _filling_ns(run, mine, len(chain), waiting)
             gain = _gain_ns(mine.rows, filling)
             matters = worth_reporting(gain, run, self.min_step_share)
-            if (micro_batches > 1 or mine.come_back) and matters:
+            if mine.is_pipeline and matters:
                 alike[len(chain), micro_batches].append(_Pipeline(chain, waiting, filling, gain))
         for (stages, micro_batches), its in alike.items():
             mine = messages.of([rank for one in its for rank in one.ranks])
@@ -180,6 +184,7 @@ def _advice(most: _Pipeline, stages: int, batches: int | None, *, uneven: bool) 
     added = (1 - 1 / _TIMES_MORE) * most.filling_ns - most.gain_ns
     if added > _MUCH * most.filling_ns:
         advice += f", but {ms(added)} go to their messages"
+    advice += _INTERLEAVED
     if uneven:
         advice += "; the rest is uneven stages or slow messages: balance the stages"
     return advice

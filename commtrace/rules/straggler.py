@@ -38,6 +38,12 @@ class Straggler(Rule, frozen=True):
         the others', or take longer for the same: a slow device. The potential saving is what the
         replay saves. A rank that comes late because it waited elsewhere is not blamed.
 
+        A pipeline's stage may run operators or kernels that no other stage runs as often, as a
+        vocabulary's, or on more: give it fewer layers. Such work does not vanish, so that the
+        potential saving is then that of a replay in which all stages do as much; it is never sure,
+        since whole layers may not be even, and moving work changes what else a stage does. What
+        leaving that work out would save is said beside it.
+
     Blind spots
         Lateness below the clocks' error. A rank outside the trace. A host's or device's waits
         that the trace lacks count as its own work; where it shows too few of them the finding

@@ -13,6 +13,7 @@ from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.causes import as_cores_are_shared
 from commtrace.causal.blame.culprit import Culprit, as_awaited
 from commtrace.causal.blame.search import Suspects, least_noise_ns
+from commtrace.causal.blame.shared import shared_by_stages
 from commtrace.causal.blame.step_patterns import in_few
 from commtrace.causal.blame.suspects import (
     edit_of,
@@ -135,7 +136,7 @@ def _first(
     for who in each:
         it = weighed(run, who, ranks, lag_ns)
         if it is not None and it.on_top_ns >= worth_ns and late_together(run, who, lag_ns):
-            return who, it
+            return shared_by_stages(run, who, it, lag_ns)
     return None
 
 

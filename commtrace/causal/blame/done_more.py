@@ -9,6 +9,7 @@ import numpy as np
 from commtrace.causal.blame.causes import cause_of, excess
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.sure import more_surely_ns
+from commtrace.causal.blame.suspects import beyond_typical
 from commtrace.causal.edits.run_edits import of_ranks
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.extra import extra_ns
@@ -16,6 +17,7 @@ from commtrace.causal.work.inputs import Inputs, inputs
 from commtrace.causal.work.own_operators import OwnOperators, own_operators
 from commtrace.causal.work.segments import own_work
 from commtrace.diagnosis import Cause
+from commtrace.metrics.run.stages import other_stages
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -50,7 +52,8 @@ def done_more(run: Measures, who: Suspects, stalls: tuple[int, ...] = ()) -> Don
         extra = extra_ns(run)[mine if its is None else mine & its]
         parts = {**parts, "compute": float(extra.sum())}
     else:
-        parts, call = excess(run, who.ranks, its)
+        beyond = beyond_typical(run, who.ranks, own_work(run))
+        parts, call = excess(run, who.ranks, its, beyond)
     return DoneMore(parts, call, cause_of(run, who.ranks, parts), stalls)
 
 
@@ -60,7 +63,9 @@ def counted_more(run: Measures, who: Suspects, does: DoneMore) -> OwnOperators |
         return None
     longer_ns = does.longer_ns(run, len(who.ranks))
     own = own_operators(run, who.ranks, does.call, does.stalls)
-    if own is not None and own.explains(does.cause, longer_ns):
+    # Stages run unlike numbers of operators: what a host does between these need not be of them.
+    between = does.cause == "host" and other_stages(run, who.ranks)
+    if own is not None and not between and own.explains(does.cause, longer_ns):
         return own
     if does.cause != "compute":
         return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kind", "Made"]
 
-Made = Literal["all", "sure", "median"]
+Made = Literal["all", "sure", "median", "shared"]
 
 
 class Kind(Struct, frozen=True, eq=False):

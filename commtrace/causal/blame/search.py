@@ -52,7 +52,8 @@ class Suspects(Struct, frozen=True, eq=False):
 
     Any other saves ``others_ns`` at most. ``edit`` is what that changes of the lags that they were
     tried on; ``made`` says what was made typical: all their work in each step, only what they
-    surely do longer (``sure``), or the median of all steps.
+    surely do longer (``sure``), or the median of all steps; or that what they do more is ``shared``
+    by all stages of a pipeline.
     """
 
     ranks: tuple[int, ...]

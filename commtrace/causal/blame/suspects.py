@@ -34,17 +34,20 @@ from commtrace.causal.edits.run_edits import (
     typical_in_median,
     wanted_in_median,
 )
+from commtrace.causal.edits.stage_edits import even_stages
 from commtrace.causal.replay.graph import Change, Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import works_more
 from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.causal.work.segments import OwnWork, idle_ns, work_on_cores
 from commtrace.measures import measure
+from commtrace.metrics.run.stages import other_stages
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
+    "beyond_typical",
     "edit_of",
     "late_together",
     "own_and_more",
@@ -81,6 +84,8 @@ def edit_of(run: Measures, who: Suspects, lag_ns: Lags, work: OwnWork) -> Change
         return typical_in_median(run, who.ranks, lag_ns, work, wanted_in_median(run, work))
     if who.made == "sure":
         return without_more(run, who.ranks, lag_ns, work)
+    if who.made == "shared":
+        return even_stages(run, lag_ns, work)
     return typical(run, who.ranks, lag_ns, work=work)
 
 
@@ -90,10 +95,23 @@ def own_and_more(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Bool, Floa
     With these lags, and of what was made typical.
     """
     work, mine = work_on_cores(run, lag_ns), of_ranks(run, who.ranks)
-    more = work.excess_ns
+    more = beyond_typical(run, who.ranks, work)
     if who.made == "sure":
         more = np.nan_to_num(more_surely_ns(run, who.ranks))
     return mine, work.own_ns[mine].sum(axis=1).astype(np.float64), more[mine]
+
+
+def beyond_typical(run: Measures, ranks: Collection[int], work: OwnWork) -> Float64:
+    """How much of each call's own work is beyond the typical of another rank.
+
+    Of a pipeline's stage of several ranks, of the other stages: at its places are only themselves.
+    """
+    more = work.excess_ns
+    if len(ranks) > 1 and other_stages(run, ranks):
+        mine = of_ranks(run, ranks)
+        longer = np.nan_to_num(work.own_ns[mine] - of_the_rest(run, ranks, work, mine))
+        more[mine] = longer.sum(axis=1)
+    return more
 
 
 def late_together(run: Measures, who: Suspects, lag_ns: Lags) -> bool:

@@ -13,6 +13,7 @@ from msgspec.json import decode
 
 from commtrace.arrays import NULL, Int64, distinct
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.compared_with import compared_with
 from commtrace.causal.work.worked_on import Done, What, Work, worked_on
 from commtrace.comms import canonical_dtype, element_bytes
 from commtrace.measures import measure
@@ -70,15 +71,15 @@ def inputs(
 ) -> Inputs | None:
     """What ranks compute on in all steps or in some, and others that come to a call's place.
 
-    ``call`` is one of the graph's, ``steps`` are numbers of its steps. None where no other comes
-    there, and where shapes are not known (``worked_on``).
+    Where the ranks are a pipeline's stage, other stages. ``call`` is one of the graph's, ``steps``
+    are numbers of its steps. None where no other comes there, and where shapes are not known
+    (``worked_on``).
     """
     its = run_graph(run)
     calls = its.calls
     chosen = np.asarray(its.steps)[list(steps)] if steps else distinct(calls.step)
-    there = distinct(calls.rank[calls.place == calls.place[call]])
-    is_late = np.isin(there, ranks)
-    late, others = (_spread(some) for some in (there[is_late], there[~is_late]))
+    compared = compared_with(run, ranks, call)
+    late, others = (_spread(some) for some in (compared.late, compared.others))
     known = worked_on(run, tuple(sorted([*late, *others])))
     if not others or len(known) < len(late) + len(others):
         return None

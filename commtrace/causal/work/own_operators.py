@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, distinct
+from commtrace.arrays import Bool, Float64, Int64, distinct, quantiles
 from commtrace.causal.run.builder import DEVICES, HOSTS
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.compared_with import compared_with
 from commtrace.causal.work.own_times import OwnTimes, own_times, steps_of_work
 from commtrace.diagnosis import Cause
 from commtrace.intervals import inside, union
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["OwnOperators", "alike", "own_operators"]
 
 _NAMED = 3
-_COMPARED = 64  # of the other ranks: more tell no more, and each one's operators are read
+_COMPARED = 64  # ranks, and of the others: more tell no more, and each one's operators are read
 _APART = 0.5  # of an operator a step: so many more than the others run
 _NEARLY_ALWAYS = 0.75  # of the steps
+_MATTERS = 0.01  # of the time of all
+_COUNT, _TIME, _MEDIAN = 1, 2, 3  # of what _Ran has in the mean
 _MOST_OF = 0.5  # of the time that they compute longer
 _BETWEEN_NS = 200_000  # of Python between two operators, and no more, is what it takes to run them
 _COMPILES = re.compile(r"dynamo$|entire_\w+_compile$|.*\(dynamo_timed\)$")
@@ -38,8 +41,9 @@ class OwnOperators(Struct, frozen=True):
     """What ranks run beyond what others do at the same place, in a step in the mean.
 
     ``kind`` is ``operators``, or ``kernels`` of ranks on GPUs. ``count`` and ``time_ns`` are of all
-    of them, ``names`` those that take longest, first. ``compiling_ns`` is the part of ``time_ns``
-    in which torch.compile compiles. ``steps_share`` are the steps in which they run more of them.
+    of them, ``names`` those that take longest, first, ``only`` those of them that others never run.
+    ``compiling_ns`` is the part of ``time_ns`` in which torch.compile compiles. ``steps_share`` are
+    the steps in which they run more of them.
     """
 
     kind: str
@@ -48,6 +52,7 @@ class OwnOperators(Struct, frozen=True):
     time_ns: float
     compiling_ns: float
     names: tuple[str, ...]
+    only: tuple[str, ...]
 
     @property
     def steady(self) -> bool:
@@ -72,29 +77,30 @@ def own_operators(
 ) -> OwnOperators | None:
     """What ranks run more before a call of this place, in all steps or in some.
 
-    ``call`` is one of the graph's, ``steps`` are numbers of its steps. Only what they run oftener
-    in a step counts: whether it comes before a call or behind it may be chance. None where no rank
-    ran operators, where no other comes there, or where they run no more than others.
+    Where they are a pipeline's stage, what they run more in a step than other stages. ``call`` is
+    one of the graph's, ``steps`` are numbers of its steps. Only what they run oftener in a step
+    counts: whether it comes before a call or behind it may be chance. None where no rank ran
+    operators, where no other comes there, or where they run no more than others.
     """
     its = run_graph(run)
     calls = its.calls
     chosen = np.asarray(its.steps)[list(steps)] if steps else distinct(calls.step)
-    at_place = (calls.place == calls.place[call]) & np.isin(calls.step, chosen)
+    mine, others, which, whole_steps = compared_with(run, ranks, call)
+    which = which & np.isin(calls.step, chosen)
     table, column = ("ops", HOSTS) if calls.on_cpu[call] else ("kernels", DEVICES)
-    there = distinct(calls.rank[at_place])
-    mine, others = there[np.isin(there, ranks)], there[~np.isin(there, ranks)]
     names = alike(run.rows(table, slice(0, 0)).coded("name")).names
     if not names or not others.size or not mine.size:
         return None
-    spread = np.linspace(0, others.size - 1, min(others.size, _COMPARED)).astype(np.int64)
     work = own_times(run, column)
     theirs, usual = (
-        [_by_name(run, table, rank, chosen, work, at_place) for rank in some.tolist()]
-        for some in (mine, others[spread])
+        [_by_name(run, table, rank, chosen, work, which) for rank in _spread(some)]
+        for some in (mine, others)
     )
-    more = np.mean([one.mean for one in theirs], axis=0)
-    more -= np.median([one.mean for one in usual], axis=0)
-    in_step, there_more, time = more
+    ours = np.mean([one.mean for one in theirs], axis=0)
+    typical = np.median([one.mean for one in usual], axis=0)
+    if whole_steps:
+        typical[_TIME] *= _times_as_long(ours, typical)
+    in_step, there_more, time, _ = ours - typical
     own = np.minimum(in_step, there_more) >= _APART
     if not own.any():
         return None
@@ -109,13 +115,41 @@ def own_operators(
         time_ns=float(time[own].sum()),
         compiling_ns=float(time[own & compiles].sum()),
         names=tuple(names[code] for code in longest.tolist()),
+        only=tuple(names[code] for code in longest.tolist() if not typical[0, code]),
     )
+
+
+def _spread(ranks: Int64) -> list[int]:
+    at = np.linspace(0, ranks.size - 1, min(ranks.size, _COMPARED)).astype(np.int64)
+    some: list[int] = ranks[at].tolist()
+    return some
+
+
+def _times_as_long(ours: Float64, typical: Float64) -> Float64:
+    """Of each name how many times as long as others' one takes that all run.
+
+    What a slow device runs as often, or on more, is none that it runs more. That is so in the
+    median of the names, since of some, as of a kernel that multiplies matrices, one stage has
+    other work besides; or in the median of a name's own, if that is longer.
+    """
+    least = max(_MATTERS * float(typical[_TIME].sum()), 1.0)
+    matter = np.minimum(ours[_COUNT], typical[_COUNT]) >= _APART
+    matter &= typical[_TIME] >= least
+    times = np.ones(matter.size)
+    if matter.any():
+        mine, others = ours[:, matter], typical[:, matter]
+        each = (mine[_TIME] / mine[_COUNT]) / (others[_TIME] / others[_COUNT])
+        times[:] = np.median(each)
+        usual = mine[_MEDIAN] / np.maximum(others[_MEDIAN], 1)
+        times[matter] = np.maximum(times[matter], usual)
+    return times
 
 
 class _Ran(NamedTuple):
     """What a rank ran of each name: in each step how many (steps × names), and in the mean.
 
-    That is of the steps that it recorded: how many, how many at one place, how long (3 × names).
+    That is of the steps that it recorded: how many, how many at one place, how long these take in
+    all, and how long one of them in the median (4 × names).
     """
 
     steps: Int64
@@ -137,10 +171,12 @@ def _by_name(
     cell = np.searchsorted(steps, step[counts]) * count + names.codes[counts]
     in_steps = np.bincount(cell, minlength=steps.size * count).reshape(-1, count)
     name_there = names.codes[there]
-    times = np.bincount(name_there, its.ints("duration_ns")[there], count)
+    took = its.ints("duration_ns")[there]
+    times = np.bincount(name_there, took, count)
     recorded = max(int(np.isin(steps, step).sum()), 1)
     each = (in_steps.sum(axis=0), np.bincount(name_there, minlength=count), times)
-    return _Ran(in_steps, np.asarray(each) / recorded)
+    median = np.nan_to_num(quantiles(name_there, took, 50, count))
+    return _Ran(in_steps, np.vstack((np.asarray(each) / recorded, median)))
 
 
 def alike(names: Coded) -> Coded:

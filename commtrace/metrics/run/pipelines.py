@@ -76,6 +76,14 @@ class Messages(Struct, frozen=True, eq=False):
         return size == {way[::-1]: its for way, its in size.items()}
 
     @property
+    def is_pipeline(self) -> bool:
+        """Whether a chain of ranks hands on micro-batches, or what comes back as a gradient.
+
+        Else who makes something that another uses once a step is like it.
+        """
+        return self.per_step > 1 or self.come_back
+
+    @property
     def sends(self) -> Messages:
         """Each message once: where it is sent."""
         return self.take(self.rows.coded("op").being("send"))

@@ -1,0 +1,60 @@
+"""Culprits that are a pipeline's stage: what it has to do more does not vanish, but is shared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+
+from commtrace.arrays import Int64
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.search import Suspects
+from commtrace.causal.blame.suspects import edit_of
+from commtrace.causal.edits.run_edits import saved_by
+from commtrace.causal.replay.graph import Change, Lags
+from commtrace.causal.work.inputs import Inputs
+from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.segments import work_on_cores
+from commtrace.metrics.run.stages import other_stages
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["shared_by_stages"]
+
+
+def shared_by_stages(
+    run: Measures, who: Suspects, it: Culprit, lag_ns: Lags
+) -> tuple[Suspects, Culprit]:
+    """The same; of a stage that does more with what is saved if all stages do as much.
+
+    That is one that runs in nearly every step operators that other stages do not, or on more. One
+    that takes longer for the same is slow: without that it does as the others.
+    """
+    does_more = isinstance(it.more, Inputs) or (it.more is not None and it.more.steady)
+    if not does_more or it.cause != "compute" or not other_stages(run, who.ranks):
+        return who, it
+    shared = structs.replace(who, made="shared")
+    edit, steps = _tried(run, shared, lag_ns)
+    if steps.sum() <= 0:
+        return who, it
+    before = lags_on_cores(run)
+    alone = steps if lag_ns is before else _tried(run, shared, before)[1]
+    longer = it.on_top_ns / max(int(who.steps_ns.sum()), 1)  # for waits for cores
+    saved = np.rint(steps * longer).astype(np.int64)
+    culprit = structs.replace(
+        it,
+        saved_ns=round(float(alone.sum()) * longer),
+        on_top_ns=int(saved.sum()),
+        replayed_step_ns=it.replayed_step_ns + int(np.median(it.steps_ns - saved)),
+        steps_ns=saved,
+        instead_ns=it.steps_ns,
+    )
+    return structs.replace(shared, edit=edit, steps_ns=steps), culprit
+
+
+def _tried(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Change, Int64]:
+    """The edit of these lags, and what each step is shorter with it."""
+    edit = edit_of(run, who, lag_ns, work_on_cores(run, lag_ns))
+    return edit, saved_by(run, lag_ns, [edit])[:, 0]

@@ -1,0 +1,109 @@
+"""Stages of a pipeline that have more to do than the others, or are slower."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.faults.loop import Loop
+from commtrace.diagnosis import Finding
+from commtrace.rules import diagnose
+
+LAYERS_US, HEAD_US, STAGES, MICRO = 1_000, 600, 3, 8
+SOFTMAX = "cunn_SoftMaxForward"
+
+
+def pipeline(
+    layers_us: float = LAYERS_US, head_us: float = 0.0, slow: float = 1.0, replicas: int = 1
+) -> Loop:
+    """Each of three stages works so long on a micro-batch's forward pass, twice that backward.
+
+    The last has a head besides; or its GPU takes so many times as long. Replicas of a stage average
+    their gradients.
+    """
+    loop = Loop(3, ranks=STAGES * replicas, steps=4, host_leads=True)
+    ranks_of = [range(stage * replicas, (stage + 1) * replicas) for stage in range(STAGES)]
+    loop.spread, loop.speed[-1] = 0.002, slow
+    if replicas > 1:
+        loop.run.groups |= {f"dp{number}": tuple(its) for number, its in enumerate(ranks_of)}
+
+    def one(stage: int, times: int, to: int) -> None:
+        for rank in ranks_of[stage]:
+            for _ in range(2 * times):
+                loop.compute(rank, layers_us / 2)
+            if head_us and stage == STAGES - 1:
+                loop.compute(rank, times * head_us / 2, name=SOFTMAX)
+                loop.compute(rank, times * head_us / 2)  # a name that its layers have as well
+            if 0 <= to < STAGES:
+                loop.message(rank, rank + (to - stage) * replicas, 100_000, stream=30 + to)
+
+    for _ in range(loop.steps):
+        with loop.step():
+            for _ in range(MICRO):
+                for stage in range(STAGES):
+                    one(stage, 1, stage + 1)
+            for _ in range(MICRO):
+                for stage in reversed(range(STAGES)):
+                    one(stage, 2, stage - 1)
+            for stage, its in enumerate(ranks_of if replicas > 1 else ()):
+                loop.together("all_reduce", 1_000_000, ranks=its, group=f"dp{stage}", wait=True)
+    return loop
+
+
+def first(loop: Loop) -> Finding:
+    return diagnose(loop.trace()).findings[0]
+
+
+def test_what_a_stage_does_more_is_shared_by_all() -> None:
+    uneven, even = pipeline(head_us=HEAD_US), pipeline(LAYERS_US + HEAD_US / STAGES)
+    found = first(uneven)
+    assert found.rule in ("late-sender", "late-receiver")
+    assert found.ranks == (STAGES - 1,)
+    costs_us = uneven.elapsed_us() - even.elapsed_us()
+    assert found.cost_ns / 1e3 == pytest.approx(costs_us, rel=0.1)
+    assert found.confidence == "medium"  # whole layers may not be even
+    assert "computing more than the other stages" in found.summary
+    assert (
+        f"32 kernels more than the other stages, a step in the mean (gemm, {SOFTMAX}:"
+        in found.advice
+    )
+    assert "vocabulary parallelism" in found.advice
+
+
+def test_so_it_is_where_a_stage_has_several_ranks() -> None:
+    even = pipeline(LAYERS_US + HEAD_US / STAGES, replicas=2)
+    uneven = pipeline(head_us=HEAD_US, replicas=2)
+    found = first(uneven)
+    assert found.ranks == (4, 5)
+    costs_us = uneven.elapsed_us() - even.elapsed_us()
+    assert found.cost_ns / 1e3 == pytest.approx(costs_us, rel=0.1)
+    assert "vocabulary parallelism" in found.advice
+
+
+def test_what_a_stage_may_leave_out_is_said_besides() -> None:
+    uneven, without = pipeline(head_us=HEAD_US), pipeline()
+    saved = {its.name: its.value for its in first(uneven).evidence}
+    per_step_us = (uneven.elapsed_us() - without.elapsed_us()) / uneven.steps
+    typical = saved["saved per step if typical, median"]
+    assert typical / 1e3 == pytest.approx(per_step_us, rel=0.1)
+    assert saved["saved per step if all stages do as much, median"] < typical
+
+
+def test_the_bubble_of_uneven_stages_is_theirs_first() -> None:
+    """More micro-batches would save more than even stages; the others wait mostly for the last."""
+    found = diagnose(pipeline(head_us=HEAD_US / 3).trace()).findings
+    bubble = next(its for its in found if its.rule == "pipeline-bubble")
+    assert bubble.cost_ns > found[0].cost_ns
+    assert bubble.explained_by == found[0].rule
+
+
+@pytest.mark.parametrize("head_us", [0.0, 30.0])
+def test_a_slow_stage_is_made_as_the_others(head_us: float) -> None:
+    """Though it runs a little that they do not: most of what it takes longer is for the same."""
+    slow, usual = pipeline(head_us=head_us, slow=1.5), pipeline(head_us=head_us)
+    found = first(slow)
+    assert found.ranks == (STAGES - 1,)
+    costs_us = slow.elapsed_us() - usual.elapsed_us()
+    assert found.cost_ns / 1e3 == pytest.approx(costs_us, rel=0.12)
+    assert found.confidence == "high"
+    assert "nvidia-smi" in found.advice
+    assert "vocabulary" not in found.advice
