@@ -60,7 +60,7 @@ _SLOWER_THEN = (
     "power) and what else runs there"
 )
 _SLOWER = (
-    "no other kernels run there than on the others, and no more: if batches, sequences or tables "
+    "hardly any kernels run there that others do not run: if batches, sequences or tables "
     "are larger there, split them evenly; else look at clock rates (nvidia-smi -q -d PERFORMANCE: "
     "heat, power) and at what else runs there"
 )
