@@ -45,6 +45,7 @@ Change = tuple[Int32 | Int64, Int64]
 """Edges, and the lags that they get by an edit."""
 _AT_ONCE = 16  # edits
 _ANEW_AT_ONCE = 4  # edits, each with a time for every node
+_ANEW_BYTES = 1 << 24  # of these
 _MOST_BYTES = 1 << 26  # of what is known of heads with these
 _PART = 1 << 14  # nodes
 _MANY = 1 / 32  # of the edges
@@ -182,7 +183,8 @@ class Latest:
 
     def _anew(self, lag_ns: Lags, edits: Iterator[Change]) -> Iterator[Int64]:
         plan = self._graph.plan
-        for some in _some_at_once(edits, _ANEW_AT_ONCE, lag_ns.size * _ANEW_AT_ONCE):
+        at_once = min(max(_ANEW_BYTES // (4 * self._graph.time_ns.size), 1), _ANEW_AT_ONCE)
+        for some in _some_at_once(edits, at_once, lag_ns.size * at_once):
             each = (plan.behind(lag_ns, (change[0], _more(lag_ns, change))) for change in some)
             behind, later = zip(*each, strict=True)
             yield self._latest(behind, lag_ns, later, [NOTHING] * len(some))
