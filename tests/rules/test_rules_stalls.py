@@ -44,3 +44,22 @@ def test_a_few_gaps_below_a_millisecond_are_stalls_too() -> None:
 
 
 LEAST = {"launch-gap": {"min_step_share": 0.03}}
+
+
+def test_what_a_call_takes_beyond_what_it_waits_for_is_its_ranks_own() -> None:
+    """Rank 1 frees memory in each step, which waits for its GPU and takes 3 ms more."""
+    run = Tiny(2)
+    for step in range(12):
+        begin = 9_000 * step
+        for rank in (0, 1):
+            run.step(rank, step, begin, 9_000)
+            run.kernel(rank, begin + 10, 2_000)
+            came = begin + 2_100 + 3_000 * rank
+            run.blocking_call(
+                rank, "cudaFree" if rank else "cudaStreamSynchronize", begin + 20, came - begin - 25
+            )
+            run.collective(rank, "all_reduce", came, begin + 8_900 - came, size=1 << 26)
+            run.blocking_call(rank, "cudaDeviceSynchronize", came + 10, begin + 8_895 - came)
+    (its,) = diagnose(run.trace(), select=["straggler"]).findings
+    assert its.ranks == (1,)
+    assert its.cost_ns == pytest.approx(12 * 3_000_000, rel=0.05)

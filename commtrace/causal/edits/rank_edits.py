@@ -95,8 +95,9 @@ def _of_kind(run: Measures, kind: int) -> Mapping[int, Int64]:
 
 @measure
 def _of_hosts(run: Measures) -> Bool:
-    """Which nodes are of a host thread, at least its second."""
+    """Which nodes are of a host thread, but for one by itself."""
     its = run_graph(run)
     of = np.zeros(its.graph.time_ns.size, dtype=np.bool_)
     of[its.graph.target[np.flatnonzero(np.isin(its.graph.kind, (HOST, WAIT)))]] = True
+    of[its.graph.source[np.flatnonzero(its.graph.kind == HOST)]] = True
     return of

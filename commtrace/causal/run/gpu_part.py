@@ -80,8 +80,10 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     still = (kind == QUEUE) & its.edge_binds & (its.edge_lag_ns > _UNEXPLAINED_NS)
     kind[still] = DEVICE
     kind[(its.edge_kind == EDGES.index("call")) & ~its.edge_binds] = WAIT
-    kept = ~(is_run & communicates[its.edge_from])
-    segment = _segments(made, rows, _launched(run, rank, tables, time, its), its)
+    works_on = (kind == JOIN) & _late_return(its)
+    kept = ~(is_run & communicates[its.edge_from]) & ~works_on
+    launched = _launched(run, rank, tables, time, its)
+    segment = _segments(made, rows, launched, its)
     for each in distinct(kind[kept]).tolist():
         which = kept & (kind == each)
         made.edges(
@@ -91,8 +93,37 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
             its.edge_lag_ns[which],
             segment[which] if each in OWN else None,
         )
+    _work_on(made, rank, rows, nodes, time, its, np.flatnonzero(works_on))
     _begin(run, made, tables, rank, rows, nodes, its)
     _end_steps(made, tables, nodes, its)
+
+
+def _late_return(its: DeviceGraph) -> Bool:
+    """Which waits of the host end long after what they wait for: then it works, as to free memory.
+
+    Neither the device nor another rank is why it comes back so late.
+    """
+    waits = its.edge_binds & (its.edge_kind == EDGES.index("resume"))
+    late: Bool = waits & (its.edge_lag_ns > its.usual_ns["resume"] + _UNEXPLAINED_NS)
+    return late
+
+
+def _work_on(
+    made: Builder,
+    rank: int,
+    rows: Int64,
+    nodes: Int64,
+    time: Int64,
+    its: DeviceGraph,
+    edges: Int64,
+) -> None:
+    """The host wakes as soon as usual, and what is left of the call is its own work."""
+    source, target = its.edge_from[edges], its.edge_to[edges]
+    wakes = np.full(edges.size, its.usual_ns["resume"])
+    woken = made.nodes(time[source] + wakes, np.full(edges.size, rank))
+    made.edges(JOIN, nodes[source], woken, wakes)
+    call = _calls_from(made, rows, time[target])
+    made.edges(HOST, woken, nodes[target], its.edge_lag_ns[edges] - wakes, call)
 
 
 def _kernels(its: DeviceGraph, tables: Mapping[str, Rows], kind: int) -> Int64:
@@ -128,13 +159,17 @@ def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph) -> 
 
     Not in that of the device: what runs while another call waits is elsewhere on every rank.
     """
-    calls = made.calls.taken(rows)
-    launch_ns = calls.launch_ns
     on_host = np.isin(_KINDS[its.edge_kind], (HOST,))
     starts = its.node_kind == _START
     moment = np.where(on_host | starts[its.edge_to], launched[its.edge_to], launched[its.edge_from])
-    order = np.lexsort((calls.start_ns, launch_ns))
-    following = np.searchsorted(launch_ns[order], moment, side="left")
+    return _calls_from(made, rows, moment)
+
+
+def _calls_from(made: Builder, rows: Int64, moment: Int64) -> Int64:
+    """The first of some calls that was launched at each moment or later; -1 behind the last."""
+    calls = made.calls.taken(rows)
+    order = np.lexsort((calls.start_ns, calls.launch_ns))
+    following = np.searchsorted(calls.launch_ns[order], moment, side="left")
     answer: Int64 = np.append(rows[order], -1)[following]
     return answer
 
