@@ -49,15 +49,17 @@ class Called(NamedTuple):
 def asynchronous(run: Measures, op: str | None) -> Called:
     """Which calls of an operation are asynchronous, so hold up no device, and in which phase.
 
-    A trace with shapes has it. On a GPU it also shows: while calls of one group and phase run that
-    a stream waits for at once, and that wait for it, none computes.
+    A trace with shapes, or of a newer PyTorch, has it. On a GPU it also shows: while calls of one
+    group and phase run that a stream waits for at once, and that wait for it, none computes. FSDP's
+    on a stream of their own are called as if they held it up, and do not.
     """
     mine = np.flatnonzero(run.rows("collectives").coded("op").where(lambda name: name == op))
     calls, phase = run.rows("collectives", mine), phases(run).take(mine)
     kind = codes(calls.ints("rank"), phase, calls.coded("group"))
     share = np.bincount(kind, _beside(calls, run)) / np.bincount(kind)
-    recorded = calls.ints("asynchronous")
-    return Called(np.where(recorded == NULL, share[kind] >= _BESIDE, recorded == 1), phase)
+    recorded, runs_beside = calls.ints("asynchronous"), share[kind] >= _BESIDE
+    shows = (recorded == NULL) | ~calls.coded("device").being("cpu")
+    return Called((recorded == 1) | (shows & runs_beside), phase)
 
 
 def _beside(calls: Rows, run: Measures) -> Bool:
