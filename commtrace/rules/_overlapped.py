@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, rows_by
+from commtrace.arrays import NULL, Bool, Int64, codes, rows_by
 from commtrace.comms import POINT_TO_POINT, element_bytes
 from commtrace.metrics.rank.activity import work
 from commtrace.metrics.rank.exposed_calls import (
@@ -15,21 +15,28 @@ from commtrace.metrics.rank.exposed_calls import (
     exposed_ns,
     most_exposed,
 )
+from commtrace.metrics.rank.phases import launching_threads
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
 from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._less import fused, sharded, small
+from commtrace.units import mb
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["mostly_needed_at_once", "needed_at_once", "on_callers_stream", "overlapped"]
+__all__ = [
+    "mostly_needed_at_once",
+    "needed_at_once",
+    "on_callers_stream",
+    "overlapped",
+    "starts_late",
+]
 
 _HALF_BYTES = 2  # of an element in half precision
 _DDP = "other bucket sizes (bucket_cap_mb), static_graph=True"
-_SHARDED = (
-    "smaller units or buckets: less is then left when backward ends (Megatron-LM: "
-    "--overlap-grad-reduce)"
-)
+_SHARDED = "smaller units or buckets: less is then left when backward ends"
 _REPLICATED = (
     "fewer all_reduces over the replicas of HSDP: accumulate gradients, and all_reduce them only "
     "in the last micro-batch (FSDP2: set_requires_all_reduce)"
@@ -57,6 +64,7 @@ _WRAP = (
     "wrap larger modules (fully_shard a block, not each of its layers): most of so small "
     "all_gathers is latency; "
 )
+_REST = 0.05  # of backward: what the last gradients are made with, and packed
 _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backward
 
 
@@ -132,13 +140,47 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
     if calls.phase.being("backward").all():
         least = _in_half(run, rows) or small(run, [op])
         fewer = "" if least else ", or fewer bytes (bf16 gradients)"
-        return (
-            f"{op} runs asynchronously already; what is left is exposed after backward: try "
-            f"{_options(run, op)}{fewer}"
-        )
+        return f"{op} runs asynchronously{_left(run, rows)}: try {_options(run, op)}{fewer}"
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
         "bytes; the trace does not show whether compute needs it at once"
+    )
+
+
+def starts_late(run: Measures, rows: Int64) -> bool:
+    """Whether next to nothing is left of backward when the first of a step's calls is made.
+
+    That is, of what their thread has computed in the step; the first rank tells.
+    """
+    calls = run.rows("collectives", rows)
+    if not rows.size or not has_steps(run):
+        return False
+    rank = int(calls.ints("rank")[0])
+    mine = (calls.ints("rank") == rank) & (calls.ints("step") != NULL)
+    mine &= calls.ints("launch_ns") != NULL
+    kernels = rows_of_rank(run, "kernels", rank)
+    computes = kernels.coded("kind").being("compute") & (kernels.ints("launch_ns") != NULL)
+    computes &= np.isin(kernels.ints("thread"), launching_threads(run).values()[rows[mine]])
+    kernels = kernels.take(computes & np.isin(kernels.ints("step"), calls.ints("step")[mine]))
+    steps, of = np.unique(calls.ints("step")[mine], return_inverse=True)
+    first = np.full(steps.size, np.iinfo(np.int64).max)
+    np.minimum.at(first, of, calls.ints("launch_ns")[mine])
+    late = kernels.ints("launch_ns") > first[np.searchsorted(steps, kernels.ints("step"))]
+    time_ns = kernels.ints("duration_ns")
+    return bool(time_ns[late].sum() <= _REST * time_ns.sum()) and time_ns.size > 0
+
+
+def _left(run: Measures, rows: Int64) -> str:
+    """What is left of calls in backward that run asynchronously."""
+    if not starts_late(run, rows):
+        return " already; what is left is exposed after backward"
+    calls = run.rows("collectives", rows)
+    if np.bincount(codes(calls.ints("rank"), calls.ints("step"))).max() == 1:
+        size = mb(float(np.median(calls.ints("size_bytes"))))
+        return f", but there is one a step, of {size}, when backward is over"
+    return (
+        ", but all start when backward is over, none as its gradients are ready (Megatron-LM: "
+        "--overlap-grad-reduce)"
     )
 
 

@@ -18,6 +18,7 @@ from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._less import sharded
+from commtrace.rules._overlapped import starts_late
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, percent
@@ -116,7 +117,7 @@ class FullPrecisionPayload(Rule, frozen=True):
             ),
             ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
             advice=payload.advice or _advice(some, run),
-            explains=() if not payload.advice and _of_program(some, run) else None,
+            explains=() if not payload.advice and _not_of_bytes(some, run) else None,
             confidence="medium" if payload.evidence and some.flags("exact").all() else "low",
         )
 
@@ -162,6 +163,14 @@ def _single(half: float, least: float) -> _Payload:
 
 
 _REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter")).__contains__
+
+
+def _not_of_bytes(some: Rows, run: Measures) -> bool:
+    """Whether these are exposed for when they are called: half the bytes are exposed, too."""
+    return _of_program(some, run) or any(
+        starts_late(run, np.flatnonzero(run.rows("collectives").coded("op").being(op)))
+        for op in some.coded("op").occurring()
+    )
 
 
 def _of_program(some: Rows, run: Measures) -> bool:

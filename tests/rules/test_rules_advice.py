@@ -85,6 +85,60 @@ def test_only_all_reduces_have_ddps_options(op: str, asked: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        (1, "there is one a step, of 1.05 MB, when backward is over: try other bucket sizes"),
+        (3, "all start when backward is over, none as its gradients are ready (Megatron-LM: --"),
+    ],
+)
+def test_gradients_that_start_together_at_the_end_are_to_start_earlier(
+    calls: int, told: str
+) -> None:
+    assert told in late_gradients(calls, "exposed-communication")[0].advice
+
+
+def test_fewer_bytes_are_no_remedy_for_gradients_that_start_too_late() -> None:
+    """Nor for another loss: what needs neither comes first where it saves more."""
+    late, large = late_gradients(1, "exposed-communication", "full-precision-payload", size=1 << 26)
+    assert (late.rule, late.explained_by) == ("exposed-communication", None)
+    assert large.rule == "full-precision-payload"
+    assert large.cost_ns > 0.5 * late.cost_ns
+
+
+def test_a_call_on_a_stream_of_its_own_holds_up_nothing_however_it_was_called() -> None:
+    """As FSDP's reduce_scatters, with async_op=False: half of each runs beside compute."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 3000 * i
+        run.step(rank, i, start, 2900)
+        run.kernel(rank, start, 800)
+        run.collective(rank, "reduce_scatter", start + 300, 1000, size=1 << 20, asynchronous=0)
+        run.kernel(rank, start + 1300, 1500, launch_ns=BASE_NS + 1000 * (start + 310))
+    (its,) = diagnose(run.trace(), select=["exposed-communication"]).findings
+    assert its.advice.startswith("reduce_scatter runs asynchronously already")
+
+
+def late_gradients(
+    calls: int, *rules: str, size: int = 1 << 20, forward: str = "forward"
+) -> list[Finding]:
+    """In each step 1 ms of backward, then 0.9 ms of all_reduces in some calls, then an update."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 3000 * i
+        run.step(rank, i, start, 2900)
+        run.step(rank, i, start - 10, 5, label=forward)
+        run.step(rank, i, start, 1990, label="## backward ##")
+        called = [BASE_NS + 1000 * (start + us) for us in range(5)]
+        run.kernel(rank, start + 5, 995, name="gemm_bf16", launch_ns=called[0])
+        for call in range(calls):
+            its: dict[str, Any] = {"size": size, "asynchronous": 1}
+            begin, took = start + 1000 + 900 / calls * call, 900 / calls
+            run.collective(rank, "all_reduce", begin, took, launch_ns=called[1 + call], **its)
+        run.kernel(rank, start + 1900, 1000, thread=2, launch_ns=called[4])
+    return list(diagnose(run.trace(), select=rules).findings)
+
+
+@pytest.mark.parametrize(
     ("label", "told"),
     [("FSDP::pre_forward", "set_requires_all_reduce"), ("forward", "bucket_cap_mb")],
 )
