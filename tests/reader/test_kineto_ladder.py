@@ -236,6 +236,12 @@ def test_coalesced_collectives_are_told_by_what_encloses_them(read: Any, events:
     assert (row["provenance"], row["size_bytes"]) == ("kernel-name", None)
 
 
+def test_that_every_message_is_asynchronous_tells_nothing(read: Any, events: Any) -> None:
+    told_so = told("send", 8, 8, **{"Is asynchronized op": 1})
+    found = read([events.kernel(SEND_RECV, 10, 5, **told_so)])
+    assert only(found.collectives)["asynchronous"] is None
+
+
 @pytest.mark.parametrize(("told_so", "known"), [(1, 1), (0, 0), (True, 1), (None, None)])
 def test_newer_records_tell_whether_a_call_is_asynchronous(
     read: Any, events: Any, told_so: int | None, known: int | None

@@ -87,11 +87,12 @@ def parameters(args: Arguments) -> Described:
     """Read the arguments of an NCCL kernel or of ``record_param_comms``.
 
     ``Rank`` is the peer's or the root's rank in the group, where an operation has one;
-    ``Src Rank`` and ``Dst Rank`` are global. Newer records have ``Is asynchronized op``.
+    ``Src Rank`` and ``Dst Rank`` are global. Newer records have ``Is asynchronized op``,
+    which is always so of sends and recvs.
     """
     call = args.collective or ""
     op = comms.canonical_operation(call)
-    sends, receives = op != "recv", op != "send"
+    sends, receives, said = op != "recv", op != "send", args.asynchronous
     return Described(
         op=op,
         call=call,
@@ -102,7 +103,7 @@ def parameters(args: Arguments) -> Described:
         peer=args.rank if op in comms.POINT_TO_POINT else None,
         global_peer={"send": args.destination, "recv": args.source}.get(op or ""),
         root=args.rank if op in (*comms.FROM_ROOT, *comms.TO_ROOT) else None,
-        asynchronous=None if args.asynchronous is None else bool(args.asynchronous),
+        asynchronous=None if said is None or op in comms.POINT_TO_POINT else bool(said),
     )
 
 
