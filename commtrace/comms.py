@@ -15,6 +15,7 @@ __all__ = [
     "EVEN",
     "FROM_ROOT",
     "OPERATIONS",
+    "OPTIMIZER_STEP",
     "POINT_TO_POINT",
     "STEP_PREFIX",
     "SYNCHRONISING",
@@ -33,6 +34,7 @@ __all__ = [
 WAIT = "commtrace::wait"
 """The recorder's label for a wait that the program calls."""
 DDP_FORWARD = "DistributedDataParallel.forward"
+OPTIMIZER_STEP = "Optimizer.step#"
 """What DDP calls its module's forward pass in a trace."""
 
 OPERATIONS = (

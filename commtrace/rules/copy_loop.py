@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, codes, distinct
+from commtrace.arrays import NULL, Bool, Float64, Int64, codes, most
 from commtrace.causal.edits.rank_edits import copying_within, launching_within, not_blocking
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
+from commtrace.comms import OPTIMIZER_STEP
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _SURE = 100  # copies
-_UPDATE = "Optimizer.step#"
 
 
 class CopyLoop(Rule, frozen=True):
@@ -213,12 +213,10 @@ def _needed(line: Timeline, copies: Bool, run: Measures) -> Bool:
     steps = rows_of_rank(run, "steps", line.rank)
     label, at = steps.coded("label"), np.flatnonzero(copies)
     begins = np.sort(steps.ints("start_ns")[~label.known])
-    if begins.size and not any(name.startswith(_UPDATE) for name in label.occurring()):
+    if begins.size and not any(name.startswith(OPTIMIZER_STEP) for name in label.occurring()):
         step = np.searchsorted(begins, line.launch_ns[at], side="right")
-        last = np.zeros(at.size, np.int64)
-        place = codes(step, line.kinds.take(at))
-        np.maximum.at(last, place, np.arange(at.size))
-        at = at[distinct(last[place])]
+        way = codes(step, line.kinds.take(at))
+        at = most(way, at, int(way.max(initial=-1)) + 1)
     else:
         at = at[-1:]
     needed = np.zeros_like(copies)

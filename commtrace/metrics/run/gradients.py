@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
-from commtrace.comms import DDP_FORWARD
+from commtrace.comms import DDP_FORWARD, OPTIMIZER_STEP
 from commtrace.intervals import inside, union
 from commtrace.table import Coded, Rows
 
@@ -18,9 +18,8 @@ __all__ = ["Placed", "placed"]
 
 _FSDP = "FSDP::root_pre_forward"
 _FSDP_REDUCES = "FSDP::post_backward_reduce"
-_OPTIMIZER = "Optimizer.step#"
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
-_NO_RANGES = (DDP_FORWARD, "FSDP::", _OPTIMIZER)
+_NO_RANGES = (DDP_FORWARD, "FSDP::", OPTIMIZER_STEP)
 
 
 class Placed(NamedTuple):
@@ -96,7 +95,7 @@ def _placed(rows: Rows, mine: Int64, steps: _Steps) -> tuple[Int64 | Bool, ...]:
     mine, moment = mine[own], moment[own]
     start, end = steps.of(label.where((DDP_FORWARD, _FSDP).__contains__))
     near = np.searchsorted(start, moment, side="right") - 1
-    updated, _ = steps.of(label.where(lambda name: name.startswith(_OPTIMIZER)))
+    updated, _ = steps.of(label.where(lambda name: name.startswith(OPTIMIZER_STEP)))
     updates = np.searchsorted(updated, moment)
     ranges = steps.of(label.where(lambda name: name != "" and not name.startswith(_NO_RANGES)))
     around, at = _innermost(start, *ranges), near.clip(min=0)

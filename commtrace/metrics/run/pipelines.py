@@ -39,7 +39,7 @@ class Messages(Struct, frozen=True, eq=False):
     sender: Int64
     receiver: Int64
 
-    def take(self, which: Bool) -> Messages:
+    def take(self, which: Bool | Int64) -> Messages:
         """Some of them."""
         return Messages(self.rows.take(which), self.sender[which], self.receiver[which])
 
@@ -107,9 +107,10 @@ def _median(values: Int64) -> float | None:
 
 def chains_of(messages: Messages) -> Iterator[tuple[list[int], Messages]]:
     """The ranks of each pipeline, and its messages."""
-    share = _handed_on(messages.rows)
+    share, rows_of = _handed_on(messages.rows), rows_by(messages.rows.ints("rank"))
     for chain in _chains(messages):
-        mine = messages.of(chain)
+        rows = [rows_of[rank,] for rank in chain if (rank,) in rows_of]
+        mine = messages.take(np.sort(np.concatenate(rows)))
         if _hand_on(chain, share, mine):
             yield chain, mine
 
