@@ -22,6 +22,7 @@ from benchmarks.programs.program import (
     Program,
 )
 from benchmarks.programs.seventh_lot import SEVENTH
+from benchmarks.programs.sixteenth_lot import SIXTEENTH
 from benchmarks.programs.sixth_lot import SIXTH
 from benchmarks.programs.tenth_lot import TENTH
 from benchmarks.programs.third_lot import THIRD
@@ -41,6 +42,7 @@ __all__ = [
     "PROGRAMS",
     "SECOND",
     "SEVENTH",
+    "SIXTEENTH",
     "SIXTH",
     "TENTH",
     "THIRD",
@@ -272,5 +274,6 @@ PROGRAMS = (
     *THIRTEENTH,
     *FOURTEENTH,
     *FIFTEENTH,
+    *SIXTEENTH,
 )
 """In the order in which they were written, each lot by name."""
