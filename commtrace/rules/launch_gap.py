@@ -11,7 +11,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64
-from commtrace.causal.edits.rank_edits import launching_at_once
+from commtrace.causal.edits.rank_edits import launching_ahead, launching_at_once
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
@@ -24,7 +24,7 @@ from commtrace.rules._advice import ADVICE
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import mostly_needed_at_once
 from commtrace.rules._rule import Rule, too
-from commtrace.rules._stalls import NAME, label_in, meanwhile
+from commtrace.rules._stalls import NAME, label_in, meanwhile, waited_first
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, cut, ms
 
@@ -44,8 +44,9 @@ class LaunchGap(Rule, frozen=True):
         Time in which a device was idle, and the event behind it was launched only when the
         device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long. Stalls: any
-        that are longer, and where gaps are fewer those of 100 µs or more, while the rank's other
-        devices neither compute nor copy, either.
+        that are longer, those of 100 µs or more next to copies, and where gaps are fewer any such,
+        while the rank's other devices neither compute nor copy, either. The potential saving of
+        gaps is that of a run whose hosts launch in no time, all of them, but for stalls.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -75,11 +76,13 @@ class LaunchGap(Rule, frozen=True):
             gaps += self._worth(_Idle.before(line, self._gaps(line)), run)
             stalls += self._worth(self._stalls(line, run), run)
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
-        for found, report in ((many, self._of_gaps), (stalls, self._of_stalls)):
+        forms = (many, self._of_gaps, self._ahead(run)), (stalls, self._of_stalls, None)
+        for found, report, mended in forms:
             if not found:
                 continue
             worst = max(found, key=lambda one: one.total_ns)
-            gain = saving(run, _launching(run, found), worst.total_ns, self.min_step_share)
+            edit = mended or _launching(run, found)
+            gain = saving(run, edit, worst.total_ns, self.min_step_share)
             gain = gain.at_most(_starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
@@ -107,14 +110,32 @@ class LaunchGap(Rule, frozen=True):
     def _stalls(self, line: Timeline, run: Measures) -> _Idle:
         """The same of long ones, where no device of the rank had anything to run.
 
-        So long no copy to the host keeps it from launching. Where gaps are few shorter ones count.
+        So long no copy to the host keeps it from launching: next to one and where gaps are few
+        shorter ones count.
         """
-        long, short = line.idle_ns > 1e3 * self.max_gap_us, self._gaps(line)
-        few = short & (line.idle_ns > _STALL_NS) & (short.sum() < self.min_gaps)
+        long, gaps = line.idle_ns > 1e3 * self.max_gap_us, self._gaps(line)
+        few = (line.idle_ns > _STALL_NS) & (~gaps | (gaps.sum() < self.min_gaps))
         idle = _Idle.before(line, line.starved() & (long | few))
         begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, run))
         long = end - begin > (_STALL_NS if few.any() else 1e3 * self.max_gap_us)
         return _Idle(line, begin[long], end[long])
+
+    def _ahead(self, run: Measures) -> Edit:
+        """Hosts launch as one does who launches all at once, a graph; what stalls them stays.
+
+        All hosts: where they launch slowly together, the others' devices do not show it, which
+        wait for the slowest in a collective.
+        """
+
+        def edit(lag_ns: Lags) -> Int64:
+            lag: Int64 = lag_ns.astype(np.int64)
+            for line in timelines(run):
+                stalls = _Idle.before(line, line.starved() & ~self._gaps(line))
+                when, most_ns = union(stalls.begin_ns, stalls.end_ns), 1e3 * self.max_gap_us
+                launching_ahead(run, line.rank, round(most_ns), when, lag)
+            return lag
+
+        return edit
 
     def _of_gaps(self, found: _Idle, run: Measures) -> Finding:
         line, gaps = found.line, found.idle_ns
@@ -178,7 +199,7 @@ class LaunchGap(Rule, frozen=True):
             summary=(
                 f"rank {line.rank}'s host stalls {often} for over {ms(over_ns)}, and "
                 f"{line.device} has nothing to run: {ms(int(stalls.sum()))} in all"
-                + (f", mostly in '{cut(label, NAME)}'" if label else "")
+                + _mostly_in(label, label_in(run, line.rank, when, _MUCH))
             ),
             evidence=(
                 Evidence("stalls", len(stalls), "stalls"),
@@ -186,7 +207,8 @@ class LaunchGap(Rule, frozen=True):
             ),
             ruled_out=("waiting for other work: only what was not launched yet is counted",),
             advice=(
-                f"{does or meanwhile(run, line.rank, when)}; look at the longest, "
+                f"{does or meanwhile(run, line.rank, when)}"
+                f"{waited_first(run, line.rank, when)}; look at the longest, "
                 f"{ms(stalls[longest])} from {since} after {line.device}'s first work"
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
@@ -264,6 +286,13 @@ class _Idle(Struct, frozen=True):
     def total_ns(self) -> int:
         """How long all are."""
         return int(self.idle_ns.sum())
+
+
+def _mostly_in(label: str | None, partly: str | None) -> str:
+    """The label of most of the stalls' time, or of some."""
+    if label or not partly:
+        return f", mostly in '{cut(label, NAME)}'" if label else ""
+    return f", partly in '{cut(partly, NAME)}'"
 
 
 def _starved_ns(run: Measures, found: list[_Idle]) -> int:

@@ -63,3 +63,47 @@ def test_what_a_call_takes_beyond_what_it_waits_for_is_its_ranks_own() -> None:
     (its,) = diagnose(run.trace(), select=["straggler"]).findings
     assert its.ranks == (1,)
     assert its.cost_ns == pytest.approx(12 * 3_000_000, rel=0.05)
+
+
+def test_what_a_host_does_once_its_gpu_is_done_is_to_be_done_before() -> None:
+    """It reads a token, prepares for 0.6 ms, launches a graph; the copies beside that are two."""
+    run = Tiny(2)
+    for step in range(STEPS):
+        for rank in range(2):
+            at = 2_700 * step
+            run.step(rank, step, at, 2_700)
+            run.step(rank, step, at + 200, 250, label="prepare_inputs")
+            launched = BASE_NS + round(1000 * (at + 600))
+            run.copy(rank, at + 605, 2, kind="HtoD", size=64, launch_ns=launched)
+            run.kernel(rank, at + 615, 1_000, launch_ns=launched + 5_000)
+            run.collective(
+                rank, "all_reduce", at + 1_616, 1_000, size=8192, launch_ns=launched + 8_000
+            )
+            run.copy(rank, at + 2_620, 2, kind="DtoH", size=4, launch_ns=launched + 12_000)
+            run.blocking_call(rank, "cudaStreamSynchronize", at + 615, 2_020)
+    (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert "stalls 5 times for over 0.1 ms" in its.summary
+    assert "partly in 'prepare_inputs'" in its.summary
+    assert "waits for the GPU in cudaStreamSynchronize: launch what comes next" in its.advice
+    assert its.cost_ns == pytest.approx((STEPS - 1) * 650_000, rel=0.1)
+
+
+def test_hosts_that_launch_slowly_together_are_mended_together() -> None:
+    """Of ten kernels the one or the other host launches each later, in turn; then all wait."""
+    run, at = Tiny(2), 0.0
+    for step in range(40):
+        run_ns = BASE_NS + round(1e3 * at)
+        for rank in range(2):
+            every = 20 if rank == step % 2 else 16
+            run.step(rank, step, at, 240)
+            for nth in range(10):
+                launch_us = at + every * (nth + 1)
+                run.kernel(rank, launch_us + 5, 10, launch_ns=BASE_NS + round(1e3 * launch_us))
+            begin = 10 * every + 20
+            launched = run_ns + 1000 * (begin - 5)
+            run.collective(
+                rank, "all_reduce", at + begin, 235 - begin, size=8192, launch_ns=launched
+            )
+        at += 240
+    (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert its.cost_ns == pytest.approx(40 * 110_000, rel=0.15)
