@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
+    "DIMENSION",
     "beside_compute",
     "mostly_needed_at_once",
     "needed_at_once",
@@ -54,8 +55,8 @@ _AT_ONCE = {
     "links are uneven",
 }
 """Whose operations' results are needed at once, and what to do about these."""
-_DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep", "pipeline parallelism": "pp"}
-_IS_NEEDED = frozenset(_DIMENSION.values()).__contains__
+DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep", "pipeline parallelism": "pp"}
+_IS_NEEDED = frozenset(DIMENSION.values()).__contains__
 _PREFETCH = (
     "gather parameters earlier: prefetch those of the next layers (FSDP1: forward_prefetch=True; "
     "FSDP2: set_modules_to_forward_prefetch; ZeRO-3: stage3_prefetch_bucket_size), or keep them "
@@ -114,7 +115,7 @@ def _whose(run: Measures, op: str) -> str | None:
     rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
     its = dimensions_of(run, matched(run).matches.coded("communicator").take(rows))
     time_ns = exposed_ns(run, rows)
-    for whose, name in _DIMENSION.items():
+    for whose, name in DIMENSION.items():
         if 2 * time_ns[its.being(name)].sum() > time_ns.sum():
             return whose
     return None
