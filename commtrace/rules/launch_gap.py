@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Bool, Int64
-from commtrace.causal.edits.rank_edits import launching_ahead, launching_at_once
+from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.edits.rank_edits import copying_within, launching_ahead, launching_at_once
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
@@ -19,13 +19,13 @@ from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
-from commtrace.rules._idle import Idle, next_to_copies, starved_ns
+from commtrace.rules._idle import Idle, next_to_copies, round_trips, starved_ns
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import mostly_needed_at_once
 from commtrace.rules._rule import Rule, too
 from commtrace.rules._stalls import NAME, label_in, meanwhile, waited_first
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import counted, cut, ms
+from commtrace.units import counted, cut, mb, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -46,7 +46,7 @@ class LaunchGap(Rule, frozen=True):
         that are longer, and where gaps are fewer those of 100 µs or more, while the rank's other
         devices neither compute nor copy, either; if that is little, such ones next to copies, too.
         The potential saving of gaps is that of a run whose hosts, all of them, launch in no time,
-        but for stalls.
+        but for stalls; to stalls belong large copies to the host before and back behind them.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -195,7 +195,9 @@ class LaunchGap(Rule, frozen=True):
         when = union(found.begin_ns, found.end_ns)
         label = label_in(run, line.rank, when)
         causes = (cause for cause, its in LABELLED.items() if label and its.match(label))
-        does = next((ADVICE[cause] for cause in causes), None)
+        does = next((ADVICE[cause] for cause in causes), None) or _carried(found)
+        if not does:
+            does = meanwhile(run, line.rank, when) + waited_first(run, line.rank, when)
         since = ms(int(found.begin_ns[longest] - line.first_ns))
         return self._finding(
             found,
@@ -211,9 +213,8 @@ class LaunchGap(Rule, frozen=True):
             ),
             ruled_out=("waiting for other work: only what was not launched yet is counted",),
             advice=(
-                f"{does or meanwhile(run, line.rank, when)}"
-                f"{waited_first(run, line.rank, when)}; look at the longest, "
-                f"{ms(stalls[longest])} from {since} after {line.device}'s first work"
+                f"{does}; look at the longest, {ms(stalls[longest])} from {since} after "
+                f"{line.device}'s first work"
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
@@ -276,13 +277,30 @@ def _mostly_in(label: str | None, partly: str | None) -> str:
     return f", partly in '{cut(partly, NAME)}'"
 
 
+def _carried(found: Idle) -> str:
+    """What is copied to the host, computed with there and copied back, and what to do about it."""
+    line, trips = found.line, round_trips(found)
+    if len(trips) <= len(found.idle_ns):  # two for each: not for most
+        return ""
+    time_ns = int((line.end_ns - line.start_ns)[trips].sum())
+    return (
+        f"the GPU sends {mb(float(line.size_bytes[trips].sum()))} there and back for it, which "
+        f"takes another {ms(time_ns)}: compute that on the GPU if memory allows (of an optimizer "
+        "that is offloaded to the CPU, shard the state over more ranks, or offload a part of it)"
+    )
+
+
 def _launching(run: Measures, found: list[Idle]) -> Edit:
-    """What devices waited for is launched as they run dry."""
+    """What devices waited for is launched as they run dry, and needs no copy there and back."""
 
     def edit(lag_ns: Lags) -> Int64:
         lag: Int64 = lag_ns.astype(np.int64)
         for idle in found:
-            launching_at_once(run, idle.line.rank, union(idle.begin_ns, idle.end_ns), lag)
+            line, trips = idle.line, round_trips(idle)
+            launching_at_once(run, line.rank, union(idle.begin_ns, idle.end_ns), lag)
+            none: Float64 = np.zeros(trips.size)
+            if trips.size:
+                copying_within(run, line.rank, line.start_ns[trips], none, lag)
         return lag
 
     return edit

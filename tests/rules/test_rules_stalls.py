@@ -107,3 +107,25 @@ def test_hosts_that_launch_slowly_together_are_mended_together() -> None:
         at += 240
     (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
     assert its.cost_ns == pytest.approx(40 * 110_000, rel=0.15)
+
+
+def test_what_is_copied_there_and_back_for_a_stall_is_saved_with_it() -> None:
+    """An optimizer on the CPU: 4 ms of gradients to it, 9 ms of its own, 2 ms of weights back."""
+    run = Tiny(2)
+    for step in range(STEPS):
+        for rank in range(2):
+            at = 26_000 * step
+            run.step(rank, step, at, 26_000)
+            first, again = (BASE_NS + round(1000 * (at + us)) for us in (10, 23_125))
+            run.kernel(rank, at + 20, 8_000, launch_ns=first)
+            run.collective(rank, "all_reduce", at + 8_021, 2_000, size=1 << 26, launch_ns=first + 9)
+            begin = at + 10_022
+            run.copy(rank, begin, 4_000, kind="DtoH", size=200_000_000, launch_ns=first + 18)
+            run.blocking_call(rank, "cudaStreamSynchronize", at + 15, begin + 4_005 - at - 15)
+            back = {"kind": "HtoD", "source": "host", "destination": "cuda:0", "launch_ns": again}
+            run.copy(rank, at + 23_130, 2_000, size=100_000_000, **back)
+            run.kernel(rank, at + 25_131, 800, launch_ns=again + 9)
+            run.blocking_call(rank, "cudaDeviceSynchronize", at + 23_140, 2_800)
+    (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert its.cost_ns == pytest.approx(STEPS * 15_100_000, rel=0.05)
+    assert "sends 1.8 GB there and back for it, which takes another 36 ms" in its.advice
